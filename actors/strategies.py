@@ -1,8 +1,7 @@
-"""How the queues of a topic are shared out among the members of a group: RocketMQ's AllocateMessageQueue
-strategies.
+"""Assignment strategies: RocketMQ's AllocateMessageQueueStrategy classes.
 
-All sort their input – queues by topic, broker and id, clients by id – and give a client that is not in the
-list nothing.
+A strategy assigns the queues of a topic to the members of a group. All strategies sort their input (queues by
+topic, broker and id; clients by id) and assign no queue to a client that is not in the list.
 """
 
 import hashlib
@@ -20,29 +19,32 @@ Room = Callable[[str], str]
 
 
 class AllocateMessageQueueStrategy(Protocol):
-    """One way to share out."""
+    """A strategy that assigns queues to the members of a group."""
 
     @property
     def name(self) -> str:
-        """RocketMQ's name for it."""
+        """RocketMQ's name of the strategy."""
         ...
 
     def allocate(
         self, client_id: str, queues: Iterable[MessageQueue], client_ids: Collection[str]
     ) -> list[MessageQueue]:
-        """The share of one client."""
+        """Return the queues that are assigned to `client_id`."""
         ...
 
 
 class AllocateMessageQueueAveragely:
-    """Neighbouring queues together; the first clients have one more where it does not come out even."""
+    """Assign consecutive queues to each client.
+
+    If the numbers do not divide evenly, the first clients get one more.
+    """
 
     name = "AVG"
 
     def allocate(
         self, client_id: str, queues: Iterable[MessageQueue], client_ids: Collection[str]
     ) -> list[MessageQueue]:
-        """The share of one client."""
+        """Return the queues that are assigned to `client_id`."""
         if client_id not in client_ids:
             return []
         ordered, clients = sorted(queues), sorted(client_ids)
@@ -53,14 +55,14 @@ class AllocateMessageQueueAveragely:
 
 
 class AllocateMessageQueueAveragelyByCircle:
-    """Queues dealt out one by one, like cards."""
+    """Assign the queues to the clients round-robin."""
 
     name = "AVG_BY_CIRCLE"
 
     def allocate(
         self, client_id: str, queues: Iterable[MessageQueue], client_ids: Collection[str]
     ) -> list[MessageQueue]:
-        """The share of one client."""
+        """Return the queues that are assigned to `client_id`."""
         if client_id not in client_ids:
             return []
         clients = sorted(client_ids)
@@ -68,8 +70,9 @@ class AllocateMessageQueueAveragelyByCircle:
 
 
 class AllocateMessageQueueConsistentHash:
-    """Clients stand on a ring several times; a queue belongs to the next one. Few queues move when one
-    joins or leaves.
+    """Assign each queue to the next client on a hash ring, on which each client has several virtual nodes.
+
+    Few queues move when a client joins or leaves.
     """
 
     name = "CONSISTENT_HASH"
@@ -80,7 +83,7 @@ class AllocateMessageQueueConsistentHash:
     def allocate(
         self, client_id: str, queues: Iterable[MessageQueue], client_ids: Collection[str]
     ) -> list[MessageQueue]:
-        """The share of one client."""
+        """Return the queues that are assigned to `client_id`."""
         if client_id not in client_ids:
             return []
         ring = {
@@ -97,13 +100,16 @@ class AllocateMessageQueueConsistentHash:
 
 
 def _ring_hash(text: str) -> int:
-    # MD5 because RocketMQ's clients place queues by it; nothing secret is at stake.
+    # MD5 because RocketMQ's clients use it; it protects no secret.
     digest = hashlib.md5(text.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:_HASH_BYTES], "big")
 
 
 class AllocateMessageQueueByMachineRoom:
-    """Only queues of brokers named `room@name` in the rooms that are given, averagely."""
+    """Assign only the queues of brokers named `room@name` in the given rooms.
+
+    Each client gets consecutive queues.
+    """
 
     name = "MACHINE_ROOM"
 
@@ -113,7 +119,7 @@ class AllocateMessageQueueByMachineRoom:
     def allocate(
         self, client_id: str, queues: Iterable[MessageQueue], client_ids: Collection[str]
     ) -> list[MessageQueue]:
-        """The share of one client."""
+        """Return the queues that are assigned to `client_id`."""
         if client_id not in client_ids:
             return []
         ours = [queue for queue in sorted(queues) if self._is_ours(queue)]
@@ -131,12 +137,15 @@ class AllocateMessageQueueByMachineRoom:
 
 
 def room_before_dash(name: str) -> str:
-    """The room of a broker or client that is named `room-rest`."""
+    """Return the machine room of a broker or client named `room-rest`."""
     return name.partition("-")[0]
 
 
 class AllocateMachineRoomNearby:
-    """A room's queues to the clients in that room; those of rooms without clients to all clients."""
+    """Assign the queues of a machine room to the clients in that room.
+
+    Queues of rooms without clients are assigned to all clients.
+    """
 
     def __init__(
         self,
@@ -150,13 +159,13 @@ class AllocateMachineRoomNearby:
 
     @property
     def name(self) -> str:
-        """RocketMQ's name for it, with that of the strategy within a room."""
+        """RocketMQ's name of the strategy, with the name of the strategy used within a room."""
         return f"MACHINE_ROOM_NEARBY-{self._inner.name}"
 
     def allocate(
         self, client_id: str, queues: Iterable[MessageQueue], client_ids: Collection[str]
     ) -> list[MessageQueue]:
-        """The share of one client."""
+        """Return the queues that are assigned to `client_id`."""
         if client_id not in client_ids:
             return []
         queues_of: dict[str, list[MessageQueue]] = defaultdict(list)
@@ -174,7 +183,7 @@ class AllocateMachineRoomNearby:
 
 
 class AllocateMessageQueueByConfig:
-    """A fixed list."""
+    """Assign a fixed list of queues to every client."""
 
     name = "CONFIG"
 
@@ -184,14 +193,14 @@ class AllocateMessageQueueByConfig:
     def allocate(
         self, client_id: str, queues: Iterable[MessageQueue], client_ids: Collection[str]
     ) -> list[MessageQueue]:
-        """The list, whoever asks."""
+        """Return the configured queues, for any client."""
         return list(self._queues)
 
 
 def make_strategy(text: str) -> AllocateMessageQueueStrategy:
-    """The strategy of this name, ours or RocketMQ's; raises ValueError where there is none.
+    """Return the strategy with this name. Raises ValueError if the name is unknown.
 
-    `averagely`, `averagely_by_circle`, `consistent_hash`, `machine_room:ROOM,ROOM`,
+    Names: `averagely`, `averagely_by_circle`, `consistent_hash`, `machine_room:ROOM,ROOM`,
     `machine_room_nearby[:INNER]`, `config:TOPIC/BROKER/ID,TOPIC/BROKER/ID`.
     """
     name, _, argument = text.partition(":")
@@ -205,15 +214,17 @@ def make_strategy(text: str) -> AllocateMessageQueueStrategy:
     if name == "config" and argument:
         return AllocateMessageQueueByConfig([_queue(part) for part in argument.split(",")])
     raise ValueError(
-        f"no strategy is named {text!r}: averagely, averagely_by_circle, consistent_hash, "
-        f"machine_room:ROOM,…, machine_room_nearby[:INNER] and config:TOPIC/BROKER/ID,… are"
+        f"unknown strategy {text!r}: use averagely, averagely_by_circle, consistent_hash, "
+        f"machine_room:ROOM,…, machine_room_nearby[:INNER] or config:TOPIC/BROKER/ID,…"
     )
 
 
 def _queue(text: str) -> MessageQueue:
     parts = text.strip().split("/")
     if len(parts) != 3 or not all(parts) or not parts[2].isdecimal():
-        raise ValueError(f"{text.strip()!r} is no queue: TOPIC/BROKER/ID, such as orders/broker-a/0")
+        raise ValueError(
+            f"{text.strip()!r} is not a valid queue: use TOPIC/BROKER/ID, such as orders/broker-a/0"
+        )
     return MessageQueue(parts[0], parts[1], int(parts[2]))
 
 
@@ -226,10 +237,13 @@ _PLAIN: Final[Mapping[str, AllocateMessageQueueStrategy]] = {
 }
 
 
-def share_out(
+def assign_queues(
     strategy: AllocateMessageQueueStrategy, queues: Collection[MessageQueue], client_ids: Collection[str]
 ) -> dict[MessageQueue, str]:
-    """Who is to have which queue; a queue that two would get is the first one's."""
+    """Return the client to which each queue is assigned.
+
+    A queue that the strategy assigns to several clients goes to the first of them.
+    """
     owner_of: dict[MessageQueue, str] = {}
     for client_id in sorted(client_ids):
         for queue in strategy.allocate(client_id, queues, client_ids):

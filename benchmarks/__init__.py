@@ -1,1 +1,1 @@
-"""Measurements against other systems; they need more than this project to run."""
+"""Benchmarks against other systems, which must be installed in addition to this project."""

@@ -1,4 +1,4 @@
-"""What the comparison with RocketMQ is to show: floors and aims of ours ÷ theirs."""
+"""Goals of the comparison with RocketMQ: minimum and target values of the ratio RayMQ ÷ RocketMQ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Goal:
-    """One figure of one load. Where the aim lies below the floor, less is better."""
+    """The goal for one figure of one load: the minimum (`floor`) and the target (`aim`) of its ratio.
+
+    If the aim is less than the floor, smaller ratios are better.
+    """
 
     load: str
     figure: str
@@ -17,7 +20,7 @@ class Goal:
     flush: str = "async"
 
     def verdict(self, ratio: float) -> str:
-        """`aim`, `floor` or `missed`: how far the ratio reaches."""
+        """Return `aim` if the ratio reaches the aim, else `floor` if it reaches the floor, else `missed`."""
         less_is_better = self.aim < self.floor
         for name, goal in (("aim", self.aim), ("floor", self.floor)):
             if ratio <= goal if less_is_better else ratio >= goal:
@@ -42,7 +45,7 @@ GOALS: Sequence[Goal] = (
 
 @dataclass(frozen=True)
 class Case:
-    """A load under a flush mode."""
+    """A load and the flush mode of the brokers."""
 
     load: str
     flush: str
@@ -52,19 +55,19 @@ CASES: Sequence[Case] = tuple(dict.fromkeys(Case(goal.load, goal.flush) for goal
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A goal, and what was measured of it."""
+class GoalResult:
+    """A goal and the measured ratio."""
 
     goal: Goal
     ratio: float
 
     @property
     def verdict(self) -> str:
-        """`aim`, `floor` or `missed`."""
+        """The verdict of the goal on the ratio: `aim`, `floor` or `missed`."""
         return self.goal.verdict(self.ratio)
 
 
-def reached(ratios: Mapping[Case, Mapping[str, float]]) -> Sequence[Reached]:
-    """What was measured of each goal, of those whose load was run on both sides."""
+def goal_results(ratios: Mapping[Case, Mapping[str, float]]) -> Sequence[GoalResult]:
+    """Return the result of each goal whose load was measured on both sides."""
     found = ((goal, ratios.get(Case(goal.load, goal.flush), {}).get(goal.figure)) for goal in GOALS)
-    return [Reached(goal, ratio) for goal, ratio in found if ratio is not None]
+    return [GoalResult(goal, ratio) for goal, ratio in found if ratio is not None]

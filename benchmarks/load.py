@@ -1,4 +1,4 @@
-"""One load on one broker: a program of the Java client in its own process, and what it cost the broker."""
+"""Run one load on one broker with a program of the Java client, and measure throughput, latency and CPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Load:
-    """A program (`tests/compat/java/client`) and the numbers that it is told."""
+    """A program in `tests/compat/java/client` and its numeric arguments."""
 
     program: str
     numbers: Mapping[str, int]
@@ -41,7 +41,10 @@ LOADS: Mapping[str, Load] = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run gave; times in milliseconds, as the client saw them, where the load measures any."""
+    """The results of one run.
+
+    Latencies are those seen by the client; None if the load does not measure them.
+    """
 
     messages_per_s: float
     p50_ms: float | None
@@ -54,11 +57,11 @@ class Figures:
     client_cpu_us_per_message: float
     broker_anonymous_mib: float
     other_cores: float
-    """Cores that were busy with neither broker nor client: what else ran, and the kernel's own work."""
+    """Average number of cores used by neither broker nor client: other processes and the kernel."""
 
 
 class LoadFailed(Exception):
-    """Some messages failed or are missing: the figures of the others mean nothing."""
+    """Messages failed or are missing, so the results of the run are not valid."""
 
 
 def run_load(
@@ -71,14 +74,14 @@ def run_load(
     numbers: Mapping[str, int],
     home: Path,
 ) -> Figures:
-    """Run the load's program against the broker at `broker` and give its figures.
+    """Run the load's program against the broker at `broker` and return its results.
 
-    `profile` is that of the Java client. `numbers` are added to the load's own: `warmup` and `seconds` of the
-    measured time among them.
+    `profile` is the Maven profile of the Java client. `numbers` are added to the arguments of the load; among
+    them are `warmup` and `seconds`, the durations of the warm-up and of the measurement.
 
     Raises:
-        LoadFailed: a message failed or never came.
-        ProgramFailed: the program did not run to its end.
+        LoadFailed: A message failed or was not received.
+        ProgramFailed: The program did not finish.
     """
     arguments: Mapping[str, object] = {
         "namesrv": nameserver,
@@ -98,37 +101,40 @@ def run_load(
         before = _cpu_spent(broker_pid, client.pid)
         line = client.wait_for('{"messagesPerSecond"', MEASURE_TIMEOUT_S)
         spent = _cpu_spent(broker_pid, client.pid).since(before)
-    said = json.loads(line)
-    _check(said, load)
+    output = json.loads(line)
+    _check(output, load)
     return Figures(
-        messages_per_s=said["messagesPerSecond"],
-        p50_ms=said.get("p50Ms"),
-        p99_ms=said.get("p99Ms"),
-        mean_ms=said.get("meanMs"),
-        max_ms=said.get("maxMs"),
-        messages=said["messages"],
-        seconds=said["seconds"],
-        broker_cpu_us_per_message=spent.broker_s / said["messages"] * 1e6,
-        client_cpu_us_per_message=spent.client_s / said["messages"] * 1e6,
+        messages_per_s=output["messagesPerSecond"],
+        p50_ms=output.get("p50Ms"),
+        p99_ms=output.get("p99Ms"),
+        mean_ms=output.get("meanMs"),
+        max_ms=output.get("maxMs"),
+        messages=output["messages"],
+        seconds=output["seconds"],
+        broker_cpu_us_per_message=spent.broker_s / output["messages"] * 1e6,
+        client_cpu_us_per_message=spent.client_s / output["messages"] * 1e6,
         broker_anonymous_mib=anonymous_bytes(broker_pid) / MIB,
-        other_cores=(spent.machine_s - spent.broker_s - spent.client_s) / said["seconds"],
+        other_cores=(spent.machine_s - spent.broker_s - spent.client_s) / output["seconds"],
     )
 
 
-def _check(said: Mapping[str, Any], load: Load) -> None:
-    if said.get("failed") or said.get("notOk"):
+def _check(output: Mapping[str, Any], load: Load) -> None:
+    if output.get("failed") or output.get("notOk"):
         raise LoadFailed(
-            f"{said['failed']} sends failed, {said['notOk']} were not SEND_OK: {said['firstError']}"
+            f"{output['failed']} sends failed, {output['notOk']} were not SEND_OK: {output['firstError']}"
         )
-    if said["messages"] < said.get("sent", 0):
-        raise LoadFailed(f"{said['sent']:,} messages were sent, {said['messages']:,} came")
-    if "bytes" in said and said["bytes"] != said["messages"] * load.numbers["size"]:
-        raise LoadFailed(f"{said['messages']:,} messages came with {said['bytes']:,} bytes of bodies")
+    if output["messages"] < output.get("sent", 0):
+        raise LoadFailed(f"{output['sent']:,} messages were sent, but {output['messages']:,} were received")
+    if "bytes" in output and output["bytes"] != output["messages"] * load.numbers["size"]:
+        raise LoadFailed(
+            f"{output['messages']:,} messages were received with {output['bytes']:,} bytes of bodies,"
+            f" instead of {load.numbers['size']:,} bytes each"
+        )
 
 
 @dataclass(frozen=True)
 class _CpuSpent:
-    """CPU time so far, in seconds."""
+    """CPU time used since the start of the machine or process, in seconds."""
 
     machine_s: float
     broker_s: float

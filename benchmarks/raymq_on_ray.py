@@ -1,4 +1,4 @@
-"""RayMQ as its users run it: `raymq up` of one broker, on a Ray of its own that `raymq down` ends."""
+"""RayMQ as users run it: start one broker on a new local Ray with `raymq up`, stop it with `raymq down`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ MIB = 1024 * 1024
 
 
 class TopologyFailed(Exception):
-    """A `raymq` command failed; carries what it said."""
+    """A `raymq` command failed; the message contains its output."""
 
 
 class RayMQOnRay:
-    """A nameserver, a rebalancer and one broker as Ray actors."""
+    """A cluster of one nameserver, one rebalancer and one broker as Ray actors."""
 
     def __init__(self, root: Path, flush: str) -> None:
-        """Prepare; nothing runs yet. `flush` is the brokers' mode, async or sync."""
+        """Store the arguments; `start` starts the cluster.
+
+        `flush` is the broker's flush mode, async or sync.
+        """
         self._root = root
         self._file = root / "topology.yaml"
         self._flush = flush
@@ -40,33 +43,33 @@ class RayMQOnRay:
 
     @property
     def nameserver_address(self) -> str:
-        """Where clients look for routes, host:port."""
+        """Address of the nameserver, host:port."""
         return str(self._of_kind("nameserver")["address"])
 
     @property
     def broker_address(self) -> str:
-        """The broker's listener, host:port."""
+        """Address of the broker, host:port."""
         return str(self._of_kind("broker")["address"])
 
     @property
     def broker_pid(self) -> int:
-        """The process of the broker's actor."""
+        """PID of the broker's actor."""
         return int(self._of_kind("broker")["process"])
 
     def other_anonymous_mib(self) -> Mapping[str, float]:
-        """RssAnon of the other actors, and of Ray's own processes together."""
+        """Return the RssAnon in MiB of each actor except the broker, and the total of Ray's processes."""
         kinds = {int(actor["process"]): str(actor["kind"]) for actor in self._actors.values()}
         record = read_record(self._root)
         assert record is not None, "Ray was not started"
         found = dict.fromkeys([*kinds.values(), "ray"], 0.0)
         for process in marked_processes(record.mark):
-            with suppress(OSError):  # a process that ended meanwhile
+            with suppress(OSError):  # the process has exited meanwhile
                 found[kinds.get(process.pid, "ray")] += anonymous_bytes(process.pid) / MIB
         del found["broker"]
         return found
 
     def start(self) -> Self:
-        """Bring the topology up. Raises TopologyFailed."""
+        """Start Ray and the cluster with `raymq up`. Raises TopologyFailed."""
         self._root.mkdir(parents=True, exist_ok=True)
         self._file.write_text(yaml.safe_dump(self._topology()))
         self._raymq("up")
@@ -74,7 +77,7 @@ class RayMQOnRay:
         return self
 
     def stop(self) -> None:
-        """End the actors in order, then Ray."""
+        """Stop the actors and Ray with `raymq down`. Raises TopologyFailed."""
         self._raymq("down")
 
     def _topology(self) -> Mapping[str, object]:
@@ -106,7 +109,7 @@ class RayMQOnRay:
         )
         if done.returncode != 0:
             raise TopologyFailed(
-                f"raymq {command} ended with {done.returncode}: {done.stderr or done.stdout}"
+                f"raymq {command} failed with exit code {done.returncode}: {done.stderr or done.stdout}"
             )
         return done.stdout
 

@@ -1,4 +1,4 @@
-"""What the comparison with RocketMQ prints."""
+"""Tables and JSON output of the comparison with RocketMQ."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.goals import Case, Reached
+from benchmarks.goals import Case, GoalResult
 from benchmarks.load import LOADS, Figures
 
 REPORTED = (
@@ -24,7 +24,10 @@ REPORTED = (
 
 @dataclass(frozen=True)
 class Report:
-    """The rounds of one load; `others_mib` is the RssAnon of what runs beside our broker."""
+    """The rounds of one load on each side.
+
+    `others_mib` is the RssAnon of the processes that RayMQ runs in addition to the broker.
+    """
 
     case: Case
     release: str
@@ -33,11 +36,11 @@ class Report:
     others_mib: Mapping[str, float]
 
     def medians(self) -> Mapping[str, Mapping[str, float]]:
-        """Of each side, what this load measures."""
+        """Return the median of each measured figure, by side."""
         return {side: _medians(figures) for side, figures in self.rounds.items()}
 
     def ratios(self) -> Mapping[str, float]:
-        """Ours ÷ theirs; empty where one side is missing."""
+        """Return RayMQ ÷ RocketMQ for each figure; empty if only one side was measured."""
         medians = self.medians()
         if not {"raymq", "rocketmq"} <= medians.keys():
             return {}
@@ -45,7 +48,7 @@ class Report:
         return {key: ours[key] / theirs[key] for key in REPORTED if theirs.get(key)}
 
     def as_json(self) -> Mapping[str, object]:
-        """One object of the `--json` output."""
+        """Return the object that `--json` prints for this load."""
         load = LOADS[self.case.load]
         return {
             "name": f"versus-rocketmq {self.case.load}",
@@ -67,20 +70,20 @@ def _medians(figures: Sequence[Figures]) -> Mapping[str, float]:
 
 
 def round_line(figures: Figures) -> str:
-    """One round in one line."""
+    """Return the line that shows the results of one round."""
     times = ""
     if figures.p50_ms is not None and figures.p99_ms is not None:
         times = f"  p50 {figures.p50_ms:.3f} ms  p99 {figures.p99_ms:.3f} ms"
     return (
         f"{figures.messages_per_s:10,.0f}/s{times}"
-        f"  broker {figures.broker_cpu_us_per_message:.1f} µs a message"
+        f"  broker {figures.broker_cpu_us_per_message:.1f} µs per message"
         f"  client {figures.client_cpu_us_per_message:.1f} µs"
         f"  other work {figures.other_cores:.2f} cores"
     )
 
 
 def print_table(report: Report) -> None:
-    """Print the medians of one load."""
+    """Print the medians and ratios of one load as a table."""
     medians, ratios = report.medians(), report.ratios()
     case = report.case
     print(f"{case.load}, {case.flush} flush, RocketMQ {report.release}  {dict(report.numbers)}")
@@ -93,12 +96,12 @@ def print_table(report: Report) -> None:
         print(f"{key:28}{row}{ratio}")
     if report.others_mib:
         others = ", ".join(f"{name} {mib:,.0f} MiB" for name, mib in report.others_mib.items())
-        print(f"beside our broker, RssAnon: {others}")
+        print(f"RssAnon in addition to our broker: {others}")
     print(flush=True)
 
 
-def print_goals(found: Sequence[Reached], *, as_json: bool) -> None:
-    """Print what was reached of each goal that was measured."""
+def print_goals(found: Sequence[GoalResult], *, as_json: bool) -> None:
+    """Print the result of each measured goal, as a table or as one line of JSON."""
     if as_json:
         goals = [{**asdict(each.goal), "ratio": each.ratio, "reached": each.verdict} for each in found]
         print(json.dumps({"name": "versus-rocketmq", "goals": goals}), flush=True)

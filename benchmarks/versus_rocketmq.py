@@ -1,14 +1,14 @@
-"""RayMQ beside Apache RocketMQ: the same Java client on each, one alone on the machine at a time.
+"""Compare RayMQ with Apache RocketMQ: run the same Java client on each, one after the other.
 
     uv run python -m benchmarks.versus_rocketmq [--load NAME [--flush async|sync]] [--rounds 3] [--seconds 20]
                                                 [--rocketmq 5.3.3|5.5.0] [--without-ray]
                                                 [--only raymq|rocketmq] [--json]
 
-Without `--load` every load of `benchmarks.goals` runs, and a table says what was reached. Each run has a
-fresh store. RocketMQ has a process for the nameserver and one for the broker, whose heap is 1 GiB, with its
-defaults otherwise; RayMQ is a topology of one broker on Ray. `--rocketmq` is the release of RocketMQ's side
-and of the Java client of both sides. The order of the two changes from round to round; figures are medians of
-the rounds.
+Without `--load` all loads of `benchmarks.goals` run, and a table shows which goals were reached. Each run
+starts with an empty store. RocketMQ runs as a nameserver and a broker process with its default settings,
+except for a heap of 1 GiB. RayMQ runs as a topology of one broker on Ray. `--rocketmq` is the release of
+RocketMQ and of the Java client that both sides use. The order of the two sides alternates from round to
+round; the results are the medians of the rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.goals import CASES, Case, reached
+from benchmarks.goals import CASES, Case, goal_results
 from benchmarks.load import LOADS, Figures, run_load
 from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_goals, print_table, round_line
@@ -35,16 +35,16 @@ SIDES = ("raymq", "rocketmq")
 
 
 def main() -> int:
-    """Measure, print, and give the exit code."""
+    """Run the comparison and print its results. Return the exit code."""
     options = _options()
-    interrupt_once()  # whoever ends this wants the brokers ended too
+    interrupt_once()  # so that an interrupt or termination also stops the brokers
     try:
         _run_all(java_kit(), options)
     except JavaNotFound as missing:
         print(missing, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; nothing is left running", file=sys.stderr)
+        print("interrupted; all processes were stopped", file=sys.stderr)
         return 130
     return 0
 
@@ -59,27 +59,34 @@ def _run_all(kit: JavaKit, options: argparse.Namespace) -> None:
         else:
             print_table(report)
     if options.only is None:
-        print_goals(reached(ratios), as_json=options.json)
+        print_goals(goal_results(ratios), as_json=options.json)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.versus_rocketmq", description=__doc__.splitlines()[0])
-    parser.add_argument("--load", choices=sorted(LOADS), help="one load; without it all of them")
+    parser.add_argument("--load", choices=sorted(LOADS), help="run only this load (default: all loads)")
+    parser.add_argument("--flush", choices=("async", "sync"), default="async", help="flush mode for --load")
     parser.add_argument(
-        "--flush", choices=("async", "sync"), default="async", help="the flush mode of --load"
-    )
-    parser.add_argument(
-        "--rocketmq", choices=RELEASES, default="5.3.3", help="the release of RocketMQ and of the Java client"
+        "--rocketmq", choices=RELEASES, default="5.3.3", help="release of RocketMQ and of the Java client"
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=20, help="measured, after the warm-up")
     parser.add_argument(
-        "--warmup", type=int, default=15, help="seconds; under 12 the Java broker is not at speed"
+        "--seconds", type=int, default=20, help="duration of the measurement, after the warm-up"
     )
-    parser.add_argument("--messages", type=int, help="how many messages java-push drains")
-    parser.add_argument("--without-ray", action="store_true", help="RayMQ's services in one plain process")
-    parser.add_argument("--only", choices=SIDES, help="one side alone")
-    parser.add_argument("--json", action="store_true", help="one line of JSON a load instead of a table")
+    parser.add_argument(
+        "--warmup",
+        type=int,
+        default=15,
+        help="seconds of warm-up; below 12 the Java broker does not reach its full speed",
+    )
+    parser.add_argument("--messages", type=int, help="number of messages that java-push consumes")
+    parser.add_argument(
+        "--without-ray", action="store_true", help="run RayMQ's services in one process, without Ray"
+    )
+    parser.add_argument("--only", choices=SIDES, help="run only one side")
+    parser.add_argument(
+        "--json", action="store_true", help="print one line of JSON per load instead of a table"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""What a person starts and talks to: the driver, the client, the command line.
+"""The cluster driver, the client and the command line.
 
-`launch` is the face of the `driver`; a `topology` says what is wanted, a `session` comes to Ray.
+`launch` is the public API of the `driver`; a `topology` describes a cluster; a `session` connects to Ray.
 """

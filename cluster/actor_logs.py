@@ -1,4 +1,4 @@
-"""The logs of a cluster's actors, wherever they run: gathered from all nodes, and followed."""
+"""Collects and follows the logs of a cluster's actors on all nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cluster.session.ray_session import Mode, choose_way, is_connected, session
 from cluster.topology.topology import Topology
 
 LAST_SESSION = CURRENT_CLUSTER.parent / "session_latest" / "logs"
-"""Where the logs of the Ray lie that was started last on this machine, and may have ended."""
+"""The log directory of the last Ray session on this machine, which may have ended."""
 
 NODE_TIMEOUT_S = 10.0
 PAUSE_S = 0.5
@@ -35,25 +35,29 @@ Source = Callable[[Query], list[Found]]
 def read(
     topology: Topology, query: Query, *, follow: bool = False, report: Report | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """Actor and line of what the actors of a cluster have logged, all together in the order of time.
+    """Yield (actor, line) for the logged events of a cluster's actors, ordered by time.
 
-    `follow`: go on with what comes, for ever. Where no Ray runs, this machine's last logs are read.
-    Raises LaunchFailed where there are none, LaunchRefused where there is nothing to follow, and for an actor
-    that has no log.
+    With `follow`, new lines are yielded as they are logged, without end. If no Ray is running, the last logs
+    on this machine are read. Raises LaunchFailed if there are no logs, and LaunchRefused for an actor without
+    a log or for `follow` without a running cluster.
     """
     report = report or Report()
     home = home_of(topology.cluster)
     way = choose_way(topology, home, os.environ)
     if way.mode is Mode.STARTED and not is_connected():
         if follow:
-            raise LaunchRefused(f"nothing of cluster {topology.cluster} runs: there is nothing to follow")
+            raise LaunchRefused(
+                f"cluster {topology.cluster} is not running: --follow needs a running cluster"
+            )
         gathering = Gathering([partial(read_logs, LAST_SESSION)], query)
         if not gathering.known:
             raise LaunchFailed(
-                f"nothing of cluster {topology.cluster} runs, and the last Ray on this machine has left no "
-                f"logs of one ({LAST_SESSION}); `raymq up` starts it"
+                f"cluster {topology.cluster} is not running, and the last Ray session of this machine has no "
+                f"logs of it ({LAST_SESSION}); start it with `raymq up`"
             )
-        report.line(f"nothing of cluster {topology.cluster} runs: its last logs on this machine", "yellow")
+        report.line(
+            f"cluster {topology.cluster} is not running; showing its last logs on this machine", "yellow"
+        )
         yield from gathering.lines(follow=False)
         return
     with session(topology, home, way):
@@ -62,79 +66,79 @@ def read(
 
 @dataclass
 class Gathering:
-    """The lines that several sources have for one query; a log that two of them have counts once."""
+    """Merges the lines of several sources for one query; a log found by two sources is used once."""
 
     sources: Sequence[Source]
     query: Query
 
     def lines(self, *, follow: bool) -> Iterator[tuple[str, bytes]]:
-        """Actor and line; raises LaunchRefused for an actor that has no log."""
+        """Yield (actor, line). Raises LaunchRefused for an actor without a log."""
         self._check_names()
         query = self.query
         while True:
-            found = self._ask(query)
+            found = self._query(query)
             gathered = list(merged(found))
             yield from gathered[-query.last :] if query.last else gathered
             if not follow and not gathered:
                 return
             if not gathered:
                 time.sleep(PAUSE_S)
-            # What follows is wanted whole, from where this ended.
+            # The next query continues at the end of this one, without a limit.
             ends = {**query.places, **{each.log: each.end for each in found}}
             query = replace(query, last=None, places=ends)
 
-    def _ask(self, query: Query) -> list[Found]:
+    def _query(self, query: Query) -> list[Found]:
         found = {each.log: each for source in self.sources for each in source(query)}
         return list(found.values())
 
     @property
     def known(self) -> set[str]:
-        """The actors that have a log."""
-        return {each.actor for each in self._ask(Query(self.query.namespace, last=0))}
+        """The names of actors that have a log."""
+        return {each.actor for each in self._query(Query(self.query.namespace, last=0))}
 
     def _check_names(self) -> None:
         known = self.known
         for name in self.query.actors:
             if not {name, f"{name}-0"} & known:
                 shown = ", ".join(sorted(known)) or "none"
-                raise LaunchRefused(f"there is no log of an actor {name!r}; there are: {shown}")
+                raise LaunchRefused(f"actor {name!r} has no log; actors with logs: {shown}")
 
 
 def _nodes(report: Report) -> list[Source]:
-    """All living nodes: this machine's folder as it is, the others' through a task on each."""
+    """Return a source per live node: the local directory, and a Ray task on each other node."""
     own_ip = ray_port.own_node_ip()
-    silent: set[str] = set()
+    unavailable: set[str] = set()
 
-    def ask(ip: str, query: Query) -> list[Found]:
+    def query_node(ip: str, query: Query) -> list[Found]:
         try:
             found: list[Found] = ray_port.run_on(f"node:{ip}", read_here, query, timeout_s=NODE_TIMEOUT_S)
         except ActorUnavailable as error:
-            if ip not in silent:
-                silent.add(ip)
+            if ip not in unavailable:
+                unavailable.add(ip)
                 report.line(f"no logs from node {ip}: {error}", "yellow")
             return []
         return found
 
     ips = {node.ip for node in ray_port.nodes()} - {own_ip}
-    return [partial(read_logs, ray_port.logs_folder()), *(partial(ask, ip) for ip in sorted(ips))]
+    return [partial(read_logs, ray_port.logs_folder()), *(partial(query_node, ip) for ip in sorted(ips))]
 
 
 def read_here(query: Query) -> list[Found]:
-    """The lines on the node that this task runs on."""
+    """Return the lines found on the node that runs this task."""
     return read_logs(ray_port.logs_folder(), query)
 
 
 def checked_level(level: str) -> str:
-    """The level's name; raises LaunchRefused."""
+    """Return the level in lower case. Raises LaunchRefused if it is unknown."""
     if level.lower() not in LEVELS:
-        raise LaunchRefused(f"--level {level!r} is none of {', '.join(LEVELS)}")
+        raise LaunchRefused(f"--level {level!r} is unknown: use one of {', '.join(LEVELS)}")
     return level.lower()
 
 
 def parse_since(text: str, now: datetime) -> str:
-    """A time in ISO's form (without a zone: of this machine) or a span before `now`, as UTC in ISO's form.
+    """Parse an ISO time (local unless it has a zone) or a duration before `now`; return an ISO time in UTC.
 
-    Empty where nothing is given. Raises LaunchRefused.
+    Returns an empty text for an empty text. Raises LaunchRefused.
     """
     if not text:
         return ""
@@ -145,6 +149,6 @@ def parse_since(text: str, now: datetime) -> str:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise LaunchRefused(
-                f"--since {text!r}: give a span such as 90s, 10m, 2h, 1d or a time as 2026-01-31T12:00"
+                f"--since {text!r} is invalid: use a duration (90s, 10m, 2h, 1d) or a time (2026-01-31T12:00)"
             ) from None
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

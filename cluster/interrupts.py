@@ -1,4 +1,4 @@
-"""Ending long work from outside: however many signals say so at once, it is one KeyboardInterrupt."""
+"""Turns SIGINT and SIGTERM into one KeyboardInterrupt, even if several arrive together."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ REPEATED_S = 5.0
 
 
 def interrupt_once() -> None:
-    """From now on let SIGINT and SIGTERM raise KeyboardInterrupt; those that come within
-    `REPEATED_S` of one another count as one.
+    """Raise KeyboardInterrupt on SIGINT and SIGTERM; ignore further signals within `REPEATED_S`.
 
-    `timeout` signals a whole process group, and `uv run` passes on what it gets: the second of the two would
-    end the tidying up that the first has begun.
+    `timeout` signals the whole process group and `uv run` forwards its signals, so the process gets two. The
+    second one must not interrupt the cleanup that the first one started.
     """
-    told_s = float("-inf")
+    last_s = float("-inf")
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal told_s
-        before_s, told_s = told_s, time.monotonic()
-        if told_s - before_s > REPEATED_S:
+        nonlocal last_s
+        before_s, last_s = last_s, time.monotonic()
+        if last_s - before_s > REPEATED_S:
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):

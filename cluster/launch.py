@@ -1,8 +1,8 @@
-"""Bringing a topology up and down: the face of the driver, and what `ray job submit` runs.
+"""Starts, stops, restarts and drains clusters: the public API of the driver, and the main module of Ray jobs.
 
     ray job submit --working-dir . -- python -m cluster.launch configs/local.yaml
 
-The actors are detached, so that this process may end and be run again: by hand, by `raymq up`, as a job.
+Actors are detached: they keep running after this process ends, and the command can be run again.
 """
 
 from __future__ import annotations
@@ -51,11 +51,19 @@ def up(
     prune: bool = False,
     broker_confs: Sequence[str | Path] = (),
 ) -> UpResult:
-    """Make the cluster of a topology file be so, and give what serves.
+    """Start the cluster of a topology file, or update the running one to match it.
 
-    `embedded`: start Ray in this process, if it has none; it ends with the process or `leave_embedded`.
-    `broker_confs`: RocketMQ's files, each a broker in the place of the topology's own.
-    Raises TopologyError or LaunchRefused (nothing was started), LaunchFailed, SessionFailed, HeadFailed.
+    Args:
+        file: the topology file, by default `configs/local.yaml`.
+        overrides: `KEY=VALUE` texts that replace keys of the file.
+        report: receives progress.
+        embedded: start Ray in this process if none is running; it stops with the process or `leave_embedded`.
+        dry_run: only report the plan.
+        prune: remove actors that are no longer in the topology.
+        broker_confs: RocketMQ's `broker.conf` files, which replace the topology's brokers.
+
+    Raises TopologyError or LaunchRefused before anything is started, and LaunchFailed, SessionFailed or
+    HeadFailed after that.
     """
     report = report or Report()
     topology, source = load_with_source(file, overrides, broker_confs)
@@ -66,40 +74,42 @@ def up(
 
 
 def leave_embedded() -> None:
-    """End an embedded Ray, and with it its actors; use `down` before to stop them in order."""
+    """Stop an embedded Ray and its actors; call `down` first to stop the actors cleanly."""
     disconnect()
 
 
 def down(topology: Topology, report: Report | None = None) -> int:
-    """Stop a cluster's actors in order and keep their stores; gives how many there were.
+    """Stop the actors of a cluster, keep their stores, and return the number of stopped actors.
 
-    Ray is ended too if `up` started it, unless another cluster of ours is on it.
+    Ray is stopped too if `up` started it and no other RayMQ cluster uses it.
     """
     report = report or Report()
     home = home_of(topology.cluster)
     with only_one_driver(home):
         way = choose_way(topology, home, os.environ)
         if way.mode is Mode.STARTED and not is_connected():
-            # Nothing to attach to; what a broken or interrupted start left is cleared away.
+            # There is no Ray to connect to; stop processes left by a failed or interrupted start.
             stop_head(home)
-            report.line("nothing runs")
+            report.line(f"cluster {topology.cluster} is not running")
             return 0
         with report.working("connecting to Ray"), session(topology, home, way):
             running = [actor for actor in fleet.observe(topology.namespace) if actor.is_ours]
             mine, others = split_by_cluster(running, topology)
             for actor in mine:
                 stop_error = fleet.stop(topology.namespace, actor.name)
-                report.line(f"stopped {actor.name}{f' (not in order: {stop_error})' if stop_error else ''}")
+                report.line(
+                    f"stopped {actor.name}{f' (not stopped cleanly: {stop_error})' if stop_error else ''}"
+                )
         record = read_record(home)
         if record is None or way.mode is Mode.SUBMITTED:
-            report.line("Ray goes on: `raymq up` did not start it")
+            report.line("Ray keeps running: it was not started by `raymq up`")
         elif others:
             names = ", ".join(f"{actor.name} ({actor.namespace})" for actor in others)
-            report.line(f"Ray goes on: it also has {names}")
+            report.line(f"Ray keeps running: it also runs {names}")
         else:
-            with report.working("ending Ray"):
+            with report.working("stopping Ray"):
                 count = stop_head(home)
-            report.line(f"ended Ray ({count} processes)")
+            report.line(f"stopped Ray ({count} processes)")
         return len(mine)
 
 
@@ -113,14 +123,13 @@ def restart(
     report: Report | None = None,
     dry_run: bool = False,
 ) -> UpResult:
-    """Restart the named actors, or with `rolling` all; each goes only when the one before serves again.
+    """Restart the named actors, or all with `rolling`, one at a time.
 
-    `waits`: no broker goes while clients may not know that another is back (`route_refresh_ms`).
-
-    Raises as `up` does; LaunchRefused also where nothing is named or nothing runs.
+    With `waits`, `route_refresh_ms` pass between two brokers, so that clients know the restarted one. Raises
+    as `up` does, and LaunchRefused if no actor is named or the cluster is not running.
     """
     if not names and not rolling:
-        raise LaunchRefused("name what to restart, or give --rolling for all of it, one after the other")
+        raise LaunchRefused("name the actors to restart, or use --rolling to restart all of them")
     topology, source = load_with_source(file, overrides)
     driver = Driver(topology, source, report or Report(), dry_run=dry_run, waits=waits)
     return driver.restart(names or None)
@@ -134,19 +143,19 @@ def drain(
     report: Report | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Let producers leave a broker and groups read to its end, then take it down; its store stays.
+    """Drain a broker and stop it: disable writes, wait until all groups have consumed its messages, stop.
 
-    Raises LaunchRefused where no such broker runs, LaunchFailed where that takes longer than `timeout_s`: it
-    is then written again.
+    The store is kept. Raises LaunchRefused if the broker is not running, and LaunchFailed after `timeout_s`;
+    the broker then keeps running and accepts writes again.
     """
     if timeout_s <= 0:
-        raise LaunchRefused(f"--timeout {timeout_s:g} is no time: give seconds, such as {DRAIN_TIMEOUT_S:g}")
+        raise LaunchRefused(f"--timeout {timeout_s:g} is invalid: use a positive number of seconds")
     report = report or Report()
     home = home_of(topology.cluster)
     with only_one_driver(home):
         way = choose_way(topology, home, os.environ)
         if way.mode is Mode.STARTED and not is_connected():
-            raise LaunchRefused(f"nothing of cluster {topology.cluster} runs")
+            raise LaunchRefused(f"cluster {topology.cluster} is not running")
         with session(topology, home, way):
             mine, _ = split_by_cluster(fleet.observe(topology.namespace), topology)
             draining = Draining(topology.namespace, find_broker(mine, broker), report, timeout_s)
@@ -157,7 +166,7 @@ def drain(
 
 
 def split_by_cluster(running: Sequence[Running], topology: Topology) -> tuple[list[Running], list[Running]]:
-    """This cluster's actors, in the order in which to stop them, and all others."""
+    """Return the cluster's actors in the order in which they are stopped, and all other actors."""
 
     def is_mine(actor: Running) -> bool:
         return actor.namespace == topology.namespace and (
@@ -172,14 +181,14 @@ def split_by_cluster(running: Sequence[Running], topology: Topology) -> tuple[li
 
 @dataclass(frozen=True)
 class ActorStatus:
-    """One actor as Ray has it, and whether it answers at its own address: `failing` says why not."""
+    """The state of one actor; `failing` is the reason why it does not serve, or empty."""
 
     actor: Running
     failing: str
 
 
 def status(topology: Topology) -> list[ActorStatus]:
-    """The actors of a cluster; empty where no Ray runs."""
+    """Return the status of a cluster's actors; an empty list if no Ray is running."""
     home = home_of(topology.cluster)
     way = choose_way(topology, home, os.environ)
     if way.mode is Mode.STARTED and not is_connected():
@@ -188,24 +197,27 @@ def status(topology: Topology) -> list[ActorStatus]:
         running = [a for a in fleet.observe(topology.namespace, STATUS_TIMEOUT_S) if a.is_ours]
         placement = place(topology, ray_port.nodes())
     mine, _ = split_by_cluster(running, topology)
-    away = {name: placement.resources[name] for name in placement.unplaceable}
-    mine = [with_node_away(actor, away) for actor in mine]
+    without_node = {name: placement.resources[name] for name in placement.unplaceable}
+    mine = [with_missing_node(actor, without_node) for actor in mine]
     brokers = [actor.spec for actor in mine if actor.spec is not None and actor.spec.kind is Kind.BROKER]
     order = list(Kind)
     mine.sort(key=lambda actor: (order.index(actor.spec.kind) if actor.spec else len(order), actor.name))
     return [ActorStatus(actor, why_failing(actor, brokers)) for actor in mine]
 
 
-def with_node_away(actor: Running, away: Mapping[str, str]) -> Running:
-    """An actor that does not answer, with the reason that its node is away where that is so."""
-    if actor.spec is not None or actor.name not in away:
+def with_missing_node(actor: Running, without_node: Mapping[str, str]) -> Running:
+    """Return the actor, with a missing node as its reason if no live node has its resource.
+
+    `without_node`: the resource of each actor that cannot be placed, by actor name.
+    """
+    if actor.spec is not None or actor.name not in without_node:
         return actor
-    reason = f"its node is away: no living node has the resource {away[actor.name]!r}"
-    return replace(actor, state="node away", reason=reason)
+    reason = f"no live node has the resource {without_node[actor.name]!r}"
+    return replace(actor, state="node missing", reason=reason)
 
 
 def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:
-    """Why an actor does not serve, or an empty string."""
+    """Return the reason why an actor does not serve, or an empty text."""
     if actor.spec is None or actor.state != State.SERVING:
         return actor.reason or actor.state
     if refusal := actor.details.get("write_refusal"):
@@ -216,9 +228,9 @@ def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:
 
 
 def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
-    """The nameservers of a cluster on the Ray cluster that this process is connected to, for clients.
+    """Return the nameserver addresses of a cluster on the Ray that this process is connected to.
 
-    A client may be given this function itself: `Producer(nameservers=find_nameservers)`.
+    Clients accept the function itself: `Producer(nameservers=find_nameservers)`.
     """
     found = [actor.spec for actor in fleet.observe(namespace) if actor.namespace == namespace]
     return [spec.address for spec in found if spec is not None and spec.kind is Kind.NAMESERVER]
@@ -226,14 +238,17 @@ def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
 
 @contextmanager
 def exiting_on_errors(errors: Console) -> Iterator[None]:
-    """Run a command's work; print an error without a traceback, and exit with its code."""
+    """Print an error raised inside without a traceback, and exit with its code."""
     try:
         yield
     except (*Refusals, *Failures) as error:
         errors.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise SystemExit(EXIT_REFUSED if isinstance(error, Refusals) else EXIT_FAILED) from error
     except KeyboardInterrupt as error:
-        hint = str(error) or "interrupted; run it again to go on, or `raymq down` to take down what runs"
+        hint = (
+            str(error)
+            or "interrupted; run the command again to continue, or `raymq down` to stop the cluster"
+        )
         errors.print(hint, style="yellow", highlight=False, markup=False, soft_wrap=True)
         raise SystemExit(EXIT_INTERRUPTED) from None
 
@@ -247,7 +262,7 @@ def run_up(
     prune: bool = False,
     broker_confs: Sequence[str] = (),
 ) -> None:
-    """`up` on a console; its last line is `READY` with the nameservers' addresses."""
+    """Run `up` with a console; the last line is `READY` with the nameservers' addresses."""
     report = ConsoleReport(console)
     result = up(file, overrides, report=report, dry_run=dry_run, prune=prune, broker_confs=broker_confs)
     if not dry_run:
@@ -255,13 +270,15 @@ def run_up(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """`python -m cluster.launch TOPOLOGY`: what `raymq up` does."""
+    """Start or update a cluster, as `raymq up` does."""
     parser = argparse.ArgumentParser(prog="python -m cluster.launch", description=main.__doc__)
     parser.add_argument("topology", nargs="?", help="a topology file; default configs/local.yaml")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("--broker-conf", action="append", default=[], metavar="FILE", dest="broker_confs")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
-    parser.add_argument("--prune", action="store_true", help="remove actors that the topology no longer has")
+    parser.add_argument(
+        "--prune", action="store_true", help="remove actors that are no longer in the topology"
+    )
     given = parser.parse_args(arguments)
     with exiting_on_errors(Console(stderr=True)):
         run_up(

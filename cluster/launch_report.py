@@ -1,4 +1,4 @@
-"""What `up` and `down` tell: a line for each thing done, and on a terminal what is under way."""
+"""Progress reports of `up`, `down`, `restart` and `drain`."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ STYLES = {
 
 
 class Report:
-    """Hears what is done and says nothing; the console's report says it."""
+    """Receives progress and discards it; `ConsoleReport` prints it."""
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Something that takes a while is under way; gives what to call with how far it has come."""
+        """Report work in progress; yields a function that reports its progress."""
         yield lambda progress: None
 
     def line(self, text: str, style: str = "") -> None:
-        """Something worth a line happened."""
+        """Report a completed step."""
 
     def plan(self, plan: Plan) -> None:
-        """This is what is going to be done."""
+        """Report the plan before it is executed."""
 
 
 class ConsoleReport(Report):
-    """Tells on a console; spinners only where it is a terminal."""
+    """Prints progress on a console, with spinners on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show a spinner with the text until it is done."""
+        """Show a spinner with the text until the work is done."""
         if not self._console.is_terminal:
             yield lambda progress: None
             return

@@ -1,9 +1,9 @@
-"""The log files of our actors on one machine: which there are, and their lines from a place on.
+"""Reads the log files of the actors of one machine.
 
-    <Ray's session>/logs/<namespace>/<actor>.log      what is written now
-                                     <actor>.log.1    what was written before it; .2 before that …
+    <Ray session>/logs/<namespace>/<actor>.log      the current file
+                                   <actor>.log.1    the previous file; .2 is older than .1
 
-Runs on other nodes as a Ray task, so it takes and gives values that can be pickled.
+Runs on other nodes as a Ray task, so arguments and results can be pickled.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import orjson
 ENDING = ".log"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 LINES_AT_ONCE = 100_000
-"""More are not sent from another machine in one go; the next asking gets the rest."""
+"""The maximum number of lines per response; the next query returns the following ones."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A place in the lines of one actor: the file by its inode, and a byte of it."""
+    """A position in the log of one actor: the inode of a file and a byte offset."""
 
     inode: int
     offset: int
@@ -34,10 +34,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Query:
-    """Which lines are wanted. `actors` empty: of all, and `broker-a` means its `broker-a-0`; `since`: ISO
-    time in UTC; `last`: not more than these.
+    """Selects log lines.
 
-    `places`: by log (see `Found.log`), where the lines that are known end.
+    `actors`: names, where `broker-a` also selects `broker-a-0`; empty selects all. `level`: the lowest level.
+    `since`: an ISO time in UTC. `last`: the maximum number of lines, the last ones. `places`: by `Found.log`,
+    the position at which to start reading.
     """
 
     namespace: str
@@ -50,7 +51,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Found:
-    """The lines of one actor's log, and where they end. `log` names it among those of all machines."""
+    """Lines of one actor's log and their end position; `log` identifies the log among all machines."""
 
     log: str
     actor: str
@@ -59,7 +60,7 @@ class Found:
 
 
 def read_logs(folder: Path, query: Query) -> list[Found]:
-    """The lines that are wanted, of each log in `folder` (Ray's of this machine)."""
+    """Return the selected lines of each log in `folder`, the log directory of a Ray session."""
     found = []
     for file in sorted((folder / query.namespace).glob(f"*{ENDING}")):
         actor = file.name.removesuffix(ENDING)
@@ -72,13 +73,13 @@ def read_logs(folder: Path, query: Query) -> list[Found]:
 
 @cache
 def machine() -> str:
-    """What tells this machine from others: nodes of one machine share its files."""
+    """Return an id of this machine; Ray nodes on one machine share their log files."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text().strip() if boot.exists() else os.uname().nodename
 
 
 def event_of(line: bytes) -> dict[str, Any]:
-    """The event of a line; a line that is none of ours is an event of its own."""
+    """Decode a line; a line that is not a JSON object becomes the text of an `info` event."""
     try:
         event = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -96,21 +97,21 @@ def _read(file: Path, begin: Place | None, query: Query) -> tuple[list[bytes], P
                 offset = begin.offset if begin is not None and begin.inode == inode else 0
                 stream.seek(offset)
                 for line in stream:
-                    if not line.endswith(b"\n"):  # it is being written
+                    if not line.endswith(b"\n"):  # incomplete: the actor is still writing it
                         break
                     offset += len(line)
                     if _is_wanted(line, query):
                         wanted.append(line.rstrip(b"\n"))
                     if query.last is None and len(wanted) >= LINES_AT_ONCE:
                         return list(wanted), Place(inode, offset)
-        except FileNotFoundError:  # rotated away meanwhile
+        except FileNotFoundError:  # deleted by log rotation meanwhile
             continue
         end = Place(inode, offset)
     return list(wanted), end
 
 
 def _files_from(file: Path, begin: Place | None) -> list[Path]:
-    """The files of a log from the one that `begin` is in on, the oldest first; all where that is gone."""
+    """Return the files of a log, oldest first, starting with that of `begin`; all if that file is deleted."""
     old = sorted(file.parent.glob(f"{file.name}.*"), key=lambda path: -int(path.suffix.lstrip(".") or 0))
     files = [*old, file]
     for index, each in enumerate(files):
@@ -136,7 +137,7 @@ def _is_wanted(line: bytes, query: Query) -> bool:
 
 
 def merged(found: list[Found]) -> Iterator[tuple[str, bytes]]:
-    """Actor and line of all logs together, in the order of their times."""
+    """Yield (actor, line) of all logs, ordered by time."""
     timed = [(str(event_of(line).get("time", "")), each.actor, line) for each in found for line in each.lines]
     for _, actor, line in sorted(timed, key=lambda entry: entry[0]):
         yield actor, line

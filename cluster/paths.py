@@ -1,4 +1,4 @@
-"""Where a cluster keeps its things: RAYMQ_HOME, by default `~/.raymq/<cluster>`, and no working directory."""
+"""The home directory of a cluster: RAYMQ_HOME, by default `~/.raymq/<cluster>`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ HOME_ENV = "RAYMQ_HOME"
 
 
 def home_of(cluster: str) -> Path:
-    """The absolute home directory of a cluster; it need not exist."""
+    """Return the absolute home directory of a cluster, which may not exist."""
     given = os.environ.get(HOME_ENV)
     return Path(given).expanduser().absolute() if given else Path.home() / ".raymq" / cluster
 
 
 @contextmanager
 def only_one_driver(home: Path) -> Iterator[None]:
-    """Hold the home's driver lock: two `up` or `down` of one cluster run one after the other."""
+    """Hold the driver lock of a home directory: only one command may change a cluster at a time."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "driver.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

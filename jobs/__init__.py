@@ -1,4 +1,7 @@
-"""Spark over queues: `read_queue` and the sessions it runs in (imported lazily, for pyspark is heavy)."""
+"""Read queues with Spark: `read_queue` and Spark sessions.
+
+Imported lazily, because pyspark is slow to load.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["local_session", "raydp_session", "read_queue"]
 
-_HOMES = {"read_queue": "jobs.read", "local_session": "jobs.session", "raydp_session": "jobs.session"}
+_MODULES = {"read_queue": "jobs.read", "local_session": "jobs.session", "raydp_session": "jobs.session"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'jobs' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

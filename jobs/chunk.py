@@ -1,4 +1,4 @@
-"""What a source gives at a time: messages in Arrow, where to go on, and what was not there."""
+"""Chunk: the result of one read from a split, an Arrow batch and the offsets that could not be read."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ QUEUE_OFFSET = "queueOffset"
 
 
 @dataclass(frozen=True)
-class Lost:
-    """Queue offsets [begin, end) that cannot be read, and why."""
+class LostRange:
+    """Queue offsets [begin, end) that cannot be read, and the reason."""
 
     begin: int
     end: int
@@ -32,39 +32,44 @@ class Lost:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Messages (None: there were none to read here), the offset to go on at, and what is lost before it."""
+    """A batch of messages, the offset at which to continue, and the offsets before it that are lost.
+
+    `batch` is None if no message could be read.
+    """
 
     batch: pa.RecordBatch | None
     next_offset: int
-    lost: Sequence[Lost] = ()
+    lost: Sequence[LostRange] = ()
 
 
 class Source(Protocol):
-    """Where a split's messages come from."""
+    """Reads the messages of one split."""
 
     def read(self, offset: int) -> Chunk:
-        """Give the messages at queue offset `offset`; `next_offset` of the answer is always beyond it."""
+        """Return the messages from queue offset `offset` on. `next_offset` of the chunk is always greater."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close open files and connections."""
 
 
 def make_chunk(
     records: Buffer, positions: Numbers, offset: int, broker_name: str, columns: Sequence[str]
 ) -> Chunk:
-    """Make a chunk of the records at `positions` of a buffer, which should be those at `offset` and after it.
+    """Return a chunk of the records at `positions` in a buffer, with queue offsets from `offset` on.
 
-    Records that are damaged, or that name another offset than the one they were found under, are lost.
+    A record is lost if it is damaged or if its queueOffset field has another value than expected.
     """
-    # What the record says of itself is compared with where it was found, whether or not it is asked for.
+    # queueOffset is always decoded, because it is compared with the expected offset below.
     wanted = columns if QUEUE_OFFSET in columns else (QUEUE_OFFSET, *columns)
     batch, damaged = records_at_to_arrow(records, positions, broker_name, wanted)
     expected = np.arange(offset, offset + len(positions))
-    lost: list[Lost] = []
+    lost: list[LostRange] = []
     if damaged:
         rows = np.searchsorted(positions, [each.position or 0 for each in damaged])
         lost += [
-            Lost(offset + int(row), offset + int(row) + 1, f"record at byte {each.position}: {each.reason}")
+            LostRange(
+                offset + int(row), offset + int(row) + 1, f"record at byte {each.position}: {each.reason}"
+            )
             for row, each in zip(rows, damaged, strict=True)
         ]
         expected = np.delete(expected, rows)
@@ -72,16 +77,14 @@ def make_chunk(
     if not np.array_equal(found, expected):
         strays = np.flatnonzero(found != expected)
         lost += [
-            Lost(
-                int(expected[row]), int(expected[row]) + 1, f"the record there says queueOffset {found[row]}"
-            )
+            LostRange(int(expected[row]), int(expected[row]) + 1, f"the record has queueOffset {found[row]}")
             for row in strays
         ]
         batch = batch.filter(pa.array(found == expected))
-    return Chunk(_for_spark(batch, columns), offset + len(positions), lost)
+    return Chunk(_to_spark_batch(batch, columns), offset + len(positions), lost)
 
 
-def _for_spark(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+def _to_spark_batch(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     arrays = [
         _timestamps(batch.column(name)) if name in TIMESTAMPS else batch.column(name) for name in columns
     ]
@@ -89,5 +92,5 @@ def _for_spark(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def _timestamps(milliseconds: pa.Array) -> pa.Array:
-    """Spark has microseconds only."""
+    """Convert milliseconds to microseconds, the only unit of Spark's timestamps."""
     return pc.multiply(milliseconds, 1000).view(MICROSECONDS)

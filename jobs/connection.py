@@ -1,6 +1,6 @@
 """A blocking connection to a broker.
 
-A Spark worker runs one task at a time and has no event loop: here a plain socket is both simpler and faster.
+A Spark worker runs one task at a time and has no event loop, so a plain socket is simpler and faster.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ CALL_TIMEOUT_S = 10.0
 
 
 class Connection:
-    """One socket to `address` ("host:port"); requests are answered in the order in which they were sent.
+    """A blocking connection to `address` ("host:port").
 
-    Raises `FetchFailed` when the peer cannot be reached, closes, or is silent for `timeout_s`.
+    All methods raise `FetchFailed` if the broker cannot be reached, closes the connection, or sends nothing
+    for `timeout_s`.
     """
 
     def __init__(self, address: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -34,7 +35,9 @@ class Connection:
         try:
             self._socket = socket.create_connection((host, int(port)), timeout_s)
         except (OSError, ValueError) as error:
-            raise FetchFailed(f"{address} cannot be reached: {error}") from error
+            raise FetchFailed(
+                f"cannot connect to broker {address}: {error}; check that it runs and is reachable"
+            ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._opaque = 0
 
@@ -43,18 +46,19 @@ class Connection:
         self._socket.close()
 
     def send(self, code: int, ext: dict[str, str], body: bytes = b"") -> int:
-        """Send a request, and give the number that its answer will carry. Raises FetchFailed."""
+        """Send a request. Return the `opaque` number that its response will have. Raises FetchFailed."""
         self._opaque += 1
         command = RemotingCommand(code, ext, body, opaque=self._opaque)
         try:
             self._socket.sendall(encode_command(command))
         except OSError as error:
-            raise FetchFailed(f"{self.address} took no request: {error}") from error
+            raise FetchFailed(f"cannot send a request to broker {self.address}: {error}") from error
         return self._opaque
 
     def receive(self, opaque: int) -> RemotingCommand:
-        """Wait for the answer that carries `opaque`; anything else that the peer sends is passed over. Raises
-        FetchFailed.
+        """Wait for the response with the number `opaque`; ignore everything else that the broker sends.
+
+        Raises FetchFailed.
         """
         while True:
             prefix = self._read(PREFIX.size)
@@ -63,13 +67,13 @@ class Connection:
             body_bytes = total - LENGTH_BYTES - header_bytes
             if total > MAX_FRAME_BYTES or body_bytes < 0:
                 raise FetchFailed(
-                    f"{self.address} sent a frame of {total} bytes with a header of {header_bytes}:"
+                    f"{self.address} sent a frame of {total} bytes with a header of {header_bytes} bytes:"
                     " it does not speak RocketMQ's remoting protocol"
                 )
             header = self._read(header_bytes)
-            answer = decode_command(header, mark >> 24, self._read(body_bytes))
-            if answer.is_response and answer.opaque == opaque:
-                return answer
+            response = decode_command(header, mark >> 24, self._read(body_bytes))
+            if response.is_response and response.opaque == opaque:
+                return response
 
     def _read(self, size_bytes: int) -> bytearray:
         data = bytearray(size_bytes)
@@ -79,17 +83,17 @@ class Connection:
             try:
                 count = self._socket.recv_into(view[filled:])
             except OSError as error:
-                raise FetchFailed(f"{self.address} did not answer: {error}") from error
+                raise FetchFailed(f"no response from broker {self.address}: {error}") from error
             if not count:
-                raise FetchFailed(f"{self.address} closed the connection before it answered")
+                raise FetchFailed(f"broker {self.address} closed the connection before it responded")
             filled += count
         return data
 
 
-def refusal(address: str, answer: RemotingCommand) -> FetchFailed:
-    """The error for an answer that is none of those a job can work with."""
+def response_error(address: str, response: RemotingCommand) -> FetchFailed:
+    """Return the error for a response with a code that the reader does not handle."""
     try:
-        code = ResponseCode(answer.code).name
+        code = ResponseCode(response.code).name
     except ValueError:
-        code = str(answer.code)
-    return FetchFailed(f"{address} answered {code}: {answer.remark or 'without a remark'}")
+        code = str(response.code)
+    return FetchFailed(f"{address} responded with {code}: {response.remark or '(no remark)'}")

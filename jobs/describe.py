@@ -1,4 +1,4 @@
-"""What a topic's brokers hold now, asked of each of them."""
+"""Fetch the queues and offsets of a topic from its brokers."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 
 from cluster.client import Admin
 from cluster.client.config import Nameservers
-from jobs.splits import QueueState, StorePlace
+from jobs.splits import QueueState, StoreLocation
 from store.message.message_queue import MessageQueue
 
 
 def describe_topic(nameservers: Nameservers | None, topic: str) -> list[QueueState]:
-    """Give every queue of `topic` with its confirmed offsets and where it lies, ordered by queue.
+    """Return the confirmed offsets and the store location of every queue of `topic`, sorted by queue.
 
-    `nameservers` as for the clients: "host:port;host:port", a list, or None for the environment's or default.
-    Raises `cluster.client.ClientError` (TopicNotFound among others), also when only one broker does not
-    answer: a read that silently left out a broker would be wrong.
+    `nameservers` is "host:port;host:port", a list, or None for the value of the environment or the default.
+    Raises `cluster.client.ClientError`, for example TopicNotFound. It is also raised if a single broker does
+    not respond, because a read without that broker's messages would be wrong.
     """
     states: list[QueueState] = []
     with Admin(nameservers) as admin:
         for body in admin.splits(topic):
-            place = StorePlace(
+            location = StoreLocation(
                 body.address,
                 body.store_root,
                 body.store_id,
@@ -29,14 +29,17 @@ def describe_topic(nameservers: Nameservers | None, topic: str) -> list[QueueSta
             )
             for each in body.queues:
                 queue = MessageQueue(topic, body.broker_name, each.queue_id)
-                states.append(QueueState(queue, each.min_offset, each.max_offset, place))
+                states.append(QueueState(queue, each.min_offset, each.max_offset, location))
     return sorted(states, key=lambda state: state.queue)
 
 
 def find_offsets(
     nameservers: Nameservers | None, times_ms: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, int]:
-    """Give the offset of the first message that each queue stored at its time or later; its end if none."""
+    """Return, for each queue, the offset of the first message stored at its time or later.
+
+    It is the end of the queue if there is no such message. Raises `cluster.client.ClientError`.
+    """
     if not times_ms:
         return {}
     with Admin(nameservers) as admin:

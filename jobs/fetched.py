@@ -1,7 +1,7 @@
-"""Reading a split over the broker's socket, where its files lie on another machine.
+"""Read a split from its broker over a socket, if the store is on another machine.
 
-While one answer is made into Arrow, the next is already on its way: a request goes out as soon as the answer
-before it has come.
+The next request is sent before the current response is converted to Arrow, so that the broker can work
+meanwhile.
 """
 
 from __future__ import annotations
@@ -14,42 +14,45 @@ from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
-from jobs.chunk import Chunk, Lost, make_chunk
-from jobs.connection import Connection, refusal
+from jobs.chunk import Chunk, LostRange, make_chunk
+from jobs.connection import Connection, response_error
 from jobs.splits import Split
 from store.kernels.records_to_columns import find_records
 
 READER_GROUP = "RAYMQ_BULK_READER"
-"""Brokers want a group's name with each pull; nothing is ever committed under this one."""
+"""Consumer group in the pull requests, which must have one; no offset is ever committed for it."""
 
 _GONE = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 class FetchedSplit:
-    """One split's messages, asked of the broker that holds them."""
+    """A source that fetches the messages of one split from its broker."""
 
     def __init__(self, split: Split, columns: Sequence[str]) -> None:
         self._split = split
         self._columns = tuple(columns)
-        self._connection = Connection(split.place.address)
-        self._asked: tuple[int, int] | None = None
+        self._connection = Connection(split.location.address)
+        self._requested: tuple[int, int] | None = None
 
     def read(self, offset: int) -> Chunk:
-        """Give the messages at `offset`: as many as the broker puts into one answer."""
-        answer = self._answer(offset)
-        if answer.code != ResponseCode.SUCCESS:
-            return self._nothing(answer, offset)
-        positions = find_records(np.frombuffer(answer.body, np.uint8))
+        """Return the messages from `offset` on: as many as the broker sends in one response.
+
+        Raises FetchFailed.
+        """
+        response = self._response(offset)
+        if response.code != ResponseCode.SUCCESS:
+            return self._lost_chunk(response, offset)
+        positions = find_records(np.frombuffer(response.body, np.uint8))
         following = offset + len(positions)
         if following < self._split.end:
-            self._ask(following)
-        return make_chunk(answer.body, positions, offset, self._split.queue.broker_name, self._columns)
+            self._request(following)
+        return make_chunk(response.body, positions, offset, self._split.queue.broker_name, self._columns)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def _ask(self, offset: int) -> None:
+    def _request(self, offset: int) -> None:
         queue = self._split.queue
         header = PullRecordsHeader(
             queue.topic,
@@ -59,23 +62,26 @@ class FetchedSplit:
             max_messages=self._split.end - offset,
             max_bytes=PULL_RECORDS_BYTES_MAX,
         )
-        self._asked = offset, self._connection.send(RayMQRequestCode.PULL_RECORDS, header.to_ext())
+        self._requested = offset, self._connection.send(RayMQRequestCode.PULL_RECORDS, header.to_ext())
 
-    def _answer(self, offset: int) -> RemotingCommand:
-        if self._asked is None or self._asked[0] != offset:
-            self._ask(offset)
-        assert self._asked is not None
-        _, opaque = self._asked
-        self._asked = None
+    def _response(self, offset: int) -> RemotingCommand:
+        if self._requested is None or self._requested[0] != offset:
+            self._request(offset)
+        assert self._requested is not None
+        _, opaque = self._requested
+        self._requested = None
         return self._connection.receive(opaque)
 
-    def _nothing(self, answer: RemotingCommand, offset: int) -> Chunk:
-        """What an answer without messages means: offsets that are gone, or a broker that cannot say."""
-        if answer.code not in _GONE:
-            raise refusal(self._connection.address, answer)
-        said = PullRecordsResponse.from_ext(answer.ext)
-        following = said.next_begin_offset
+    def _lost_chunk(self, response: RemotingCommand, offset: int) -> Chunk:
+        """Return a chunk without messages for a response that says that the offsets do not exist.
+
+        Raises FetchFailed for any other error response.
+        """
+        if response.code not in _GONE:
+            raise response_error(self._connection.address, response)
+        header = PullRecordsResponse.from_ext(response.ext)
+        following = header.next_begin_offset
         end = min(following, self._split.end) if following > offset else self._split.end
-        kept = f"[{said.min_offset}, {said.max_offset})"
-        reason = f"the broker {self._connection.address} has {kept} of this queue"
-        return Chunk(None, end, [Lost(offset, end, reason)])
+        existing = f"[{header.min_offset}, {header.max_offset})"
+        reason = f"broker {self._connection.address} has only offsets {existing} of this queue"
+        return Chunk(None, end, [LostRange(offset, end, reason)])

@@ -1,4 +1,4 @@
-"""What a job refuses, each with what to do about it."""
+"""The errors of `jobs`. Each message contains the remedy."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 
 class JobError(Exception):
-    """A job cannot be done as it was asked for."""
+    """Base of the errors of `jobs`."""
 
 
 class OffsetsInvalid(JobError, ValueError):
-    """An offsets option that is no offset, or names a topic, broker or queue that is not read."""
+    """An option for offsets or times has an invalid value, or lists a queue that does not exist."""
 
 
 class OptionInvalid(JobError, ValueError):
-    """An option of a read with a value that it cannot have."""
+    """An option of `read_queue` has an invalid value."""
 
 
 class JavaNotFound(JobError):
-    """Spark was asked for where no Java can run it."""
+    """A Spark session needs Java, which was not found."""
 
 
 class FetchFailed(JobError):
-    """A worker could not fetch its split: the broker did not answer, or answered with an error."""
+    """A worker could not fetch its split: the broker did not respond, or responded with an error."""
 
 
 @dataclass(frozen=True)
 class MissingRange:
-    """Queue offsets [begin, end) of one queue that were asked for and are not there."""
+    """Queue offsets [begin, end) of one queue that were requested but do not exist or cannot be read."""
 
     topic: str
     broker_name: str
@@ -42,17 +42,17 @@ class MissingRange:
 
 
 class DataLoss(JobError):
-    """Offsets that were asked for are not in the queues; `.missing` lists them."""
+    """Requested messages do not exist or cannot be read; `missing` lists their offsets."""
 
     def __init__(self, missing: Sequence[MissingRange]) -> None:
         self.missing = tuple(missing)
         count = sum(max(each.end - each.begin, 0) for each in missing)
         listed = "; ".join(str(each) for each in missing)
         super().__init__(
-            f"{count} messages that were asked for are missing: {listed}. Ask for offsets that exist, or set"
-            " failOnDataLoss=False to read what is there."
+            f"{count} requested messages are missing: {listed}. Request offsets that exist, or set"
+            " failOnDataLoss=False to read the other messages."
         )
 
     def __reduce__(self) -> tuple[type[DataLoss], tuple[tuple[MissingRange, ...]]]:
-        # A task raises it in a Spark worker: the default pickling would call it with the message.
+        # Needed because Spark pickles the error of a task: by default it would be restored from the message.
         return DataLoss, (self.missing,)

@@ -1,7 +1,8 @@
-"""Reading a split out of the store's own files: no broker, no socket, no copy but that into Arrow.
+"""Read a split from the files of the store, without the broker.
 
-ConsumeQueue units say where the records lie; a kernel makes columns of them straight from mapped CommitLog
-files. What is read is confirmed: the writer never touches it again.
+Consume queue units contain the positions of the records. A kernel decodes the records in the mapped CommitLog
+files into Arrow columns, the only copy. A split contains confirmed records only, which the broker never
+changes.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.chunk import Chunk, Lost, Numbers, make_chunk
-from jobs.splits import Split, StorePlace
+from jobs.chunk import Chunk, LostRange, Numbers, make_chunk
+from jobs.splits import Split, StoreLocation
 from store.commitlog.log_paths import COMMIT_LOG
 from store.ownership.identity import read_name
 from store.store_errors import StoreError
 
 UNIT = np.dtype([("position", ">i8"), ("size_bytes", ">i4"), ("tags_code", ">i8")])
 BATCH_ROWS = 16_384
-# A batch's columns are addressed by 32-bit offsets, and Spark holds a few batches at once.
+# Limits the memory of a batch: Spark holds several at once, and Arrow's offsets in a column have 32 bits.
 BATCH_BYTES = 16 * 1024 * 1024
 
 
-def lies_here(place: StorePlace) -> bool:
-    """Whether that very store lies on this machine: a path of the same name proves nothing."""
+def is_local(location: StoreLocation) -> bool:
+    """Return True if the store is on this machine: the path exists and the store there has the same id."""
     try:
-        name = read_name(Path(place.store_root))
+        name = read_name(Path(location.store_root))
     except (OSError, StoreError):
         return False
-    return name is not None and name.store_id == place.store_id
+    return name is not None and name.store_id == location.store_id
 
 
 @dataclass(frozen=True)
@@ -46,22 +47,22 @@ class _LogFile:
 
 
 class MappedSplit:
-    """One split's messages, out of the files below `split.place.store_root`."""
+    """A source that reads the messages of one split from the files in `split.location.store_root`."""
 
     def __init__(self, split: Split, columns: Sequence[str]) -> None:
-        root = Path(split.place.store_root)
+        root = Path(split.location.store_root)
         queue = split.queue
         self._split = split
         self._columns = tuple(columns)
         name = read_name(root)
         self._log_directories = [root / path for path in (name.commit_log_paths if name else (COMMIT_LOG,))]
         self._queue_directory = root / "consumequeue" / queue.topic / str(queue.queue_id)
-        self._units_per_file = split.place.consume_queue_file_units
-        self._log_file_bytes = split.place.commit_log_file_bytes
+        self._units_per_file = split.location.consume_queue_file_units
+        self._log_file_bytes = split.location.commit_log_file_bytes
         self._file: _LogFile | None = None
 
     def read(self, offset: int) -> Chunk:
-        """Give the messages at `offset`: up to a batch, as far as they lie in one CommitLog file."""
+        """Return the messages from `offset` on: up to one batch, all from the same CommitLog file."""
         first = offset - offset % self._units_per_file
         end = min(self._split.end, first + self._units_per_file)
         path = self._queue_directory / f"{first * UNIT.itemsize:020d}"
@@ -69,24 +70,26 @@ class MappedSplit:
         try:
             units = np.fromfile(path, UNIT, count, offset=(offset - first) * UNIT.itemsize)
         except OSError as error:
-            return Chunk(None, end, [Lost(offset, end, f"consume-queue file {path}: {error.strerror}")])
+            return Chunk(None, end, [LostRange(offset, end, f"ConsumeQueue file {path}: {error.strerror}")])
         positions, sizes = units["position"].astype(np.int64), units["size_bytes"].astype(np.int64)
         count = _leading((positions >= 0) & (sizes > 0) & (np.cumsum(sizes) <= max(BATCH_BYTES, *sizes[:1])))
         if not count:
-            return Chunk(None, offset + 1, [Lost(offset, offset + 1, f"no unit of a message in {path}")])
+            return Chunk(
+                None, offset + 1, [LostRange(offset, offset + 1, f"the unit in {path} is not valid")]
+            )
         return self._read_log(positions[:count], offset)
 
     def _log_path(self, base: int) -> Path:
-        """The file that begins at `base`: in whichever of the log's directories it is."""
+        """Return the path of the log file that begins at offset `base`; search all directories of the log."""
         paths = [directory / f"{base:020d}" for directory in self._log_directories]
         return next((path for path in paths if path.exists()), paths[0])
 
     def close(self) -> None:
-        """Let go of the mapped file; it is unmapped with the last batch that is made from it."""
+        """Release the mapped file; it is unmapped when the last batch that refers to it is released."""
         self._file = None
 
     def _read_log(self, positions: Numbers, offset: int) -> Chunk:
-        """Give those of the records that lie in the CommitLog file of the first."""
+        """Return the records up to the end of the CommitLog file that contains the first one."""
         base = int(positions[0]) - int(positions[0]) % self._log_file_bytes
         positions = positions[: _leading((positions >= base) & (positions < base + self._log_file_bytes))]
         if self._file is None or not self._file.has(base):
@@ -95,22 +98,22 @@ class MappedSplit:
             except OSError as error:
                 end = offset + len(positions)
                 return Chunk(
-                    None, end, [Lost(offset, end, f"CommitLog file {error.filename}: {error.strerror}")]
+                    None, end, [LostRange(offset, end, f"CommitLog file {error.filename}: {error.strerror}")]
                 )
         return make_chunk(
             self._file.data, positions - base, offset, self._split.queue.broker_name, self._columns
         )
 
 
-def _leading(sound: NDArray[np.bool_]) -> int:
-    """How many are true before the first that is not."""
-    return len(sound) if sound.all() else int(np.argmin(sound))
+def _leading(flags: NDArray[np.bool_]) -> int:
+    """Return the number of True values before the first False."""
+    return len(flags) if flags.all() else int(np.argmin(flags))
 
 
 def _map_file(path: Path) -> memoryview:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # The map goes when the last view of it goes.
+        # The file is unmapped when the last view of it is released.
         return memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
     finally:
         os.close(descriptor)

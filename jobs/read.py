@@ -1,4 +1,4 @@
-"""`read_queue`: a topic, or a range of its offsets, as a Spark DataFrame."""
+"""`read_queue`: read a topic, or a range of its offsets, as a Spark DataFrame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster.client.config import Nameservers
 from jobs.describe import describe_topic, find_offsets
 from jobs.job_errors import DataLoss
 from jobs.reader import SplitsReader
-from jobs.schema import chosen_columns, spark_schema
+from jobs.schema import resolve_columns, spark_schema
 from jobs.splits import QueueState, Split, choose_ranges, cut_splits
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
 from jobs.times import (
@@ -47,27 +47,26 @@ def read_queue(
     columns: Sequence[str] | None = None,
     mapFiles: bool = True,  # noqa: N803
 ) -> DataFrame:
-    """Read the messages of `topic` that are confirmed now, one row a message (see `jobs.schema`).
+    """Read the confirmed messages of `topic` as a DataFrame with one row per message (see `jobs.schema`).
 
-    The range is fixed when this returns: the DataFrame gives the same rows however often it is computed.
+    The range of offsets is fixed when this function returns: the DataFrame always has the same rows.
 
     `startingOffsets`, `endingOffsets` (exclusive): "earliest", "latest", a queue offset, or
-    {"topic": {"broker": {"queueId": offset}}} as a dict or JSON, where -2 is earliest and -1 latest.
-    `startingTimestamp`, `endingTimestamp` (exclusive): the same by time, in ms since the epoch or an aware
-    datetime; `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`: by queue, in the shape of the offsets.
-    They go over offsets, as in Spark's Kafka source, and so does the default of
-    `startingOffsetsByTimestampStrategy`: a queue with no message as new as its time is an error, unless the
-    strategy is "latest"; a queue without any message is none.
-    `minPartitions`: at least so many Spark partitions (default: Spark's own parallelism), cut by the queues'
-    sizes; `maxRecordsPerPartition`: none with more messages.
-    `failOnDataLoss`: whether offsets that were asked for and are not there (any more) fail the read with a
-    `DataLoss` that lists them; otherwise they are logged and left out.
-    `columns`: only these; Spark cannot push its own pruning into a Python reader.
-    `mapFiles`: whether files on the executor's own machine are mapped; otherwise all is fetched from brokers.
+    {"topic": {"broker": {"queueId": offset}}} as a dict or JSON, with -2 for earliest and -1 for latest.
+    `startingTimestamp`, `endingTimestamp` (exclusive): a store time for all queues, in ms since the epoch or
+    an aware datetime. `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`: times by queue, in the form
+    of the offsets. As in Spark's Kafka source, times take precedence over offsets.
+    `startingOffsetsByTimestampStrategy`: if a queue has messages, but none at its starting time or later,
+    "error" fails the read and "latest" reads nothing from the queue.
+    `minPartitions`: minimum number of partitions, distributed by the sizes of the queues (default: Spark's
+    parallelism). `maxRecordsPerPartition`: maximum number of messages of a partition.
+    `failOnDataLoss`: fail with `DataLoss` if requested offsets do not exist; if False, log and skip them.
+    `columns`: the columns to read, as Spark cannot push its column pruning into a Python reader.
+    `mapFiles`: map the files of stores on the executor's machine; if False, fetch all from the brokers.
 
     Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError` (TopicNotFound …).
     """
-    chosen = chosen_columns(columns)
+    chosen = resolve_columns(columns)
     starting = parse_offsets("startingOffsets", startingOffsets, EARLIEST)
     ending = parse_offsets("endingOffsets", endingOffsets, LATEST)
     since = parse_times("starting", startingTimestamp, startingOffsetsByTimestamp)
@@ -78,7 +77,7 @@ def read_queue(
     if since is not None:
         starting = _since(nameservers, since, states, startingOffsetsByTimestampStrategy)
     if until is not None:
-        ending = ending_offsets(states, find_offsets(nameservers, until.of(states)))
+        ending = ending_offsets(states, find_offsets(nameservers, until.by_queue(states)))
     ranges, missing = choose_ranges(states, starting, ending)
     if missing and failOnDataLoss:
         raise DataLoss(missing)
@@ -94,14 +93,14 @@ def read_queue(
 def _since(
     nameservers: Nameservers | None, times: Times, states: Sequence[QueueState], strategy: str
 ) -> Offsets:
-    return starting_offsets(times, states, find_offsets(nameservers, times.of(states)), strategy)
+    return starting_offsets(times, states, find_offsets(nameservers, times.by_queue(states)), strategy)
 
 
 def frame_of_splits(spark: SparkSession, reader: SplitsReader, splits: Sequence[Split]) -> DataFrame:
-    """Make the DataFrame whose n-th partition is the n-th split.
+    """Return a DataFrame whose n-th partition contains the messages of the n-th split.
 
-    PySpark 3.5 has no data sources in Python; a range of numbers, one a partition, needs no Python worker of
-    its own, and tells each task which split is its.
+    PySpark 3.5 has no Python data sources. So the DataFrame is a range of numbers, one in each partition,
+    that `reader` maps to the messages of the split with that number.
     """
     schema = spark_schema(reader.columns)
     if not splits:

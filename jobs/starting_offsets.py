@@ -1,6 +1,6 @@
-"""startingOffsets and endingOffsets: what a person writes, and the queue offset it means for one queue.
+"""Parse the options startingOffsets and endingOffsets, and resolve them to offsets of one queue.
 
-The grammar is rocketmq-spark's, which is the Kafka source's with a broker in between::
+The grammar is that of rocketmq-spark: that of Spark's Kafka source with a broker level added::
 
     "earliest" | "latest" | <integer> | {"topic": {"broker": {"queueId": <integer>}}}
 
@@ -23,7 +23,7 @@ LATEST = -1
 OffsetsOption = str | int | Mapping[str, Mapping[str, Mapping[str | int, int]]]
 
 Parse = Callable[[str, object], int]
-"""Turns what stands for one queue into a number; is told where it stands, for its complaint."""
+"""Converts the value of one queue to a number; the first argument names the value in error messages."""
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _SHAPE = '"earliest", "latest", an integer, or {"topic": {"broker": {"queueId": offset}}}'
@@ -31,26 +31,30 @@ _SHAPE = '"earliest", "latest", an integer, or {"topic": {"broker": {"queueId": 
 
 @dataclass(frozen=True)
 class Offsets:
-    """One offsets option, parsed: an offset (or EARLIEST, LATEST) for each listed queue and for the rest."""
+    """A parsed offsets option.
+
+    `listed` has an offset, EARLIEST or LATEST for some queues; `default` applies to all others.
+    """
 
     default: int
     listed: Mapping[MessageQueue, int] = field(default_factory=dict)
 
     def wanted(self, queue: MessageQueue) -> int:
-        """Give the offset asked for of `queue`: ≥ 0, EARLIEST or LATEST."""
+        """Return the requested offset of `queue`: 0 or greater, EARLIEST or LATEST."""
         return self.listed.get(queue, self.default)
 
     def check_known(self, option: str, queues: Iterable[MessageQueue]) -> None:
-        """Refuse with `OffsetsInvalid` an option that lists a queue which is not among `queues`."""
+        """Raise `OffsetsInvalid`, with the name `option`, if a listed queue is not among `queues`."""
         unknown = sorted(set(self.listed) - set(queues))
         if unknown:
             names = ", ".join(f"{each.topic}/{each.broker_name}/{each.queue_id}" for each in unknown)
-            raise OffsetsInvalid(f"{option} lists queues that are not there: {names}")
+            raise OffsetsInvalid(f"{option} lists queues that do not exist: {names}")
 
 
 def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
-    """Parse `value` of the option named `option`; queues that an object does not list get `default`. Raises
-    OffsetsInvalid.
+    """Parse `value`, the value of the option named `option`.
+
+    `default` applies to queues that an object does not list. Raises OffsetsInvalid.
     """
     if isinstance(value, str):
         word = value.strip()
@@ -59,30 +63,33 @@ def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
         try:
             value = json.loads(word)
         except json.JSONDecodeError as error:
-            raise OffsetsInvalid(f"{option}={word!r} is neither a word nor JSON; give {_SHAPE}") from error
+            raise OffsetsInvalid(
+                f"{option}={word!r} is neither a known word nor valid JSON; give {_SHAPE}"
+            ) from error
     if isinstance(value, Mapping):
         return Offsets(default, parse_listed(option, value, _offset, _SHAPE))
     return Offsets(_offset(option, value))
 
 
 def parse_listed(option: str, value: object, parse: Parse, shape: str) -> dict[MessageQueue, int]:
-    """Parse {"topic": {"broker": {"queueId": …}}}; `shape` tells in a complaint what `option` may be. Raises
-    OffsetsInvalid.
+    """Parse {"topic": {"broker": {"queueId": …}}}; `parse` converts the value of each queue.
+
+    `shape` describes the valid values of `option` in error messages. Raises OffsetsInvalid.
     """
     listed = {}
-    for topic, brokers in _object(option, "the whole", value, shape).items():
-        for broker_name, queues in _object(option, topic, brokers, shape).items():
+    for topic, brokers in _object(option, "the value", value, shape).items():
+        for broker_name, queues in _object(option, f"the value of {topic}", brokers, shape).items():
             path = f"{topic}/{broker_name}"
-            for queue_id, each in _object(option, path, queues, shape).items():
+            for queue_id, each in _object(option, f"the value of {path}", queues, shape).items():
                 if not str(queue_id).isdecimal():
-                    raise OffsetsInvalid(f"{option}: queue id {queue_id!r} of {path} is no number")
+                    raise OffsetsInvalid(f"{option}: queue id {queue_id!r} of {path} is not a number")
                 queue = MessageQueue(topic, broker_name, int(queue_id))
                 listed[queue] = parse(f"{option} of {path}/{queue_id}", each)
     return listed
 
 
 def resolve(wanted: int, min_offset: int, max_offset: int) -> int:
-    """Turn EARLIEST and LATEST into the queue's own offsets; other offsets stay as they are."""
+    """Return `min_offset` for EARLIEST, `max_offset` for LATEST, and any other offset unchanged."""
     if wanted == EARLIEST:
         return min_offset
     return max_offset if wanted == LATEST else wanted
@@ -90,13 +97,15 @@ def resolve(wanted: int, min_offset: int, max_offset: int) -> int:
 
 def _object(option: str, path: str, value: object, shape: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise OffsetsInvalid(f"{option}: {value!r} stands for {path}, an object is wanted; give {shape}")
+        raise OffsetsInvalid(f"{option}: {path} is {value!r}, which is not an object; give {shape}")
     return value
 
 
 def _offset(where: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise OffsetsInvalid(f"{where}: {value!r} is no offset; give {_SHAPE}")
+        raise OffsetsInvalid(f"{where}: {value!r} is not an offset; give {_SHAPE}")
     if value < EARLIEST:
-        raise OffsetsInvalid(f"{where}: offset {value} is negative, which only -1 (latest) and -2 may be")
+        raise OffsetsInvalid(
+            f"{where}: offset {value} is negative; the only negative values are -1 (latest) and -2 (earliest)"
+        )
     return value

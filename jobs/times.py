@@ -1,14 +1,14 @@
-"""startingTimestamp, startingOffsetsByTimestamp and their like: from times to queue offsets, without I/O.
+"""Parse the timestamp options of a read and convert times to queue offsets. No I/O.
 
-Names and meaning are those of Spark's Kafka source, with a broker in between; a time is milliseconds since
-the epoch, and stands for the first message stored at that time or later::
+Names and meanings are those of Spark's Kafka source, with a broker level added. A time is in milliseconds
+since the epoch; it selects the first message that was stored at that time or later::
 
     startingTimestamp, endingTimestamp                      one time for all queues
     startingOffsetsByTimestamp, endingOffsetsByTimestamp    {"topic": {"broker": {"queueId": time}}}
-    startingOffsetsByTimestampStrategy                      "error" | "latest": where no message is so new
+    startingOffsetsByTimestampStrategy                      "error" | "latest", if no message is new enough
 
-A time for all goes over times by queue, and these over offsets. Where no message is as new as an ending time,
-the read ends at the latest.
+A time for all queues takes precedence over times by queue, and these over offsets. If a queue has no message
+at its ending time or later, the read ends at the end of the queue.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _SHAPE = 'milliseconds since the epoch, as in {"topic": {"broker": {"queueId": 1
 
 @dataclass(frozen=True)
 class Times:
-    """Times by queue, in ms since the epoch: `everywhere` for all of them, or `listed` for some."""
+    """A parsed timestamp option: a time for all queues (`everywhere`) or for the `listed` ones, in ms."""
 
     option: str
     everywhere: int | None = None
     listed: Mapping[MessageQueue, int] = field(default_factory=dict)
 
     def wanted(self, queue: MessageQueue) -> int | None:
-        """The time given for `queue`, None where there is none."""
+        """Return the requested time of `queue`, or None if the option has no time for it."""
         return self.everywhere if self.everywhere is not None else self.listed.get(queue)
 
-    def of(self, states: Iterable[QueueState]) -> dict[MessageQueue, int]:
-        """The times to be looked up at the brokers: those of queues that hold messages.
+    def by_queue(self, states: Iterable[QueueState]) -> dict[MessageQueue, int]:
+        """Return the requested time of each queue that contains messages, if the option has a time for it.
 
-        Raises `OffsetsInvalid` where a queue is listed that is not there.
+        Raises `OffsetsInvalid` if the option lists a queue that is not among `states`.
         """
         states = list(states)
         Offsets(LATEST, self.listed).check_known(self.option, (state.queue for state in states))
@@ -61,8 +61,9 @@ class Times:
 def parse_times(
     edge: Literal["starting", "ending"], timestamp: TimestampOption | None, listed: TimestampsOption | None
 ) -> Times | None:
-    """Parse `<edge>Timestamp` and `<edge>OffsetsByTimestamp`; None where neither is given. Raises
-    OffsetsInvalid.
+    """Parse the options `<edge>Timestamp` and `<edge>OffsetsByTimestamp`.
+
+    Return None if neither is given. Raises OffsetsInvalid.
     """
     if timestamp is not None:
         option = f"{edge}Timestamp"
@@ -74,21 +75,21 @@ def parse_times(
         try:
             listed = json.loads(listed)
         except json.JSONDecodeError as error:
-            raise OffsetsInvalid(f"{option}={listed!r} is no JSON; give {_SHAPE}") from error
+            raise OffsetsInvalid(f"{option}={listed!r} is not valid JSON; give {_SHAPE}") from error
     return Times(option, listed=parse_listed(option, listed, _time, _SHAPE))
 
 
 def check_strategy(strategy: str) -> None:
-    """Refuse with `OptionInvalid` what is no strategy."""
+    """Raise `OptionInvalid` if `strategy` is not a startingOffsetsByTimestampStrategy."""
     if strategy not in STRATEGIES:
         raise OptionInvalid(
-            f"startingOffsetsByTimestampStrategy={strategy!r}: give 'error', or 'latest' to read nothing of"
-            " queues that hold no message of that time or later"
+            f"startingOffsetsByTimestampStrategy={strategy!r} is invalid: give 'error', or 'latest' to read"
+            " nothing from queues that have no message of that time or later"
         )
 
 
 def check_order(starting: Times | None, ending: Times | None) -> None:
-    """Refuse with `OptionInvalid` a time for all queues to start from that is after the one to end at."""
+    """Raise `OptionInvalid` if startingTimestamp is after endingTimestamp."""
     begin_ms, end_ms = (times.everywhere if times else None for times in (starting, ending))
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
         raise OptionInvalid(f"startingTimestamp={begin_ms} is after endingTimestamp={end_ms}")
@@ -97,9 +98,9 @@ def check_order(starting: Times | None, ending: Times | None) -> None:
 def starting_offsets(
     times: Times, states: Sequence[QueueState], found: Mapping[MessageQueue, int], strategy: str
 ) -> Offsets:
-    """The offsets to start from: what was `found` for the times; other queues start at their oldest.
+    """Return the starting offsets: those `found` for the times; other queues start at their first offset.
 
-    Raises `OffsetsInvalid` where a queue has no message of its time or later and the strategy is "error".
+    Raises `OffsetsInvalid` if a queue has no message at its time or later and the strategy is "error".
     """
     late = [state.queue for state in states if found.get(state.queue, -1) >= state.max_offset]
     if late and strategy == "error":
@@ -108,18 +109,21 @@ def starting_offsets(
         raise OffsetsInvalid(
             f"{times.option}: {len(late)} of {len(states)} queues have no message of that time or later:"
             f" {shown}{more}. Give an earlier time (in milliseconds), or"
-            " startingOffsetsByTimestampStrategy='latest' to read nothing of them."
+            " startingOffsetsByTimestampStrategy='latest' to read nothing from them."
         )
     return _within(EARLIEST, states, found)
 
 
 def ending_offsets(states: Sequence[QueueState], found: Mapping[MessageQueue, int]) -> Offsets:
-    """The offsets to end at (exclusive): what was `found` for the times; other queues end at their newest."""
+    """Return the ending offsets (exclusive): those `found` for the times.
+
+    Other queues are read to the end.
+    """
     return _within(LATEST, states, found)
 
 
 def _within(default: int, states: Sequence[QueueState], found: Mapping[MessageQueue, int]) -> Offsets:
-    """What was found, as far as the queues reached when they were described."""
+    """Return the offsets that were found, limited to the ends of the queues when they were described."""
     ends = {state.queue: state.max_offset for state in states}
     return Offsets(default, {queue: min(offset, ends[queue]) for queue, offset in found.items()})
 
@@ -138,10 +142,10 @@ def _time(where: str, value: object) -> int:
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise OffsetsInvalid(f"{where}: {value!r} is no time; give {_SHAPE}")
+        raise OffsetsInvalid(f"{where}: {value!r} is not a time; give {_SHAPE}")
     if value >= YEAR_10000_MS:
         raise OffsetsInvalid(
-            f"{where}: {value} is beyond the year 9999; give milliseconds since the epoch, not micro- or"
+            f"{where}: {value} is after the year 9999; give milliseconds since the epoch, not micro- or"
             " nanoseconds"
         )
     return value

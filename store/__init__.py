@@ -1,12 +1,12 @@
-"""The bytes on disk: one broker's store. `MessageStore` is its face.
+"""The store of one broker on disk; `MessageStore` is its interface.
 
-    tools                            what people ask of a store that no broker holds
-    recovery                         opening one
-    commitlog, consumequeue, index   its files, in folders of the same names on the disk
-    metadata                         its tables, `config/*.json`
-    dispatch                         from the log to queues and index
-    disk                             what every kind of file needs
-    kernels, message                 compiled loops, and the codecs that clients use too
-
-What else runs while messages come and go – append, read, retention – stands beside these.
+tools                            offline tools: info, dump, query, verify, rebuild
+recovery                         opening a store: find the end of the log, restore queues and index
+writing, reading, upkeep         append, read, flush, checkpoints and retention of an open store
+dispatch                         walks the log and feeds consume queues and index
+commitlog, consumequeue, index   the kinds of files; their directories on disk have the same names
+metadata                         the tables in `config/*.json`
+ownership                        identity and lock of a store
+disk                             file access that all kinds of files share
+kernels, message                 compiled loops, and the codecs that clients use too
 """

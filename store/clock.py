@@ -1,4 +1,4 @@
-"""Time comes in by a parameter (design law 12)."""
+"""Clock: the injected source of time, so that tests control it."""
 
 import time
 from typing import Final, Protocol
@@ -7,24 +7,25 @@ NS_PER_MS: Final = 1_000_000
 
 
 class Clock(Protocol):
-    """Two clocks: one that people read, and one that never goes back, for leases and time-outs."""
+    """A wall clock for timestamps, and a monotonic clock for leases and time-outs."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch; may jump either way."""
+        """Return the milliseconds since the Unix epoch; the value may jump forwards or backwards."""
         ...
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds since some moment; never decreases."""
+        """Return nanoseconds since an arbitrary moment; the value never decreases."""
         ...
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the operating system."""
 
     __slots__ = ()
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the Unix epoch."""
         return time.time_ns() // NS_PER_MS
 
-    monotonic_ns = staticmethod(time.monotonic_ns)  # with no call of ours around it: a turn asks often
+    # Not wrapped in a Python function, because it is called often in each loop turn.
+    monotonic_ns = staticmethod(time.monotonic_ns)

@@ -1,12 +1,12 @@
-"""Jobs: work of a store that waits for the disk, run off the thread that owns the store.
+"""Jobs: blocking disk work of a store, run outside the thread that owns the store.
 
-    owner: lane.submit(work, done) ──→ a thread of the lane: work() ──→ on_ended()
+    owner: lane.submit(work, done) ──→ a thread of the lane: work() ──→ on_job_done()
                                                                            │
     owner: done(error) ←── collect() ←─────────────────────────────────────┘
 
-Nothing of the store is touched in between. An OSError of `work` is an outcome that `done` handles. Any other
-exception is a bug: it is logged with its traceback and given to `done` as well, so that nothing waits for
-the job forever.
+`work` must not touch the state of the store; `done` may, as it runs in the owner's thread. An OSError of
+`work` is an expected result that `done` handles. Any other exception is a bug: it is logged with its
+traceback and passed to `done` as well, so that no caller waits for the job forever.
 """
 
 from collections import deque
@@ -27,38 +27,39 @@ def _ignore(_error: Exception | None = None) -> None:
 
 
 class Lane:
-    """Threads that run jobs in the order in which they were submitted. Made by `Jobs.lane`."""
+    """Threads that run jobs in the order in which they were submitted. Created by `Jobs.lane`."""
 
     def __init__(
         self,
         executor: ThreadPoolExecutor,
-        end: Callable[[Done, Exception | None], None],
+        add_done_job: Callable[[Done, Exception | None], None],
         wake: Callable[[], object],
         collect: Callable[[], None],
     ) -> None:
         self._executor = executor
-        self._end = end
+        self._add_done_job = add_done_job
         self._wake = wake
         self._collect = collect
-        self._pending: set[Future[Any]] = set()  # no others: an error keeps what its job has used
+        # Finished futures are removed: the traceback of an error would keep the objects of its job alive.
+        self._pending: set[Future[Any]] = set()
 
     def submit(self, work: Callable[[], Result], done: Done = _ignore) -> Future[Result]:
-        """Run `work` in a thread; call `done` in a later `collect`."""
+        """Run `work` in a thread of the lane; a later `collect` calls `done` with its error or None."""
         future = self._executor.submit(self._run, work, done)
         self._pending.add(future)
-        future.add_done_callback(self._leave)
+        future.add_done_callback(self._remove_pending)
         return future
 
     def finish(self) -> None:
-        """Wait for all jobs of this lane, and collect."""
+        """Wait until all jobs of this lane are finished, then collect."""
         wait(list(self._pending))
         self._collect()
 
     def close(self) -> None:
-        """Wait for the running jobs, cancel the others and end the threads."""
+        """Wait for the running jobs, cancel the queued ones and stop the threads."""
         self._executor.shutdown(cancel_futures=True)
 
-    def _leave(self, future: Future[Any]) -> None:
+    def _remove_pending(self, future: Future[Any]) -> None:
         self._pending.discard(future)
         self._wake()
 
@@ -68,47 +69,53 @@ class Lane:
         except Exception as error:
             if not isinstance(error, OSError):
                 _log.exception("job_failed", job=getattr(work, "__qualname__", repr(work)))
-            self._end(done, error)
+            self._add_done_job(done, error)
             raise
-        self._end(done, None)
+        self._add_done_job(done, None)
         return result
 
 
 class Jobs:
-    """The lanes of one owner. Only the owner's thread calls."""
+    """The lanes of one owner. Only the owner's thread may call the methods."""
 
     def __init__(self) -> None:
         self._lanes: list[Lane] = []
-        self._ended: deque[tuple[Done, Exception | None]] = deque()
-        self._on_ended: Callable[[], object] = _ignore
+        self._done_jobs: deque[tuple[Done, Exception | None]] = deque()
+        self._on_job_done: Callable[[], object] = _ignore
 
     def lane(self, name: str, threads: int = 1) -> Lane:
-        """Return a new lane; its threads are started when they are needed."""
+        """Return a new lane of up to `threads` threads, which start on demand.
+
+        The names of the threads start with `name`.
+        """
         executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        lane = Lane(executor, self._end, lambda: self._on_ended(), self.collect)
+        lane = Lane(executor, self._add_done_job, lambda: self._on_job_done(), self.collect)
         self._lanes.append(lane)
         return lane
 
-    def on_ended(self, callback: Callable[[], object]) -> None:
-        """From now on call this, on a thread of a lane, whenever a job has ended: `collect` takes it."""
-        self._on_ended = callback
+    def on_job_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback`, in a thread of the lane, each time a job has finished.
+
+        The owner then has to call `collect`.
+        """
+        self._on_job_done = callback
 
     def collect(self) -> None:
-        """Call `done` of the jobs that have ended since the last call."""
-        while self._ended:
-            done, error = self._ended.popleft()
+        """Call `done` of all jobs that have finished since the last call."""
+        while self._done_jobs:
+            done, error = self._done_jobs.popleft()
             done(error)
 
     def finish(self) -> None:
-        """Wait for all jobs, and collect."""
+        """Wait until the jobs of all lanes are finished, and collect."""
         for lane in self._lanes:
             lane.finish()
 
     def close(self) -> None:
-        """End all lanes, and collect."""
+        """Close all lanes, and collect."""
         for lane in self._lanes:
             lane.close()
         self.collect()
 
-    def _end(self, done: Done, error: Exception | None) -> None:
-        self._ended.append((done, error))
+    def _add_done_job(self, done: Done, error: Exception | None) -> None:
+        self._done_jobs.append((done, error))

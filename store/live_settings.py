@@ -1,7 +1,7 @@
-"""Settings that may change while a service runs.
+"""Settings that can change while a service runs.
 
-A field annotated with LIVE is read at every use from the one settings object that all parts of a service
-share, so `LiveSettings` changes that object in place. A change of any other field needs a restart.
+All parts of a service share one settings object and read a field that is annotated with LIVE at every use.
+`LiveSettings` changes that object in place. A change of any other field needs a restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class _Live:
-    """The type of LIVE."""
+    """Type of the annotation LIVE."""
 
     def __repr__(self) -> str:
         return "LIVE"
@@ -29,12 +29,15 @@ LIVE = _Live()
 
 
 def live_names(model: type[BaseModel]) -> frozenset[str]:
-    """Return the fields of a settings model that may change while its service runs."""
+    """Return the names of the fields of `model` that can change while the service runs."""
     return frozenset(name for name, field in model.model_fields.items() if LIVE in field.metadata)
 
 
 class Difference(NamedTuple):
-    """A setting that differs between two settings objects of one model; `path` leads into inner models."""
+    """A setting that differs between two settings objects of the same model.
+
+    `path` is the chain of field names, through inner models, to the setting.
+    """
 
     path: tuple[str, ...]
     wanted: Any
@@ -42,25 +45,25 @@ class Difference(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the dotted name, such as `store.flush`."""
+        """The dotted name of the setting, such as `store.flush`."""
         return ".".join(self.path)
 
 
 class LiveSettings(Generic[Settings]):
-    """The settings of a running service, and the listeners that are called after each change of them."""
+    """The settings of a running service, and the listeners that are called after each change."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._listeners: list[Callable[[list[Difference]], None]] = []
 
     def on_change(self, listener: Callable[[list[Difference]], None]) -> None:
-        """Call `listener` with the differences after every change."""
+        """Call `listener` with the list of differences after every change."""
         self._listeners.append(listener)
 
     def change(self, wanted: Settings) -> list[Difference]:
-        """Change the settings in place to `wanted`, all or nothing; returns the differences.
+        """Change the settings in place to `wanted`. Return the differences.
 
-        Raises ValueError, naming them, for settings that need a restart.
+        Raises ValueError, with their names, if settings differ that need a restart; nothing is changed then.
         """
         changed = list(_differences(self.settings, wanted))
         fixed = [each.name for each in changed if not each.is_live]
@@ -78,9 +81,11 @@ class LiveSettings(Generic[Settings]):
         return changed
 
     def update(self, changes: Mapping[str, Any]) -> list[Difference]:
-        """Change the settings that `changes` names: by field, inner models as mappings; all or nothing.
+        """Change some settings in place. Return the differences.
 
-        Raises ValidationError for an invalid value, ValueError for settings that need a restart.
+        `changes` maps field names to values; the value for an inner model is a mapping of the same form.
+        Raises ValidationError for an invalid value, ValueError if a setting needs a restart; nothing is
+        changed then.
         """
         return self.change(_with_changes(self.settings, changes))
 
@@ -96,7 +101,7 @@ def _differences(present: BaseModel, wanted: BaseModel) -> Iterator[Difference]:
 
 
 def _with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Return validated settings that differ from `settings` in `changes`."""
+    """Return a validated copy of `settings` with `changes` applied."""
     present = {name: getattr(settings, name) for name in type(settings).model_fields}
     for name, value in changes.items():
         inner = present.get(name)
@@ -107,7 +112,7 @@ def _with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def with_values(content: Mapping[str, Any], values: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Return a copy of settings as plain data, with other values at some paths."""
+    """Return a copy of `content`, settings as nested dicts, with `values` set at their paths."""
     changed = dict(content)
     for path, value in values.items():
         place = changed

@@ -3,12 +3,12 @@
     get_logger(__name__).info("file_rolled", position=17)
         ──> logging.getLogger("raymq.store…") ──> handlers: structlog's ProcessorFormatter renders the event
 
-Nothing is written without a handler. A process of ours adds one (`log_to_handler`, `log_to_file`); a program
-that uses the library adds its own to `logging.getLogger("raymq")` or above. An event is rendered in the
-handler's formatter, so one that is not written costs no rendering.
+Nothing is written without a handler. RayMQ's own processes add one with `log_to_handler` or `log_to_file`; a
+program that uses RayMQ as a library adds a handler to `logging.getLogger("raymq")` or to the root logger. An
+event is rendered in the handler's formatter, so an event that no handler writes is not rendered.
 
-In a file each event is one line, a JSON object: `time` (ISO, UTC), `level`, `logger`, `event`, the fields of
-the event, and `exception` if there is one.
+In a log file each event is one line with a JSON object: `time` (ISO, UTC), `level`, `logger`, `event`, the
+fields of the event, and `exception` if there is one.
 """
 
 from __future__ import annotations
@@ -35,24 +35,27 @@ HIDDEN = "***"
 
 _SECRET = re.compile("token|secret|passw|credential|signature|access_?key", re.IGNORECASE)
 _OTHER_LOGGERS = ("asyncio", "py.warnings")
-"""Python's own loggers that are written into a process's log file too."""
+"""Loggers of Python itself whose records are also written to the log file of a process."""
 
 logging.getLogger(LOGGER_NAME).addHandler(logging.NullHandler())
 
 
 class EventLogger(structlog.stdlib.BoundLogger):
-    """Logs events. Never raises: a failing handler or filter of the program must not stop the caller."""
+    """Logs events.
+
+    Never raises: a failing handler or filter of the application must not affect the caller.
+    """
 
     def _proxy_to_logger(self, method_name: str, event: str | None = None, *args: str, **fields: Any) -> Any:
         try:
             return super()._proxy_to_logger(method_name, event, *args, **fields)
-        except Exception:  # noqa: BLE001 - whatever the program's own handlers raise
+        except Exception:  # noqa: BLE001 - handlers of the application may raise anything
             if logging.raiseExceptions and sys.stderr is not None:  # as Python's own handlers do
                 sys.stderr.write(f"event_not_logged event={event}\n{traceback.format_exc()}")
 
 
 class _Event(dict[str, Any]):
-    """The fields of an event as a log record's message, readable by formatters that know no structlog."""
+    """The fields of an event as the message of a log record; readable with any formatter of `logging`."""
 
     def __str__(self) -> str:
         fields = (f"{key}={value!r}" for key, value in self.items() if key not in ("event", "exc_info"))
@@ -60,7 +63,7 @@ class _Event(dict[str, Any]):
 
 
 def _to_record(logger: WrappedLogger, method: str, event: EventDict) -> tuple[tuple[_Event], dict[str, Any]]:
-    """Give an event to `logging`: for structlog's formatters, and with the exception for all others."""
+    """Convert an event to a record of `logging` that structlog's and all other formatters can render."""
     args, options = ProcessorFormatter.wrap_for_formatter(logger, method, event)
     if "exc_info" in event:
         options["exc_info"] = event["exc_info"]
@@ -68,14 +71,14 @@ def _to_record(logger: WrappedLogger, method: str, event: EventDict) -> tuple[tu
 
 
 PROCESSORS: list[Processor] = [structlog.stdlib.filter_by_level, cast("Processor", _to_record)]
-"""What every logger does with an event; tests replace it to capture events."""
+"""The structlog processors of every logger; tests replace them to capture events."""
 
 
 def get_logger(module: str, *, has_last_resort: bool = False) -> EventLogger:
-    """Return the logger of a module.
+    """Return the logger of a module; its name is `raymq.` and the module's name.
 
-    With `has_last_resort`, warnings and errors go to standard error if the program has no handler at all: for
-    faults of the program itself, as Python reports exceptions of callbacks.
+    With `has_last_resort`, warnings and errors go to standard error if the application has no log handler. It
+    is meant for errors in the application's own code, such as an exception of a callback.
     """
     logger = logging.getLogger(f"{LOGGER_NAME}.{module}")
     if has_last_resort:
@@ -84,7 +87,7 @@ def get_logger(module: str, *, has_last_resort: bool = False) -> EventLogger:
 
 
 class _LastResort(logging.Handler):
-    """Passes records on to Python's handler of last resort if no other handler receives them."""
+    """Passes a record to Python's `logging.lastResort` if no other handler receives it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.lastResort is not None and not _has_handler(logging.getLogger(record.name)):
@@ -100,8 +103,8 @@ def _has_handler(logger: logging.Logger | None) -> bool:
 
 
 def log_to_handler(handler: logging.Handler, level: int = logging.INFO) -> None:
-    """Write the events of this process from `level` on to `handler`, as lines for people."""
-    # Tracebacks are Python's: structlog's show the values of all variables and take 0.1 s each.
+    """Write the events of this process with `level` or higher to `handler`, as human-readable lines."""
+    # Use Python's traceback format: structlog's prints the values of all variables and takes 0.1 s each.
     renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     processors: list[Processor] = [
         structlog.processors.add_log_level,
@@ -113,9 +116,9 @@ def log_to_handler(handler: logging.Handler, level: int = logging.INFO) -> None:
 
 
 def log_to_file(path: Path, level: int = logging.INFO) -> None:
-    """Write the events of this process from `level` on to a file, and those of Python's own event loop.
+    """Write the events of this process with `level` or higher, and those of asyncio, to a file as JSON lines.
 
-    Makes the file and its folder, and rotates it: `OLD_FILES` of `FILE_BYTES` are kept beside it.
+    Create the file and its directory. Rotate the file at `FILE_BYTES` and keep `OLD_FILES` old ones.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = _LogFile(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8")
@@ -135,10 +138,10 @@ def _add_handler(handler: logging.Handler, level: int, processors: list[Processo
 
 
 class _LogFile(RotatingFileHandler):
-    """A full disk loses events; it must neither stop the process nor fill the terminal."""
+    """A log file that drops events if they cannot be written, for example on a full disk."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - named by logging
-        """Drop the record."""
+        """Drop the record: a full disk must not stop the process, nor fill the terminal with tracebacks."""
 
 
 def _to_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
@@ -157,7 +160,7 @@ def _to_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 
 def without_secrets(event: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the event with the values of all keys that name a secret hidden, also in nested values."""
+    """Return a copy of the event with `***` for each value, also nested, whose key names a secret."""
     return {
         key: HIDDEN if _SECRET.search(str(key)) else _without_secrets(value) for key, value in event.items()
     }

@@ -1,4 +1,4 @@
-"""MessageStore: the whole of one broker's store, behind one face. One thread owns it (design law 4)."""
+"""MessageStore: the interface to one broker's store. One thread owns it (design law 4)."""
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from store.ownership.identity import (
     StoreName,
     read_name,
     refuse_foreign_kinds,
-    settle_name,
+    resolve_name,
     write_name,
 )
 from store.reading.message_reader import GetMessageResult, GetMessageStatus
@@ -40,14 +40,14 @@ _log = get_logger(__name__)
 
 
 class Recovered(NamedTuple):
-    """How many records a start has walked, and the offset from which it dispatched."""
+    """Result of recovery: the number of records it walked, and the offset from which it dispatched."""
 
     records: int
     dispatched_from: int
 
 
 class MessageStore(ReadableStore):
-    """Appends, dispatches, and reads as a ReadableStore. Call `advance` once per turn of the owner's loop."""
+    """A store for appending and reading. The owner calls `advance` once per turn of its event loop."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class MessageStore(ReadableStore):
         parts: StoreParts,
         probe: DiskProbe,
     ) -> None:
-        """Use `open`."""
+        """Called by `open`; do not call it directly."""
         self._maintenance = Maintenance(root, settings, name.store_id, clock, parts)
         super().__init__(
             parts, Retention(settings, clock, parts, probe, self._maintenance.checkpoints.mark_changed)
@@ -70,7 +70,7 @@ class MessageStore(ReadableStore):
         self._clock = clock
         self._guards = guards
         self._dispatch = LiveDispatch(
-            parts.dispatcher, parts.queue_sink, parts.positions, clock, self._maintenance.note
+            parts.dispatcher, parts.queue_sink, parts.positions, clock, self._maintenance.on_step
         )
         self._appender = Appender(
             parts.log,
@@ -84,11 +84,11 @@ class MessageStore(ReadableStore):
         self._failure: StoreError | None = None
         self._flushing: FlushJob | None = None
         self._is_closed = False
-        self.is_superseded = False  # by another writer: then nothing may be written, notes neither
+        self.is_superseded = False  # True if another writer opened the store: write nothing, no checkpoints
 
     @property
     def epoch(self) -> int:
-        """This writer's number: one more than that of the writer before it."""
+        """Epoch of this writer; each writer that opens the store increases it by one."""
         return self._guards.epoch.number
 
     @classmethod
@@ -104,12 +104,20 @@ class MessageStore(ReadableStore):
         probe: DiskProbe = disk_use,
         sinks: Sequence[DispatchSink] = (),
     ) -> "MessageStore":
-        """Lock, load, recover and dispatch what is lacking.
+        """Lock, load and recover the store at `root`; create it if it does not exist.
 
-        Raises StoreError when it is another's, locked or unknown.
+        Args:
+            root: The directory of the store.
+            settings: The settings of the store.
+            identity: The broker that the store must belong to.
+            clock: The time source.
+            adopt: Open the store even if it belongs to another broker.
+            store_host: The address that records and message ids carry; `set_store_host` sets it later.
+            probe: Returns the disk usage of a directory.
+            sinks: They receive every dispatched record, in addition to index and consume queues.
 
-        `store_host` is the address that records and message ids carry; it can be set later
-        (`set_store_host`). `sinks` get every dispatched record, beside index and consume queues.
+        Raises:
+            StoreError: The store belongs to another broker, is locked, or cannot be recovered.
         """
         with explained("cannot be opened", root):
             store = cls._open(root, settings, identity, clock, probe, sinks, adopt=adopt)
@@ -134,17 +142,17 @@ class MessageStore(ReadableStore):
         parts: StoreParts | None = None
         try:
             refuse_foreign_kinds(root)
-            noted = read_name(root)
-            is_ours = noted is not None
-            name = settle_name(root, identity, settings, adopt=adopt)
+            existing_name = read_name(root)
+            is_ours = existing_name is not None
+            name = resolve_name(root, identity, settings, adopt=adopt)
             closed_cleanly = not guards.abort.exists
             parts = open_parts(root, settings, sinks)
             guards.epoch.raise_epoch()
             guards.abort.create()
             recover(root, settings, parts, name.store_id, closed_cleanly=closed_cleanly, is_ours=is_ours)
-            if name != noted:
+            if name != existing_name:
                 write_name(root, name)
-            parts.checkpoint.physic_msg_timestamp = parts.tail.last_timestamp  # all of the log is flushed now
+            parts.checkpoint.physic_msg_timestamp = parts.tail.last_timestamp  # `recover` has flushed the log
             parts.residency.written_from = parts.positions.written
             store = cls(root, settings, name, clock, guards, parts, probe)
             store._maintenance.checkpoints.checkpoint_now()
@@ -156,32 +164,32 @@ class MessageStore(ReadableStore):
         return store
 
     def set_store_host(self, host: Host) -> None:
-        """From now on records carry this address."""
+        """Set the address that records carry from now on."""
         self._appender.store_host = host.packed
 
     @property
     def holes(self) -> Sequence[Hole]:
-        """The damaged places of the log, as far as recovery has seen them."""
+        """The damaged ranges of the log that recovery found."""
         return self._parts.holes
 
     @property
     def recovered(self) -> Recovered:
-        """What the start had to look at."""
+        """Result of the recovery when the store was opened."""
         return Recovered(self._parts.tail.records, self._parts.dispatched_from)
 
     # ---- append --------------------------------------------------------------------------------------------
 
     @property
     def write_refusal(self) -> str | None:
-        """Why nothing can be appended; None when it can."""
+        """The reason why appends are refused; None if they are accepted."""
         if self._failure is not None:
             return str(self._failure)
         return self._dispatch.fault or self.retention.refusal
 
     def append(self, draft: RecordDraft) -> AppendResult:
-        """Store one message.
+        """Append one message.
 
-        Raises StoreError when that is not possible, MessageInvalid when it is too large.
+        Raises StoreError if appends are refused or fail, MessageInvalid if the message is too large.
         """
         if (
             self._failure is not None
@@ -192,9 +200,9 @@ class MessageStore(ReadableStore):
         return self._appender.append(draft)
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
-        """Store the messages of a RocketMQ batch body, all or none; `draft` has what they share.
+        """Append all messages of a RocketMQ batch body, or none; `draft` has their common fields.
 
-        Raises as `append`.
+        Raises the errors of `append`.
         """
         if self.write_refusal is not None:
             raise self._refusal()
@@ -203,18 +211,18 @@ class MessageStore(ReadableStore):
     def append_records(
         self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
     ) -> AppendResult:
-        """Store records that a client has built, all or none; they are stamped in place.
+        """Append all records of a queue that a client encoded, or none.
 
-        Raises as `append`.
+        Their offsets, timestamps and hosts are filled in place. Raises the errors of `append`.
         """
         if self.write_refusal is not None:
             raise self._refusal()
         return self._appender.append_records(topic, queue_id, records, born_host)
 
     def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
-        """Store records of several queues that a client has built, all or none; they are stamped in place.
+        """Append all records of several queues that a client encoded, or none.
 
-        Raises as `append`.
+        Their offsets, timestamps and hosts are filled in place. Raises the errors of `append`.
         """
         if self.write_refusal is not None:
             raise self._refusal()
@@ -227,14 +235,15 @@ class MessageStore(ReadableStore):
         self._appender.append_raw(offset, data)
 
     def _refusal(self) -> StoreError:
-        # Made anew each time: one that is raised again and again keeps every trace of it.
+        # A new exception each time: raising the same one repeatedly would grow its traceback without limit.
         if self._failure is not None:
             return StoreError(self._failure.reason, self._failure.path, self._failure.position)
         return StoreError(self.write_refusal or "", self.root)
 
     def is_at_end(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether it is known that the log has no message of a queue from this offset, a queue's end, on:
-        neither one that is dispatched nor one that will be.
+        """Return True if the log is known to have no message of the queue at `offset` or later.
+
+        The result also covers messages that are appended but not yet dispatched.
         """
         if not self._appender.assigned_is_known:
             return False
@@ -242,20 +251,25 @@ class MessageStore(ReadableStore):
         return offset == 0 if queue is None else offset == queue.next_offset == queue.assigned_offset
 
     def await_messages(self, queues: Collection[tuple[str, int]]) -> None:
-        """Note in `positions.awaited` what is appended to any of these queues, (topic, queue id), and return
-        from `advance` those of them that got messages.
+        """Watch these queues, given as (topic, queue id).
+
+        An append to one of them updates `positions.awaited`, and `advance` returns the queues that received
+        messages.
         """
         self._appender.awaited_queues = self._parts.queue_sink.awaited = queues
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the log from `offset` (a record's beginning) on, and all that was derived from it. Raises
-        StoreError.
+        """Drop the log from `offset` on, and everything derived from it; a record must begin at `offset`.
+
+        Raises StoreError.
         """
         self._maintenance.finish()
         self._dispatch.finish()
         if not self.positions.min <= offset <= self.positions.written:
             raise StoreError(
-                f"cannot truncate to {offset:,}: the log ends at {self.positions.written:,}", self.root
+                f"cannot truncate to {offset:,}: the log covers {self.positions.min:,} to "
+                f"{self.positions.written:,}",
+                self.root,
             )
         self._maintenance.allocator.discard()
         self._log.truncate_to(offset)
@@ -270,32 +284,34 @@ class MessageStore(ReadableStore):
 
     @property
     def dispatch_refusal(self) -> str | None:
-        """Why what is confirmed is not dispatched; None when it is."""
+        """The reason why confirmed records are not dispatched; None if they are."""
         return str(self._failure) if self.is_superseded else self._dispatch.fault
 
     @property
     def has_more_to_dispatch(self) -> bool:
-        """Whether another `advance` has work left from this one."""
+        """True if confirmed records are left for another `advance`."""
         return not self.is_superseded and self._dispatch.has_more
 
     @property
     def has_more_to_do(self) -> bool:
-        """Whether the next `advance` is awaited, and nothing else will cause it."""
+        """True if the owner should call `advance` again immediately, without waiting for an event."""
         if self._dispatch.is_under_way:
-            return False  # `on_work_ended` tells
+            return False  # the `on_work_ended` callback wakes the owner
         return self.has_more_to_dispatch or (
-            not self.is_superseded and self._maintenance.checkpoints.has_more_to_note
+            not self.is_superseded and self._maintenance.checkpoints.has_more_snapshots
         )
 
     def on_work_ended(self, callback: Callable[[], None]) -> None:
-        """From now on call this, on a thread of the store's, when work in the background has ended: the next
-        `advance` takes it.
+        """Register a callback for the end of background work.
+
+        It is called on a background thread; the next `advance` handles the result of the work.
         """
-        self._parts.jobs.on_ended(callback)
+        self._parts.jobs.on_job_done(callback)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
-        """Call back in `confirm` when `confirmed` has reached `offset`; at once, with the error, on a failed
-        store.
+        """Register a callback for the time when `confirmed` reaches `offset`.
+
+        `confirm` calls it. If the store has failed, it is called immediately with the error.
         """
         if self._failure is not None:
             callback(self._failure)
@@ -303,7 +319,7 @@ class MessageStore(ReadableStore):
             self.positions.on_confirmed(offset, callback)
 
     def confirm(self) -> bool:
-        """Call back those whose offset is confirmed; return False if another writer has taken the store."""
+        """Run the callbacks of confirmed offsets; return False if another writer has opened the store."""
         if not self._check_epoch():
             return False
         positions = self.positions
@@ -312,16 +328,16 @@ class MessageStore(ReadableStore):
         return True
 
     def advance(self) -> Sequence[Arrival]:
-        """Confirm, dispatch a slice of what is confirmed, and take what has ended in the background.
+        """Confirm, dispatch one slice of the confirmed records, and handle finished background work.
 
-        Returns the awaited queues (`await_messages`) that got messages. Units for many queues may be left to
-        another thread: the `advance` after that has ended (`on_work_ended`) counts them in.
+        Returns the awaited queues (`await_messages`) that received messages. Units for many queues may be
+        written by another thread; a later `advance`, after `on_work_ended`, includes them.
         """
         dispatch = self._dispatch
         if self.confirm():
             if dispatch.can_finish:
                 dispatch.finish()
-                self._maintain()  # here, too: steps may follow one another without a gap
+                self._maintain()  # also here, because a step may be under way at every call
             if not dispatch.is_under_way:
                 dispatch.advance()
             if not dispatch.is_under_way:
@@ -329,12 +345,12 @@ class MessageStore(ReadableStore):
         return self._parts.queue_sink.take_arrivals()
 
     def dispatch_now(self) -> None:
-        """Dispatch all that is confirmed, on this thread."""
+        """Dispatch all confirmed records on this thread."""
         if self.confirm():
             self._dispatch.run()
 
     def finish_background(self) -> None:
-        """Wait for all work in the background, and take it."""
+        """Wait for all background work and handle its results."""
         self._parts.jobs.finish()
 
     def _maintain(self) -> None:
@@ -343,14 +359,15 @@ class MessageStore(ReadableStore):
         self.retention.turn()
 
     def _check_epoch(self) -> bool:
-        """Whether this is still the writer; when it is not, it is over for good."""
+        """Return True if no other writer has opened the store; otherwise make this store read-only."""
         if not self.is_superseded and not self._guards.epoch.is_ours():
             self.is_superseded = True
-            self._fail(StoreError("another writer has opened this store: this one writes no more", self.root))
+            reason = "another writer has opened this store: this writer is fenced and can no longer write"
+            self._fail(StoreError(reason, self.root))
         return not self.is_superseded
 
     def _fail(self, error: StoreError) -> None:
-        """From now on this store is read only, for good."""
+        """Make the store read-only until it is reopened, and report the error to all waiting callers."""
         if self._failure is None:
             _log.error("store_failed", root=str(self.root), error=str(error))
             self._failure = error
@@ -360,7 +377,10 @@ class MessageStore(ReadableStore):
     # ---- flush ---------------------------------------------------------------------------------------------
 
     def flush_job(self) -> FlushJob | None:
-        """What is to be made durable now; None when nothing is, or when a job is under way."""
+        """Return the job that flushes all written data.
+
+        Returns None if everything is flushed, if a flush is under way, or if the store has failed.
+        """
         positions = self.positions
         if self._flushing is not None or positions.written == positions.flushed or self._failure is not None:
             return None
@@ -370,20 +390,20 @@ class MessageStore(ReadableStore):
         return self._flushing
 
     def flush_done(self, job: FlushJob) -> None:
-        """`job.run` has ended well."""
+        """Report that `job.run` has succeeded."""
         self._flushing = None
         self.positions.flushed = max(self.positions.flushed, min(job.target, self.positions.written))
         self._parts.checkpoint.physic_msg_timestamp = job.timestamp
 
     def flush_failed(self, job: FlushJob, error: Exception) -> None:
-        """`job.run` has raised: this is final, the store is read only from now on (design law 7)."""
+        """Report that `job.run` has raised: the store is read-only from now on (design law 7)."""
         self._flushing = None
         cause = explain(error) if isinstance(error, OSError) else repr(error)
-        reason = f"flushing to {job.target:,} failed, restart to recover: {cause}"
+        reason = f"flush to offset {job.target:,} failed, restart to recover: {cause}"
         self._fail(StoreError(reason, self.root))
 
     def flush_now(self) -> None:
-        """Flush on this thread. Raises StoreError when that fails."""
+        """Flush on this thread. Raises StoreError if that fails."""
         job = self.flush_job()
         if job is None:
             return
@@ -397,24 +417,24 @@ class MessageStore(ReadableStore):
     # ---- delete --------------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> int:
-        """Remove the queues of a topic; its records stay in the log until that is cleaned.
+        """Delete the queues of a topic and return their number.
 
-        Returns their count.
+        The records stay in the log until their log files are deleted.
         """
         self._maintenance.finish()
         self.flush_now()
         self._dispatch.finish()
-        self._dispatch.run()  # or what is on its way would make the queues anew
+        self._dispatch.run()  # records dispatched later would create the queues again
         removed, removal = self._maintenance.take_out_topic(topic)
         removal.run()
         self._maintenance.checkpoints.checkpoint_now()
         return removed
 
     def forget_topic(self, topic: str, callback: Callback) -> int:
-        """Remove the queues of a topic without waiting for the disk; `callback` comes when that is durable.
+        """Delete the queues of a topic without waiting for the disk, and return their number.
 
-        What has been appended to them should have been dispatched, or it makes them anew. Returns their
-        count. Raises OSError.
+        `callback` is called when the deletion is durable. All appended messages of the topic should be
+        dispatched first, because dispatch would create the queues again. Raises OSError.
         """
         if self._failure is not None:
             callback(self._refusal())
@@ -427,7 +447,10 @@ class MessageStore(ReadableStore):
     # ---- close ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush, dispatch all, note it, let go. Raises StoreError when any of this fails: `abort` stays."""
+        """Flush, dispatch all records, make a checkpoint, and release the store.
+
+        Raises StoreError if any of this fails; the file `abort` then remains, and the next start recovers.
+        """
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""SettingsModel: the base of all settings models; it accepts the setting names of the last release."""
+"""SettingsModel: the base of all settings models; it also accepts the setting names of the last release."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _log = get_logger(__name__)
 
 
 class SettingsModel(BaseModel):
-    """Frozen settings without unknown keys, each described by the docstring of its attribute."""
+    """Immutable settings that reject unknown keys; the docstring of an attribute describes the setting."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True
     )
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
-    """Old names of settings, accepted with a warning, and their present names."""
+    """Old name of a setting → present name. Old names are accepted with a warning."""
 
     @model_validator(mode="before")
     @classmethod
@@ -29,15 +29,15 @@ class SettingsModel(BaseModel):
 
 
 def with_present_names(values: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings with old names replaced, and log a warning for each of them.
+    """Return `values` with old setting names replaced by the present ones; log a warning for each.
 
-    Raises ValueError if a setting is given under both names.
+    `renamed` maps old names to present names. Raises ValueError if a setting is given under both names.
     """
     present = dict(values)
     for old in [name for name in values if name in renamed]:
         new = renamed[old]
         if new in present:
-            raise ValueError(f"{old} is the old name of {new}: remove it")
+            raise ValueError(f"{old} is the old name of {new}, and both are set: remove {old}")
         present[new] = present.pop(old)
         _log.warning("setting_renamed", setting=old, remedy=f"use {new}; the next release refuses {old}")
     return present

@@ -1,13 +1,14 @@
-"""What can be wrong with data: with our own (StoreError), or with a message given to us (MessageInvalid)."""
+"""Errors of the store: data on disk is damaged (StoreError), or a message is invalid (MessageInvalid)."""
 
 from pathlib import Path
 
 
 class StoreError(Exception):
-    """What we hold is damaged or cannot be used; names the file and the byte position where known."""
+    """A store is damaged or cannot be used. The text contains the file and the byte position, if known."""
 
     def __init__(self, reason: str, path: Path | str | None = None, position: int | None = None) -> None:
-        super().__init__(reason, path, position)  # all of them, so that the error survives pickling
+        # Pass all arguments: pickling restores an exception from them.
+        super().__init__(reason, path, position)
         self.reason = reason
         self.path = path
         self.position = position
@@ -19,23 +20,26 @@ class StoreError(Exception):
 
 
 class StoreLocked(StoreError):
-    """Another process holds the lock of the store; opening succeeds once that process ends."""
+    """Another process holds the lock of the store; opening it succeeds after that process has stopped."""
 
 
 class StoreFormatUnsupported(StoreError):
-    """The store has been written in a format that this version of the program does not know."""
+    """The store was written in a format that this version of RayMQ does not support."""
 
 
 class RecordTooLarge(StoreError):
-    """No log file of this store can hold the record: another attempt fails as well."""
+    """The record is larger than a log file of this store; a retry fails as well."""
 
 
 class RecordDamaged(StoreError):
-    """The bytes at this position are no whole, sound record."""
+    """There is no complete, valid record at this position."""
 
 
 class MessageInvalid(Exception):
-    """A message, name or batch that RocketMQ does not allow; `remark` says what, the limit and the cure."""
+    """A message, name or batch violates a limit of RocketMQ.
+
+    `remark`, the text of the error response, contains the value, the limit and the remedy.
+    """
 
     def __init__(self, remark: str) -> None:
         super().__init__(remark)

@@ -1,7 +1,7 @@
-"""Warming up: no kernel may be compiled or loaded while messages wait (design law 4).
+"""Warm-up: compile or load all kernels before the broker serves requests.
 
-A kernel without declared types is compiled for those of its first call. So besides loading all families this
-sends a few messages through a throw-away store, on every path that a broker's messages take.
+A kernel without declared argument types is compiled at its first call, for the types of that call. So the
+warm-up also writes and reads a few messages in a temporary store, on every path that a broker uses.
 """
 
 from importlib import import_module
@@ -56,7 +56,7 @@ _SETTINGS = StoreSettings.model_validate(
 
 
 def warm_up() -> None:
-    """Compile all kernels that a broker uses (seconds), or load them from the cache (under a second)."""
+    """Compile all kernels that a broker uses (seconds), or load them from the cache (below a second)."""
     for family in _FAMILIES:
         import_module(f"store.kernels.{family}")
     remove_unused()
@@ -95,10 +95,10 @@ def _read(store: MessageStore) -> None:
 
 
 def _load_spans() -> None:
-    """Only reads of what is not fresh come here."""
+    """Call the kernel that the temporary store does not reach: only reads of older messages use it."""
     nothing = np.zeros(0, dtype=np.int64)
     progress = np.zeros(read.READ_FIELDS, dtype=np.int64)
     spans = np.zeros((1, 2), dtype=np.int64)
-    # As a reader has them: units lie in bytes, which cannot be written to.
+    # A reader passes units as immutable bytes; numba compiles a separate version for read-only arrays.
     units = np.frombuffer(bytes(read.UNIT_BYTES), dtype=np.uint8)
     read.record_spans(0, 0, units, nothing, False, 1, 1, progress, 0, spans)

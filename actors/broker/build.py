@@ -286,7 +286,7 @@ def _build_metadata(
         settings.register_interval_ms,
         RegisterBrokerHeader(identity.name, identity.address, identity.cluster, identity.broker_id).to_ext(),
         tables.register_body,
-        tables.topics.order,
+        tables.topics.mark_ordered,
         supervisor,
     )
     tables.adopt_queues(store)
@@ -307,7 +307,7 @@ def _build_groups(
     requests = ClientRequests(
         settings.broker_name, clients, tables, rebalancers, registration.when_registered
     )
-    assignments = Assignments(client, settings.nameservers, requests.send_members)
+    assignments = Assignments(client, settings.nameservers, requests.find_members)
     return BrokerGroups(clients, QueueLocks(clock), requests, assignments)
 
 

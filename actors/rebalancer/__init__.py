@@ -1,17 +1,18 @@
-"""The rebalancer: who is in which consumer group, and which of them has which queue.
+"""The rebalancer: membership of consumer groups and assignment of queues to their members.
 
-Only brokers talk to it. What they send, and get:
+Only brokers connect to it. Requests and responses:
 
-    7202 FORWARD_SYNC        a member's SYNC_GROUP and its answer, bodies as they are (`SyncGroupRequest`,
-                             `SyncGroupReply`); refusals too: SUBSCRIPTION_DIFFERS 7002, INVALID_PARAMETER
-    7201 FORWARD_HEARTBEAT   ext brokerName, language, version; body: a client's HEART_BEAT. Answer: SUCCESS.
-                             A client whose language is not PYTHON assigns itself queues, and then so does
-                             its whole group
-    7203 FORWARD_UNREGISTER  ext brokerName, clientId, consumerGroup, connectionClosed ("true": the broker
-                             saw the connection end; the client may be alive and connected elsewhere).
-                             Answer: SUCCESS
-    7204 GROUP_MEMBERS       ext consumerGroup. Answer: `GroupMembers`
-    7205 GROUP_CHANGED       one-way, to every broker that sent something of the group: ext consumerGroup,
-                             body `GroupMembers`. The broker tells its members of it
-                             (NOTIFY_CONSUMER_IDS_CHANGED), and they sync at once
+    7202 FORWARD_SYNC        A member's SYNC_GROUP request and its response, bodies unchanged
+                             (`SyncGroupRequest`, `SyncGroupReply`), error codes too: SUBSCRIPTION_DIFFERS
+                             7002, INVALID_PARAMETER.
+    7201 FORWARD_HEARTBEAT   Header: brokerName, language, version. Body: a client's HEART_BEAT. Response:
+                             SUCCESS. A client whose language is not PYTHON assigns queues to itself, and
+                             then its whole group must.
+    7203 FORWARD_UNREGISTER  Header: brokerName, clientId, consumerGroup, connectionClosed. Response: SUCCESS.
+                             If connectionClosed is "true", only the connection to this broker was closed;
+                             the client may be alive and connected to another broker.
+    7204 GROUP_MEMBERS       Header: consumerGroup. Response: `GroupMembers`.
+    7205 GROUP_CHANGED       One-way, sent to every broker that has sent a request for the group. Header:
+                             consumerGroup. Body: `GroupMembers`. The broker notifies its members with
+                             NOTIFY_CONSUMER_IDS_CHANGED, and they send SYNC_GROUP immediately.
 """

@@ -1,4 +1,4 @@
-"""The rebalancer as a Ray actor: lifetime and thread hand-over, nothing else."""
+"""Ray actor that runs a rebalancer service."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Rebalancer(ActorShell):
-    """One rebalancer."""
+    """Ray actor of one rebalancer."""
 
     def make_service(self) -> Service:
-        """The rebalancer's service, with the settings of its spec."""
+        """Create the rebalancer service with the settings in the actor's spec."""
         from actors.rebalancer.rebalancer_settings import RebalancerSettings
         from actors.rebalancer.service import build_rebalancer
         from store.clock import SystemClock
@@ -25,13 +25,13 @@ class Rebalancer(ActorShell):
         return build_rebalancer(settings, SystemClock(), self.service_failed)
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Take over settings that are live. Raises ValueError."""
+        """Apply settings that can change at run time. Raises ValueError if a setting requires a restart."""
         from actors.rebalancer.rebalancer_settings import RebalancerSettings
 
         self._service.live.change(RebalancerSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
-        """What it knows, counted."""
+        """Return the rebalancer's address and counters."""
         return self._service.describe()
 
     @property

@@ -1,6 +1,7 @@
-"""GroupCoordinator: serves the groups of one rebalancer to brokers.
+"""GroupCoordinator: serves the consumer groups of one rebalancer to brokers.
 
-Each decision about a group is made in `group.py`; here requests, routes, generations and time meet it.
+`group.py` makes the decisions about a group; this module supplies it with requests, routes, generations and
+time.
 """
 
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ OUR_LANGUAGE = "PYTHON"
 
 
 class GroupCoordinator:
-    """The consumer groups of one rebalancer; brokers choose the rebalancer by the hash of a group's name."""
+    """The consumer groups of one rebalancer. Brokers choose the rebalancer by the hash of the group name."""
 
     def __init__(
         self, settings: RebalancerSettings, generations: Generations, routes: RouteWatch, clock: Clock
@@ -39,23 +40,23 @@ class GroupCoordinator:
         self._routes = routes
         self._clock = clock
         self._brokers: dict[str, set[Connection]] = {}
-        """By group: the connections over which a broker has sent something of it."""
+        """Connections of the brokers that have sent a request for a group, by group name."""
         self._connections: set[Connection] = set()
         self._touched: set[str] = set()
         self._loaded_ns = 0
 
     def load(self) -> None:
-        """Load the generations. Raises OSError or StoreError."""
+        """Load the generations from disk. Raises OSError or StoreError."""
         self._generations.load()
         self._loaded_ns = self._clock.monotonic_ns()
 
     def expire(self) -> None:
-        """End leases and silent members whose time is over, and forget empty groups."""
+        """Expire leases and members without heartbeats, and remove empty groups."""
         now_ns = self._clock.monotonic_ns()
-        heard_before_ns = now_ns - self._settings.heartbeat_expiry_ms * NS_PER_MS
+        oldest_heartbeat_ns = now_ns - self._settings.heartbeat_expiry_ms * NS_PER_MS
         for name, group in list(self.groups.items()):
             group.expire(now_ns)
-            group.expire_heartbeats(heard_before_ns, self._settings.lease_ms, now_ns)
+            group.expire_heartbeats(oldest_heartbeat_ns, self._settings.lease_ms, now_ns)
             self._touched.add(name)
             if group.is_empty and not group.is_recovering(now_ns):
                 self._send_change(group)
@@ -64,14 +65,14 @@ class GroupCoordinator:
         self.send_changes()
 
     async def refresh_routes(self) -> None:
-        """Fetch the routes of all consumed topics from the nameservers."""
+        """Fetch the routes of all subscribed topics from the nameservers."""
         topics = sorted({topic for group in self.groups.values() for topic in group.topics})
         self._routes.forget_all_but(topics)
         await self._refresh(topics)
         self.send_changes()
 
     def send_changes(self) -> None:
-        """Send the members of each group that has changed to the brokers that serve it."""
+        """Send GROUP_CHANGED for each changed group to the brokers that serve it."""
         touched, self._touched = self._touched, set()
         for name in touched:
             group = self.groups.get(name)
@@ -105,7 +106,7 @@ class GroupCoordinator:
         request = SyncGroupRequest.decode(context.command.body)
         missing = [topic for topic in request.subscriptions if not self._routes.knows(topic)]
         if missing:
-            # Once for each topic, so that the first member receives its queues with the first response.
+            # Only for the first request with a topic: its response then already contains queues.
             context.spawn(self._sync_with_routes(context, request, missing))
             return None
         return self._respond_to_sync(context, request)
@@ -119,20 +120,20 @@ class GroupCoordinator:
     def _respond_to_sync(self, context: RequestContext, request: SyncGroupRequest) -> RemotingCommand:
         lease_ms = self._lease_ms(request)
         group = self._group(request.group, context.connection)
-        if not group.topics:  # made by a heartbeat: the first request of a member names the strategy
-            group.choose(self._strategy_of(request.group, request.strategy))
+        if not group.topics:  # created by a heartbeat: the first SYNC_GROUP decides the strategy
+            group.set_strategy(self._strategy_of(request.group, request.strategy))
         for topic in request.subscriptions:
             if self._routes.knows(topic):
                 group.set_queues(topic, self._routes.queues(topic))
         try:
-            self._generations.cover(request.group, lease_ms)
+            self._generations.save_lease(request.group, lease_ms)
             reply = group.sync(
                 request, lease_ms, self._clock.monotonic_ns(), self._settings.allow_subscription_change
             )
         except OSError as error:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"the generation cannot be kept in {self._settings.data_dir}: {error}",
+                f"could not save the generation in data_dir {self._settings.data_dir}: {error}",
             ) from error
         return RemotingCommand.response(body=reply.encode())
 
@@ -142,7 +143,7 @@ class GroupCoordinator:
         for consumer in heartbeat.consumers:
             group = self._group(consumer.group_name, context.connection)
             if header.language == OUR_LANGUAGE or consumer.message_model == BROADCASTING:
-                continue  # our clients send SYNC_GROUP, and broadcasting members share no queues
+                continue  # Python clients send SYNC_GROUP; broadcasting members consume all queues
             subscriptions = {item.topic: item.sub_string for item in consumer.subscriptions}
             now_ns = self._clock.monotonic_ns()
             if not group.heartbeat(heartbeat.client_id, header.broker_name, subscriptions, now_ns):
@@ -185,9 +186,9 @@ class GroupCoordinator:
         if request.lease_ms > settings.max_lease_ms:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"a lease of {request.lease_ms} ms is over max_lease_ms {settings.max_lease_ms}",
+                f"a lease of {request.lease_ms} ms exceeds max_lease_ms {settings.max_lease_ms}",
             )
-        # A longer lease than requested is safe: the member's own count ends first.
+        # A longer lease than requested is safe: the member stops consuming when the requested lease ends.
         return max(request.lease_ms, settings.min_lease_ms)
 
     def _group(self, name: str, connection: Connection) -> Group:
@@ -199,11 +200,11 @@ class GroupCoordinator:
 
     def _make_group(self, name: str) -> Group:
         chosen = self._strategy_of(name, None)
-        lease_before_ms = self._generations.lease_before_ms(name)
+        saved_lease_ms = self._generations.saved_lease_ms(name)
         recovering_until_ns = 0
-        if lease_before_ms is not None:
-            recovering_until_ns = self._loaded_ns + lease_before_ms * NS_PER_MS
-        _log.info("group_created", group=name, strategy=chosen.name, recovering=lease_before_ms is not None)
+        if saved_lease_ms is not None:
+            recovering_until_ns = self._loaded_ns + saved_lease_ms * NS_PER_MS
+        _log.info("group_created", group=name, strategy=chosen.name, recovering=saved_lease_ms is not None)
         return Group(
             name,
             chosen,

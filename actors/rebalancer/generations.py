@@ -1,8 +1,8 @@
-"""Generations: a number for each group that only rises, over restarts and lost disks too.
+"""Generations: a number per group that never decreases, even after a restart or the loss of the disk.
 
 Numbers are reserved on disk in blocks, so that few grants wait for an fsync; a restart skips the rest of a
-block. A group without a record begins at the present time in milliseconds: above whatever another
-rebalancer, or this one on a disk now lost, may have given it.
+block. A group without a stored number starts at the current time in milliseconds, which is higher than any
+generation that another rebalancer, or this one before its disk was lost, can have granted.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ BLOCK: Final = 100
 
 
 class Generations:
-    """The last generation of every group that was ever granted anything, and its longest lease."""
+    """The last generation and the longest lease of every group that was granted queues."""
 
     def __init__(self, data_dir: Path, clock: Clock) -> None:
         self._file = JsonConfigFile(data_dir / "config" / "generations.json")
@@ -26,33 +26,40 @@ class Generations:
         self._lease_ms: dict[str, int] = {}
 
     def load(self) -> None:
-        """Read what was reserved; raises StoreError where that is damaged."""
+        """Load the reserved generations from disk. Raises StoreError if the file is damaged."""
         for group, (reserved, lease_ms) in (self._file.read(_reservations) or {}).items():
             self._reserved[group] = self._current[group] = reserved
             self._lease_ms[group] = lease_ms
 
-    def lease_before_ms(self, group: str) -> int | None:
-        """The longest lease this group's members may hold from before; None where it never had any."""
+    def saved_lease_ms(self, group: str) -> int | None:
+        """Return the longest lease that members may still hold after a restart, in milliseconds.
+
+        Returns None if the group never had a lease.
+        """
         return self._lease_ms.get(group)
 
     def current(self, group: str) -> int:
-        """A number that no grant of this group was ever above."""
+        """Return the current generation of the group; no grant has a higher one."""
         known = self._current.get(group)
         if known is None:
             known = self._current[group] = self._clock.wall_ms()
         return known
 
     def next(self, group: str, lease_ms: int) -> int:
-        """The group's next generation, under which leases of this length are given. Raises OSError, then
-        giving none.
+        """Reserve and return the group's next generation, for grants with leases of `lease_ms`.
+
+        Raises OSError if it cannot be saved; the generation is then unchanged.
         """
         number = self.current(group) + 1
         self._reserve(group, number, lease_ms)
         self._current[group] = number
         return number
 
-    def cover(self, group: str, lease_ms: int) -> None:
-        """A lease of this length is about to be renewed: a restart must wait for it. Raises OSError."""
+    def save_lease(self, group: str, lease_ms: int) -> None:
+        """Save `lease_ms` if it is the longest lease so far, because a restart must wait for it.
+
+        Raises OSError if it cannot be saved.
+        """
         if lease_ms > self._lease_ms.get(group, lease_ms):
             self._reserve(group, self.current(group), lease_ms)
 
@@ -68,7 +75,10 @@ class Generations:
 
 
 def _reservations(content: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """Reserved number and longest lease by group, none missing: a number lost would be given again."""
+    """Return (reserved generation, longest lease in ms) by group.
+
+    Raises StoreError if a value is missing, because a lost generation could be granted again.
+    """
     return {
         group: (typed(fields.get("reserved"), int, group), typed(fields.get("leaseMs"), int, group))
         for group, fields in table_entries(content, "groups").items()

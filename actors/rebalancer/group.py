@@ -1,27 +1,28 @@
-"""Group: who is in a consumer group and which of them has which queue. Pure: no sockets, no clock, no disk.
+"""Group: the members of a consumer group and the owners of its queues. Pure: no sockets, no clock, no disk.
 
     free ── granted to its target, under a new generation ──→ owned
-      ↑                                                         │ other target: the owner is to let go
-      └── the owner no longer names it, or its lease is over ───┘
+      ↑                                                         │ target changes: the owner must release it
+      └── the owner no longer reports it, or its lease expired ─┘
 
-Fault model: requests and answers are lost, late, doubled and overtaken; members stop, stall and come back;
-this process is killed at any point and starts with nothing but the generations on disk. Clocks run at the
-same speed. Under all of that a queue never has two owners whose leases run. What makes it so:
+Fault model: requests and responses are lost, delayed, duplicated and reordered. Members stop, stall and
+restart. This process is killed at any time and restarts with only the generations on disk. All clocks run at
+the same speed. Under these faults a queue never has two owners with running leases. The rules that ensure it:
 
-- A queue changes hands only after its owner has left it out of a request, or has not asked for as long as
-  its lease.
-- A request that comes after a later one of its sender (`sequence`) changes nothing.
-- Leaving out counts only where the request shows that its sender had seen the grant (`generation`): an
-  older request that comes late says nothing of queues granted since.
-- The lease is counted here from when a request comes, by the member from when it asked: the member's ends
-  first.
-- After a restart, what members report under a running lease is theirs; nothing else is granted until the
-  longest lease of before is over. (After the last that assigned itself has said that it goes: until all
-  others have reported.) Where two report a queue, one of the reports was under way for too long: the later
-  grant counts, and so does a later report of the same member that its lease is over.
-- A queue whose lease is over may be taken up again by its last owner, as long as nobody else has had it.
-- After a restart a first answer makes no lease longer: what it answers may have been under way since before.
-- Whoever works on a queue that is free owns it, if only to let it go.
+- A queue gets a new owner only after its owner has omitted it from a request, or has sent no request for the
+  duration of its lease.
+- A request that arrives after a later request of the same member (`sequence`) changes nothing.
+- An omitted queue counts as released only if the request shows that the member had seen the grant
+  (`generation`): an older request that arrives late cannot know of queues that were granted since.
+- The rebalancer counts a lease from the arrival of the request, the member from when it sent the request: the
+  member's lease ends first.
+- After a restart the queues that members report under a running lease are theirs. Nothing else is granted
+  until the longest lease from before the restart is over. (When the last self-assigning member has
+  unregistered: until all other members have reported.) If two members report a queue, one report was delayed
+  for too long: the later grant wins. A member that reports later that its lease is over loses the queue too.
+- A queue whose lease is over may be reported again by its last owner if it had no other owner since.
+- After a restart the first response to a member extends no lease, because its request may have been sent
+  before the restart.
+- A member that reports a free queue owns it, even if the queue is then revoked.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,18 +32,18 @@ from actors.rebalancer.self_assigning import SelfAssigning
 from actors.remoting.bodies.groups import GrantedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
-from actors.strategies import AllocateMessageQueueStrategy, share_out
+from actors.strategies import AllocateMessageQueueStrategy, assign_queues
 from store.clock import NS_PER_MS
 from store.message.message_queue import MessageQueue
 from store.message.validate import RETRY_TOPIC_PREFIX
 
-# Gives the next generation, under which leases of so many milliseconds are given; raises OSError.
+# Returns the next generation for grants with a lease of this many milliseconds. Raises OSError.
 NextGeneration = Callable[[int], int]
 
 
 @dataclass(slots=True)
 class _Member:
-    """One member that the rebalancer assigns queues to."""
+    """A member to which the rebalancer assigns queues."""
 
     subscriptions: dict[str, str] = field(default_factory=dict)
     expires_ns: int = 0
@@ -52,17 +53,17 @@ class _Member:
 
 @dataclass(slots=True)
 class _Ownership:
-    """Who has a queue, since which generation, and until when without further news."""
+    """The owner of a queue, the generation of the grant, and when the lease expires."""
 
     client_id: str
     generation: int
     expires_ns: int
-    is_reported: bool = False  # after a restart, by its owner
-    is_outdated: bool = False  # somebody else has had it since: to be let go
+    is_reported: bool = False  # reported by its owner after a restart
+    is_outdated: bool = False  # another member has owned it since: must be released
 
 
 class Group:
-    """The state of one group; times are monotonic nanoseconds given by the caller."""
+    """State of one consumer group. Times are monotonic nanoseconds, passed in by the caller."""
 
     def __init__(
         self,
@@ -78,7 +79,9 @@ class Group:
         self._next_generation = next_generation
         self._first_generation = generation
         self._recovering_until_ns = recovering_until_ns
-        self._unreported: set[str] | None = None  # whose reports end the recovery before its time
+        # Members that have not reported since the last self-assigning member left; recovery ends with the
+        # last.
+        self._unreported: set[str] | None = None
         self._members: dict[str, _Member] = {}
         self._self_assigning = SelfAssigning()
         self._queues: dict[str, frozenset[MessageQueue]] = {}
@@ -87,45 +90,45 @@ class Group:
         self._target: dict[MessageQueue, str] | None = None
         self._has_changed = False
 
-    # ---- what others ask ---------------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------------------
 
     @property
     def topics(self) -> frozenset[str]:
-        """What its members subscribe to."""
+        """The topics to which its members subscribe."""
         return frozenset(topic for member in self._members.values() for topic in member.subscriptions)
 
     @property
     def is_self_assigning(self) -> bool:
-        """Whether any member assigns queues to itself, so that all must."""
+        """Whether a member assigns queues to itself; then all members must."""
         return bool(self._self_assigning)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to remember."""
+        """Whether the group has no members and no owned queues."""
         return not self._members and not self._owners and not self._self_assigning
 
     def members(self) -> GroupMembers:
-        """The member list, identical for everyone."""
+        """Return the member list that all brokers and members receive."""
         return GroupMembers(tuple(sorted({*self._members, *self._self_assigning})), self.is_self_assigning)
 
     def take_change(self) -> bool:
-        """Whether members should be told to ask, since this was last called."""
+        """Return True if the group has changed since the last call; its members must then send SYNC_GROUP."""
         had, self._has_changed = self._has_changed, False
         return had
 
     def is_recovering(self, now_ns: int) -> bool:
-        """Whether leases of before a restart may still run."""
+        """Return True if leases from before a restart may still run."""
         return now_ns < self._recovering_until_ns
 
-    # ---- what happens ------------------------------------------------------------------------------
+    # ---- events ------------------------------------------------------------------------------------
 
-    def choose(self, strategy: AllocateMessageQueueStrategy) -> None:
-        """Share out by this from now on."""
+    def set_strategy(self, strategy: AllocateMessageQueueStrategy) -> None:
+        """Use `strategy` for all further assignments."""
         self.strategy = strategy
         self._target = None
 
     def set_queues(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """The queues that a topic has now."""
+        """Set the current queues of a topic."""
         wanted = frozenset(queues)
         if self._queues.get(topic) != wanted:
             self._queues[topic] = wanted
@@ -134,58 +137,64 @@ class Group:
     def sync(
         self, request: SyncGroupRequest, lease_ms: int, now_ns: int, allow_change: bool = False
     ) -> SyncGroupReply:
-        """A member tells what it has, and learns what it may have.
+        """Process a SYNC_GROUP request: record what the member reports, and grant queues to it.
 
-        Raises Refused where it subscribes to something else than the others, OSError where no generation
-        can be had.
+        Raises Refused if its subscriptions differ from those of other members, and OSError if a new
+        generation cannot be saved.
         """
         client_id = request.client_id
         self.expire(now_ns)
         if self._is_outdated(request):
-            told_ms = self._reported_lease_ms(request, lease_ms, now_ns)
-            return self._reply(client_id, [], told_ms, self.is_recovering(now_ns))
+            reply_lease_ms = self._reply_lease_ms(request, lease_ms, now_ns)
+            return self._reply(client_id, [], reply_lease_ms, self.is_recovering(now_ns))
         self._check_subscription(request, allow_change)
         expires_ns = now_ns + lease_ms * NS_PER_MS
-        self._note_member(request, expires_ns)
+        self._update_member(request, expires_ns)
         if self.is_self_assigning:
             return SyncGroupReply(self.generation, [], [], list(self.members().members), True, lease_ms)
-        self._release_unnamed(request)
+        self._release_omitted(request)
         refused = self._take_reports(request, expires_ns, now_ns)
-        self._note_reports({client_id})
+        self._record_reports({client_id})
         self._grant(client_id, lease_ms, expires_ns, now_ns)
-        told_ms = self._reported_lease_ms(request, lease_ms, now_ns)
-        return self._reply(client_id, refused, told_ms, self.is_recovering(now_ns))
+        reply_lease_ms = self._reply_lease_ms(request, lease_ms, now_ns)
+        return self._reply(client_id, refused, reply_lease_ms, self.is_recovering(now_ns))
 
     def heartbeat(self, client_id: str, broker: str, subscriptions: Mapping[str, str], now_ns: int) -> bool:
-        """A member that assigns itself is alive; False where it changed what the group subscribes to."""
+        """Record the heartbeat of a self-assigning member.
+
+        Returns False if it changes the subscriptions of the group.
+        """
         if client_id not in self._self_assigning:
             self._members.pop(client_id, None)
-            self._owners.clear()  # from now on nobody here knows who has what
+            self._owners.clear()  # from now on the members decide the owners
             self._last.clear()
             self._change()
-        self._self_assigning.heard(client_id, broker, now_ns)
+        self._self_assigning.record_heartbeat(client_id, broker, now_ns)
         return self._self_assigning.subscribe(subscriptions)
 
     def unregister(
         self, client_id: str, broker: str, connection_closed: bool, lease_ms: int, now_ns: int
     ) -> None:
-        """A member says that it goes, or a broker lost its connection.
+        """Record that a member has unregistered or, if `connection_closed`, lost its connection to a broker.
 
-        What it owns stays its own until it lets go or its lease is over: a lost connection proves nothing.
+        It remains the owner of its queues until it releases them or its lease expires, because it may still
+        be alive after its connection was closed.
         """
         if client_id in self._self_assigning:
-            if self._self_assigning.lost(client_id, broker) or not connection_closed:
-                self._forget_self_assigning(client_id, lease_ms, now_ns, has_said_so=not connection_closed)
+            if self._self_assigning.remove_broker(client_id, broker) or not connection_closed:
+                self._forget_self_assigning(
+                    client_id, lease_ms, now_ns, has_unregistered=not connection_closed
+                )
         elif not connection_closed and self._members.pop(client_id, None) is not None:
-            self._note_reports({client_id})
+            self._record_reports({client_id})
             self._change()
 
     def expire(self, now_ns: int) -> None:
-        """End the leases that are over."""
+        """Remove members and owners whose leases have expired."""
         gone = [client for client, member in self._members.items() if member.expires_ns <= now_ns]
         for client_id in gone:
             del self._members[client_id]
-        self._note_reports(gone)
+        self._record_reports(gone)
         over = [queue for queue, owner in self._owners.items() if owner.expires_ns <= now_ns]
         for queue in over:
             del self._owners[queue]
@@ -194,10 +203,10 @@ class Group:
         if self._recovering_until_ns and not self.is_recovering(now_ns):
             self._end_recovery()
 
-    def expire_heartbeats(self, heard_before_ns: int, lease_ms: int, now_ns: int) -> None:
-        """Forget the members that assign themselves and have not been heard of since that moment."""
-        for client_id in self._self_assigning.silent_since(heard_before_ns):
-            self._forget_self_assigning(client_id, lease_ms, now_ns, has_said_so=False)
+    def expire_heartbeats(self, oldest_heartbeat_ns: int, lease_ms: int, now_ns: int) -> None:
+        """Remove self-assigning members whose last heartbeat is older than `oldest_heartbeat_ns`."""
+        for client_id in self._self_assigning.expire_heartbeats(oldest_heartbeat_ns):
+            self._forget_self_assigning(client_id, lease_ms, now_ns, has_unregistered=False)
 
     # ---- the steps of a sync -----------------------------------------------------------------------
 
@@ -211,25 +220,27 @@ class Group:
         for client_id, member in self._members.items():
             if client_id == request.client_id or member.is_leaving:
                 continue
-            if _own(member.subscriptions) != _own(request.subscriptions):
+            if _without_retry_topic(member.subscriptions) != _without_retry_topic(request.subscriptions):
                 raise Refused(
                     ResponseCode.SUBSCRIPTION_DIFFERS,
                     f"group {self.name!r}: {request.client_id} subscribes to "
-                    f"{_shown(request.subscriptions)}, member {client_id} to {_shown(member.subscriptions)}; "
-                    f"all members of a group subscribe to the same (or set allow_subscription_change)",
+                    f"{_format_subscriptions(request.subscriptions)}, but member {client_id} to "
+                    f"{_format_subscriptions(member.subscriptions)}; all members of a group must have the "
+                    f"same subscriptions (or set allow_subscription_change)",
                 )
 
-    def _reported_lease_ms(self, request: SyncGroupRequest, lease_ms: int, now_ns: int) -> int:
-        """How long the member may work from when it asked: after a restart no longer than it may already,
-        until it has shown, by a generation of after the restart, that it asked since. The request may be
-        from before.
+    def _reply_lease_ms(self, request: SyncGroupRequest, lease_ms: int, now_ns: int) -> int:
+        """Return the lease for the response, which the member counts from when it sent the request.
+
+        After a restart it is not longer than the member's remaining lease, until a request has a generation
+        that was granted after the restart: an earlier request may have been sent before the restart.
         """
         left_ms = request.lease_left_ms
         if left_ms is None or not self.is_recovering(now_ns) or request.generation >= self._first_generation:
             return lease_ms
         return max(1, min(lease_ms, left_ms))
 
-    def _note_member(self, request: SyncGroupRequest, expires_ns: int) -> None:
+    def _update_member(self, request: SyncGroupRequest, expires_ns: int) -> None:
         client_id = request.client_id
         if client_id in self._self_assigning:
             return
@@ -249,7 +260,7 @@ class Group:
             del self._members[client_id]
             self._change()
 
-    def _release_unnamed(self, request: SyncGroupRequest) -> None:
+    def _release_omitted(self, request: SyncGroupRequest) -> None:
         named = {item.queue for item in request.owned}
         for queue, owner in list(self._owners.items()):
             if (
@@ -258,16 +269,20 @@ class Group:
                 and owner.generation <= request.generation
             ):
                 del self._owners[queue]
-                self._note_free(queue)
+                self._record_release(queue)
 
     def _take_reports(self, request: SyncGroupRequest, expires_ns: int, now_ns: int) -> list[GrantedQueue]:
-        """Renew what the member owns, take up what else it works on; returns what it may not go on with."""
+        """Process the queues that the member reports as owned.
+
+        Renews the leases of its queues and makes it the owner of further queues if the rules allow that.
+        Returns the reported queues that the member must release.
+        """
         is_recovering = self.is_recovering(now_ns)
         for queue, held in list(self._owners.items()):
             if held.client_id != request.client_id:
                 continue
             if held.is_reported and is_recovering and _has_lost_its_lease(request):
-                # The report was under way for too long: when it was made the lease still ran.
+                # The earlier report was delayed for too long; the lease was still running when it was sent.
                 del self._owners[queue]
             else:
                 held.expires_ns = max(held.expires_ns, expires_ns)
@@ -291,7 +306,7 @@ class Group:
             last = self._last.get(item.queue)
             return owner is None and not is_recovering and last == (request.client_id, item.generation)
         if owner is None:
-            # Even where it should not have the queue: it works on it now, and must be seen to let go.
+            # Also for a queue with another target: the member consumes it now and has to release it first.
             return True
         return is_recovering and owner.is_reported and item.generation > owner.generation
 
@@ -332,21 +347,20 @@ class Group:
             owner = self._owners[queue]
             if owner.client_id == client_id:
                 item = GrantedQueue(queue, owner.generation)
-                # While members still report, targets shift with each of them: nobody is made to let go of
-                # anything.
-                is_for_it = is_recovering or self._is_for(client_id, queue)
-                keeps = is_staying and is_for_it and not owner.is_outdated
+                # During recovery targets change with each report, so queues are not revoked for their target.
+                is_target = is_recovering or self._is_target(client_id, queue)
+                keeps = is_staying and is_target and not owner.is_outdated
                 (granted if keeps else revoked).append(item)
         return SyncGroupReply(
             self.generation, granted, revoked, list(self.members().members), False, lease_ms
         )
 
-    def _is_for(self, client_id: str, queue: MessageQueue) -> bool:
+    def _is_target(self, client_id: str, queue: MessageQueue) -> bool:
         if queue.topic not in self._queues:
-            return True  # no route of the topic has come yet: nothing speaks against its owner
+            return True  # no route of the topic is known yet: keep the owner
         return self._targets().get(queue) == client_id
 
-    # ---- its own -----------------------------------------------------------------------------------
+    # ---- internal ----------------------------------------------------------------------------------
 
     def _targets(self) -> Mapping[MessageQueue, str]:
         if self._target is None:
@@ -357,10 +371,10 @@ class Group:
                     for client_id, member in self._members.items()
                     if topic in member.subscriptions and not member.is_leaving
                 ]
-                self._target.update(share_out(self.strategy, queues, clients))
+                self._target.update(assign_queues(self.strategy, queues, clients))
         return self._target
 
-    def _note_free(self, queue: MessageQueue) -> None:
+    def _record_release(self, queue: MessageQueue) -> None:
         if queue in self._targets():
             self._has_changed = True
 
@@ -369,20 +383,21 @@ class Group:
         self._has_changed = True
 
     def _forget_self_assigning(
-        self, client_id: str, lease_ms: int, now_ns: int, *, has_said_so: bool
+        self, client_id: str, lease_ms: int, now_ns: int, *, has_unregistered: bool
     ) -> None:
         self._self_assigning.forget(client_id)
         if not self._self_assigning:
-            # Our own members have been assigning themselves too: as after a restart, they report first. But
-            # here they are known: unless the one that is gone may still be at it, the last report is the end.
-            if has_said_so and not self.is_recovering(now_ns):
+            # The other members have assigned queues to themselves too; as after a restart they must report
+            # first. Here the members are known, so recovery ends with the last report, unless the removed
+            # member may still be consuming.
+            if has_unregistered and not self.is_recovering(now_ns):
                 self._unreported = set(self._members)
             self._recovering_until_ns = max(self._recovering_until_ns, now_ns + lease_ms * NS_PER_MS)
-            self._note_reports(())
+            self._record_reports(())
         self._change()
 
-    def _note_reports(self, client_ids: Iterable[str]) -> None:
-        """These members have told what they work on, or have no lease any more."""
+    def _record_reports(self, client_ids: Iterable[str]) -> None:
+        """Record that these members have reported their queues, or that their leases have expired."""
         if self._unreported is not None:
             self._unreported.difference_update(client_ids)
             if not self._unreported:
@@ -394,8 +409,11 @@ class Group:
         self._change()
 
 
-def _own(subscriptions: Mapping[str, str]) -> dict[str, str]:
-    """Without the group's retry topic: members that only pull have no use for it."""
+def _without_retry_topic(subscriptions: Mapping[str, str]) -> dict[str, str]:
+    """Return the subscriptions without the group's retry topic.
+
+    Members that only pull do not subscribe to it.
+    """
     return {topic: text for topic, text in subscriptions.items() if not topic.startswith(RETRY_TOPIC_PREFIX)}
 
 
@@ -403,7 +421,7 @@ def _has_lost_its_lease(request: SyncGroupRequest) -> bool:
     return request.lease_left_ms is not None and request.lease_left_ms <= 0
 
 
-def _shown(subscriptions: Mapping[str, str]) -> str:
+def _format_subscriptions(subscriptions: Mapping[str, str]) -> str:
     return (
         ", ".join(f"{topic} [{expression}]" for topic, expression in sorted(subscriptions.items()))
         or "nothing"

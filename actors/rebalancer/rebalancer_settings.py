@@ -13,7 +13,7 @@ from store.settings_model import SettingsModel
 
 
 class RebalancerSettings(SettingsModel):
-    """Everything one rebalancer process is told at its start."""
+    """Settings of one rebalancer process."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {
         "expire_interval_ms": "lease_check_interval_ms",
@@ -25,35 +25,40 @@ class RebalancerSettings(SettingsModel):
     listen_port: int = Field(0, ge=0, le=65535)
     """The port to listen on; 0 is a free one."""
     nameservers: Addresses = Field(default_factory=list)
-    """Whom to ask for the routes."""
+    """Addresses of the nameservers from which routes are fetched."""
     data_dir: Path
-    """Where the generations are kept."""
+    """Directory in which the generations are stored."""
     lease_ms: Annotated[int, LIVE] = Field(
-        15_000, ge=1, description="The lease of a queue where a member does not ask for another."
+        15_000, ge=1, description="Lease of a queue if the member does not request another."
     )
     min_lease_ms: Annotated[int, LIVE] = Field(500, ge=1)
-    """The shortest lease that a member gets."""
+    """Shortest lease; shorter requested leases are raised to it."""
     max_lease_ms: Annotated[int, LIVE] = Field(120_000, ge=1)
-    """The longest that it may ask for."""
+    """Longest lease that a member may request; a longer one is refused."""
     heartbeat_expiry_ms: Annotated[int, LIVE] = Field(
-        120_000, ge=1, description="A member that assigns itself, and is not heard of for so long, is gone."
+        120_000,
+        ge=1,
+        description="Time without heartbeats after which a self-assigning member is removed from its group.",
     )
     strategy: str = "averagely"
-    """How queues are shared out, where neither the group nor its members say."""
+    """Default assignment strategy, if neither `strategies` nor the members name one."""
     strategies: dict[str, str] = Field(
-        default_factory=dict, description="Strategies by group, before what members ask for."
+        default_factory=dict,
+        description="Assignment strategy by group name; overrides the strategy that members request.",
     )
     allow_subscription_change: Annotated[bool, LIVE] = False
-    """Whether members of a group may subscribe to different things."""
+    """Whether members of a group may have different subscriptions."""
     route_refresh_interval_ms: Annotated[int, LIVE] = Field(5_000, ge=1)
-    """How often the routes are asked for."""
+    """Interval at which routes are fetched from the nameservers."""
     route_timeout_ms: int = Field(1_000, ge=1)
-    """How long their answer is waited for."""
+    """Timeout of a route request."""
     route_grace_ms: int = Field(
-        60_000, ge=0, description="How long queues that have left the routes stay with their owners."
+        60_000,
+        ge=0,
+        description="Time for which queues that are no longer in the routes stay assigned to their owners.",
     )
     lease_check_interval_ms: Annotated[int, LIVE] = Field(500, ge=1)
-    """How often leases are looked at."""
+    """Interval at which expired leases are removed."""
 
     @field_validator("strategy")
     @classmethod

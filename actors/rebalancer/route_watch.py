@@ -1,8 +1,8 @@
-"""RouteWatch: the queues of the topics that groups consume, fetched from the nameservers every few seconds.
+"""RouteWatch: the queues of subscribed topics, fetched from the nameservers every few seconds.
 
-Queues that have left the routes stay for a grace period: a broker that was killed returns in seconds, and a
-restarted nameserver has no routes until the brokers register; revoking queues meanwhile would only stop
-their consumers.
+Queues that have disappeared from the routes are kept for a grace period: a killed broker restarts within
+seconds, and a restarted nameserver has no routes until the brokers register. Revoking the queues in the
+meantime would only stop their consumers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ _log = get_logger(__name__)
 
 
 class RouteWatch:
-    """Records when each queue of a topic was last seen in a route."""
+    """The known queues of topics, with the time when each was last in a route."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RouteWatch:
         self._last = ""
 
     def knows(self, topic: str) -> bool:
-        """Return True if a nameserver has responded for this topic."""
+        """Return True if a nameserver has responded for `topic`, even if the topic has no route."""
         return topic in self._seen_ns
 
     def queues(self, topic: str) -> frozenset[MessageQueue]:
@@ -48,18 +48,18 @@ class RouteWatch:
         return frozenset(self._seen_ns.get(topic, ()))
 
     def forget_all_but(self, topics: Iterable[str]) -> None:
-        """Forget topics that no group consumes any more."""
+        """Remove all topics that are not in `topics`."""
         kept = frozenset(topics)
         for topic in [topic for topic in self._seen_ns if topic not in kept]:
             del self._seen_ns[topic]
 
     async def refresh(self, topic: str) -> bool:
-        """Fetch the route of a topic; returns whether its queues have changed."""
+        """Fetch the route of a topic; return True if its queues have changed."""
         route = await self._fetch(topic)
         return route is not None and self._take(topic, route)
 
     def _take(self, topic: str, route: TopicRouteData) -> bool:
-        """Note the queues of a route; returns whether the topic's queues have changed."""
+        """Record the queues of a route; return True if the queues of the topic have changed."""
         now_ns = self._clock.monotonic_ns()
         is_known = topic in self._seen_ns
         seen = self._seen_ns.setdefault(topic, {})
@@ -75,8 +75,8 @@ class RouteWatch:
     async def _fetch(self, topic: str) -> TopicRouteData | None:
         """Return the union of the nameservers' routes, or None if none of them responds.
 
-        Nameservers may disagree: a restarted one knows only the brokers that have registered since. So they
-        are requested in turn until all brokers known here are in the union.
+        Nameservers may disagree: a restarted one knows only the brokers that have registered since. Therefore
+        they are requested one after another until the union has all brokers that are known here.
         """
         routes: list[TopicRouteData] = []
         wanted = {queue.broker_name for queue in self._seen_ns.get(topic, ())}
@@ -93,7 +93,7 @@ class RouteWatch:
         return _union(routes) if routes else None
 
     async def _fetch_from(self, address: str, topic: str) -> TopicRouteData | None:
-        """Return the route of one nameserver, empty if it has none; None if it does not respond."""
+        """Return the route that one nameserver has, empty if it has none, or None if it does not respond."""
         command = RemotingCommand(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic, True).to_ext()
         )
@@ -108,6 +108,6 @@ class RouteWatch:
 
 
 def _union(routes: Sequence[TopicRouteData]) -> TopicRouteData:
-    """Return the queues of all brokers, each as in the first route that has it."""
+    """Merge routes; each broker's queues are taken from the first route that has the broker."""
     queues = {data.broker_name: data for route in reversed(routes) for data in route.queue_datas}
     return TopicRouteData(list(queues.values()))

@@ -1,4 +1,4 @@
-"""RebalancerService: the lifetime of one rebalancer; its groups are the coordinator's."""
+"""RebalancerService: starts and stops one rebalancer; `GroupCoordinator` has the groups."""
 
 from actors.host.supervisor import GiveUp, Supervisor
 from actors.rebalancer.coordinator import GroupCoordinator
@@ -17,7 +17,7 @@ _log = get_logger(__name__)
 def build_rebalancer(
     settings: RebalancerSettings, clock: Clock, give_up: GiveUp | None = None
 ) -> "RebalancerService":
-    """Build a rebalancer; `give_up` is called with the reason when one of its tasks fails for good."""
+    """Build a rebalancer. `give_up` is called with the reason when a background task fails permanently."""
     client = RemotingClient(clock)
     routes = RouteWatch(
         client, settings.nameservers, clock, settings.route_timeout_ms, settings.route_grace_ms
@@ -30,7 +30,7 @@ def build_rebalancer(
 
 
 class RebalancerService:
-    """One rebalancer. Made by `build_rebalancer`."""
+    """One rebalancer; create it with `build_rebalancer`."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class RebalancerService:
 
     @property
     def address(self) -> str:
-        """Return the address that it listens on."""
+        """The address on which it listens."""
         return f"{self.settings.listen_host}:{self.server.port}"
 
     async def start(self) -> None:
-        """Load the generations and listen as the settings say. Raises OSError or StoreError."""
+        """Load the generations, listen, and start the background tasks. Raises OSError or StoreError."""
         settings, coordinator, every = self.settings, self.coordinator, self._supervisor.every
         coordinator.load()
         await self.server.start(settings.listen_host, settings.listen_port)
@@ -62,7 +62,7 @@ class RebalancerService:
         _log.info("rebalancer_serving", host=settings.listen_host, port=self.server.port)
 
     async def stop(self) -> None:
-        """Stop listening and close all connections; members keep their queues."""
+        """Stop listening and close all connections. Members keep their queues."""
         await self._supervisor.stop()
         await self.server.stop()
         await self._client.close()

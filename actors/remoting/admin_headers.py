@@ -1,10 +1,14 @@
-"""Typed headers of what administrators and their tools ask."""
+"""Typed headers of the requests of administration tools such as mqadmin."""
 
 from actors.remoting.header import Header, Long
 
 
 class ConsumeStatsHeader(Header):
-    """GET_CONSUME_STATS 208; without topics: all that the group has consumed. `topic_list` is `a;b`."""
+    """Header of GET_CONSUME_STATS (208). Without topics the request covers every topic that the group
+    consumes.
+
+    `topic_list` separates topics by semicolons.
+    """
 
     consumer_group: str
     topic: str | None = None
@@ -12,36 +16,37 @@ class ConsumeStatsHeader(Header):
 
     @property
     def topics(self) -> list[str]:
-        """The topics that are asked for."""
+        """The requested topics; empty for all."""
         if self.topic_list:
             return [topic for topic in self.topic_list.split(";") if topic]
         return [self.topic] if self.topic else []
 
 
 class ProducerGroupHeader(Header):
-    """GET_PRODUCER_CONNECTION_LIST 204."""
+    """Header of GET_PRODUCER_CONNECTION_LIST (204)."""
 
     producer_group: str
 
 
 class GroupHeader(Header):
-    """QUERY_TOPICS_BY_CONSUMER 343, GET_SUBSCRIPTIONGROUP_CONFIG 352."""
+    """Header of QUERY_TOPICS_BY_CONSUMER (343) and GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
 
     group: str
 
 
 class GroupTopicHeader(Header):
-    """QUERY_CONSUME_TIME_SPAN 303, QUERY_SUBSCRIPTION_BY_CONSUMER 345."""
+    """Header of QUERY_CONSUME_TIME_SPAN (303) and QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
 
     group: str
     topic: str
 
 
 class ResetOffsetHeader(Header):
-    """INVOKE_BROKER_TO_RESET_OFFSET 222, RESET_CONSUMER_CLIENT_OFFSET 220.
+    """Header of INVOKE_BROKER_TO_RESET_OFFSET (222) and RESET_CONSUMER_CLIENT_OFFSET (220).
 
-    A queue from 0 on and an offset from 0 on name one offset; else the offset is that of the time, or with a
-    negative time the end.
+    Resets one queue, or all queues of the topic if `queue_id` is negative. The new offset is `offset` if one
+    queue and an offset other than -1 are given, else the offset at `timestamp` (milliseconds), or the end of
+    the queue if `timestamp` is negative.
     """
 
     topic: str
@@ -53,7 +58,10 @@ class ResetOffsetHeader(Header):
 
 
 class CloneGroupOffsetHeader(Header):
-    """CLONE_GROUP_OFFSET 314; without a topic: all that the group has consumed."""
+    """Header of CLONE_GROUP_OFFSET (314).
+
+    Without a topic the offsets of all topics of the source group are copied.
+    """
 
     src_group: str
     dest_group: str
@@ -62,7 +70,7 @@ class CloneGroupOffsetHeader(Header):
 
 
 class ConsumeQueueHeader(Header):
-    """QUERY_CONSUME_QUEUE 321."""
+    """Header of QUERY_CONSUME_QUEUE (321): `count` units of a consume queue from offset `index` on."""
 
     topic: str
     queue_id: Long
@@ -72,7 +80,10 @@ class ConsumeQueueHeader(Header):
 
 
 class ClientHeader(Header):
-    """GET_CONSUMER_RUNNING_INFO 307, CONSUME_MESSAGE_DIRECTLY 309: which member is meant."""
+    """Header of GET_CONSUMER_RUNNING_INFO (307) and CONSUME_MESSAGE_DIRECTLY (309).
+
+    The request is forwarded to the member `client_id` of the group.
+    """
 
     consumer_group: str
     client_id: str = ""
@@ -81,8 +92,9 @@ class ClientHeader(Header):
 
 
 class ConsumerStatusHeader(Header):
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223, GET_CONSUMER_STATUS_FROM_CLIENT 221; `client_addr` is the id
-    of one member, empty for all.
+    """Header of INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) and GET_CONSUMER_STATUS_FROM_CLIENT (221).
+
+    `client_addr` is the client id of one member; empty for all members.
     """
 
     topic: str
@@ -91,26 +103,29 @@ class ConsumerStatusHeader(Header):
 
 
 class BrokerStatsHeader(Header):
-    """VIEW_BROKER_STATS_DATA 315: a table and a key in it, as `TOPIC_PUT_NUMS` and a topic."""
+    """Header of VIEW_BROKER_STATS_DATA (315).
+
+    `stats_name` is a statistic such as `TOPIC_PUT_NUMS`, `stats_key` its key, such as a topic.
+    """
 
     stats_name: str
     stats_key: str
 
 
 class BrokerConsumeStatsHeader(Header):
-    """GET_BROKER_CONSUME_STATS 317."""
+    """Header of GET_BROKER_CONSUME_STATS (317)."""
 
     is_order: bool = False
 
 
 class MasterFlushOffsetHeader(Header):
-    """RESET_MASTER_FLUSH_OFFSET 908."""
+    """Header of RESET_MASTER_FLUSH_OFFSET (908)."""
 
     master_flush_offset: Long
 
 
 class DeleteGroupHeader(Header):
-    """DELETE_SUBSCRIPTIONGROUP 207."""
+    """Header of DELETE_SUBSCRIPTIONGROUP (207)."""
 
     group_name: str
     clean_offset: bool = False

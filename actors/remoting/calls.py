@@ -1,4 +1,4 @@
-"""Calls: the requests that one connection has sent to its peer, until the response or the deadline."""
+"""Calls: requests in flight to the peer of one connection, until their response or deadline."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -16,7 +16,10 @@ _MAX_OPAQUE: Final = 0x7FFF_FFFF
 
 
 class Calls:
-    """Callbacks by opaque; each gets the response or a RemotingError, once."""
+    """Callbacks of requests in flight, by opaque.
+
+    Each callback is called exactly once, with the response or with a RemotingError.
+    """
 
     __slots__ = ("_earliest_ns", "_last_opaque", "_waiting")
 
@@ -26,12 +29,12 @@ class Calls:
         self._last_opaque = 0
 
     def next_opaque(self) -> int:
-        """Return a number for the next request; numbers repeat after 2^31."""
+        """Return the opaque of the next request; numbers repeat after 2^31 requests."""
         self._last_opaque = (self._last_opaque + 1) & _MAX_OPAQUE
         return self._last_opaque
 
     def add(self, opaque: int, callback: Callback, deadline_ns: int) -> bool:
-        """Wait for a response; return True if no other deadline comes before this one."""
+        """Register the callback of a request; return True if its deadline is the earliest of all calls."""
         is_earliest = not self._waiting or deadline_ns < self._earliest_ns
         if is_earliest:
             self._earliest_ns = deadline_ns
@@ -39,13 +42,16 @@ class Calls:
         return is_earliest
 
     def take_response(self, response: RemotingCommand) -> None:
-        """Pass a response to its callback; one that is late or was never requested is dropped."""
+        """Pass a response to its callback. A late response or one to an unknown request is dropped."""
         waiting = self._waiting.pop(response.opaque, None)
         if waiting is not None:
             guarded(waiting[0], response)
 
     def expire(self, now_ns: int, peer: str) -> int | None:
-        """Fail the calls whose deadline has passed; return the next deadline, if any call is waiting."""
+        """Fail the calls whose deadline has passed with TimedOut.
+
+        Returns the next deadline in monotonic nanoseconds, or None if no call is in flight.
+        """
         if not self._waiting:
             return None
         if self._earliest_ns > now_ns:
@@ -55,19 +61,20 @@ class Calls:
         self._earliest_ns = min((deadline_ns for _, deadline_ns in self._waiting.values()), default=0)
         for callback in callbacks:
             guarded(
-                callback, TimedOut(peer, "no answer within the time given; the request may have been done")
+                callback,
+                TimedOut(peer, "no response before the deadline; the request may have been processed"),
             )
         return self._earliest_ns or None
 
     def fail_all(self, error: Closed) -> None:
-        """Fail all calls: the connection is closed."""
+        """Fail all calls in flight with `error`, because the connection is closed."""
         waiting, self._waiting = self._waiting, {}
         for callback, _ in waiting.values():
             guarded(callback, error)
 
 
 def guarded(callback: Callable[[Argument], None], argument: Argument) -> None:
-    """Call; an exception of the callback is logged, so that it does not fail other work."""
+    """Call `callback` and log an exception that it raises, so that it does not fail other work."""
     try:
         callback(argument)
     except Exception:  # noqa: BLE001 - see above

@@ -1,4 +1,4 @@
-"""What every request runs through: decode → authenticate → authorize → admit → handle → observe."""
+"""The request chain: decode → authenticate → authorize → admit → handle → observe."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -12,13 +12,14 @@ from actors.remoting.table import RequestTable
 _UNKNOWN_CODE: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 _NAMES: Final = {int(code): code.name for code in RequestCode}
 
-# A step before the handler: lets the request pass, or raises Refused.
+# A step before the handler; it raises Refused to reject the request.
 Step = Callable[[RequestContext], None]
 
 
 class Chain:
-    """The way through a table. `steps` are authenticate, authorize and admit, in this order, where there
-    are any.
+    """Runs each request of a table through the steps, its handler and the observers.
+
+    `steps` are those of authenticate, authorize and admit that are configured, in this order.
     """
 
     def __init__(
@@ -27,12 +28,12 @@ class Chain:
         self.table = table
         self.steps = tuple(steps)
         self.observers = tuple(observers)
-        self.unknown = RequestRow(0, _answer_unknown)
+        self.unknown = RequestRow(0, _reject_unknown_code)
         self.costly_codes = table.costly_codes
         self._rows = table.rows
 
     def handle(self, connection: Connection, command: RemotingCommand) -> None:
-        """Take one request through; whatever goes wrong in it becomes its answer."""
+        """Handle one request; any exception becomes its error response."""
         row = self._rows.get(command.code, self.unknown)
         context = RequestContext(command, None, connection, row, self.observers)
         try:
@@ -45,11 +46,11 @@ class Chain:
                 context.reply(response)
             else:
                 context.note_pending()
-        except Exception as error:  # noqa: BLE001 - a bug in one handler is answered, and ends nothing else
+        except Exception as error:  # noqa: BLE001 - a bug in one handler fails this request only
             context.refuse(error)
 
 
-def _answer_unknown(context: RequestContext) -> RemotingCommand:
+def _reject_unknown_code(context: RequestContext) -> RemotingCommand:
     code = context.command.code
     name = f" ({_NAMES[code]})" if code in _NAMES else ""
     remark = f"request code {code}{name} is not supported by this process"

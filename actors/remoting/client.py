@@ -1,4 +1,4 @@
-"""RemotingClient: sends requests to other processes, over one connection for each address."""
+"""RemotingClient: sends requests to other processes over one connection per address."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 
 class _Waiting:
-    """A request whose connection is not open yet."""
+    """A request that waits for its connection to open."""
 
     __slots__ = ("_callback", "_command", "_deadline_ns", "_timer")
 
@@ -43,9 +43,10 @@ class _Waiting:
 
 
 class RemotingClient:
-    """Connections by address (`host:port`, `[v6]:port`), opened on first use and again after they are closed.
+    """Sends requests over one connection per address (`host:port` or `[v6]:port`).
 
-    Requests of the peers run through `table`. Lives on one event loop.
+    A connection is opened on first use and reopened after it was closed. Requests that a peer sends over it
+    are handled by `table`. Use a client on one event loop only.
     """
 
     def __init__(
@@ -62,7 +63,10 @@ class RemotingClient:
         self._is_closed = False
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        """Return the peer's response, whatever its code; raises ConnectFailed, TimedOut or Closed."""
+        """Send a request and return the response, whatever its code.
+
+        Raises ConnectFailed, TimedOut or Closed if there is no response.
+        """
         future: asyncio.Future[RemotingCommand] = self.hub.loop.create_future()
 
         def settle(result: RemotingCommand | RemotingError) -> None:
@@ -77,16 +81,22 @@ class RemotingClient:
         return await future
 
     async def ask(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        """Return the peer's response if its code is SUCCESS; raises Refused with its code otherwise."""
+        """Send a request and return the response if its code is SUCCESS.
+
+        Raises Refused for another code; ConnectFailed, TimedOut or Closed if there is no response.
+        """
         response = await self.invoke(address, command, timeout_ms)
         if response.code != 0:
-            raise Refused(response.code, response.remark or "no reason given")
+            raise Refused(response.code, response.remark or "the response has no remark")
         return response
 
     def invoke_callback(
         self, address: str, command: RemotingCommand, timeout_ms: int, callback: Callback
     ) -> None:
-        """Send a request, without a task or a future; the callback gets the response or a RemotingError."""
+        """Send a request; call `callback` with the response or a RemotingError.
+
+        Creates no task and no future, for the hot path.
+        """
         connection = self._open.get(address)
         if connection is not None:
             connection.call(command, timeout_ms, callback)
@@ -96,7 +106,7 @@ class RemotingClient:
             self._wait_for_connection(address, command, timeout_ms, callback)
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send a request without a response; it may be lost while a connection is being opened."""
+        """Send a one-way request; it is lost if the connection has to be opened and that fails."""
         connection = self._open.get(address)
         if connection is not None:
             connection.oneway(command)
@@ -104,7 +114,7 @@ class RemotingClient:
             self.hub.spawn(self._connect_and_send(address, command))
 
     async def connect(self, address: str) -> Connection:
-        """Return the connection to an address, and open it if necessary; raises ConnectFailed."""
+        """Return the connection to an address; open it if necessary. Raises ConnectFailed."""
         connection = self._open.get(address)
         if connection is not None:
             return connection
@@ -116,11 +126,11 @@ class RemotingClient:
                     lambda: Connection(self.hub, self._chain, address), host, port
                 )
         except TimeoutError:
-            raise ConnectFailed(address, f"no connection within {limit_s:g} s") from None
+            raise ConnectFailed(address, f"could not connect within {limit_s:g} s") from None
         except OSError as error:
-            raise ConnectFailed(address, f"no connection: {error.strerror or error}") from error
+            raise ConnectFailed(address, f"could not connect: {error.strerror or error}") from error
         other = self._open.get(address)
-        if other is not None:  # opened by another task meanwhile
+        if other is not None:  # another task has opened one meanwhile
             made.close("another connection to this address was made first")
             return other
         self._open[address] = made
@@ -128,11 +138,11 @@ class RemotingClient:
         return made
 
     def connection(self, address: str) -> Connection | None:
-        """Return the connection to an address if one is open."""
+        """Return the open connection to an address, or None."""
         return self._open.get(address)
 
     async def close(self) -> None:
-        """Close all connections; requests in flight fail with Closed."""
+        """Close all connections. Requests in flight fail with Closed."""
         self._is_closed = True
         await self.hub.stop()
         for address in tuple(self._waiting):
@@ -149,9 +159,10 @@ class RemotingClient:
             hub.spawn(self._connect_for_waiting(address))
 
         def give_up() -> None:
-            # A timer that has fired is not `cancelled`: `connected` would still send the request.
+            # Remove it here: a timer that has fired is not `cancelled`, so `connected` would still send the
+            # request.
             waiting_list.remove(waiting)
-            callback(TimedOut(address, f"no connection within {timeout_ms} ms"))
+            callback(TimedOut(address, f"could not connect within the request's timeout of {timeout_ms} ms"))
 
         waiting = _Waiting(command, callback, deadline_ns, hub.loop.call_later(timeout_ms / 1000, give_up))
         waiting_list.append(waiting)
@@ -184,8 +195,10 @@ class RemotingClient:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port` or `[v6]:port`; raises ConnectFailed for any other form."""
+    """Return host and port of `host:port` or `[v6]:port`. Raises ConnectFailed if the form is wrong."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConnectFailed(address, "an address is written host:port")
+        raise ConnectFailed(
+            address, "not a valid address: use host:port or [IPv6]:port, with a port up to 65535"
+        )
     return host.removeprefix("[").removesuffix("]"), int(port)

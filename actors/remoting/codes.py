@@ -1,25 +1,26 @@
-"""The numbers of the remoting protocol: requests, answers, languages, flags (RocketMQ 5.3.3), and our own
-requests.
+"""Code numbers of the remoting protocol (RocketMQ 5.3.3): requests, responses, languages and flags.
+
+RayMQ's own request and response codes are here too.
 """
 
 from enum import IntEnum
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
-# What we say we are: the ordinal of V5_3_3. Clients turn features on by it (SQL92 from 232, standard JSON
-# from 401).
+# The version that RayMQ reports: the ordinal of V5_3_3 in RocketMQ's MQVersion. Clients enable features by it
+# (SQL92 from 232, standard JSON from 401).
 VERSION_5_3_3 = 479
 
 
 class SerializeType(IntEnum):
-    """How a frame's header is written; the top byte of the frame's second word."""
+    """Encoding of a frame's header: the top byte of the frame's second word."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class RequestCode(IntEnum):
-    """What a peer may ask, by RocketMQ's own names."""
+    """RocketMQ's request codes, under RocketMQ's names."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -181,8 +182,9 @@ class RequestCode(IntEnum):
 
 
 class RayMQRequestCode(IntEnum):
-    """Requests that RocketMQ does not have: 71xx from a client to a broker, 72xx between a broker and a
-    rebalancer.
+    """Codes of requests that RocketMQ does not have.
+
+    71xx are sent by clients to brokers, 72xx between brokers and rebalancers.
     """
 
     SEND_RECORDS = 7101
@@ -201,7 +203,7 @@ class RayMQRequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """What an answer may say."""
+    """RocketMQ's response codes; RayMQ's own start at 7000."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -245,13 +247,13 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
-    # ours, from 7000 on: no client of RocketMQ's is ever sent one of these
+    # RayMQ's own codes start at 7000; they are never sent to a RocketMQ client.
     GENERATION_FENCED = 7001
     SUBSCRIPTION_DIFFERS = 7002
 
 
 class LanguageCode(IntEnum):
-    """What a peer is written in: a number in ROCKETMQ headers, the name in JSON ones."""
+    """Programming language of a peer: a number in ROCKETMQ headers, the name in JSON headers."""
 
     JAVA = 0
     CPP = 1

@@ -1,11 +1,12 @@
-"""RemotingCommand: one request or answer, and its header in both of RocketMQ's encodings.
+"""RemotingCommand: one request or response, and its header in both of RocketMQ's encodings.
 
 A frame, big-endian:
 
     0       4                    8
     | total | type:8, length:24 | header | body |
 
-`total` counts everything after itself; `length` is the header's; `type` 0 is JSON, 1 ROCKETMQ:
+`total` is the number of bytes after it, `length` that of the header. The header's `type` is 0 for JSON and 1
+for ROCKETMQ, which is:
 
     0      2          3         5        9      13
     | code | language | version | opaque | flag | remarkLength:4, remark | extLength:4, entries |
@@ -26,7 +27,7 @@ from actors.remoting.remoting_errors import ProtocolError
 if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 else:
-    Buffer = Any  # msgspec reads the annotations, and knows no union of these
+    Buffer = Any  # msgspec reads the annotations and does not support this union
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 PREFIX: Final = struct.Struct(">II")
@@ -44,11 +45,11 @@ _LANGUAGE_NAMES: Final = {int(code): code.name for code in LanguageCode}
 
 
 class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFields"}):
-    """One request or answer.
+    """One request or response.
 
-    `ext` holds the header's fields, always strings. A received `body` of more than a few kilobytes is a
-    writable view of the frame's own memory. What is sent may have its body in `parts`, written one after
-    the other uncopied.
+    `ext` holds the header fields; all values are strings. The `body` of a long received frame is a writable
+    memoryview of the frame's buffer. A command that is sent may have its body in `parts` instead, which are
+    written one after another without being copied.
     """
 
     code: _I32Value
@@ -71,11 +72,14 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
         body: Buffer = b"",
         parts: Sequence[Buffer] = (),
     ) -> Self:
-        """An answer; whoever sends it fills in the request's `opaque` and header encoding."""
+        """Return a response. `RequestContext.reply` fills in the request's `opaque` and header encoding."""
         return cls(code, {} if ext is None else ext, body, remark, FLAG_RESPONSE, parts=parts)
 
     def json_header(self) -> bytes:
-        """The header in JSON: keys as RocketMQ's own encoder sorts them, absent ones left out."""
+        """Return the header as JSON.
+
+        The keys have the order of RocketMQ's encoder; absent fields are omitted.
+        """
         fields: dict[str, object] = {"code": self.code}
         if self.ext:
             fields["extFields"] = self.ext
@@ -90,26 +94,30 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request of ours."""
+        """Whether this is a response."""
         return self.flag & FLAG_RESPONSE != 0
 
     def __repr__(self) -> str:
-        kind = "answer" if self.is_response else "request"
+        kind = "response" if self.is_response else "request"
         size = len(self.body) + sum(map(len, self.parts))
         return (
             f"RemotingCommand({kind} {self.code}, opaque={self.opaque}, ext={self.ext}, body of {size} bytes)"
         )
 
 
-class SharedAnswer(RemotingCommand, eq=False, gc=False):
-    """An answer that many get, each under the `opaque` of his request; all else of it stays as it is."""
+class SharedResponse(RemotingCommand, eq=False, gc=False):
+    """A response that is sent to many requests and differs only in `opaque`.
+
+    Its JSON header is encoded once.
+    """
 
     around_opaque: tuple[bytes, bytes] | None = None
 
     def json_header(self) -> bytes:
-        """The header in JSON, of which only the number is written anew."""
+        """Return the header as JSON: the cached encoding with the current `opaque` inserted."""
         if self.around_opaque is None:
-            # The last of this key is the header's own: what follows are strings, with their quotes escaped.
+            # Split at the last `,"opaque":`, the header's own: only strings follow it, with their quotes
+            # escaped.
             before, key, rest = super().json_header().rpartition(b',"opaque":')
             self.around_opaque = before + key, rest[rest.index(b",") :]
         before, after = self.around_opaque
@@ -117,7 +125,7 @@ class SharedAnswer(RemotingCommand, eq=False, gc=False):
 
 
 class _ReceivedCommand(RemotingCommand, eq=False, gc=False):
-    """What a JSON header is read into: one that does not say so was written by no client of ours."""
+    """Type that JSON headers are decoded into; its defaults apply to peers that omit language and version."""
 
     language: str = "OTHER"
     version: _I32Value = 0
@@ -127,9 +135,9 @@ _decode_json = msgspec.json.Decoder(_ReceivedCommand).decode
 
 
 def append_command(out: list[Buffer], command: RemotingCommand) -> int:
-    """Append the command's frame to what is to be written, body uncopied; returns its size in bytes.
+    """Append the buffers of the command's frame to `out` without copying the body.
 
-    Raises ValueError where the frame would be longer than any peer takes.
+    Returns the size of the frame in bytes. Raises ValueError if the frame exceeds MAX_FRAME_BYTES.
     """
     is_json = command.serialize_type == _JSON
     header = command.json_header() if is_json else _encode_rocketmq(command)
@@ -140,7 +148,7 @@ def append_command(out: list[Buffer], command: RemotingCommand) -> int:
         total += sum(map(len, command.parts))
     if total > MAX_FRAME_BYTES:
         raise ValueError(
-            f"a frame of {total:,} bytes is over the protocol's limit of {MAX_FRAME_BYTES:,}; ask for less"
+            f"a frame of {total:,} bytes exceeds the limit of {MAX_FRAME_BYTES:,}: request or send less"
         )
     out.append(PREFIX.pack(total, length if is_json else length | _ROCKETMQ_MARK))
     out.append(header)
@@ -152,7 +160,7 @@ def append_command(out: list[Buffer], command: RemotingCommand) -> int:
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """The command's whole frame, for files, tests and tools; connections use `append_command`."""
+    """Return the command's frame as bytes, for files, tests and tools; connections use `append_command`."""
     out: list[Buffer] = []
     append_command(out, command)
     return b"".join(out)
@@ -170,23 +178,29 @@ def _encode_rocketmq(command: RemotingCommand) -> bytes:
 
 
 def decode_command(header: Buffer, serialize_type: int, body: Buffer) -> RemotingCommand:
-    """The command whose header these bytes are; raises ProtocolError where they are none."""
+    """Return the command with this header and body.
+
+    `serialize_type` is the header's encoding. Raises ProtocolError if the header cannot be decoded.
+    """
     if serialize_type == _JSON:
         return decode_json_command(header, body)
     if serialize_type == _ROCKETMQ:
         return _decode_rocketmq(header, body)
     raise ProtocolError(
-        f"header type {serialize_type} is neither 0 (JSON) nor 1 (ROCKETMQ)", "a newer protocol"
+        f"unknown header encoding {serialize_type}: it must be 0 (JSON) or 1 (ROCKETMQ)", "a newer protocol"
     )
 
 
 def decode_json_command(header: Buffer, body: Buffer) -> RemotingCommand:
-    """As `decode_command`, for a JSON header: the hot path."""
+    """Return the command with this JSON header and body (hot path).
+
+    Raises ProtocolError if the header cannot be decoded.
+    """
     try:
         command = _decode_json(header)
     except (ValueError, RecursionError):
         return _decode_json_leniently(header, body)
-    # Whatever a header may say of them: these are the frame's.
+    # A header could contain these keys: always overwrite them with the frame's values.
     command.body = body
     command.serialize_type = _JSON
     command.parts = ()
@@ -194,16 +208,19 @@ def decode_json_command(header: Buffer, body: Buffer) -> RemotingCommand:
 
 
 def _decode_json_leniently(header: Buffer, body: Buffer) -> RemotingCommand:
-    """For peers that are no Java: numbers among the fields, text that is not UTF-8."""
+    """Return the command for a JSON header that msgspec rejects.
+
+    Clients in other languages send numbers as field values, or text that is not UTF-8.
+    """
     try:
-        # Bytes that are no text become U+FFFD, as in Java; lone surrogates '?', or they could not be
-        # written again.
+        # Invalid UTF-8 becomes U+FFFD, as in Java; lone surrogates become '?', because they cannot be encoded
+        # again.
         text = bytes(header).decode(errors="replace")
         fields = json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a JSON header that cannot be read: {error}", _describe_text(header)) from error
+        raise ProtocolError(f"the JSON header cannot be decoded: {error}", _describe_text(header)) from error
     if not isinstance(fields, dict) or not _is_int(fields.get("code")):
-        raise ProtocolError("a JSON header without an integer `code`", _describe_text(header))
+        raise ProtocolError("the JSON header has no 32-bit integer `code`", _describe_text(header))
     given = fields.get("extFields")
     ext = {}
     if isinstance(given, dict):
@@ -240,7 +257,7 @@ def _clean(text: str) -> str:
 
 
 def _describe_text(header: Buffer) -> str:
-    return f"a JSON header beginning {bytes(header[:40])!r}"
+    return f"a JSON header that begins with {bytes(header[:40])!r}"
 
 
 def _decode_rocketmq(header: Buffer, body: Buffer) -> RemotingCommand:
@@ -251,7 +268,7 @@ def _decode_rocketmq(header: Buffer, body: Buffer) -> RemotingCommand:
         entries, at = _sized(data, at)
         ext = _decode_entries(entries)
     except (struct.error, ValueError) as error:
-        raise ProtocolError(f"a ROCKETMQ header that cannot be read: {error}") from error
+        raise ProtocolError(f"the ROCKETMQ header cannot be decoded: {error}") from error
     return RemotingCommand(
         code,
         ext,
@@ -266,12 +283,14 @@ def _decode_rocketmq(header: Buffer, body: Buffer) -> RemotingCommand:
 
 
 def _sized(data: bytes, at: int) -> tuple[bytes, int]:
-    """The i32-counted bytes at this place, and where they end."""
+    """Return the bytes of the length-prefixed (i32) field at position `at`, and the position after it."""
     (length,) = _I32.unpack_from(data, at)
     start = at + _I32.size
     end = start + length
     if length < 0 or end > len(data):
-        raise ValueError(f"{length:,} bytes announced at {at}, {len(data) - start:,} are there")
+        raise ValueError(
+            f"the field at byte {at} has length {length:,}, but {len(data) - start:,} bytes follow"
+        )
     return data[start:end], end
 
 

@@ -1,14 +1,14 @@
-"""Connection: one socket that carries frames both ways.
+"""Connection: one socket that carries frames in both directions.
 
-This is the protocol object of asyncio. It divides the work: `InputQueue` decodes requests and hands them over
-in their turn, `OutputBuffer` collects responses and knows how far the peer is behind, `Calls` matches the
-responses of the peer. The states of a connection:
+This is the asyncio protocol object. `InputQueue` decodes requests and schedules their handling,
+`OutputBuffer` collects responses and tracks how much the peer has not read, `Calls` matches responses of the
+peer to requests. The states of a connection:
 
-    open ── close() ──► closed, leaving: the peer still has to read ──► gone
+    open ── close() ──► closed, leaving: unread output remains ──► gone
       │                    │
       └── abort(), lost ───┴── abort(), lost ──► gone
 
-The close callbacks run and the calls fail on the way from open to closed.
+When a connection stops being open, its calls fail with Closed and its close callbacks run.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _PORT: Final = struct.Struct(">i")
 
 
 class Service(Protocol):
-    """Handles the requests of a peer."""
+    """Handles the requests that arrive on a connection."""
 
     @property
     def costly_codes(self) -> CodeMarks:
@@ -45,12 +45,12 @@ class Service(Protocol):
         ...
 
     def handle(self, connection: "Connection", command: RemotingCommand) -> None:
-        """Handle one request; an error becomes its response."""
+        """Handle one request; an exception becomes its error response."""
         ...
 
 
 class ClientAttributes:
-    """What the peer has reported in its heartbeat."""
+    """Client id, language and version that the peer has sent in its heartbeat."""
 
     __slots__ = ("client_id", "language", "version")
 
@@ -61,10 +61,10 @@ class ClientAttributes:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection to one peer. Used on its hub's loop only.
+    """A connection to one peer. Use it on its hub's event loop only.
 
-    `peer` is `host:port`; `peer_bytes` is the same as a record's bornHost (address, 4 or 16 bytes, then the
-    port as i32).
+    `peer` is `host:port`; `peer_bytes` is the same in the format of a record's bornHost: the address (4 or 16
+    bytes), then the port as i32.
     """
 
     def __init__(self, hub: Hub, service: Service, address: str | None = None) -> None:
@@ -92,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- for services --------------------
 
     def send(self, command: RemotingCommand) -> None:
-        """Encode the command now and write it at the end of the turn; dropped if the connection is closed."""
+        """Encode the command now and write it at the end of the turn. Dropped if the connection is closed."""
         if self.is_closed:
             return
         if self._output.is_empty:
@@ -100,14 +100,15 @@ class Connection(asyncio.BufferedProtocol):
         self._output.append(command)
 
     def oneway(self, command: RemotingCommand) -> None:
-        """Send a request without a response."""
+        """Send a one-way request."""
         command.flag |= FLAG_ONEWAY
         command.opaque = self._calls.next_opaque()
         self.send(command)
 
     def call(self, command: RemotingCommand, timeout_ms: int, callback: Callback) -> None:
-        """Send a request; the callback gets the response or a RemotingError exactly once, and never before
-        this returns unless the connection is closed already.
+        """Send a request; call `callback` exactly once, with the response or a RemotingError.
+
+        The callback runs before this method returns only if the connection is already closed.
         """
         if self.is_closed:
             callback(Closed(self.peer, self.close_reason))
@@ -119,11 +120,11 @@ class Connection(asyncio.BufferedProtocol):
             self.hub.arm(deadline_ns)
 
     def add_pending(self, count: int) -> None:
-        """Count requests that wait for their response; negative when they have got it."""
+        """Add `count` to the number of requests without a response; negative for responses that were sent."""
         self.pending += count
 
     def close(self, reason: str) -> None:
-        """Write what is collected, then close; later sends are dropped."""
+        """Write all collected responses, then close. Later sends are dropped."""
         if self.is_closed:
             return
         self.close_reason = reason
@@ -135,33 +136,37 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
 
     def discard_input(self) -> None:
-        """Take no further request; those that have been received are still answered."""
+        """Accept no further request; send the responses to received requests."""
         self._input.stop()
 
     def on_close(self, callback: CloseCallback) -> None:
-        """Call this once when the connection is closed, by either side."""
+        """Register a callback that runs once, when either side closes the connection."""
         if self.is_closed:
             callback(self)
         else:
             self._close_callbacks.append(callback)
 
     def when_drained(self, callback: CloseCallback) -> None:
-        """Call this in turn with the costly requests, once the output is not full; never if the connection
-        closes before.
+        """Queue a callback among the costly requests of this connection; it runs when the output is not full.
+
+        It never runs if the connection closes first.
         """
         if not self.is_closed:
             self._input.add_costly(partial(guarded, callback, self))
 
     @property
     def over_high_water(self) -> bool:
-        """Whether no further responses should be produced, because of this connection or of all together."""
+        """Whether this peer leaves too much unread or the output budget of the turn is used up.
+
+        If so, no further responses should be produced.
+        """
         hub = self.hub
         return self._output.is_over_high_water or hub.turn.collected_bytes > hub.limits.turn_output_bytes
 
     # ---- for the transport --------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start: the socket is open."""
+        """Handle the opened socket: register the connection, or abort if there are too many."""
         self._transport = cast("asyncio.Transport", transport)
         self._output.connection_made(self._transport)
         self._input.connection_made(self._transport)
@@ -174,91 +179,93 @@ class Connection(asyncio.BufferedProtocol):
         hub = self.hub
         hub.connections.add(self)
         if len(hub.connections) + len(hub.leaving) > hub.limits.max_connections:
-            self.abort(f"over the limit of {hub.limits.max_connections:,} connections")
+            self.abort(f"over the limit of {hub.limits.max_connections:,} connections (max_connections)")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End: the socket is gone."""
+        """Handle the closed socket: fail calls and release the buffers."""
         if exc is not None and not self.is_closed:
-            self.close_reason = f"the connection broke: {exc}"
+            self.close_reason = f"the connection was lost: {exc}"
         self._leave()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the memory for the next bytes of the socket."""
+        """Return the buffer for the next bytes of the socket."""
         return self._input.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take the bytes that the socket has delivered."""
+        """Process `nbytes` that the socket has written into the buffer."""
         self._input.received(nbytes)
 
     def pause_writing(self) -> None:
-        """Note that the peer does not read as fast as this side writes."""
+        """Mark the peer as behind: it reads more slowly than this side writes."""
         self._output.fall_behind()
 
     def resume_writing(self) -> None:
-        """Resume what waited for the peer to read."""
+        """Resume requests that waited until the peer had read."""
         self._output.catch_up()
         self._input.resume()
 
     # ---- for the hub --------------------
 
     def flush(self) -> None:
-        """Write what is collected, and resume what waited for that."""
+        """Write the collected responses, and resume requests that waited for the output buffer."""
         if self._output.is_empty or self.is_closed:
             return
         self._output.flush()
         self._input.resume()
 
     def expire_calls(self, now_ns: int) -> int | None:
-        """Fail the calls whose deadline has passed; return the next deadline, if any."""
+        """Fail the calls whose deadline has passed; return the next deadline (monotonic ns), if any."""
         return self._calls.expire(now_ns, self.peer)
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that a peer that is behind had not read when they were last counted."""
+        """Bytes that the peer had not read at the last count; 0 unless it is behind."""
         return self._output.unread_bytes
 
     def count_unread(self) -> None:
-        """Count what the peer has not read, here and in the hub's sum."""
+        """Update the count of unread bytes of this connection and the hub's total."""
         self._output.count_unread()
 
     def check(self, now_ns: int) -> None:
-        """Abort if the peer has read nothing, or nothing has moved, or one frame has been arriving for longer
-        than the limit.
+        """Abort a stalled connection.
+
+        It is stalled if the peer has read nothing of the pending output for `unread_ms`, or if one frame is
+        incomplete or no byte was transferred for `idle_ms`.
         """
         limits, output, frame = self.hub.limits, self._output, self._input.arriving_frame
         if output.is_behind or self.is_closed:
             output.count_unread()
             if self._unread_timer.stalled_ms(output.taken_bytes, now_ns) >= limits.unread_ms:
                 self.abort(
-                    f"{self.unread_bytes:,} bytes of answers unread for {limits.unread_ms / 1000:.0f} s"
+                    f"{self.unread_bytes:,} bytes of responses unread for {limits.unread_ms / 1000:.0f} s"
                 )
         if self.is_closed:
             return
         moved = (self._input.received_bytes, output.written_bytes)
         if self._frame_timer.stalled_ms(frame, now_ns) >= limits.idle_ms and frame is not None:
-            self.abort(f"one frame has been arriving for {limits.idle_ms / 1000:.0f} s")
+            self.abort(f"one frame is incomplete after {limits.idle_ms / 1000:.0f} s")
         elif self._idle_timer.stalled_ms(moved, now_ns) >= limits.idle_ms:
             self.abort(f"idle for {limits.idle_ms / 1000:.0f} s")
 
     def abort(self, reason: str) -> None:
-        """Close the socket at once; what is not written is dropped."""
+        """Close the socket immediately; drop unwritten responses."""
         if self.is_closed and self not in self.hub.leaving:
             return
         if not self.is_closed:
             self.close_reason = reason
-        _log.info("connection_closed_by_server", peer=self.peer, reason=reason)
+        _log.info("connection_closed", peer=self.peer, reason=reason)
         if self._transport is not None:
             self._transport.abort()
         self._leave()
 
-    # ---- its own --------------------
+    # ---- internal --------------------
 
     def _refuse_bytes(self, error: ProtocolError) -> None:
         _log.warning("connection_refused", peer=self.peer, reason=error.reason, looks_like=error.looks_like)
         self.close(str(error))
 
     def _leave(self) -> None:
-        """Release everything: the socket is gone."""
+        """Release all resources after the socket was closed."""
         self._end()
         self._output.catch_up()
         self.hub.leaving.discard(self)
@@ -277,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class _StallTimer:
-    """Measures how long a value has been the same, from one call to the next."""
+    """Measures how long an observed value has not changed."""
 
     __slots__ = ("_since_ns", "_value")
 
@@ -286,7 +293,7 @@ class _StallTimer:
         self._since_ns = 0
 
     def stalled_ms(self, value: object, now_ns: int) -> int:
-        """Return for how long `value` has not changed."""
+        """Record `value`; return the milliseconds since it last changed."""
         if value != self._value:
             self._value, self._since_ns = value, now_ns
         return (now_ns - self._since_ns) // NS_PER_MS

@@ -1,4 +1,4 @@
-"""RequestCounters: an observer that counts responses."""
+"""RequestCounters: an observer that counts the responses of a server."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from actors.remoting.request import Observation, RequestContext
 
 
 class RequestCounters:
-    """Counts the responses of one server since its start."""
+    """Counters of the responses of one server since its start."""
 
     def __init__(self) -> None:
         self.responses: Counter[tuple[int, int]] = Counter()
-        """By request code and status."""
+        """Number of responses by (request code, response code)."""
         self.duration_ns: Counter[int] = Counter()
-        """By request code, from the decoded request to the response."""
+        """Total time from decoded request to response, by request code."""
         self.response_bytes: Counter[int] = Counter()
-        """By request code, the sizes of the bodies."""
+        """Total size of the response bodies, by request code."""
 
     def __call__(self, context: RequestContext, observation: Observation) -> None:
         """Count one response."""
@@ -28,7 +28,7 @@ class RequestCounters:
         self.response_bytes[code] += observation.response_bytes
 
     def failed(self, codes: Container[int]) -> int:
-        """Return how many requests of these codes got another status than SUCCESS."""
+        """Return the number of requests with these codes whose response code was not SUCCESS."""
         return sum(
             count
             for (code, status), count in self.responses.items()

@@ -1,10 +1,11 @@
-"""Frames out of a stream of bytes, without I/O and almost without copying.
+"""Frame decoder: splits a byte stream into frames, without I/O and with few copies.
 
     | length (4) | encoding (1) | header length (3) | header | body |
 
-All connections of a loop receive into one shared buffer, since a loop reads one socket at a time. The rest of
-an incomplete frame is set aside (`_kept`) and put in front of the next bytes. A long frame is received into
-memory of its own, which grows with the bytes that have arrived: announcing a length costs no memory here.
+All connections of an event loop receive into one shared buffer, because a loop reads one socket at a time.
+The bytes of an incomplete frame are copied (`_kept`) and put in front of the next ones. A long frame is
+received into a buffer of its own, which grows with the received bytes: a peer cannot make this process
+allocate memory by sending a large length.
 """
 
 import struct
@@ -24,24 +25,25 @@ from actors.remoting.command import (
 from actors.remoting.remoting_errors import ProtocolError
 
 SHARED_BUFFER_BYTES: Final = 256 * 1024
-# A frame from this size on has memory of its own; the rest of a smaller one is copied once.
+# Frames of at least this size get their own buffer; an incomplete smaller frame is copied once.
 OWN_MEMORY_BYTES: Final = 32 * 1024
 FIRST_ALLOCATION_BYTES: Final = 256 * 1024
 MAX_SPARES: Final = 8
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
-# The first bytes of a header that shows its code: in JSON, if that is the first key, as RocketMQ writes it.
+# Header prefixes that contain the request code. In JSON `code` is the first key, as RocketMQ writes it.
 _JSON_CODE: Final = b'{"code":%d,'
 _ROCKETMQ_CODE: Final = struct.Struct(">H")
-# Bytes of a frame that are needed to see its code.
+# Bytes of a frame that suffice to see its code.
 _SHOWN_BYTES: Final = PREFIX.size + len(_JSON_CODE % 9_999_999)
 MAX_SPARE_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 MAX_ASSEMBLY_BYTES: Final = 512 * 1024 * 1024
 
 
 class ReceiveMemory:
-    """The memory that connections of one loop receive into: the shared buffer, and buffers of long frames.
+    """Receive buffers of the connections of one event loop: the shared buffer and the buffers of long frames.
 
-    Buffers of long frames are used again when no view of them is left: fresh pages cost more than the copy.
+    A buffer of a long frame is reused when no view of it exists any more, because touching new pages costs
+    more than copying the bytes.
     """
 
     __slots__ = ("_spares", "assembly_bytes", "max_assembly_bytes", "shared", "view")
@@ -54,8 +56,9 @@ class ReceiveMemory:
         self._spares: list[bytearray] = []
 
     def take(self, size_bytes: int, wanted_bytes: int) -> bytearray:
-        """Return a spare buffer of `wanted_bytes` or a new one of `size_bytes`; raises ProtocolError if too
-        many frames are arriving.
+        """Return a spare buffer of at least `wanted_bytes`, or a new one of `size_bytes`.
+
+        Raises ProtocolError if incomplete frames already use `max_assembly_bytes`.
         """
         for index, spare in enumerate(self._spares):
             if len(spare) >= wanted_bytes and _is_free(spare):
@@ -63,14 +66,14 @@ class ReceiveMemory:
                 return self._spares.pop(index)
         if self.assembly_bytes + size_bytes > self.max_assembly_bytes:
             raise ProtocolError(
-                f"the {self.max_assembly_bytes:,} bytes for frames that are still arriving are used up",
-                "more traffic than this process takes",
+                f"all {self.max_assembly_bytes:,} bytes for incomplete frames are in use: send less",
+                "more traffic than this process can receive",
             )
         self.assembly_bytes += size_bytes
         return bytearray(size_bytes)
 
     def release(self, memory: bytearray) -> None:
-        """Keep a buffer for the next long frame; the handler may still hold a view of it."""
+        """Keep a buffer for a later long frame; a handler may still hold a view of it."""
         self.assembly_bytes -= len(memory)
         if len(memory) <= MAX_SPARE_BYTES:
             if len(self._spares) >= MAX_SPARES:
@@ -80,7 +83,7 @@ class ReceiveMemory:
 
 def _is_free(memory: bytearray) -> bool:
     try:
-        memory.pop()  # BufferError while a view exists
+        memory.pop()  # raises BufferError while a view exists
     except BufferError:
         return False
     memory.append(0)
@@ -88,7 +91,7 @@ def _is_free(memory: bytearray) -> bool:
 
 
 class CodeMarks:
-    """Codes of requests, and the first bytes of headers that show one of them."""
+    """A set of request codes, with the header prefixes that identify them in undecoded frames."""
 
     __slots__ = ("_codes", "json", "rocketmq")
 
@@ -103,7 +106,7 @@ class CodeMarks:
         return code in self._codes
 
     def add(self, code: int) -> None:
-        """Add a code."""
+        """Add a request code."""
         self._codes.add(code)
         self.json += (_JSON_CODE % code,)
         self.rocketmq += (_ROCKETMQ_CODE.pack(code),)
@@ -114,10 +117,10 @@ class FrameReader:
 
         get_buffer ──► received ──► next_command until None
                                       │
-                                      └─ stop before: set_aside … resume ──► next_command
+                                      └─ to stop earlier: set_aside … resume ──► next_command
 
-    A caller that leaves commands calls `set_aside` before it returns to the loop: the shared buffer is used
-    by the next connection.
+    A caller that stops before None must call `set_aside` before it returns to the event loop, because the
+    next connection overwrites the shared buffer.
     """
 
     __slots__ = (
@@ -135,7 +138,7 @@ class FrameReader:
 
     def __init__(self, memory: ReceiveMemory) -> None:
         self._memory = memory
-        self._data: bytearray = memory.shared  # what is being read now: from _position to _end
+        self._data: bytearray = memory.shared  # undecoded bytes are [_position, _end)
         self._position = 0
         self._end = 0
         self._kept = b""
@@ -147,11 +150,11 @@ class FrameReader:
 
     @property
     def has_partial(self) -> bool:
-        """Whether bytes of an incomplete frame (or of frames set aside) are held."""
+        """Whether bytes of an incomplete frame, or of frames that were set aside, are held."""
         return self._long is not None or bool(self._kept)
 
     def get_buffer(self) -> memoryview:
-        """Return the memory for the next bytes; valid until `received`."""
+        """Return the buffer for the next bytes; valid until `received` is called."""
         if self._long is not None:
             return memoryview(self._long)[self._filled : self._long_bytes]
         kept = self._kept
@@ -161,7 +164,7 @@ class FrameReader:
         return self._memory.view
 
     def received(self, count: int) -> None:
-        """Take `count` bytes that have been written into the buffer."""
+        """Accept `count` bytes that have been written into the buffer."""
         self.received_bytes += count
         if self._long is not None:
             self._filled += count
@@ -173,11 +176,11 @@ class FrameReader:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that have been received and not been decoded."""
+        """Number of received bytes that are not decoded yet."""
         return self._end - self._position
 
     def has_only(self, codes: CodeMarks) -> bool:
-        """Return True if all received commands have one of these codes, as their first bytes show."""
+        """Return True if all received frames have one of `codes`, judged by their undecoded headers."""
         data, at, end = self._data, self._position, self._end
         if self._long is not None or end - at < _SHOWN_BYTES:
             return False
@@ -190,7 +193,7 @@ class FrameReader:
         return True
 
     def next_command(self) -> RemotingCommand | None:
-        """Return the next complete command, or None; raises ProtocolError if the bytes are no frame."""
+        """Return the next complete command, or None. Raises ProtocolError for an invalid frame."""
         if self._long is not None:
             return self._finish_long()
         position = self._position
@@ -222,12 +225,12 @@ class FrameReader:
         return decode_command(header, serialize_type, body)
 
     def set_aside(self) -> None:
-        """Keep a copy of the bytes that are not decoded: the shared buffer is used by other connections."""
+        """Copy the undecoded bytes out of the shared buffer, which other connections use next."""
         self._kept = bytes(self._data[self._position : self._end])
         self._position = self._end = 0
 
     def resume(self) -> None:
-        """Decode the bytes that were set aside, before more are received."""
+        """Make the bytes that were set aside available to `next_command` again."""
         if self._kept:
             self._data = bytearray(self._kept)
             self._kept = b""
@@ -235,7 +238,7 @@ class FrameReader:
             self._end = len(self._data)
 
     def close(self) -> None:
-        """Drop all bytes, and release the memory of an unfinished frame."""
+        """Drop all bytes and release the buffer of an incomplete frame."""
         if self._long is not None:
             self._memory.release(self._long)
             self._long = None
@@ -244,7 +247,7 @@ class FrameReader:
 
     def _begin_long(self, size_bytes: int) -> None:
         available = self._end - self._position
-        # Leave room for more bytes: a transport that gets an empty buffer closes the connection.
+        # Leave free space: a transport that gets an empty buffer closes the connection.
         room = max(FIRST_ALLOCATION_BYTES, 2 * available)
         memory = self._memory.take(min(size_bytes, room), size_bytes)
         memory[:available] = memoryview(self._data)[self._position : self._end]
@@ -283,16 +286,16 @@ class FrameReader:
 
 def _bad_lengths(total: int, header_length: int, first: bytes) -> ProtocolError:
     if total > MAX_FRAME_BYTES:
-        reason = f"a frame of {total:,} bytes is over the limit of {MAX_FRAME_BYTES:,}"
+        reason = f"a frame of {total:,} bytes exceeds the limit of {MAX_FRAME_BYTES:,}"
     else:
-        reason = f"a header of {header_length:,} bytes in a frame of {total:,}"
+        reason = f"a header of {header_length:,} bytes does not fit into a frame of {total:,}"
     return ProtocolError(reason, describe_bytes(first))
 
 
 def describe_bytes(first: bytes) -> str:
-    """Return what the first bytes of a connection look like, for the log."""
+    """Return which protocol the first bytes of a connection look like, for the log."""
     if first[:1] == b"\x16" and first[1:2] == b"\x03":
-        return "a TLS hello (this port speaks plain remoting; switch TLS off in the client)"
+        return "a TLS handshake (this port serves remoting without TLS: switch TLS off in the client)"
     if first.startswith(b"PRI * HTTP/2"):
         return "HTTP/2 or gRPC (this is the remoting port)"
     if first.split(b" ", 1)[0] in _HTTP_METHODS:
@@ -301,7 +304,7 @@ def describe_bytes(first: bytes) -> str:
         return "the PROXY protocol (switch it off in the load balancer)"
     if first.startswith(b"SSH-"):
         return "SSH"
-    return f"bytes of another protocol, beginning {first!r}"
+    return f"an unknown protocol that begins with {first!r}"
 
 
 _HTTP_METHODS: Final = frozenset(

@@ -1,6 +1,4 @@
-"""Typed headers: what a request's or an answer's fields mean. Those of the hot path are written out by
-hand.
-"""
+"""Typed headers of requests and responses; `hot_headers` has those of sends and pulls."""
 
 from actors.remoting.header import Header, Long, wire
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader, SendMessageHeaderV1
@@ -11,14 +9,14 @@ __all__ = ["PullMessageHeader", "SendMessageHeader", "SendMessageHeaderV1"]
 
 
 class GetRouteInfoHeader(Header):
-    """GET_ROUTEINFO_BY_TOPIC 105."""
+    """Header of GET_ROUTEINFO_BY_TOPIC (105)."""
 
     topic: str
     accept_standard_json_only: bool | None = None
 
 
 class RegisterBrokerHeader(Header):
-    """REGISTER_BROKER 103."""
+    """Header of REGISTER_BROKER (103)."""
 
     broker_name: str
     broker_addr: str
@@ -32,14 +30,14 @@ class RegisterBrokerHeader(Header):
 
 
 class RegisterBrokerResponse(Header):
-    """What a broker learns by registering: where its master is."""
+    """Response header of REGISTER_BROKER: the addresses of the broker's master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class UnregisterBrokerHeader(Header):
-    """UNREGISTER_BROKER 104."""
+    """Header of UNREGISTER_BROKER (104)."""
 
     broker_name: str
     broker_addr: str
@@ -48,7 +46,7 @@ class UnregisterBrokerHeader(Header):
 
 
 class QueryDataVersionHeader(Header):
-    """QUERY_DATA_VERSION 322: has the nameserver this version of the broker's topics?"""
+    """Header of QUERY_DATA_VERSION (322); the body is the version of the broker's topics to compare with."""
 
     broker_addr: str
     broker_name: str = ""
@@ -57,7 +55,7 @@ class QueryDataVersionHeader(Header):
 
 
 class BrokerHeartbeatHeader(Header):
-    """BROKER_HEARTBEAT 904."""
+    """Header of BROKER_HEARTBEAT (904)."""
 
     broker_addr: str
     broker_name: str = ""
@@ -66,13 +64,13 @@ class BrokerHeartbeatHeader(Header):
 
 
 class BrokerNameHeader(Header):
-    """WIPE_WRITE_PERM_OF_BROKER 205, ADD_WRITE_PERM_OF_BROKER 327."""
+    """Header of WIPE_WRITE_PERM_OF_BROKER (205) and ADD_WRITE_PERM_OF_BROKER (327)."""
 
     broker_name: str
 
 
 class KVConfigHeader(Header):
-    """PUT_KV_CONFIG 100."""
+    """Header of PUT_KV_CONFIG (100)."""
 
     namespace: str
     key: str
@@ -80,26 +78,26 @@ class KVConfigHeader(Header):
 
 
 class KVKeyHeader(Header):
-    """GET_KV_CONFIG 101, DELETE_KV_CONFIG 102."""
+    """Header of GET_KV_CONFIG (101) and DELETE_KV_CONFIG (102)."""
 
     namespace: str
     key: str
 
 
 class NamespaceHeader(Header):
-    """GET_KVLIST_BY_NAMESPACE 219."""
+    """Header of GET_KVLIST_BY_NAMESPACE (219)."""
 
     namespace: str
 
 
 class ClusterHeader(Header):
-    """GET_TOPICS_BY_CLUSTER 224."""
+    """Header of GET_TOPICS_BY_CLUSTER (224)."""
 
     cluster: str
 
 
 class DeleteTopicHeader(Header):
-    """DELETE_TOPIC_IN_NAMESRV 216, DELETE_TOPIC_IN_BROKER 215."""
+    """Header of DELETE_TOPIC_IN_NAMESRV (216) and DELETE_TOPIC_IN_BROKER (215)."""
 
     topic: str
     cluster_name: str | None = None
@@ -109,7 +107,7 @@ class DeleteTopicHeader(Header):
 
 
 class QueryConsumerOffsetHeader(Header):
-    """QUERY_CONSUMER_OFFSET 14."""
+    """Header of QUERY_CONSUMER_OFFSET (14)."""
 
     consumer_group: str
     topic: str
@@ -118,7 +116,7 @@ class QueryConsumerOffsetHeader(Header):
 
 
 class UpdateConsumerOffsetHeader(Header):
-    """UPDATE_CONSUMER_OFFSET 15."""
+    """Header of UPDATE_CONSUMER_OFFSET (15)."""
 
     consumer_group: str
     topic: str
@@ -127,7 +125,7 @@ class UpdateConsumerOffsetHeader(Header):
 
 
 class TopicQueueHeader(Header):
-    """GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32."""
+    """Header of GET_MAX_OFFSET (30), GET_MIN_OFFSET (31) and GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
     queue_id: Long
@@ -135,7 +133,7 @@ class TopicQueueHeader(Header):
 
 
 class SearchOffsetHeader(Header):
-    """SEARCH_OFFSET_BY_TIMESTAMP 29; the boundary is LOWER or UPPER."""
+    """Header of SEARCH_OFFSET_BY_TIMESTAMP (29); `boundary_type` is LOWER or UPPER."""
 
     topic: str
     queue_id: Long
@@ -144,27 +142,32 @@ class SearchOffsetHeader(Header):
 
 
 class OffsetResponse(Header):
-    """The answer of 14, 29, 30 and 31."""
+    """Response header of requests for one queue offset.
+
+    These are QUERY_CONSUMER_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP, GET_MAX_OFFSET and GET_MIN_OFFSET.
+    """
 
     offset: Long
 
 
 class TimestampResponse(Header):
-    """The answer of 32."""
+    """Response header of GET_EARLIEST_MSG_STORETIME; the timestamp is in milliseconds."""
 
     timestamp: Long
 
 
 class ConsumerGroupHeader(Header):
-    """GET_CONSUMER_LIST_BY_GROUP 38, NOTIFY_CONSUMER_IDS_CHANGED 40, GROUP_MEMBERS 7204, GROUP_CHANGED
-    7205.
+    """Header of requests that name a consumer group.
+
+    These are GET_CONSUMER_LIST_BY_GROUP (38), NOTIFY_CONSUMER_IDS_CHANGED (40), GROUP_MEMBERS (7204) and
+    GROUP_CHANGED (7205).
     """
 
     consumer_group: str
 
 
 class UnregisterClientHeader(Header):
-    """UNREGISTER_CLIENT 35."""
+    """Header of UNREGISTER_CLIENT (35)."""
 
     client_id: str = wire(name="clientID")
     producer_group: str | None = None
@@ -172,7 +175,7 @@ class UnregisterClientHeader(Header):
 
 
 class CreateTopicHeader(Header):
-    """UPDATE_AND_CREATE_TOPIC 17."""
+    """Header of UPDATE_AND_CREATE_TOPIC (17)."""
 
     topic: str
     read_queue_nums: Long
@@ -186,20 +189,20 @@ class CreateTopicHeader(Header):
 
 
 class TopicHeader(Header):
-    """Requests about one topic."""
+    """Header of requests that name only a topic."""
 
     topic: str
 
 
 class ViewMessageHeader(Header):
-    """VIEW_MESSAGE_BY_ID 33: a physical offset."""
+    """Header of VIEW_MESSAGE_BY_ID (33); `offset` is a CommitLog offset."""
 
     offset: Long
     topic: str | None = None
 
 
 class QueryMessageHeader(Header):
-    """QUERY_MESSAGE 12; the times are in milliseconds."""
+    """Header of QUERY_MESSAGE (12); timestamps are in milliseconds."""
 
     topic: str
     key: str
@@ -210,14 +213,14 @@ class QueryMessageHeader(Header):
 
 
 class QueryMessageResponse(Header):
-    """The answer of 12."""
+    """Response header of QUERY_MESSAGE."""
 
     index_last_update_timestamp: Long
     index_last_update_phyoffset: Long
 
 
 class ConsumerSendMsgBackHeader(Header):
-    """CONSUMER_SEND_MSG_BACK 36; the offset is physical."""
+    """Header of CONSUMER_SEND_MSG_BACK (36); `offset` is the CommitLog offset of the message."""
 
     offset: Long
     group: str
@@ -228,12 +231,13 @@ class ConsumerSendMsgBackHeader(Header):
     max_reconsume_times: Long | None = None
 
 
-# ---- our own requests ----------------------------------------------------------------------------
+# ---- RayMQ's requests ----------------------------------------------------------------------------
 
 
 class SendRecordsHeader(Header):
-    """SEND_RECORDS 7101: the body is `count` records built by the client, back to back, of one topic and
-    queue.
+    """Header of SEND_RECORDS (7101).
+
+    The body is `count` concatenated records of one queue, encoded by the client.
     """
 
     topic: str
@@ -245,7 +249,7 @@ class SendRecordsHeader(Header):
 
 
 class SendRecordsResponse(Header):
-    """Where the first of them stands; the others follow."""
+    """Response header of SEND_RECORDS: the offsets of the first record; the others follow it."""
 
     queue_id: Long
     queue_offset: Long
@@ -255,14 +259,20 @@ class SendRecordsResponse(Header):
 
 
 class AppendBatchHeader(Header):
-    """APPEND_BATCH 7107: the body is messages in RocketMQ's batch encoding; queue -1: the broker chooses."""
+    """Header of APPEND_BATCH (7107); the body is messages in RocketMQ's batch encoding.
+
+    With `queue_id` -1 the broker chooses the queue.
+    """
 
     topic: str
     queue_id: Long = -1
 
 
 class AppendBatchResponse(Header):
-    """Where the first message stands; the body is the offset message ids of all, comma-separated."""
+    """Response header of APPEND_BATCH: the position of the first message.
+
+    The body is the offset message ids of all messages, comma-separated.
+    """
 
     queue_id: Long
     queue_offset: Long
@@ -271,8 +281,9 @@ class AppendBatchResponse(Header):
 
 
 class SendRunsHeader(Header):
-    """SEND_RUNS 7106: the body is records built by the client, of several queues of one topic
-    (store.message.runs).
+    """Header of SEND_RUNS (7106).
+
+    The body is records of several queues of one topic, encoded by the client (store.message.runs).
     """
 
     topic: str
@@ -282,7 +293,10 @@ class SendRunsHeader(Header):
 
 
 class SendRunsResponse(Header):
-    """Where the first of all these records stands; the body has the first queue offset of each run."""
+    """Response header of SEND_RUNS: the CommitLog offset of the first record.
+
+    The body is the first queue offset of each run.
+    """
 
     physical_offset: Long
     count: Long
@@ -290,7 +304,10 @@ class SendRunsResponse(Header):
 
 
 class PullRecordsHeader(Header):
-    """PULL_RECORDS 7102: up to `max_bytes` of records; held for up to `wait_ms` where there are none."""
+    """Header of PULL_RECORDS (7102): request up to `max_bytes` of records of one queue.
+
+    If the queue has no records at `queue_offset`, the broker holds the request for up to `wait_ms`.
+    """
 
     topic: str
     queue_id: Long
@@ -305,7 +322,7 @@ class PullRecordsHeader(Header):
 
 
 class PullRecordsResponse(Header):
-    """The answer; the body is records, back to back."""
+    """Response header of PULL_RECORDS; the body is concatenated records."""
 
     next_begin_offset: Long
     min_offset: Long
@@ -314,8 +331,9 @@ class PullRecordsResponse(Header):
 
 
 class ForwardHeartbeatHeader(Header):
-    """FORWARD_HEARTBEAT 7201: through which broker a client's heartbeat came, and what the client is
-    written in.
+    """Header of FORWARD_HEARTBEAT (7201).
+
+    `broker_name` is the broker that received the heartbeat; language and version are the client's.
     """
 
     broker_name: str
@@ -324,7 +342,11 @@ class ForwardHeartbeatHeader(Header):
 
 
 class ForwardUnregisterHeader(Header):
-    """FORWARD_UNREGISTER 7203; `connection_closed`: the client has not said so, its connection has ended."""
+    """Header of FORWARD_UNREGISTER (7203).
+
+    `connection_closed` is true if the client has not unregistered but its connection to the broker was
+    closed.
+    """
 
     broker_name: str
     client_id: str

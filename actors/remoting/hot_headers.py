@@ -1,7 +1,7 @@
-"""Headers of the hot path: declared like all others, but read by hand.
+"""Headers of SEND_MESSAGE and PULL_MESSAGE: the hot path, decoded by hand-written code.
 
-A SEND_MESSAGE_V2 header is read in 0.6 µs; msgspec takes 0.8 µs, because it cannot know which of the fields
-that have a default here are required on the wire.
+Decoding a SEND_MESSAGE_V2 header takes 0.6 µs instead of 0.8 µs with msgspec, which cannot know that some
+fields with a default are required on the wire.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from actors.remoting.header import Header, missing_field, read_bool, wire
 
 
 class SendMessageHeader(Header):
-    """SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320, which name their fields by letters."""
+    """Header of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320), whose fields have one-letter keys."""
 
     producer_group: str = wire(name="a")
     topic: str = wire(name="b")
@@ -29,7 +29,7 @@ class SendMessageHeader(Header):
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """Return the header in these fields; raises Refused if one is missing or is not a number."""
+        """Return the header decoded from `ext`. Raises Refused if a field is missing or is not a number."""
         get = ext.get
         try:
             limit = get("l")
@@ -54,7 +54,7 @@ class SendMessageHeader(Header):
             return super().from_ext(ext)
 
     def long_ext(self) -> dict[str, str]:
-        """Return the fields under the names of SEND_MESSAGE."""
+        """Return the fields with the long keys of SEND_MESSAGE."""
         return {LONG_NAMES[letter]: value for letter, value in Header.to_ext(self).items()}
 
 
@@ -76,23 +76,23 @@ LONG_NAMES = {
 
 
 class SendMessageHeaderV1(SendMessageHeader):
-    """SEND_MESSAGE 10: the same fields under long names; librocketmq sends no other."""
+    """Header of SEND_MESSAGE (10): the same fields with long keys; librocketmq sends only this form."""
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """Return the header in these fields; raises Refused if one is missing or is not a number."""
+        """Return the header decoded from `ext`. Raises Refused if a field is missing or is not a number."""
         for letter in "abcdefgh":
             if LONG_NAMES[letter] not in ext:
                 raise missing_field(LONG_NAMES[letter])
         return super().from_ext({letter: ext[name] for letter, name in LONG_NAMES.items() if name in ext})
 
     def to_ext(self) -> dict[str, str]:
-        """Return the fields of a SEND_MESSAGE."""
+        """Return the header as string fields with the long keys of SEND_MESSAGE."""
         return self.long_ext()
 
 
 class PullMessageHeader(Header):
-    """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361."""
+    """Header of PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
 
     consumer_group: str
     topic: str
@@ -109,7 +109,7 @@ class PullMessageHeader(Header):
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """Return the header in these fields; raises Refused if one is missing or is not a number."""
+        """Return the header decoded from `ext`. Raises Refused if a field is missing or is not a number."""
         get = ext.get
         try:
             limit = get("maxMsgBytes")

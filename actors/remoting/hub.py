@@ -1,8 +1,9 @@
-"""Hub: what the connections of one server or client share: memory, limits, turns and time-outs.
+"""Hub: buffers, limits, turns and timeouts that the connections of one server or client share.
 
-A turn reads every socket of the loop that has bytes; responses are collected meanwhile. One callback at the
-end of the turn runs the service's tick, writes each connection that has something once, does costly work and
-writes its responses, and reads on the connections that had to wait (`Turn` decides the order):
+In a turn the event loop reads every socket that has bytes; the responses are collected. One callback at the
+end of the turn runs the service's tick, writes the responses (one write per connection), handles costly
+requests and writes their responses, and continues to read the connections that were paused. `Turn` decides
+the order.
 
                 request_tick            callback of the loop
     between turns ────────► reading ────────────────────────► ending ──► reading, if work is left
@@ -20,65 +21,66 @@ from actors.remoting.limits import SHED_RATIO, RemotingLimits
 from actors.remoting.turn import Turn, Work
 from store.clock import Clock
 
-# A timer that fires a little early would find nothing expired and spin.
+# Without slack a timer that fires slightly early would find no expired call and be rescheduled in a busy
+# loop.
 _TIMER_SLACK_S: Final = 0.001
 
 
 class Resumable(Protocol):
-    """A request that was held."""
+    """A held request, such as a long-polling pull."""
 
     def resume(self) -> None:
-        """Answer it: what it waited for has come, or its time is over."""
+        """Respond to the request: the awaited event has occurred, or its deadline has passed."""
 
 
 class Peer(Protocol):
-    """What a hub uses of its connections."""
+    """The part of a connection's interface that the hub uses."""
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that the peer had not read when they were last counted."""
+        """Bytes that the peer had not read at the last count."""
         ...
 
     def flush(self) -> None:
-        """Write what is collected."""
+        """Write the collected responses."""
         ...
 
     def expire_calls(self, now_ns: int) -> int | None:
-        """Fail the calls whose deadline has passed; return the next deadline, if any."""
+        """Fail the calls whose deadline has passed; return the next deadline (monotonic ns), if any."""
         ...
 
     def count_unread(self) -> None:
-        """Count what the peer has not read, here and in the hub's sum."""
+        """Update the count of unread bytes of this connection and the hub's total."""
         ...
 
     def check(self, now_ns: int) -> None:
-        """Abort if the peer has not read, or nothing has moved, for longer than the limit."""
+        """Abort the connection if it has stalled for longer than the limit."""
         ...
 
     def discard_input(self) -> None:
-        """Take no further request."""
+        """Accept no further request."""
         ...
 
     def close(self, reason: str) -> None:
-        """Close when everything is written."""
+        """Write all collected responses, then close."""
         ...
 
     def abort(self, reason: str) -> None:
-        """Close at once."""
+        """Close immediately."""
         ...
 
 
 class Hub:
-    """Shared by the connections of one server or one client; lives on one event loop."""
+    """State that the connections of one server or one client share. Use it on one event loop only."""
 
     def __init__(self, clock: Clock, limits: RemotingLimits, tick: Callable[[], None] | None = None) -> None:
         self.clock = clock
         self.limits = limits
         self.memory = ReceiveMemory(limits.max_assembly_bytes)
         self.connections: set[Peer] = set()
-        self.leaving: set[Peer] = set()  # closed by this side; their peers have not read everything yet
+        self.leaving: set[Peer] = set()  # closed by this side, with output that the peer has not read yet
         self.turn = Turn(clock, limits)
-        self.unread_bytes = 0  # by all peers that are behind, when last counted
+        self.unread_bytes = 0  # of all peers that are behind, at the last count
         self._tick = tick
         self._tick_requested = False
         self._is_ending = False
@@ -90,14 +92,15 @@ class Hub:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of this hub: the one it was first used on."""
+        """The event loop on which the hub was first used."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
     def request_tick(self) -> bool:
-        """Request the end of a turn, and begin the turn unless one is under way; return True if it was not
-        requested before. On the loop's thread only.
+        """Schedule the end-of-turn callback; begin a turn if none is running.
+
+        Returns True if the callback was not scheduled yet. Call it on the event loop's thread only.
         """
         if self._tick_requested:
             return False
@@ -112,37 +115,43 @@ class Hub:
         self._dirty.append(connection)
         self._need_end()
 
-    def read_later(self, read_on: Work, *, is_new: bool) -> None:
-        """Read a connection on after the end of the turn: before others, if it is new."""
-        self.turn.add_cheap(read_on, is_new=is_new)
+    def read_later(self, continue_reading: Work, *, is_new: bool) -> None:
+        """Call `continue_reading` after the end of the turn.
+
+        New connections are served before old ones (see `Turn`).
+        """
+        self.turn.add_cheap(continue_reading, is_new=is_new)
         self.request_tick()
 
     def enqueue(self, work: Work) -> None:
-        """Do this piece of costly work at the end of the turn."""
+        """Run one piece of costly work at the end of the turn."""
         self.turn.add_costly(work)
         self._need_end()
 
     def resume(self, requests: Iterable[Resumable]) -> None:
-        """Resume held requests at the end of the turn, among the costly work."""
+        """Resume held requests at the end of the turn, together with the costly requests."""
         for request in requests:
             self.enqueue(request.resume)
 
     def change_limits(self, **changes: int) -> None:
-        """Change limits of connections and of what they leave unread; those of a turn and of memory stay."""
+        """Change limits of connections and unread bytes.
+
+        Limits of turns and receive buffers cannot be changed.
+        """
         self.limits = replace(self.limits, **changes)
 
     def add_unread(self, size_bytes: int) -> None:
-        """Add to the bytes that peers leave unread; negative when they have read."""
+        """Add `size_bytes` to the total of unread bytes; negative after a peer has read."""
         self.unread_bytes += size_bytes
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this in a task of its own; cancelled by `stop`."""
+        """Run a coroutine in its own task, which `stop` cancels."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def arm(self, deadline_ns: int) -> None:
-        """Run `expire_calls` at this moment or soon after."""
+        """Schedule `expire_calls` for `deadline_ns` (monotonic) or soon after."""
         at_s = self.loop.time() + max(0, deadline_ns - self.clock.monotonic_ns()) / 1e9 + _TIMER_SLACK_S
         if self._timer is not None:
             if self._timer.when() <= at_s:
@@ -151,7 +160,7 @@ class Hub:
         self._timer = self.loop.call_at(at_s, self._on_timer)
 
     def expire_calls(self) -> None:
-        """Fail the calls whose deadline has passed."""
+        """Fail the calls of all connections whose deadline has passed, and schedule the next check."""
         now_ns = self.clock.monotonic_ns()
         deadlines_ns = [connection.expire_calls(now_ns) for connection in tuple(self.connections)]
         earliest_ns = min((each for each in deadlines_ns if each is not None), default=None)
@@ -159,15 +168,17 @@ class Hub:
             self.arm(earliest_ns)
 
     def sweep(self) -> None:
-        """Close the connections that have been idle, in the middle of one frame, or left responses unread for
-        longer than the limit.
+        """Abort the connections that have stalled.
+
+        A connection has stalled if it was idle, a frame was incomplete, or responses were unread for too
+        long.
         """
         now_ns = self.clock.monotonic_ns()
         for connection in (*self.connections, *self.leaving):
             connection.check(now_ns)
 
     async def stop(self) -> None:
-        """Write what is left, close all connections and end all tasks."""
+        """Write the collected responses, close all connections and cancel all tasks."""
         self.flush()
         for connection in tuple(self.connections):
             connection.close("this process is shutting down")
@@ -193,7 +204,7 @@ class Hub:
         self.expire_calls()
 
     def _need_end(self) -> None:
-        # In the end of a turn whatever is added is still done: no further one is needed.
+        # Work that is added during the end of a turn still runs in it.
         if not self._is_ending:
             self.request_tick()
 
@@ -213,7 +224,10 @@ class Hub:
             self._busy_poll.after_turn(self.loop)
 
     def _respond_to_all(self) -> None:
-        """Run the tick, do costly work, and write; an exception in one of them keeps no response back."""
+        """Run the tick, write responses, handle costly work, write again.
+
+        The collected responses are written even if a step raises.
+        """
         try:
             if self._tick is not None:
                 self._tick()
@@ -225,7 +239,7 @@ class Hub:
                 self.flush()
 
     def _shed(self) -> None:
-        """Close the connections that leave most unread, until all together are within the bound again."""
+        """Abort the connections with the most unread bytes until the total is within `max_unread_bytes`."""
         peers = [*self.connections, *self.leaving]
         for connection in peers:
             connection.count_unread()
@@ -234,6 +248,6 @@ class Hub:
             if self.unread_bytes <= limit_bytes:
                 return
             connection.abort(
-                f"{connection.unread_bytes:,} bytes of answers unread, more than by any other peer, while "
-                f"all together leave {self.unread_bytes:,} (max_unread_bytes {limit_bytes:,})"
+                f"{connection.unread_bytes:,} bytes of responses unread, more than by any other peer; the "
+                f"total of {self.unread_bytes:,} bytes exceeds max_unread_bytes {limit_bytes:,}"
             )

@@ -1,4 +1,4 @@
-"""InProcessConnection: requests of this process itself, through the chain that serves the sockets."""
+"""InProcessConnection: sends requests of this process through the same chain as requests from sockets."""
 
 from __future__ import annotations
 
@@ -11,47 +11,51 @@ from actors.remoting.remoting_errors import Closed
 
 
 class InProcessConnection(Connection):
-    """A connection without a socket: the service sees it as any other, and counts its pending requests.
+    """A connection without a socket, for callers within the process.
 
-    Not in `hub.connections`: it has no peer that could fall behind or be idle.
+    The service treats it like any other connection and counts its pending requests. It is not in
+    `hub.connections`, because it has no peer that could fall behind or be idle.
     """
 
     def __init__(self, hub: Hub, service: Service, name: str, peer_bytes: bytes) -> None:
-        """Connect a caller within the process.
+        """Create a connection for one caller.
 
         Args:
-            hub: of the server.
-            service: handles the requests.
-            name: stands in logs instead of an address.
-            peer_bytes: address and port stored with messages as their bornHost.
+            hub: Hub of the server.
+            service: Handler of the requests.
+            name: Name of the caller, logged instead of an address.
+            peer_bytes: Address and port that are stored as the bornHost of messages.
         """
         super().__init__(hub, service, name)
         self.peer_bytes = peer_bytes
         self._service = service
-        self._is_hushed = False
+        self._is_input_discarded = False
         self._responses: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.on_close(lambda _: self._fail_requests())
 
     async def request(self, command: RemotingCommand) -> RemotingCommand:
-        """Return the response to a request, whatever its code. Raises Closed when the server stops."""
-        if self.is_closed or self._is_hushed:
+        """Send a request and return its response, successful or not. Raises Closed when the server stops."""
+        if self.is_closed or self._is_input_discarded:
             raise Closed(self.peer, "this process is shutting down")
         command.opaque = self._calls.next_opaque()
         response: asyncio.Future[RemotingCommand] = self.hub.loop.create_future()
         self._responses[command.opaque] = response
         try:
-            self.hub.request_tick()  # as after reading a socket: the turn's end confirms what is appended
+            self.hub.request_tick()  # the end of the turn confirms appended messages
             self._service.handle(self, command)
             return await response
         finally:
             del self._responses[command.opaque]
 
     def discard_input(self) -> None:
-        """Take no further request; those that have been taken are still answered."""
-        self._is_hushed = True
+        """Accept no further request; send the responses to accepted requests."""
+        self._is_input_discarded = True
 
     def send(self, command: RemotingCommand) -> None:
-        """Pass a response to its caller; dropped when the caller waits no longer, and so is a push."""
+        """Pass a response to its caller.
+
+        Dropped if the caller no longer waits, or if `command` is a request pushed by the server.
+        """
         waiting = self._responses.get(command.opaque) if command.is_response else None
         if waiting is not None and not waiting.done():
             # Copied: one response object may serve many requests, and parts are slices of mapped files.

@@ -1,20 +1,20 @@
-"""InputQueue: the requests of one connection between the socket and their handler.
+"""InputQueue: decodes the requests of one connection and schedules their handling.
 
     bytes received
       │
-      ├─ only costly requests, as their first bytes show ──► set aside undecoded; decoded, a few at a time,
-      │                                                      when the connection's turn for costly work comes
-      ├─ the turn's time is used up ──► paused, new: read on in the next turn, before the old
+      ├─ only costly requests, by their header prefixes ──► set aside undecoded; decoded, a few at a time,
+      │                                                     when the connection's costly requests are served
+      ├─ the turn's time is used up ──► paused as `new`: served in the next turn, before `old`
       │
-      └─ otherwise ──► decoded: responses and cheap requests are handled at once,
-              │        costly requests wait; they are done one by one, in turn with other connections
+      └─ otherwise ──► decoded: responses and cheap requests are handled immediately; costly requests are
+              │        queued and handled one at a time, round-robin with other connections
               │
-              ├─ the turn's time is used up ──► paused, old: read on in the next turn
-              ├─ the output is full         ──► paused, until a flush or until the peer has read
-              └─ too many costly waiting    ──► paused, until half of them are done
+              ├─ the turn's time is used up       ──► paused as `old`: continued in the next turn
+              ├─ the output is full               ──► paused until a flush, or until the peer has read
+              └─ too many costly requests waiting ──► paused until half of them are handled
 
-Paused means that the socket is not read and the rest of the bytes is kept. A costly request with a body is
-handled at once: it may be as long as a frame and would have to be kept.
+While a connection is paused its socket is not read and undecoded bytes are kept. A costly request with a body
+is handled immediately, because keeping it could take as much memory as a whole frame.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from actors.remoting.hub import Hub
 from actors.remoting.output_buffer import OutputBuffer
 from actors.remoting.remoting_errors import ProtocolError
 
-# When the turn's time is used up, leave almost all of what a peer sends in the kernel.
+# Buffer size offered when the turn's time is used up: most of what a peer sends stays in the kernel.
 _LATE_READ_BYTES: Final = 16 * 1024
-# Costly requests are set aside undecoded up to this size.
+# Costly requests are set aside undecoded only up to this many bytes.
 _ASIDE_BYTES: Final = 16 * 1024
-# Requests of one connection between two looks at the clock.
-_REQUESTS_A_LOOK: Final = 4
+# Number of requests of one connection between two checks of the clock.
+_REQUESTS_PER_CLOCK_CHECK: Final = 4
 
 
 class InputQueue:
-    """Reads the frames of one connection and hands them over in the order of `Turn`."""
+    """Decodes the frames of one connection and handles them in the order that `Turn` decides."""
 
     def __init__(
         self,
@@ -49,15 +49,15 @@ class InputQueue:
         take_response: Callable[[RemotingCommand], None],
         refuse: Callable[[ProtocolError], None],
     ) -> None:
-        """Make an empty queue.
+        """Create an empty queue.
 
         Args:
-            hub: of the connection.
-            output: of the connection; nothing is read while it is full.
-            costly_codes: codes of requests that wait for the end of a turn.
-            handle_request: called with each request.
-            take_response: called with each response.
-            refuse: called if the bytes are no frames; should close the connection.
+            hub: Hub of the connection.
+            output: Output buffer of the connection; the socket is not read while it is full.
+            costly_codes: Codes of requests that wait for the end of a turn.
+            handle_request: Called with each request.
+            take_response: Called with each response.
+            refuse: Called if the bytes are not valid frames; must close the connection.
         """
         self._hub = hub
         self._turn = hub.turn
@@ -68,17 +68,20 @@ class InputQueue:
         self._refuse = refuse
         self._transport: asyncio.ReadTransport | None = None
         self._reader = FrameReader(hub.memory)
-        self._waiting: deque[RemotingCommand | Callable[[], None]] = deque()  # costly
+        self._waiting: deque[RemotingCommand | Callable[[], None]] = (
+            deque()
+        )  # costly requests and `add_costly` work
         self._is_set_aside = False
         self._is_paused = False
-        self._is_queued = False  # to be read on
-        self._is_in_line = False  # for costly work
+        self._is_queued = False  # in `hub.read_later`
+        self._is_costly_queued = False  # in `hub.enqueue`
         self._is_stopped = False
 
     @property
     def arriving_frame(self) -> int | None:
-        """Number of the frame of which a part has arrived; None between frames and while this side has
-        paused.
+        """Sequence number of the partly received frame.
+
+        None between frames and while the connection is paused.
         """
         if self._reader.has_partial and not (self._is_paused or self._is_set_aside):
             return self._reader.frames
@@ -86,20 +89,20 @@ class InputQueue:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that have been received since the start."""
+        """Number of bytes received since the connection was opened."""
         return self._reader.received_bytes
 
     def connection_made(self, transport: asyncio.ReadTransport) -> None:
-        """Pause and resume this transport from now on."""
+        """Set the transport whose reading is paused and resumed."""
         self._transport = transport
 
     def get_buffer(self) -> memoryview:
-        """Return the memory for the next bytes."""
+        """Return the buffer for the next bytes of the socket."""
         room = self._reader.get_buffer()
         return room[:_LATE_READ_BYTES] if self._turn.is_over else room
 
     def received(self, count: int) -> None:
-        """Take `count` bytes that are in the buffer now."""
+        """Process `count` bytes that have been written into the buffer."""
         if self._is_stopped:
             return
         reader = self._reader
@@ -117,35 +120,37 @@ class InputQueue:
             self._read()
 
     def add_costly(self, work: Callable[[], None]) -> None:
-        """Do this among the costly requests of the connection, when the output is not full."""
+        """Queue `work` among the costly requests of the connection; it runs when the output is not full."""
         self._waiting.append(work)
         self._enqueue()
 
     def resume(self) -> None:
-        """Queue what waited for the output: it has been written, or the peer has caught up."""
+        """Schedule the work that waited for the output, after a flush or when the peer has caught up."""
         if self._is_paused and not self._has_many_waiting:
             self._read_later(is_new=False)
         if self._waiting or self._is_set_aside:
             self._enqueue()
 
     def stop(self) -> None:
-        """Drop what the peer sends from now on; costly requests that have been received are still done.
+        """Discard all further input; costly requests that were already received are still handled.
 
-        The socket is still read: closing it with bytes unread would reset it, and the peer could lose
-        responses.
+        The socket is still read, because closing a socket with unread bytes resets the connection, and the
+        peer could lose responses.
         """
         self._is_stopped = True
 
     def close(self) -> None:
-        """Drop everything, and release the memory of an unfinished frame."""
+        """Drop all requests and release the buffer of an incomplete frame."""
         self._is_stopped = True
         self._waiting.clear()
         self._is_set_aside = False
         self._reader.close()
 
-    def _read_on(self) -> None:
-        """Read what is kept, unless the output is full or too many costly requests wait: then `resume` or
-        `_serve_costly` queues the connection again.
+    def _continue_reading(self) -> None:
+        """Decode the kept bytes and resume reading the socket.
+
+        Does nothing if the output is full or too many costly requests wait: `resume` or `_serve_costly` then
+        schedules the connection again.
         """
         self._is_queued = False
         if self._is_stopped or self._output.is_full or self._has_many_waiting:
@@ -157,10 +162,10 @@ class InputQueue:
             self._transport.resume_reading()
 
     def _serve_costly(self) -> None:
-        """Do one costly request, or decode a few of those that are set aside."""
-        self._is_in_line = False
+        """Handle one costly request, or decode a few of those that were set aside."""
+        self._is_costly_queued = False
         if self._output.is_full:
-            return  # `resume` queues the rest
+            return  # `resume` schedules the rest
         if self._waiting:
             work = self._waiting.popleft()
             if isinstance(work, RemotingCommand):
@@ -172,7 +177,7 @@ class InputQueue:
         elif self._is_set_aside:
             self._is_set_aside = False
             self._reader.resume()
-            self._read(requests_max=_REQUESTS_A_LOOK)
+            self._read(requests_max=_REQUESTS_PER_CLOCK_CHECK)
         if self._waiting or self._is_set_aside:
             self._enqueue()
 
@@ -181,8 +186,9 @@ class InputQueue:
         return 2 * len(self._waiting) > self._hub.limits.costly_requests_max
 
     def _read(self, requests_max: int = 0) -> None:
-        """Hand over requests until none is left or the turn is over; at most `requests_max`, if given, of
-        those set aside.
+        """Decode and handle requests until none is left or the turn's time is used up.
+
+        With `requests_max`, decode at most that many of the requests that were set aside.
         """
         reader = self._reader
         turn = self._turn
@@ -198,7 +204,7 @@ class InputQueue:
                     self._handle_request(command)
                 count += 1
                 if (
-                    (not count % _REQUESTS_A_LOOK and (requests_max or turn.is_spent()))
+                    (not count % _REQUESTS_PER_CLOCK_CHECK and (requests_max or turn.is_spent()))
                     or self._output.is_full
                     or self._is_stopped
                     or len(self._waiting) >= self._hub.limits.costly_requests_max
@@ -225,9 +231,9 @@ class InputQueue:
     def _read_later(self, *, is_new: bool) -> None:
         if not self._is_queued:
             self._is_queued = True
-            self._hub.read_later(self._read_on, is_new=is_new)
+            self._hub.read_later(self._continue_reading, is_new=is_new)
 
     def _enqueue(self) -> None:
-        if not self._is_in_line:
-            self._is_in_line = True
+        if not self._is_costly_queued:
+            self._is_costly_queued = True
             self._hub.enqueue(self._serve_costly)

@@ -1,7 +1,7 @@
-"""Read JSON bodies that are not quite as RocketMQ's Java classes write them.
+"""Lenient decoding of JSON bodies that differ from those of RocketMQ's Java classes.
 
-Numbers may be strings (librocketmq), strings numbers, truth values 0 and 1, enums numbers, and fields null.
-What is of another type is an error that names field and value.
+Numbers may be strings (librocketmq), strings may be numbers, booleans 0 or 1, enums numbers, and fields null.
+Any other type is an error that names the field and the value.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -23,16 +23,21 @@ _KEPT_DEPTH_MAX: Final = 32
 
 
 def load_object(body: Buffer, what: str) -> dict[str, Any]:
-    """Return the JSON object in `body`; raises Refused if it holds none."""
+    """Return the JSON object in `body`. Raises Refused if `body` is not a JSON object.
+
+    `what` names the body in the error message.
+    """
     try:
         return parse_rocketmq_json(body)
     except ValueError as error:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no {what}: {error}") from error
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not a valid {what}: {error}") from error
 
 
 def load_kept_object(body: Buffer, what: str) -> dict[str, Any]:
-    """As `load_object`, for an object that is kept in a table with all its fields: it must not be nested
-    deeper than can be written again. Raises Refused.
+    """Return the JSON object in `body` for a table that stores it with all its fields.
+
+    Raises Refused if `body` is not a JSON object, or if it is nested so deeply that it could not be encoded
+    again.
     """
     found = load_object(body, what)
     level: list[Any] = [found]
@@ -41,11 +46,16 @@ def load_kept_object(body: Buffer, what: str) -> dict[str, Any]:
         level = [each for each in level if isinstance(each, dict | list)]
         if not level:
             return found
-    raise Refused(ResponseCode.INVALID_PARAMETER, f"the {what} is nested over {_KEPT_DEPTH_MAX} deep")
+    raise Refused(
+        ResponseCode.INVALID_PARAMETER, f"the {what} is nested more than {_KEPT_DEPTH_MAX} levels deep"
+    )
 
 
 def conform(content: object, kind: type[Conformed], what: str) -> Conformed:
-    """Return decoded JSON as `kind`. Raises Refused."""
+    """Convert decoded JSON to the type `kind`. Raises Refused if a field has the wrong type.
+
+    `what` names the body in the error message.
+    """
     try:
         return msgspec.convert(content, kind, str_keys=True)
     except (msgspec.ValidationError, RecursionError):
@@ -53,23 +63,32 @@ def conform(content: object, kind: type[Conformed], what: str) -> Conformed:
     try:
         return msgspec.convert(content, kind, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is no {what}: {error}") from error
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not a valid {what}: {error}") from error
 
 
 def get_str(fields: Mapping[str, Any], key: str, default: str = "") -> str:
-    """Return a text; a number becomes text, null the default. Raises Refused."""
+    """Return the field `key` as a string; a number is converted, null or absent is `default`.
+
+    Raises Refused for another type.
+    """
     value = fields.get(key)
     return default if value is None else _as_str(value, key)
 
 
 def get_object(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return an object; null or absent is an empty one. Raises Refused."""
+    """Return the object in field `key`; null or absent is an empty object.
+
+    Raises Refused for another type.
+    """
     value = fields.get(key)
     return {} if value is None else _as_object(value, key)
 
 
 def get_objects(fields: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return a list of objects; null or absent is an empty one. Raises Refused."""
+    """Return the list of objects in field `key`; null or absent is an empty list.
+
+    Raises Refused for another type.
+    """
     value = fields.get(key)
     return [] if value is None else [_as_object(each, key) for each in _as_list(value, key)]
 
@@ -80,7 +99,10 @@ def _declared(kind: Hashable) -> inspect.Type:
 
 
 def _coerce(value: Any, kind: inspect.Type, key: str) -> Any:
-    """Return `value` with the types that `kind` declares; `key` names it in an error. Raises Refused."""
+    """Convert `value` to the types that `kind` declares.
+
+    Raises Refused for another type; `key` names the field in the message.
+    """
     match kind:
         case inspect.StructType():
             found = _as_object(value, key)
@@ -93,9 +115,9 @@ def _coerce(value: Any, kind: inspect.Type, key: str) -> Any:
             return {name: _coerce(each, kind.value_type, name) for name, each in items if each is not None}
         case inspect.ListType() | inspect.VarTupleType():
             return [_coerce(each, kind.item_type, key) for each in _as_list(value, key)]
-        case inspect.UnionType():  # of a type and None
+        case inspect.UnionType():  # a type and None
             return _coerce(value, kind.types[0], key)
-        case inspect.Metadata():  # an enum by name, which C++ writes as a number
+        case inspect.Metadata():  # an enum: C++ clients send its number instead of its name
             names: dict[int, str] = dict(enumerate((kind.extra or {})["names"]))
             return value if isinstance(value, str) else names.get(_as_int(value, key))
         case _:
@@ -108,21 +130,21 @@ def _as_str(value: object, key: str) -> str:
         return value
     if isinstance(value, int | float):
         return str(value)
-    raise _wrong(key, value, "a text")
+    raise _wrong(key, value, "a string")
 
 
 def _as_int(value: Any, key: str) -> int:
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
-        raise _wrong(key, value, "a whole number") from None
+        raise _wrong(key, value, "an integer") from None
     if abs(number) > I64_MAX:
-        raise _wrong(key, value, "a number of at most 63 bits")
+        raise _wrong(key, value, "an integer of at most 63 bits")
     return number
 
 
 def _as_float(value: object, key: str) -> float:
-    if value == "NaN":  # as Java's writers have it
+    if value == "NaN":  # as Java writes it
         return 0.0
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
@@ -142,7 +164,9 @@ def _as_object(value: object, key: str) -> dict[str, Any]:
 
 
 def _wrong(key: str, value: object, wanted: str) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, f"`{key}` in the body is {str(value)[:60]!r}, not {wanted}")
+    return Refused(
+        ResponseCode.SYSTEM_ERROR, f"field `{key}` of the body must be {wanted}: {str(value)[:60]!r}"
+    )
 
 
 _SCALARS: Final[dict[type[inspect.Type], Callable[[Any, str], Any]]] = {

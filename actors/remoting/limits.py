@@ -1,36 +1,42 @@
-"""RemotingLimits: how much memory and loop time the peers of a process may use."""
+"""RemotingLimits: bounds on the memory and event-loop time that the peers of a process may use."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from actors.remoting.frame import MAX_ASSEMBLY_BYTES
 
-# Each peer gets one turn's responses before it is known to be behind, so many peers can exceed a bound.
+# Connections are closed only at this multiple of `max_unread_bytes`: each peer gets one turn's responses
+# before it is known to be behind, so many peers can exceed the limit for a short time.
 SHED_RATIO: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class RemotingLimits:
-    """The bounds of one server or one client."""
+    """Limits of one server or one client."""
 
     costly_requests_max: int = 128
-    """Waiting costly requests of one connection; it is read on when half of them are done."""
+    """Maximum number of waiting costly requests of one connection.
+
+    Reading resumes when half of them are handled.
+    """
     turn_budget_us: int = 3_000
-    """Time of one turn (see `actors.remoting.turn`)."""
+    """Time budget of one turn (see `actors.remoting.turn`)."""
     turn_share_us: int = 1_000
-    """Time that each queue has in a turn, even if the others have used up the budget."""
+    """Minimum time for each work queue in a turn, even if the budget is used up."""
     turn_output_bytes: int = 4 * 1024 * 1024
-    """Responses of one turn: they are written, which takes 2 ms, before more are produced. With 16 MiB a send
-    waited twice as long beside pulls of one MiB.
+    """Responses that are collected in one turn before they are written.
+
+    Writing 4 MiB takes 2 ms. With 16 MiB, sends waited twice as long while 1 MiB pulls were served.
     """
     high_water_bytes: int = 4 * 1024 * 1024
-    """Unread responses of one connection: beyond this no further ones are produced."""
+    """High-water mark of unread responses of one connection; above it no further responses are produced."""
     max_unread_bytes: int = 1024 * 1024 * 1024
-    """Unread responses of all connections: beyond this nothing more is read of peers that are behind. At
-    `SHED_RATIO` times as much the peers that leave most are closed.
+    """Limit on the unread responses of all connections; above it peers that are behind are not read.
+
+    At `SHED_RATIO` times this limit the connections with the most unread bytes are closed.
     """
     unread_ms: int = 60_000
-    """How long a peer may leave responses unread without taking a single byte."""
+    """Time after which a connection is closed whose peer has unread responses and reads no byte."""
     idle_ms: int = 120_000
     max_connections: int = 20_000
     max_assembly_bytes: int = MAX_ASSEMBLY_BYTES

@@ -1,18 +1,18 @@
-"""OutputBuffer: the responses of one connection on their way to the peer, and the backpressure they cause.
+"""OutputBuffer: responses of one connection that are not sent yet, and the backpressure they cause.
 
     append ──► collected ──── flush, once a turn ────► socket buffer ──► peer
-               (in the turn's output budget)           (unread, while the peer is behind)
+               (counts in the output budget)           (counts as unread while the peer is behind)
 
 A peer is either in time or behind:
 
                more than 64 KiB in the socket buffer
-    in time ──────────────────────────────────────────► behind ──► closed: took no byte for `unread_ms`
+    in time ──────────────────────────────────────────► behind ──► closed: read no byte for `unread_ms`
             ◄──────────────────────────────────────────
                the transport resumes writing
 
-The buffer is full if more than `high_water_bytes` are waiting, or more than `max_unread_bytes` for all
-connections together. No further responses are produced for a full buffer, and no further requests are read;
-both resume after a flush or when the peer is in time again.
+The buffer is full if its unread bytes exceed `high_water_bytes`, or if those of all connections together
+exceed `max_unread_bytes`. While it is full no further responses are produced and no further requests are
+read. Both resume after a flush or when the peer is in time again.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ from typing import Final
 from actors.remoting.command import Buffer, RemotingCommand, append_command
 from actors.remoting.hub import Hub
 
-# Up to this size one write of joined bytes is cheaper than a write of many buffers.
+# Up to this size joining the buffers and writing once is cheaper than writing many buffers.
 _JOIN_BYTES: Final = 64 * 1024
 _LARGE_PART_BYTES: Final = 8 * 1024
-# A peer that leaves more than this in the socket buffer is behind.
+# A peer with more than this in the socket buffer is behind.
 _BEHIND_BYTES: Final = 64 * 1024
 
 
 class OutputBuffer:
-    """The responses of one connection that its peer has not read."""
+    """The unsent responses of one connection."""
 
     def __init__(self, hub: Hub) -> None:
         self.is_behind = False
-        self.unread_bytes = 0  # in the socket buffer of a peer that is behind, when last counted
-        self.written_bytes = 0  # since the start
+        self.unread_bytes = 0  # in the socket buffer of a peer that is behind, at the last count
+        self.written_bytes = 0  # since the connection was opened
         self._hub = hub
         self._turn = hub.turn
         self._transport: asyncio.WriteTransport | None = None
@@ -43,12 +43,12 @@ class OutputBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is collected."""
+        """Whether no response is collected."""
         return not self._parts
 
     @property
     def is_full(self) -> bool:
-        """Whether no further response should be produced before a flush or before the peer has read."""
+        """Whether the limits of this connection or of all connections are exceeded."""
         if self._bytes <= _BEHIND_BYTES and not self.is_behind:
             return False
         unread_bytes = self._hub.unread_bytes + self._turn.collected_bytes
@@ -56,7 +56,7 @@ class OutputBuffer:
 
     @property
     def is_over_high_water(self) -> bool:
-        """Whether the peer leaves more than `high_water_bytes` unread."""
+        """Whether more than `high_water_bytes` of this connection are unread."""
         waiting_bytes = self._bytes
         if self.is_behind and self._transport is not None:
             waiting_bytes += self._transport.get_write_buffer_size()
@@ -64,22 +64,22 @@ class OutputBuffer:
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes that the kernel has taken for the peer since the start."""
+        """Number of bytes passed to the kernel since the connection was opened."""
         return self.written_bytes - (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def connection_made(self, transport: asyncio.WriteTransport) -> None:
-        """Write to this transport from now on."""
+        """Set the transport to write to."""
         self._transport = transport
         transport.set_write_buffer_limits(high=min(_BEHIND_BYTES, self._hub.limits.high_water_bytes))
 
     def append(self, command: RemotingCommand) -> None:
-        """Encode a command and keep it for the next flush."""
+        """Encode a command and collect it for the next flush."""
         size_bytes = append_command(self._parts, command)
         self._bytes += size_bytes
         self._turn.collect(size_bytes)
 
     def flush(self) -> None:
-        """Write what is collected, in one go."""
+        """Write all collected responses in one call."""
         if self._transport is not None:
             if self._bytes <= _JOIN_BYTES:
                 self._transport.write(b"".join(self._parts))
@@ -91,22 +91,22 @@ class OutputBuffer:
         self.clear()
 
     def clear(self) -> None:
-        """Drop what is collected."""
+        """Drop all collected responses."""
         self._parts = []
         self._bytes = 0
 
     def fall_behind(self) -> None:
-        """Note that the peer reads more slowly than this side writes."""
+        """Mark the peer as behind: it reads more slowly than this side writes."""
         self.is_behind = True
         self.count_unread()
 
     def catch_up(self) -> None:
-        """Note that the peer has read most of what was written, or that the socket is gone."""
+        """Mark the peer as in time: it has read most of the output, or the socket is closed."""
         self.is_behind = False
         self.count_unread()
 
     def count_unread(self) -> None:
-        """Count what the peer has not read, here and in the hub's sum."""
+        """Update the count of unread bytes of this connection and the hub's total."""
         unread_bytes = 0
         if self.is_behind and self._transport is not None:
             unread_bytes = self._transport.get_write_buffer_size()
@@ -115,7 +115,7 @@ class OutputBuffer:
 
 
 def _coalesced(parts: list[Buffer]) -> list[Buffer]:
-    """Join small neighbours and leave large parts where they are."""
+    """Join adjacent small buffers; leave large ones uncopied."""
     merged: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

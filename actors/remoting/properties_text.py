@@ -1,12 +1,12 @@
-"""Java's `.properties` text, in which RocketMQ keeps and exchanges settings (java.util.Properties.load).
+"""Java's `.properties` format, in which RocketMQ stores and exchanges settings (java.util.Properties.load).
 
     # comment, or ! comment
-    key=value          also key:value and key value; blanks around the key and before the value do not count
-    long=one,\\         a line that ends with an odd number of backslashes goes on in the next
+    key=value          also key:value and key value; blanks around the key and before the value are ignored
+    long=one,\\         a line that ends with an odd number of backslashes continues on the next line
         two
     path=C:\\\\dir       \\t \\n \\r \\f \\uXXXX and the backslash itself are escaped
 
-Of equal keys the last one stands.
+If a key occurs more than once, the last value wins.
 """
 
 from __future__ import annotations
@@ -21,22 +21,27 @@ _MALFORMED = re.compile(r"(?<!\\)(?:\\\\)*\\u(?![0-9a-fA-F]{4})")
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The settings in a text. Raises ValueError, with its line, for a broken `\\uXXXX`."""
+    """Return the settings in `text`. Raises ValueError with the line number for an invalid `\\uXXXX`."""
     return {key: value for _, key, value in located_properties(text)}
 
 
 def located_properties(text: str) -> Iterator[tuple[int, str, str]]:
-    """The settings in a text, in order, each with the number of its line. Raises ValueError."""
+    """Yield (line number, key, value) of each setting in `text`, in order.
+
+    Raises ValueError with the line number for an invalid `\\uXXXX`.
+    """
     for number, line in _logical_lines(text):
         if _MALFORMED.search(line):
-            raise ValueError(f"line {number}: a backslash and u are followed by four hexadecimal digits")
+            raise ValueError(
+                f"line {number}: invalid escape: \\u must be followed by four hexadecimal digits"
+            )
         match = _KEY.match(line)
         assert match is not None
         yield number, _plain(match[1]), _plain(line[match.end() :])
 
 
 def encode_properties_text(values: Mapping[str, str]) -> str:
-    """One `key=value` a line, as RocketMQ prints them: nothing is escaped, which its readers know."""
+    """Return `key=value` lines as RocketMQ writes them: without escaping, as its parsers expect."""
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 

@@ -1,37 +1,41 @@
-"""The requests that are RayMQ's own (codes 7101 to 7108): what stands in their headers and bodies.
+"""Headers and bodies of RayMQ's own requests (codes 7101 to 7108).
 
-Clients import this module too, so it knows nothing of the broker. Extension fields are strings on the wire,
-as in every remoting command; bodies are JSON unless said otherwise.
+Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
+every remoting command; bodies are JSON unless stated otherwise.
 
-SEND_RECORDS 7101    one queue's V1 records, built by the client, back to back as the body; all stored, or
-                     nothing. `SendRecordsHeader`, `SendRecordsResponse` (actors.remoting.headers); codes as
-                     of SEND_MESSAGE_V2. Records carry their queueId; CRC, both offsets, storeTimestamp and
-                     both hosts are the broker's.
+SEND_RECORDS 7101    The body is concatenated V1 records of one queue, encoded by the client. The broker
+                     stores all of them or none. It fills in CRC, both offsets, storeTimestamp and both
+                     hosts; the queueId is the client's. `SendRecordsHeader`, `SendRecordsResponse`
+                     (actors.remoting.headers); response codes of SEND_MESSAGE_V2.
 
-PULL_RECORDS 7102    as PULL_MESSAGE, but as many records as fit into maxBytes (at most 4 MiB), not 32.
-                     `PullRecordsHeader`, `PullRecordsResponse`; the body is the records; codes as of
-                     PULL_MESSAGE. A reader that belongs to no group leaves consumerGroup empty.
+PULL_RECORDS 7102    Like PULL_MESSAGE, but returns as many records as fit into maxBytes (at most 4 MiB)
+                     instead of 32. `PullRecordsHeader`, `PullRecordsResponse`; the response body is the
+                     records; response codes of PULL_MESSAGE. A reader without a group leaves consumerGroup
+                     empty.
 
-SYNC_GROUP 7103      handed on to the group's rebalancer as it is; see actors.rebalancer
+SYNC_GROUP 7103      The broker forwards it unchanged to the group's rebalancer; see actors.rebalancer.
 
-COMMIT_OFFSETS 7104  body {"group": g, "clientId": c, "offsets": [[topic, queueId, offset, generation], ...]}
-    reply            {"refused": [[topic, queueId, generation, offset], ...]}: commits of an older generation
-                     than the broker knows, with the generation and the offset (-1: none) that stand; all
-                     others are taken
+COMMIT_OFFSETS 7104  Commits offsets under the generation in which each queue was granted.
+    body             {"group": g, "clientId": c, "offsets": [[topic, queueId, offset, generation], ...]}
+    response         {"refused": [[topic, queueId, generation, offset], ...]}: the refused commits, whose
+                     generation is older than the broker's, with the broker's current generation and offset
+                     (-1: no offset). All other offsets are committed.
 
-DESCRIBE_SPLITS 7105 what a bulk reader needs to find a topic's messages, in the files or over the socket
-    request ext      topic
-    reply            `SplitsBody`
+DESCRIBE_SPLITS 7105 Locates a topic's messages for a bulk reader, which reads them from the files or over
+                     the socket.
+    request header   topic
+    response         `SplitsBody`
 
-SEND_RUNS 7106       as SEND_RECORDS, for several queues of one topic: a body of runs; all stored, or nothing.
-                     `SendRunsHeader`, `SendRunsResponse`; bodies of both: store.message.runs
+SEND_RUNS 7106       Like SEND_RECORDS for several queues of one topic: the body is runs of records. The
+                     broker stores all of them or none. `SendRunsHeader`, `SendRunsResponse`; both bodies are
+                     described in store.message.runs.
 
-APPEND_BATCH 7107    what `append` of the actor handle sends: as SEND_BATCH_MESSAGE, but the response also has
-                     count and store timestamp. `AppendBatchHeader`, `AppendBatchResponse`; response body:
-                     the offset message ids, comma-separated
+APPEND_BATCH 7107    Sent by `append` of the actor handle. Like SEND_BATCH_MESSAGE, but the response also has
+                     count and store timestamp. `AppendBatchHeader`, `AppendBatchResponse`; the response body
+                     is the offset message ids, comma-separated.
 
-DESCRIBE_BROKER 7108 what `describe` of the actor handle sends
-    response         JSON object: who and where the broker is, and how far its store has come
+DESCRIBE_BROKER 7108 Sent by `describe` of the actor handle.
+    response         JSON object with the broker's identity, its address and the positions of its store.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ PULL_RECORDS_BYTES_MAX = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """The offset of one queue, committed under the generation in which the queue was granted (0: none)."""
+    """The offset to commit for one queue, and the generation under which the queue was granted (0: none)."""
 
     topic: str
     queue_id: int
@@ -56,31 +60,31 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsetsBody:
-    """The body of COMMIT_OFFSETS."""
+    """Request body of COMMIT_OFFSETS."""
 
     group: str
     client_id: str
     offsets: Sequence[OffsetCommit]
 
     def encode(self) -> bytes:
-        """Give the JSON of the request."""
+        """Return the request body as JSON."""
         rows = [[commit.topic, commit.queue_id, commit.offset, commit.generation] for commit in self.offsets]
         return orjson.dumps({"group": self.group, "clientId": self.client_id, "offsets": rows})
 
     @classmethod
     def decode(cls, body: bytes | bytearray | memoryview) -> CommitOffsetsBody:
-        """Read the JSON of the request. Raises ValueError when it is not that."""
+        """Return the request in `body`. Raises ValueError if it is not a valid COMMIT_OFFSETS body."""
         try:
             fields = orjson.loads(body)
             commits = [OffsetCommit(str(t), int(q), int(o), int(g)) for t, q, o, g in fields["offsets"]]
             return cls(str(fields["group"]), str(fields.get("clientId", "")), commits)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a COMMIT_OFFSETS body: {error!r}") from error
+            raise ValueError(f"the body is not a valid COMMIT_OFFSETS request: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedCommit:
-    """A commit that came from a former owner: the generation and the offset that stand instead."""
+    """A refused commit of a former owner, with the queue's current generation and committed offset."""
 
     topic: str
     queue_id: int
@@ -90,25 +94,26 @@ class RefusedCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsetsReply:
-    """The reply to COMMIT_OFFSETS."""
+    """Response body of COMMIT_OFFSETS."""
 
     refused: Sequence[RefusedCommit]
 
     def encode(self) -> bytes:
-        """Give the JSON of the reply."""
+        """Return the response body as JSON."""
         rows = [[each.topic, each.queue_id, each.generation, each.offset] for each in self.refused]
         return orjson.dumps({"refused": rows})
 
     @classmethod
     def decode(cls, body: bytes | bytearray | memoryview) -> CommitOffsetsReply:
-        """Read the JSON of the reply."""
+        """Return the response in `body`."""
         return cls([RefusedCommit(*row) for row in orjson.loads(body)["refused"]])
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """The readable messages of one queue: [min_offset, max_offset), never past what is confirmed and
-    dispatched.
+    """Offset range [min_offset, max_offset) of the readable messages of one queue.
+
+    These are the messages that are confirmed and dispatched.
     """
 
     queue_id: int
@@ -118,11 +123,10 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class SplitsBody:
-    """The reply to DESCRIBE_SPLITS.
+    """Response body of DESCRIBE_SPLITS.
 
-    `machine_id` tells whether the reader runs where the files are (with `store_root`, and `store_id` as the
-    proof that it is this store that lies there). The file sizes are what turns an offset into a file and a
-    position.
+    A reader maps the files under `store_root` if its machine has the same `machine_id` and that store has the
+    same `store_id`. The file sizes convert an offset to a file and a position in it.
     """
 
     broker_name: str
@@ -136,7 +140,7 @@ class SplitsBody:
     queues: Sequence[QueueRange]
 
     def encode(self) -> bytes:
-        """Give the JSON of the reply."""
+        """Return the response body as JSON."""
         return orjson.dumps(
             {
                 "brokerName": self.broker_name,
@@ -153,7 +157,7 @@ class SplitsBody:
 
     @classmethod
     def decode(cls, body: bytes | bytearray | memoryview) -> SplitsBody:
-        """Read the JSON of the reply."""
+        """Return the response in `body`."""
         fields = orjson.loads(body)
         return cls(
             fields["brokerName"],

@@ -1,12 +1,8 @@
-"""What can go wrong between two peers: a refusal by the other side, bytes that are no frame, or no answer
-at all.
-"""
+"""Errors of the remoting layer: refused requests, invalid frames and missing responses."""
 
 
 class Refused(Exception):
-    """The request cannot be granted now; carries RocketMQ's response code and a remark that says what to
-    do.
-    """
+    """The peer refuses a request, with RocketMQ's response code and a remark that names the remedy."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
@@ -18,8 +14,9 @@ class Refused(Exception):
 
 
 class ProtocolError(Exception):
-    """Bytes that are no frame of this protocol. `looks_like` says what they seem to be; the connection
-    ends.
+    """The received bytes are not a valid frame; the connection is closed.
+
+    `looks_like` names the protocol that the bytes seem to belong to.
     """
 
     def __init__(self, reason: str, looks_like: str = "a damaged or hostile frame") -> None:
@@ -32,7 +29,7 @@ class ProtocolError(Exception):
 
 
 class RemotingError(Exception):
-    """No answer came: the peer may or may not have done what it was asked."""
+    """No response was received; the peer may or may not have processed the request."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)
@@ -48,8 +45,8 @@ class ConnectFailed(RemotingError):
 
 
 class TimedOut(RemotingError):
-    """The answer did not come within the time given; the request may have been carried out."""
+    """No response arrived before the deadline; the request may have been processed."""
 
 
 class Closed(RemotingError):
-    """The connection ended before the answer; the request may have been carried out."""
+    """The connection was closed before the response arrived; the request may have been processed."""

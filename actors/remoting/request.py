@@ -1,4 +1,4 @@
-"""RequestRow and RequestContext: one row of the request table, and one request until its response."""
+"""RequestRow and RequestContext: a row of the request table, and one request until its response."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -17,27 +17,27 @@ _log = get_logger(__name__)
 
 _SYSTEM_ERROR: Final = int(ResponseCode.SYSTEM_ERROR)
 
-# A remark may name what was sent, which may be as long as a frame.
+# A remark may quote the request, which may be as long as a frame.
 _REMARK_CHARS_MAX: Final = 4096
 
 _NO_FIELDS: Final[dict[str, str]] = {}
 
-# Returns the response, or None if it is sent later or never; raises Refused.
+# Returns the response, or None if it is sent later or never. Raises Refused to reject the request.
 Handler = Callable[["RequestContext"], RemotingCommand | None]
 Observer = Callable[["RequestContext", "Observation"], None]
-"""Is called with every response, also with those that a one-way request does not get."""
+"""Called with every response, including the unsent responses of one-way requests."""
 
 
 class HeaderType(Protocol):
-    """A class of typed headers; `from_ext` raises Refused if a field is missing or not a number."""
+    """A class of typed headers."""
 
     def from_ext(self, ext: Mapping[str, str]) -> Any:
-        """Return the header of these fields."""
+        """Return the header decoded from `ext`. Raises Refused if a field is missing or invalid."""
         ...
 
 
 class Cost(StrEnum):
-    """Class of cost of a request: RocketMQ limits queues and waiting times by class."""
+    """Cost class of a request. As in RocketMQ, queue limits and wait limits are set per class."""
 
     SEND = "send"
     PULL = "pull"
@@ -48,12 +48,12 @@ class Cost(StrEnum):
 
 
 COSTLY: Final = frozenset({Cost.PULL, Cost.QUERY})
-"""Classes of requests that wait for the end of a turn (`actors.remoting.turn`)."""
+"""Cost classes whose requests wait for the end of a turn (`actors.remoting.turn`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """One row of the request table: what a capability declares of a request that it handles."""
+    """One row of the request table: code, handler, header type, targets and cost class of a request."""
 
     code: int
     handler: Handler
@@ -63,21 +63,24 @@ class RequestRow:
 
 
 class Observation(NamedTuple):
-    """What an observer learns of one response."""
+    """Response code, duration and size of one response, as passed to observers."""
 
     status: int
     """The response code."""
     duration_ns: int
-    """From the decoded request to the response, waits included."""
+    """Time from decoded request to response, including waits."""
     response_bytes: int
-    """The size of the response's body."""
+    """Size of the response body."""
 
 
 class RequestContext:
-    """One request on its way: the command, its typed header, where it came from, and how to answer it."""
+    """One request from decoding to response.
+
+    Holds the command, its typed header and its connection, and sends the response.
+    """
 
     __slots__ = (
-        "_is_answered",
+        "_has_replied",
         "_is_pending",
         "_observers",
         "_started_ns",
@@ -101,24 +104,25 @@ class RequestContext:
         self.row = row
         self._observers = observers
         self._started_ns = connection.hub.clock.monotonic_ns() if observers else 0
-        self._is_answered = False
+        self._has_replied = False
         self._is_pending = False
 
     def reply(self, response: RemotingCommand) -> None:
-        """Send the response, now or later; dropped for a one-way request and after the first one.
+        """Send the response; also after the handler has returned.
 
-        The command is encoded before this returns, so that one response object may serve many requests.
+        Nothing is sent for a one-way request or after the first response. The command is encoded before this
+        method returns, so one response object may be used for many requests.
         """
-        if self._is_answered:
+        if self._has_replied:
             return
         request = self.command
         if not request.flag & FLAG_ONEWAY:
             response.opaque = request.opaque
             response.flag |= FLAG_RESPONSE
             response.serialize_type = request.serialize_type
-            # Raises if the response is too long: the error becomes the response.
+            # Raises ValueError if the response is too long: the error becomes the response.
             self.connection.send(response)
-        self._is_answered = True
+        self._has_replied = True
         if self._is_pending:
             self.connection.add_pending(-1)
         if self._observers:
@@ -132,19 +136,19 @@ class RequestContext:
             observe(self, observation)
 
     def note_pending(self) -> None:
-        """Count the request as pending until its response: the handler has returned without one."""
-        if not self._is_answered and not self.command.flag & FLAG_ONEWAY:
+        """Count the request as pending until its response, because the handler has returned without one."""
+        if not self._has_replied and not self.command.flag & FLAG_ONEWAY:
             self._is_pending = True
             self.connection.add_pending(1)
 
     def release_request(self) -> None:
-        """Release header, fields and body while the request is held; the handler keeps what it needs."""
+        """Release header, fields and body of a held request; the handler keeps what it needs."""
         self.header = None
         self.command.ext = _NO_FIELDS
         self.command.body = b""
 
     def refuse(self, error: Exception) -> None:
-        """Respond with an error: a refusal has its own code, anything else is RocketMQ's SYSTEM_ERROR."""
+        """Send an error response: Refused has its own code, other errors become RocketMQ's SYSTEM_ERROR."""
         if isinstance(error, Refused):
             self.reply(RemotingCommand.response(error.code, error.remark[:_REMARK_CHARS_MAX]))
         elif isinstance(error, MessageInvalid):
@@ -163,7 +167,7 @@ class RequestContext:
             self.reply(RemotingCommand.response(_SYSTEM_ERROR, remark))
 
     def spawn(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
-        """Handle this request in a task that returns the response. Not for the hot path."""
+        """Run a coroutine that returns the response in its own task. Too slow for the hot path."""
         self.connection.hub.spawn(self._finish(work))
 
     async def _finish(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:

@@ -1,4 +1,4 @@
-"""RemotingServer: listens, and passes every request through the chain of its table."""
+"""RemotingServer: accepts connections and passes every request through a chain."""
 
 import asyncio
 import socket
@@ -23,10 +23,10 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class RemotingServer:
-    """Serves a table of requests on one address, on the event loop that `start` runs on.
+    """Serves the requests of a table on one address, on the event loop on which `start` runs.
 
-    `tick` runs once at the end of every turn in which bytes were received, before the responses are written
-    and costly requests are done.
+    `tick` runs at the end of every turn in which bytes were received, before responses are written and costly
+    requests are handled.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RemotingServer:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port, chosen by the system if `port` is 0. Raises OSError if it is in use."""
+        """Listen on a port; 0 lets the system choose one. Return the port. Raises OSError if it is in use."""
         loop = self.hub.loop
         listener = await _listen(loop, host, port)
         self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
@@ -56,18 +56,21 @@ class RemotingServer:
         return self.port
 
     async def also_listen(self, host: str, port: int) -> None:
-        """Listen on a second port. Raises OSError if it is in use."""
+        """Listen on an additional port. Raises OSError if it is in use."""
         listener = await _listen(self.hub.loop, host, port)
         self._also = await self.hub.loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
 
     def connect_in_process(self, name: str, peer_bytes: bytes) -> InProcessConnection:
-        """Connect a caller within this process: its requests take the same chain as those of sockets."""
+        """Return a connection for a caller in this process.
+
+        Its requests run through the same chain as those from sockets.
+        """
         connection = InProcessConnection(self.hub, self.chain, name, peer_bytes)
         self._in_process.append(connection)
         return connection
 
     def discard_input(self) -> None:
-        """Accept no further connection or request; responses to accepted requests are still sent."""
+        """Accept no further connections or requests; send the responses to accepted requests."""
         for server in (self._server, self._also):
             if server is not None:
                 server.close()
@@ -75,7 +78,7 @@ class RemotingServer:
             connection.discard_input()
 
     async def stop(self) -> None:
-        """Stop listening, write what is collected, and close all connections."""
+        """Stop listening, write the collected responses and close all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         servers = [server for server in (self._server, self._also) if server is not None]
@@ -92,17 +95,17 @@ class RemotingServer:
                 _log.info("connection_close_timed_out", port=self.port, waited_s=_CLOSE_TIMEOUT_S)
 
     def request_tick(self) -> None:
-        """Request the end of a turn (see `Hub.request_tick`)."""
+        """Schedule the end of a turn (see `Hub.request_tick`)."""
         self.hub.request_tick()
 
     @property
     def connections(self) -> frozenset[Peer]:
-        """The connections that are open now."""
+        """The open connections."""
         return frozenset(self.hub.connections)
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """The sockets that are listening."""
+        """The listening sockets."""
         return tuple(each for server in (self._server, self._also) if server for each in server.sockets)
 
     def _accept(self) -> Connection:
@@ -111,7 +114,9 @@ class RemotingServer:
     def _sweep(self) -> None:
         limits = self.hub.limits
         interval_s = min(limits.idle_ms, limits.unread_ms) / 1000 / _SWEEPS_PER_LIMIT
-        self._sweeper = self.hub.loop.call_later(interval_s, self._sweep)  # first: a sweep may fail
+        self._sweeper = self.hub.loop.call_later(
+            interval_s, self._sweep
+        )  # schedule the next sweep first: this one may raise
         self.hub.sweep()
 
 
@@ -120,7 +125,8 @@ async def _listen(loop: asyncio.AbstractEventLoop, host: str, port: int) -> sock
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
-        # REUSEADDR: TIME_WAIT would block the port after a kill. Never REUSEPORT: two brokers would share it.
+        # SO_REUSEADDR: sockets in TIME_WAIT would block the port after a kill. Never SO_REUSEPORT: it would
+        # let two brokers share the port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         listener.bind(address)

@@ -1,6 +1,6 @@
-"""Settings under RocketMQ's names, as its `.conf` files and mqadmin write them: flat texts.
+"""Conversion of settings to and from `key=value` strings, as in RocketMQ's `.conf` files and mqadmin.
 
-Where RocketMQ has a setting, its camelCase key stands for it; ours have their own name.
+A setting that RocketMQ also has uses RocketMQ's camelCase key; RayMQ's own settings use their field name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from store.settings_model import SettingsModel
 
 
 def _split_addresses(value: object) -> object:
-    """Accept RocketMQ's `a:9876;b:9876` where a list is meant."""
+    """Split RocketMQ's address list `a:9876;b:9876`; return any other value unchanged."""
     if isinstance(value, str):
         return [address.strip() for address in value.split(";") if address.strip()]
     return value
@@ -24,7 +24,7 @@ Addresses = Annotated[list[str], BeforeValidator(_split_addresses)]
 
 
 def rocketmq_key(model: type[BaseModel], name: str) -> str | None:
-    """RocketMQ's key of a setting; None where it has none."""
+    """Return RocketMQ's key of the setting `name`, or None if RocketMQ does not have that setting."""
     field = model.model_fields[name]
     if isinstance(field.validation_alias, AliasChoices):
         return str(field.validation_alias.choices[-1])
@@ -32,21 +32,21 @@ def rocketmq_key(model: type[BaseModel], name: str) -> str | None:
 
 
 def names_by_key(model: type[BaseModel]) -> dict[str, str]:
-    """Return the field that each key means: the fields' names, their old names and RocketMQ's keys."""
+    """Return field names by accepted key: the field name itself, its old names and RocketMQ's key."""
     names = {name: name for name in model.model_fields}
     keys = {key: name for name in names if (key := rocketmq_key(model, name)) is not None}
     return names | keys | (dict(model.RENAMED) if issubclass(model, SettingsModel) else {})
 
 
 def changes_by_field(model: type[BaseModel], settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Texts by key as changes by field (`LiveSettings.update`), and the keys unknown."""
+    """Return (values by field name, unknown keys) for settings given by key; see `LiveSettings.update`."""
     names = names_by_key(model)
     changes = {names[key]: value for key, value in settings.items() if key in names}
     return changes, sorted(settings.keys() - names.keys())
 
 
 def settings_as_texts(settings: BaseModel) -> dict[str, str]:
-    """The settings of a model as texts by key, without those of inner models."""
+    """Return the settings of a model as strings by key; nested models are omitted."""
     model = type(settings)
     values = {name: getattr(settings, name) for name in model.model_fields}
     return {
@@ -62,5 +62,7 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return (";" if isinstance(value, list) else ",").join(map(str, value))  # addresses, and paths
+        return (";" if isinstance(value, list) else ",").join(
+            map(str, value)
+        )  # list: addresses; tuple: paths
     return str(value)

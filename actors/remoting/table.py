@@ -1,6 +1,6 @@
-"""The declarative table of requests: code → handler, header type, targets, cost.
+"""RequestTable: declares handler, header type, targets and cost class of each request code.
 
-Access control, metrics, fast failure and the generated docs read its rows; handlers know nothing of them.
+Access control, metrics, load shedding and the generated docs read the rows, so handlers contain none of that.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from actors.remoting.targets import Targets, no_targets
 
 
 class RequestTable:
-    """All requests that a process handles."""
+    """The requests that a process handles, by code."""
 
     def __init__(self, rows: Iterable[RequestRow] = ()) -> None:
         self._rows: dict[int, RequestRow] = {}
@@ -27,22 +27,24 @@ class RequestTable:
         targets: Targets = no_targets,
         cost: Cost = Cost.ADMIN,
     ) -> None:
-        """Add one row. Raises ValueError if the table has a row of this code."""
+        """Add one row. Raises ValueError if the table already has a row with this code."""
         self.add_rows((RequestRow(code, handler, header_type, targets, cost),))
 
     def add_rows(self, rows: Iterable[RequestRow]) -> None:
-        """Add the rows of one capability. Raises ValueError if the table has a row of the same code."""
+        """Add several rows. Raises ValueError if the table already has a row with one of the codes."""
         for row in rows:
             code = int(row.code)
             if code in self._rows:
-                raise ValueError(f"request code {code} is in the table already")
+                raise ValueError(
+                    f"request code {code} is already registered: each code needs exactly one handler"
+                )
             self._rows[code] = row
             if row.cost in COSTLY:
                 self.costly_codes.add(code)
 
     @property
     def rows(self) -> Mapping[int, RequestRow]:
-        """The rows by code."""
+        """The rows, by request code."""
         return self._rows
 
     def __iter__(self) -> Iterator[RequestRow]:

@@ -1,6 +1,7 @@
-"""Targets: the topics, groups and clusters that a request names, and what it does to them.
+"""Targets: the topics, groups and clusters that a request accesses, and the action on each.
 
-Each row of the request table declares them: access control, metrics and logs need not know the headers.
+Each row of the request table declares its targets, so access control, metrics and logs need not know the
+headers.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any, Final, NamedTuple, Protocol
 from actors.remoting.command import RemotingCommand
 
 EVERY: Final = "*"
-"""The name of a target that stands for all of its kind."""
+"""The name of a target that means all topics, all groups or the whole cluster."""
 
 
 class Resource(StrEnum):
-    """The kinds of targets, by RocketMQ's names."""
+    """Kind of a target, under RocketMQ's names."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -24,7 +25,7 @@ class Resource(StrEnum):
 
 
 class Action(StrEnum):
-    """What a request does to a target, by RocketMQ's names."""
+    """Action of a request on a target, under RocketMQ's names."""
 
     PUB = "pub"
     SUB = "sub"
@@ -36,7 +37,7 @@ class Action(StrEnum):
 
 
 class Target(NamedTuple):
-    """One resource that a request names."""
+    """One resource that a request accesses, and the action on it."""
 
     resource: Resource
     name: str
@@ -44,52 +45,53 @@ class Target(NamedTuple):
 
 
 class DecodedRequest(Protocol):
-    """What targets are read from: a `RequestContext`."""
+    """The part of `RequestContext` that targets are computed from."""
 
     @property
     def command(self) -> RemotingCommand:
-        """The request."""
+        """The request command."""
         ...
 
     @property
     def header(self) -> Any:
-        """Its typed header, None if its row has no header type."""
+        """The typed header, or None if the row has no header type."""
         ...
 
 
 Targets = Callable[[DecodedRequest], Iterable[Target]]
-"""Returns the targets of a decoded request; call it before the handler returns.
+"""Function that returns the targets of a decoded request.
 
-Raises Refused if the body cannot be decoded.
+Call it before the handler returns, which may release header and body. Raises Refused if the body cannot be
+decoded.
 """
 
 
 def no_targets(context: DecodedRequest) -> Iterable[Target]:
-    """Return nothing: the request names no resource."""
+    """Return no targets: the request accesses no resource."""
     return ()
 
 
 def on_topic(action: Action, field: str = "topic") -> Targets:
-    """Return the topic that a header's `field` names."""
+    """Return a function whose target is the topic in the header field `field`."""
     return lambda context: (Target(Resource.TOPIC, getattr(context.header, field), action),)
 
 
 def on_group(action: Action, field: str = "consumer_group") -> Targets:
-    """Return the group that a header's `field` names."""
+    """Return a function whose target is the consumer group in the header field `field`."""
     return lambda context: (Target(Resource.GROUP, getattr(context.header, field), action),)
 
 
 def on_every(resource: Resource, action: Action) -> Targets:
-    """Return one target that stands for all topics or groups."""
+    """Return a function whose target is all resources of one kind."""
     found = (Target(resource, EVERY, action),)
     return lambda context: found
 
 
 def on_cluster(action: Action) -> Targets:
-    """Return the cluster as a whole."""
+    """Return a function whose target is the whole cluster."""
     return on_every(Resource.CLUSTER, action)
 
 
 def each_of(*targets: Targets) -> Targets:
-    """Return the targets of all of these, those with an empty name left out."""
+    """Return a function that combines the targets of several; targets with an empty name are omitted."""
     return lambda context: [target for one in targets for target in one(context) if target.name]

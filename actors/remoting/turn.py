@@ -1,34 +1,34 @@
-"""Turn: decides in which order one event loop serves its connections, and for how long.
+"""Turn: the order in which one event loop serves its connections, and the time for each.
 
 One turn of the loop, from left to right:
 
     sockets          end of turn
-    read ──► tick ──► flush ──► costly ──► flush ──► cheap that waited
+    read ──► tick ──► flush ──► costly ──► flush ──► waiting cheap
      │                            ▲                    ▲
      │ costly requests            │                    │
      ├────────────────────────────┘                    │
      │ cheap requests, if the turn's time is used up   │
      └─────────────────────────────────────────────────┘
 
-Cheap requests (sends, heartbeats) run as soon as they are read. Costly requests (pulls, queries) wait in a
-queue of their own, so a send waits for about one turn however many pulls are waiting. Work is a callable
-without arguments; it does one piece and adds itself again if it has more, which makes both queues
-round-robin:
+Cheap requests (sends, heartbeats) are handled as soon as they are read. Costly requests (pulls, queries) wait
+in a separate queue, so a send waits for about one turn however many pulls are waiting. A queue entry is a
+callable without arguments that does one piece of work and adds itself again if it has more. This makes both
+queues round-robin:
 
-- cheap: connections to read on. `new` are connections that received bytes when the turn's time was used up
-  and were not served; they go before `old`, those that had their share and have more (as fq_codel does with
-  flows).
+- cheap: connections that still have bytes to decode. `new` connections received bytes after the turn's time
+  was used up and were not served in this turn; they run before `old` connections, which were served and have
+  more (fq_codel schedules flows in the same way).
 - costly: one piece per connection, and resumed requests (held pulls).
 
-A turn has one time budget, `turn_budget_us`. Each queue may use what is left of it, but at least
-`turn_share_us`, so that neither starves. The time of the tick is not counted. While a cheap request was
-handled within the last millisecond, costly work has only as much of a turn as the cheap took: a peer that
-sends one message after another would wait for milliseconds otherwise. Responses have a budget too,
-`turn_output_bytes`: they are written before more are produced. Timers, new connections and writes run between
+A turn has a time budget, `turn_budget_us`. Each queue may use the rest of the budget, but at least
+`turn_share_us`, so that neither starves. The time of the tick does not count. If a cheap request was handled
+within the last millisecond, costly work gets only as much time as the cheap requests took; otherwise a peer
+that sends one message after another would wait for milliseconds. Responses have a budget too: after
+`turn_output_bytes` they are written before more are produced. Timers, new connections and writes run between
 two turns.
 
-Requests of one connection keep their order among the cheap and among the costly; a send may overtake a pull,
-as in RocketMQ, which has a thread pool for each.
+The cheap requests of one connection keep their order, and so do its costly requests. A send may overtake a
+pull, as in RocketMQ, which uses a thread pool for each.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ Work = Callable[[], object]
 
 
 class Turn:
-    """The queues and the budget that all connections of one loop share."""
+    """The work queues and budgets that all connections of one event loop share."""
 
     def __init__(self, clock: Clock, limits: RemotingLimits) -> None:
         self.is_over = False
@@ -59,42 +59,42 @@ class Turn:
         self._old: deque[Work] = deque()
         self._costly: deque[Work] = deque()
         self._read_ns = 0
-        self._cheap_ns = 0  # taken by cheap requests of this turn
+        self._cheap_ns = 0  # time of the cheap requests in this turn
         self._expected_until_ns = 0
         self._ends_ns = 0
 
     def begin(self) -> None:
-        """Start a turn with the whole budget."""
+        """Start a turn with the full time budget."""
         self.is_over = False
         self._ends_ns = self.now_ns() + self._budget_ns
 
     def end_reading(self) -> None:
-        """Stop counting time until `serve_costly`: all sockets are read."""
+        """Stop counting time until `serve_costly`, because all sockets are read and the tick runs now."""
         self._read_ns = self.now_ns()
 
     def end(self) -> None:
-        """End the turn: bytes that are received now belong to the next one."""
+        """End the turn; bytes received from now on belong to the next one."""
         self.is_over = False
         if self._cheap_ns:
             self._cheap_ns = 0
             self._expected_until_ns = self.now_ns() + _EXPECTED_NS
 
     def took_cheap(self, began_ns: int) -> None:
-        """Count the time of cheap requests that have been handled since `began_ns`."""
+        """Add the time since `began_ns` to the time of cheap requests in this turn."""
         self._cheap_ns += max(1, self.now_ns() - began_ns)
 
     def is_spent(self) -> bool:
-        """Return True if the rest of the work waits for the next turn; `is_over` keeps the result."""
+        """Return True if the time or output budget of the turn is used up; `is_over` caches the result."""
         if not self.is_over:
             self.is_over = self.collected_bytes > self._output_bytes or self.now_ns() >= self._ends_ns
         return self.is_over
 
     def collect(self, size_bytes: int) -> None:
-        """Count the bytes of a response that is not written yet."""
+        """Add the bytes of a collected response to the output of this turn."""
         self.collected_bytes += size_bytes
 
     def written(self) -> None:
-        """Note that all collected responses are written."""
+        """Reset the count of collected bytes: all responses are written."""
         self.collected_bytes = 0
 
     @property
@@ -103,7 +103,7 @@ class Turn:
         return bool(self._costly or self._new or self._old)
 
     def add_cheap(self, work: Work, *, is_new: bool) -> None:
-        """Queue a connection to be read on after the end of this turn."""
+        """Queue `work`, which continues to read a connection, for after the end of this turn."""
         (self._new if is_new else self._old).append(work)
 
     def add_costly(self, work: Work) -> None:
@@ -111,29 +111,29 @@ class Turn:
         self._costly.append(work)
 
     def serve_costly(self) -> None:
-        """Do costly work, one piece each, round and round, until the time is used up."""
+        """Run costly work round-robin, one piece per entry, until the time is used up."""
         costly = self._costly
         if not costly:
             return
         now_ns = self.now_ns()
         self._ends_ns += now_ns - self._read_ns
-        self._give_share()
+        self._extend_to_min_share()
         if self._cheap_ns or now_ns < self._expected_until_ns:
             self._ends_ns = now_ns + min(max(self._cheap_ns, _COSTLY_MIN_NS), self._share_ns)
         while costly and not self.is_spent():
             costly.popleft()()
 
     def serve_cheap(self) -> None:
-        """Begin the next turn with the connections that wait to be read on."""
+        """Begin the next turn and run the waiting cheap work, `new` before `old`."""
         self.begin()
         for waiting in (self._new, self._old):
             if waiting:
-                self._give_share()
+                self._extend_to_min_share()
             for _ in range(len(waiting)):
                 if self.is_spent():
                     break
                 waiting.popleft()()
 
-    def _give_share(self) -> None:
+    def _extend_to_min_share(self) -> None:
         self._ends_ns = max(self._ends_ns, self.now_ns() + self._share_ns)
         self.is_over = False

@@ -1,1 +1,1 @@
-"""`raymq bench`: how fast the parts are on this machine, one file a bench."""
+"""Benchmarks of `raymq bench`, one module per benchmark."""

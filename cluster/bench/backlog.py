@@ -1,9 +1,10 @@
-"""backlog: what sends and pulls cost on top of 50 M messages, and what on an empty broker; and how soon a
-broker with that log serves again, after an orderly end and after a kill.
+"""backlog: send and pull rates of a broker that stores 50 M messages, compared with an empty broker.
 
-Both brokers run side by side and are measured in turn, first the one, then the other, so that what the
-machine does besides meets both; before each run all that is dirty is written to the disk. A broker's CPU time
-a message is told too: on a machine that is not quiet it says more than the clock.
+Also measures how soon the broker with the backlog serves again after a clean shutdown and after a kill.
+
+Both brokers run at the same time and are measured alternately: other load on the machine affects both. Dirty
+pages are written to disk before each run. The parameters also have the broker's CPU time per message,
+which is more reliable than the rates on a busy machine.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from store.recovery.summary import read_summary
 POOL_ROWS = 500_000
 BACKLOG = "backlog"
 CALLS = ("send", "pull")
-ENDS = ("orderly", "killed")
+STOPS = ("orderly", "killed")
 RECORD_OVERHEAD_BYTES = 250
-"""What a message takes on the disk beside its body: the rest of its record, its unit, its index entries."""
+"""Disk space of a message without its body: record header, consume queue unit, index entries."""
 AHEAD_BYTES = 8 * 1024**3
-"""Files that two brokers make ahead, and some room."""
+"""Space for the files that two brokers allocate ahead of use, with some reserve."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A run, the CPU time of the broker in it, and what share of the processors the host took meanwhile."""
+    """A run, the CPU time of the broker during it, and the share of stolen CPU time."""
 
     run: Run
     cpu_s: float
@@ -47,28 +48,30 @@ class Cost:
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.run.messages_per_s or 0.0
 
     @property
     def cpu_us(self) -> float:
-        """CPU time of the broker a message."""
+        """CPU time of the broker per message in microseconds."""
         return self.cpu_s * 1e6 / (self.run.messages or 1)
 
 
 @dataclass
 class Restarts:
-    """How long it took from the end of a broker to the next one's READY; of that to its end; and the CPU time
-    of the start.
+    """Durations of the restarts.
+
+    `runs` last from the stop request or kill to the READY line of the restarted broker. `stops_s` are the
+    parts of them until the old process exited; `cpu_s` is the CPU time of each start.
     """
 
     runs: list[Run] = field(default_factory=list)
-    ends_s: list[float] = field(default_factory=list)
+    stops_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Fill one broker, measure it and an empty one in turn, then start it again and again."""
+    """Fill one broker, measure it and an empty one alternately, then restart the full one repeatedly."""
     pool = MessagePool(min(POOL_ROWS, options.backlog), options.body_bytes)
     with bench_root(options) as root:
         rounds = max(_messages_that_fit(options, root) // pool.rows, 1)
@@ -82,7 +85,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
         parameters: dict[str, object] = {
             "flush": options.flush,
             "backlog": rounds * pool.rows,
-            "wanted": options.backlog,
+            "requested_backlog": options.backlog,
             "probe": full.probe * pool.rows,
             "body_bytes": options.body_bytes,
             "log_bytes": _log_bytes(root / "full" / "broker-a-0"),
@@ -93,18 +96,19 @@ def run(options: BenchOptions) -> list[BenchResult]:
         shown = ratios(costs[call, "full"], costs[call, "empty"])
         runs = [cost.run for cost in costs[call, "full"]]
         results.append(BenchResult(f"backlog-{call}", runs, parameters | shown))
-    for end, measured in restarts.items():
+    for stop, measured in restarts.items():
         shown = {
-            "of_that_to_its_end_s": round(statistics.median(measured.ends_s), 2),
+            "stop_s": round(statistics.median(measured.stops_s), 2),
             "start_cpu_s": round(statistics.median(measured.cpu_s), 2),
         }
-        results.append(BenchResult(f"backlog-restart-{end}", measured.runs, parameters | shown))
+        results.append(BenchResult(f"backlog-restart-{stop}", measured.runs, parameters | shown))
     return results
 
 
 def ratios(full: Sequence[Cost], empty: Sequence[Cost]) -> dict[str, object]:
-    """What the backlog makes of rates and CPU time: the median over the pairs that were measured together,
-    as far as the host left them alone.
+    """Return result parameters that compare the broker with the backlog and the empty one.
+
+    `full` and `empty` have one cost per pair of runs. The ratios are medians over the undisturbed pairs.
     """
     pairs = list(zip(full, empty, strict=True))
     stolen = [max(one.stolen, other.stolen) for one, other in pairs]
@@ -119,36 +123,41 @@ def ratios(full: Sequence[Cost], empty: Sequence[Cost]) -> dict[str, object]:
 
 
 def _messages_that_fit(options: BenchOptions, root: Path) -> int:
-    """The backlog that is wanted, or what the disk has room for; raises `BenchFailed` if that is nothing."""
+    """Return the size of the backlog: that of the options, or less if the disk has less room.
+
+    Raises BenchFailed if the disk has no room for a useful backlog.
+    """
     probes = 2 * (options.runs + 1) * (options.messages + POOL_ROWS)
     fitting = (free_bytes(root) - AHEAD_BYTES) // (options.body_bytes + RECORD_OVERHEAD_BYTES) - probes
     if fitting < min(options.backlog, POOL_ROWS):
-        raise BenchFailed(f"{root} has {free_bytes(root):,} bytes left: give a --directory with more")
+        raise BenchFailed(
+            f"the disk of {root} has only {free_bytes(root):,} free bytes: use a --directory with more space"
+        )
     if fitting < options.backlog:
-        options.progress(f"backlog: the disk has room for {fitting:,} messages, not for {options.backlog:,}")
+        options.progress(f"backlog: the disk has room for {fitting:,} messages, not {options.backlog:,}")
     return min(fitting, options.backlog)
 
 
 def _log_bytes(store: Path) -> int:
-    """How long the log of a store is that ended in order."""
+    """Return the size of the log of a store that was closed cleanly. Raises BenchFailed if it was not."""
     name = read_name(store)
     summary = read_summary(store, name.store_id) if name is not None else None
     if summary is None:
-        raise BenchFailed(f"{store} has no notes of its end")
+        raise BenchFailed(f"{store} has no close summary: the store was not closed cleanly")
     return summary.position
 
 
 def _measure_in_turn(
     options: BenchOptions, root: Path, full: _Work, empty: _Work
 ) -> dict[tuple[str, str], list[Cost]]:
-    """Runs of both calls on both brokers, by (call, broker), after one of each that does not count."""
+    """Return the costs by (call, broker) of both calls on both brokers, after one warm-up run of each."""
     costs: dict[tuple[str, str], list[Cost]] = {(call, of): [] for call in CALLS for of in ("full", "empty")}
     for number in range(options.runs + 1):
         options.progress(f"backlog: full and empty in turn, run {number} of {options.runs}")
         sides = [("full", full), ("empty", empty)]
         topic = f"probe-{number}"
         for call in CALLS:
-            # The second has what the first one leaves to the disk and the caches: each is first in turn.
+            # The second broker inherits the dirty pages and caches of the first one: alternate the order.
             for of, work in sides if number % 2 else reversed(sides):
                 sync_file_system(root)
                 cost = work.send(topic, work.probe) if call == "send" else work.pull(topic)
@@ -158,45 +167,45 @@ def _measure_in_turn(
 
 
 def _restart(options: BenchOptions, root: Path, work: _Work) -> dict[str, Restarts]:
-    """End the broker right after a send, in both ways in turn, and start it again."""
-    found = {end: Restarts() for end in ENDS}
+    """Stop or kill the broker right after a send, restart it, and return the durations by kind of stop."""
+    found = {stop: Restarts() for stop in STOPS}
     for number in range(options.runs):
-        for end, measured in found.items():
-            options.progress(f"backlog: {end} end, restart {number + 1} of {options.runs}")
+        for stop, measured in found.items():
+            options.progress(f"backlog: {stop} stop, restart {number + 1} of {options.runs}")
             with running(root, options.flush) as cluster:
                 work.cluster = cluster
-                work.send(f"{end}-{number}", 1)
-                ending = time.perf_counter()
-                if end == "killed":
+                work.send(f"{stop}-{number}", 1)
+                stopping_s = time.perf_counter()
+                if stop == "killed":
                     cluster.kill()
                 else:
                     cluster.stop()
-                end_s = time.perf_counter() - ending
+                stop_s = time.perf_counter() - stopping_s
             with running(root, options.flush) as cluster:
                 measured.cpu_s.append(cluster.cpu_s())
                 work.cluster = cluster
                 messages = work.verified()
-                seconds = end_s + cluster.start_s
+                seconds = stop_s + cluster.start_s
                 measured.runs.append(Run(seconds, messages, messages * options.body_bytes))
-                measured.ends_s.append(end_s)
+                measured.stops_s.append(stop_s)
                 cluster.stop()
     return found
 
 
 class _Work:
-    """What is done with a broker, and what its topics must hold by then."""
+    """Sends to and pulls from one broker; counts the messages that each topic must hold."""
 
     def __init__(self, options: BenchOptions, pool: MessagePool, cluster: BenchCluster) -> None:
         self.cluster = cluster
         self.probe = max(options.messages // pool.rows, 1)
-        """Rounds of the pool in each measured send."""
+        """Number of times that each measured send sends the pool."""
         self._options = options
         self._pool = pool
         self._sent: Counter[str] = Counter()
         self._rounds = 0
 
     def fill(self, rounds: int) -> None:
-        """Write the backlog."""
+        """Send the backlog: the pool `rounds` times."""
         nameservers = self.cluster.nameservers
         make_topic(nameservers, BACKLOG)
         with Producer(nameservers) as producer:
@@ -208,7 +217,7 @@ class _Work:
         await_arrival(nameservers, BACKLOG, self._sent[BACKLOG], self._pool.last_key())
 
     def send(self, topic: str, rounds: int) -> Cost:
-        """Send the pool to a new topic, until all of it can be read."""
+        """Send the pool `rounds` times to a new topic and wait until all messages are readable."""
         nameservers = self.cluster.nameservers
         make_topic(nameservers, topic)
         share, started, cpu_s = StolenShare(), time.perf_counter(), self.cluster.cpu_s()
@@ -221,7 +230,7 @@ class _Work:
         return Cost(done, self.cluster.cpu_s() - cpu_s, share.so_far())
 
     def pull(self, topic: str) -> Cost:
-        """Pull a whole topic."""
+        """Pull all messages of `topic`."""
         messages = self._sent[topic]
         expected = self._pool.checksum() * (messages // self._pool.rows) % WORD
         with PullConsumer(self.cluster.nameservers, group="bench") as consumer:
@@ -233,12 +242,14 @@ class _Work:
             return Cost(done, self.cluster.cpu_s() - cpu_s, share.so_far())
 
     def verified(self) -> int:
-        """How many messages there are: all that were acknowledged, or `BenchFailed` is raised."""
+        """Return the number of stored messages. Raises BenchFailed if an acknowledged message is missing."""
         with Admin(self.cluster.nameservers) as admin:
             for topic, messages in self._sent.items():
                 there = sum(readable(admin, topic))
                 if there != messages:
-                    raise BenchFailed(f"after a start {topic} holds {there:,} of {messages:,} messages")
+                    raise BenchFailed(
+                        f"after the restart topic {topic} holds {there:,} of {messages:,} messages"
+                    )
         return self._sent.total()
 
     def _table(self, producer: Producer, topic: str) -> None:

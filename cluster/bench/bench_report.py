@@ -1,4 +1,4 @@
-"""Results as a table for people."""
+"""Table of benchmark results for a terminal."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COLUMNS: Mapping[str, Callable[[BenchResult], str]] = {
 
 
 def results_table(results: Sequence[BenchResult]) -> Group:
-    """One row a result: medians over its runs, and how far they lie apart; below it what each ran with.
+    """Return a table with one row per result (medians and spread over its runs), and the parameters below it.
 
-    Figures that none of the results has make no column.
+    A column is left out if no result has a value for it.
     """
     columns = {name: of for name, of in COLUMNS.items() if any(of(each) for each in results)}
     table = Table(title="medians; spread is (largest - smallest) / median", title_justify="left")
@@ -41,7 +41,7 @@ def results_table(results: Sequence[BenchResult]) -> Group:
 
 
 def flush_ratios(results: Sequence[BenchResult]) -> list[str]:
-    """What sync flush costs: a line for each bench that was run under both modes."""
+    """Return a line with the ratio of sync to async flush for each benchmark that ran in both modes."""
     rates: dict[str, dict[object, float]] = {}
     for each in results:
         rate = each.median("messages_per_s")

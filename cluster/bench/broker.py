@@ -1,4 +1,4 @@
-"""A broker for a bench: in a process of its own, on free ports, with a store that is gone afterwards."""
+"""Broker of a benchmark: a separate process on free ports, with a store that is deleted at the end."""
 
 from __future__ import annotations
 
@@ -21,56 +21,62 @@ from cluster.bench.options import BenchFailed, BenchOptions
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
-KEPT = ("disk_max_used_percent=95", "disk_force_clean_percent=99", "disk_refuse_writes_percent=99")
-"""Nothing is deleted while a bench counts it; where there is no room, sends are refused."""
+NO_CLEANUP = ("disk_max_used_percent=95", "disk_force_clean_percent=99", "disk_refuse_writes_percent=99")
+"""Store settings that keep the broker from deleting files during a benchmark; a full disk refuses sends."""
 SOURCE_ROOT = Path(__file__).parent.parent.parent
 
 
 @dataclass
 class BenchCluster:
-    """A nameserver and a broker in one process; the store stays until the `with` ends."""
+    """A nameserver and a broker in one process."""
 
     nameservers: str
     store: Path
     process: subprocess.Popen[str]
     start_s: float
-    """How long it took from nothing to READY."""
+    """Time from the start of the process to its READY line."""
 
     def anonymous_bytes(self) -> int:
-        """The memory that is the process's own, not the page cache's (RssAnon)."""
+        """Return the anonymous memory of the process (RssAnon), which excludes mapped files."""
         return anonymous_bytes(self.process.pid)
 
     def cpu_s(self) -> float:
-        """How much CPU time the process has taken."""
+        """Return the user and system CPU time of the process in seconds."""
         times = psutil.Process(self.process.pid).cpu_times()
         return float(times.user + times.system)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the broker with SIGKILL, as a crash would."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """Shut the broker down in order. Raises BenchFailed."""
+        """Shut the broker down cleanly.
+
+        Raises BenchFailed, and kills the broker, if it runs for another `STOP_TIMEOUT_S`.
+        """
         self.process.terminate()
         try:
             self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise BenchFailed(f"the broker did not end within {STOP_TIMEOUT_S:g} s and was killed") from None
+            raise BenchFailed(f"the broker did not stop within {STOP_TIMEOUT_S:g} s and was killed") from None
 
 
 @contextmanager
 def bench_cluster(options: BenchOptions, flush: str | None = None) -> Iterator[BenchCluster]:
-    """Give a fresh broker with `flush` (default: the options'); raises `BenchFailed` if it does not start."""
+    """Yield a broker with an empty store and flush mode `flush` (default: that of the options).
+
+    Raises BenchFailed if the broker does not start.
+    """
     with bench_root(options) as root, running(root, flush or options.flush) as cluster:
         yield cluster
 
 
 @contextmanager
 def bench_root(options: BenchOptions) -> Iterator[Path]:
-    """Give a directory for one bench's store; it is gone afterwards."""
+    """Yield a temporary directory for the stores of one benchmark; it is deleted at the end."""
     root = Path(tempfile.mkdtemp(prefix="raymq-bench-", dir=options.directory))
     try:
         yield root
@@ -80,20 +86,21 @@ def bench_root(options: BenchOptions) -> Iterator[Path]:
 
 @contextmanager
 def running(root: Path, flush: str, settings: Sequence[str] = ()) -> Iterator[BenchCluster]:
-    """Give a broker on whatever store is below `root`; one that still runs afterwards is killed.
+    """Yield a broker on the store below `root`, which is created if it is missing.
 
-    `settings` are others of the store, each `key=value`.
+    `settings` are additional store settings, each `key=value`. A broker that still runs at the end is killed.
+    Raises BenchFailed if the broker does not start.
     """
     root.mkdir(exist_ok=True)
     log_file = root / "broker.log"
     command = [
         sys.executable, "-m", "actors.host.standalone", "--store-root", str(root), "--nameserver-port", "0",
-        "--broker-port", "0", "--flush", flush, *(f"--store={each}" for each in (*KEPT, *settings)),
+        "--broker-port", "0", "--flush", flush, *(f"--store={each}" for each in (*NO_CLEANUP, *settings)),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
     started = time.perf_counter()
     with log_file.open("w") as log:
-        # Its own session: Ctrl-C reaches only the bench, which then ends its broker in order.
+        # A separate session: Ctrl-C reaches only the benchmark, which then stops its broker.
         process = subprocess.Popen(
             command,
             env=environment,
@@ -110,7 +117,7 @@ def running(root: Path, flush: str, settings: Sequence[str] = ()) -> Iterator[Be
 
 
 def bench_process(module: str, *arguments: object) -> subprocess.Popen[str]:
-    """Start a module in a process of its own, which is controlled over its standard input and output."""
+    """Start `python -m module` in a separate process with pipes to its standard input and output."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)},
@@ -133,11 +140,11 @@ def _wait_until_ready(process: subprocess.Popen[str], log_file: Path) -> str:
             if not line:
                 break
     tail = "\n".join(log_file.read_text().splitlines()[-10:])
-    raise BenchFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s; its log ends:\n{tail}")
+    raise BenchFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s; the end of its log:\n{tail}")
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files below a directory take on the disk."""
+    """Return the bytes allocated on disk for the files below `directory`."""
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*"))
 
 

@@ -1,4 +1,7 @@
-"""connections: many open ones, each with ten pulls held; what a held pull takes, what is left for senders."""
+"""connections: the send rate of a broker that holds ten pulls of each of 5,000 connections.
+
+Also measures the memory of a held pull.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +20,33 @@ from cluster.bench.send_one import send_for
 from cluster.bench.sending import QUEUES, make_topic
 from cluster.client import Admin, Producer
 
-PULLS_A_CONNECTION = 10
+PULLS_PER_CONNECTION = 10
 BROKER = "broker-a"
 HOLD_TIMEOUT_S = 60.0
 SLICES = 3
-"""A run's time in slices, each between two quiet ones: other machines' loads come and go within seconds."""
+"""Slices of a run, each between two quiet ones: the load of other virtual machines changes within seconds."""
 
 
 class Slice(NamedTuple):
-    """A slice of a run, and the share of the processors that the host took meanwhile."""
+    """Sends during one slice, and the share of stolen CPU time."""
 
     run: Run
     stolen: float
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.run.messages_per_s or 0
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Send on a quiet broker, then beside all that is held, then when it is gone, and so on: `SLICES` times
-    in a run of `options.seconds`. Each rate is compared with the quiet ones before and after it, and the
-    median is that of comparisons which the host has not disturbed, as far as there are some.
+    """Measure the send rate with held pulls, between quiet slices without them.
+
+    Each run of `options.seconds` has `SLICES` slices with held pulls. The parameter `rate_kept` is the ratio
+    of their rates to the mean of the quiet rates before and after, as the median of the undisturbed slices.
     """
     quiet: list[Slice] = []
-    beside: list[Slice] = []
+    loaded: list[Slice] = []
     held_bytes, kept, stolen = [], [], []
     for _ in options.numbered_runs("connections"):
         with bench_cluster(options) as cluster, Admin(cluster.nameservers) as admin:
@@ -54,24 +58,24 @@ def run(options: BenchOptions) -> list[BenchResult]:
                 before = _send(producer, options, options.seconds / SLICES)
                 quiet.append(before)
                 for _ in range(SLICES):
-                    with _holding(cluster, admin, address, options) as bytes_a_pull:
-                        held_bytes.append(bytes_a_pull)
-                        beside.append(_send(producer, options, options.seconds / SLICES))
+                    with _holding(cluster, admin, address, options) as bytes_per_pull:
+                        held_bytes.append(bytes_per_pull)
+                        loaded.append(_send(producer, options, options.seconds / SLICES))
                     _await_held(admin, lambda held: held == 0)
                     after = _send(producer, options, options.seconds / SLICES)
-                    kept.append(2 * beside[-1].rate / (before.rate + after.rate))
-                    stolen.append(max(each.stolen for each in (before, beside[-1], after)))
+                    kept.append(2 * loaded[-1].rate / (before.rate + after.rate))
+                    stolen.append(max(each.stolen for each in (before, loaded[-1], after)))
                     quiet.append(after)
                     before = after
     parameters = {
         "flush": options.flush,
         "connections": options.connections,
-        "held_pulls": options.connections * PULLS_A_CONNECTION,
-        "bytes_a_held_pull": round(max(held_bytes)),
+        "held_pulls": options.connections * PULLS_PER_CONNECTION,
+        "bytes_per_held_pull": round(max(held_bytes)),
         **compared("rate_kept", kept, stolen),
     }
     return [
-        BenchResult("connections", [each.run for each in beside], parameters),
+        BenchResult("connections", [each.run for each in loaded], parameters),
         BenchResult("connections-quiet", [each.run for each in quiet]),
     ]
 
@@ -85,12 +89,12 @@ def _send(producer: Producer, options: BenchOptions, seconds: float) -> Slice:
 
 @contextmanager
 def _holding(cluster: BenchCluster, admin: Admin, address: str, options: BenchOptions) -> Iterator[float]:
-    """Open connections and hold pulls over them; gives the anonymous memory that each pull has taken."""
+    """Hold pulls over many connections, and yield the broker's anonymous memory per held pull in bytes."""
     connections = options.connections
-    pulls = connections * PULLS_A_CONNECTION
-    # Over the time that a pull is held, so that from then on as many end at any moment.
+    pulls = connections * PULLS_PER_CONNECTION
+    # Spread over the time that a pull is held: expired pulls then arrive at a constant rate.
     spread_s = min(HELD_S, options.seconds)
-    arguments = (address, "held", connections, PULLS_A_CONNECTION, spread_s)
+    arguments = (address, "held", connections, PULLS_PER_CONNECTION, spread_s)
     process = bench_process("cluster.bench.held_pulls", *arguments)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -111,10 +115,10 @@ def _await_held(admin: Admin, is_reached: Callable[[int], bool]) -> None:
     deadline_s = time.monotonic() + HOLD_TIMEOUT_S
     while not is_reached(held := int(admin.broker_runtime(BROKER)["heldPulls"])):
         if time.monotonic() > deadline_s:
-            raise BenchFailed(f"the broker holds {held:,} pulls after {HOLD_TIMEOUT_S:g} s of waiting")
+            raise BenchFailed(f"after {HOLD_TIMEOUT_S:g} s the broker holds an unexpected {held:,} pulls")
         time.sleep(0.05)
 
 
 def _expect(line: str, word: str) -> None:
     if line.strip() != word:
-        raise BenchFailed(f"the connections' process said {line!r} instead of {word}")
+        raise BenchFailed(f"the process with the connections printed {line!r} instead of {word}")

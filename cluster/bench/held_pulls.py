@@ -1,10 +1,10 @@
-"""Many connections that hold pulls, as consumers do whose queues are empty; in a process of its own.
+"""Client process of the connections benchmark: many connections, each with pulls held by the broker.
 
     python -m cluster.bench.held_pulls ADDRESS TOPIC CONNECTIONS PULLS SECONDS
 
-opens them all and says OPEN; at a line on its standard input it sends PULLS pulls over each, one connection
-after the other within SECONDS, and says HELD; a pull that is answered is sent again. It ends when its
-standard input does.
+Opens all connections and prints OPEN. After a line on standard input, sends PULLS long-polling pulls over
+each connection, spread over SECONDS, and prints HELD. Repeats each pull as soon as its response arrives, as
+a consumer of an empty queue does. Exits at the end of standard input.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ from actors.remoting.command import PREFIX, RemotingCommand, encode_command
 from actors.remoting.hot_headers import PullMessageHeader
 from cluster.bench.sending import QUEUES
 
-ASKED_MS = 15_000
-"""What RocketMQ's consumers ask for (brokerSuspendMaxTimeMillis)."""
-HELD_S = suspend_ms(ASKED_MS, BrokerSettings.model_fields["max_hold_ms"].default) / 1000
-"""What our broker makes of it."""
+REQUESTED_HOLD_MS = 15_000
+"""Hold time that RocketMQ's consumers request (brokerSuspendMaxTimeMillis)."""
+HELD_S = suspend_ms(REQUESTED_HOLD_MS, BrokerSettings.model_fields["max_hold_ms"].default) / 1000
+"""Time for which the broker holds such a pull."""
 SUSPEND_AND_SUBSCRIPTION = 0x2 | 0x4
-OPENED_AT_ONCE = 200
+CONCURRENT_CONNECTS = 200
 
 
 class Consumer(asyncio.Protocol):
-    """One connection."""
+    """Connection that repeats its pull for each response."""
 
-    def __init__(self, pull: bytes) -> None:
-        self._pull = pull
+    def __init__(self, request: bytes) -> None:
+        self._request = request
         self._data = b""
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open."""
+        """Keep the transport for `pull`."""
         self._transport = cast("asyncio.Transport", transport)
 
-    def ask(self, pulls: int) -> None:
-        """Send so many pulls."""
+    def pull(self, count: int) -> None:
+        """Send the pull request `count` times."""
         assert self._transport is not None
-        self._transport.write(self._pull * pulls)
+        self._transport.write(self._request * count)
 
     def data_received(self, data: bytes) -> None:
-        """Answers: as many pulls are sent again."""
+        """Count the complete responses in `data` and send as many new pulls."""
         data = self._data + data
-        answers = at = 0
+        responses = at = 0
         while len(data) - at >= PREFIX.size:
             end = at + 4 + PREFIX.unpack_from(data, at)[0]
             if end > len(data):
                 break
             at = end
-            answers += 1
+            responses += 1
         self._data = data[at:]
-        if answers:
-            self.ask(answers)
+        if responses:
+            self.pull(responses)
 
 
 def pull_at_the_end(topic: str, queue_id: int) -> bytes:
-    """The frame of a pull of an empty queue, as a Java consumer sends it."""
+    """Return the frame of a long-polling pull from offset 0 of a queue, as a Java consumer sends it."""
     header = PullMessageHeader(
         "held",
         topic,
         queue_id,
         0,
         sys_flag=SUSPEND_AND_SUBSCRIPTION,
-        suspend_timeout_millis=ASKED_MS,
+        suspend_timeout_millis=REQUESTED_HOLD_MS,
         subscription="*",
         sub_version=1,
     )
@@ -80,34 +80,34 @@ def pull_at_the_end(topic: str, queue_id: int) -> bytes:
     )
 
 
-def _maker(consumer: Consumer) -> Callable[[], Consumer]:
+def _factory(consumer: Consumer) -> Callable[[], Consumer]:
     return lambda: consumer
 
 
 async def hold(address: str, topic: str, connections: int, pulls: int, seconds: float) -> None:
-    """Open, wait for a line, hold until the input ends."""
+    """Run the process as the module describes; `address` is host:port."""
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
     requests = [pull_at_the_end(topic, queue_id) for queue_id in range(QUEUES)]
     consumers: list[Consumer] = []
-    for first in range(0, connections, OPENED_AT_ONCE):
-        numbers = range(first, min(first + OPENED_AT_ONCE, connections))
+    for first in range(0, connections, CONCURRENT_CONNECTS):
+        numbers = range(first, min(first + CONCURRENT_CONNECTS, connections))
         some = [Consumer(requests[number % QUEUES]) for number in numbers]
-        await asyncio.gather(*(loop.create_connection(_maker(each), host, int(port)) for each in some))
+        await asyncio.gather(*(loop.create_connection(_factory(each), host, int(port)) for each in some))
         consumers += some
     print("OPEN", flush=True)
     await loop.run_in_executor(None, sys.stdin.readline)
     began_s = loop.time()
     for number, each in enumerate(consumers):
-        each.ask(pulls)
-        # Consumers have come at different times; all at once would be another thing to measure.
+        each.pull(pulls)
+        # Real consumers start at different times: pulls that all expire together would be a different load.
         await asyncio.sleep(began_s + number / connections * seconds - loop.time())
     print("HELD", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 
 
 def main() -> None:
-    """Run what the command line says."""
+    """Run with the arguments of the command line."""
     address, topic, connections, pulls, seconds = sys.argv[1:]
     uvloop.run(hold(address, topic, int(connections), int(pulls), float(seconds)))
 

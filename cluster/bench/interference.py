@@ -1,9 +1,13 @@
-"""interference: one message after the other, while something else goes on that has made brokers stand still.
+"""interference: send latency while the broker does other work that could block its event loop.
 
-One after the other: a cold backlog is pulled; cold files are searched by key and time, both on a broker that
-has just been started, so that none of its files are mapped; the offsets of thousands of queues are saved; a
-thousand connections come and go; one peer never reads; a log file rolls and one is deleted. Each is compared
-with the same broker before it.
+The phases, each compared with a quiet time on the same broker just before it:
+
+    backlog       pull a backlog that is not in the page cache, on a broker that was just started
+    queries       search by key and time in files that are not in the page cache, likewise
+    offsets       commit and save the offsets of thousands of queues
+    connections   open and close a thousand connections repeatedly
+    unread        one peer sends pulls and never reads the responses
+    roll          the log rolls to a new file, and the oldest file is deleted
 """
 
 from __future__ import annotations
@@ -33,14 +37,14 @@ MIB = 1024 * 1024
 
 
 class Phase(NamedTuple):
-    """What goes on meanwhile, and the number that its disturbance wants."""
+    """Name and NUMBER argument of a disturbance (see `disturbances`)."""
 
     name: str
     number: int
 
 
 class Latencies(NamedTuple):
-    """What senders saw, and how late the loop was, in milliseconds."""
+    """Latencies of the sends, and lag of the broker's event loop, in milliseconds."""
 
     sent: Sent
     lag_p50_ms: float
@@ -132,14 +136,14 @@ def _parameters(quiet: Latencies, disturbed: Latencies, outcome: Mapping[str, fl
 
 
 def _approach_the_next_file(admin: Admin, producer: Producer, file_bytes: int) -> None:
-    """Fill the log's last file up, until a second of the disturbance makes it roll."""
+    """Fill the last log file until one more second of the roll disturbance makes it roll."""
     body = os.urandom(MIB)
     for _ in range((_to_the_next_file(admin, file_bytes) - ROLL_BYTES_PER_S) // MIB):
         producer.send("disturbance", body)
 
 
 def _to_the_next_file(admin: Admin, file_bytes: int) -> int:
-    """How much more makes the log roll, and half a mebibyte over that."""
+    """Return the bytes that are missing to the next roll of the log, plus half a MiB."""
     written = int(admin.broker_runtime(BROKER)["commitLogMaxOffset"])
     return file_bytes - written % file_bytes + MIB // 2
 
@@ -149,25 +153,25 @@ def _disturbance(phase: Phase, address: str, topic: str) -> subprocess.Popen[str
     assert process.stdout is not None
     if process.stdout.readline() != "GO\n":
         process.kill()
-        raise BenchFailed(f"the disturbance {phase.name} did not begin")
+        raise BenchFailed(f"disturbance {phase.name} did not start: see its output above")
     return process
 
 
 def _end(phase: Phase, process: subprocess.Popen[str]) -> Mapping[str, float]:
-    """Tell a disturbance to end; gives what it did. Raises `BenchFailed` when it has failed."""
+    """Stop a disturbance and return its counts. Raises BenchFailed if it failed or does not stop."""
     try:
         out, _ = process.communicate(timeout=END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        raise BenchFailed(f"the disturbance {phase.name} did not end within {END_TIMEOUT_S:g} s") from None
+        raise BenchFailed(f"disturbance {phase.name} did not stop within {END_TIMEOUT_S:g} s") from None
     if process.returncode:
-        raise BenchFailed(f"the disturbance {phase.name} failed: see above")
+        raise BenchFailed(f"disturbance {phase.name} failed: see its output above")
     found: Mapping[str, float] = json.loads(out)
     return found
 
 
 def drop_cached(store: Path) -> None:
-    """Have the page cache forget the store's files, as far as no process has them mapped."""
+    """Evict the files of the store from the page cache; pages that a process maps stay resident."""
     for folder in ("commitlog", "consumequeue", "index"):
         for path in (store / folder).rglob("*"):
             if path.is_file():

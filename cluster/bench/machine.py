@@ -1,5 +1,7 @@
-"""The machine's own limits, which the other figures are to be read beside: memory, disk, sockets, and how
-fast the interpreter runs (its `messages` are the turns of a plain loop).
+"""machine: the limits of the machine, as a reference for the other benchmarks.
+
+Measures memory copies, first writes to fresh pages, small appends with fdatasync, loopback TCP, and the
+speed of the Python interpreter (its `messages` are iterations of a plain loop).
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from cluster.bench.result import BenchResult, Run, percentile
 
 MIB = 1024 * 1024
 SMALL_APPEND_BYTES = 4096
-LOOP_TURNS = 100_000
+LOOP_ITERATIONS = 100_000
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure each limit for about a twentieth of a bench's time."""
+    """Measure each limit for a twentieth of `options.seconds` per run."""
     each_s = max(options.seconds / 20, 0.05)
     limits: list[tuple[str, Callable[[float, BenchOptions], Run]]] = [
         ("memory-copy", _memory_copy),
@@ -36,14 +38,14 @@ def run(options: BenchOptions) -> list[BenchResult]:
     ]
     results = []
     for name, measure in limits:
-        options.progress(f"the machine: {name}")
+        options.progress(f"machine: {name}")
         runs = [measure(each_s, options) for _ in range(options.runs)]
         results.append(BenchResult(name, runs, {"cpus": os.cpu_count()}))
     return results
 
 
 def _repeat(seconds: float, step: Callable[[], int]) -> Run:
-    """Call `step`, which gives the bytes that it moved, until the time is over; at least once."""
+    """Call `step`, which returns the bytes that it moved, for `seconds`, at least once."""
     moved = 0
     started = time.perf_counter()
     while (elapsed_s := time.perf_counter() - started) < seconds or not moved:
@@ -100,14 +102,14 @@ def _append_fdatasync(seconds: float, options: BenchOptions) -> Run:
 def _loopback_tcp(seconds: float, _: BenchOptions) -> Run:
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def swallow() -> None:
+    def discard_input() -> None:
         peer, _address = listener.accept()
         into = bytearray(MIB)
         while peer.recv_into(into):
             pass
         peer.close()
 
-    reader = threading.Thread(target=swallow, name="loopback-reader")
+    reader = threading.Thread(target=discard_input, name="loopback-reader")
     reader.start()
     block = bytes(64 * 1024)
     with listener, socket.create_connection(listener.getsockname()) as sender:
@@ -126,29 +128,29 @@ def _interpreter(seconds: float, _: BenchOptions) -> Run:
     started = time.perf_counter()
     while (elapsed_s := time.perf_counter() - started) < seconds or not rounds:
         total = 0
-        for number in range(LOOP_TURNS):
+        for number in range(LOOP_ITERATIONS):
             total += number
         rounds += 1
-    return Run(elapsed_s, messages=rounds * LOOP_TURNS)
+    return Run(elapsed_s, messages=rounds * LOOP_ITERATIONS)
 
 
 def stolen_s() -> float:
-    """Seconds for which the host has run others on our processors since its start, all of them together."""
+    """Return the stolen CPU time since boot in seconds, summed over all CPUs (`steal` in /proc/stat)."""
     return float(psutil.cpu_times().steal)
 
 
 class StolenShare:
-    """Which share of all processors' time the host takes for others from now on."""
+    """Share of CPU time that the hypervisor takes from this machine after the construction of this object."""
 
     def __init__(self) -> None:
         self._began_s, self._stolen_s = time.monotonic(), stolen_s()
 
     def so_far(self) -> float:
-        """0 to 1; as the kernel counts: in hundredths of a second."""
+        """Return the stolen share, 0 to 1. The kernel counts stolen time in steps of 10 ms."""
         all_s = (time.monotonic() - self._began_s) * (os.cpu_count() or 1)
         return (stolen_s() - self._stolen_s) / all_s
 
 
 def free_bytes(directory: Path) -> int:
-    """How many bytes the disk under `directory` has left."""
+    """Return the free bytes of the file system of `directory`."""
     return shutil.disk_usage(directory).free

@@ -1,9 +1,12 @@
-"""many-queues: the same calls to a topic of 20,000 queues as to one of 8, on one broker, all queues holding
-messages; the start of that broker, its memory, and what it takes on the disk.
+"""many-queues: send rates to a topic of 20,000 queues, compared with a topic of 8 queues on the same broker.
 
-    many-queues         columns by send_table, which go to the queues in turn, a MiB each
-    many-queues-send    64 concurrent sends of one message, each to the next queue
-    many-queues-keyed   columns by send_table with a sharding key: each table leaves rows in every queue
+All queues hold messages. Each part sends to both topics in turn:
+
+    many-queues         send_table without a sharding key: about 1 MiB per queue, round robin
+    many-queues-send    64 concurrent sends of single messages, round robin
+    many-queues-keyed   send_table with a sharding key: each table adds rows to every queue
+
+The part many-queues-start restarts that broker. The parameters have its memory and disk use.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ ROWS_A_QUEUE = 50
 MANY, FEW = "many", "few"
 CALLS = ("many-queues", "many-queues-send", "many-queues-keyed")
 TABLE_RUNS = 4
-"""Two calls send tables, each to two topics."""
+"""Timed sends of tables in one run: two parts, each to two topics."""
 FASTER_AFTER_WARM_UP = 2
 SHORTEST_S = 1.0
 
 
 class _Pair(NamedTuple):
-    """The same call to few queues and to many, and the share of the processors that the host took."""
+    """Runs of one part with few and with many queues, and the share of stolen CPU time."""
 
     few: Run
     many: Run
@@ -51,7 +54,7 @@ class _Pair(NamedTuple):
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure each call to both topics in turn, then the starts."""
+    """Measure each part on both topics in turn, then the restarts."""
     calls = _Calls(options)
     pairs: dict[str, list[_Pair]] = {call: [] for call in CALLS}
     with bench_root(options) as root:
@@ -75,18 +78,21 @@ def run(options: BenchOptions) -> list[BenchResult]:
         "body_bytes": options.body_bytes,
         "queues": options.queues,
     }
-    results = [_beside(call, pairs[call], parameters) for call in CALLS]
+    results = [_compared_result(call, pairs[call], parameters) for call in CALLS]
     results[0] = BenchResult(CALLS[0], results[0].runs, {**results[0].parameters, **sizes})
     return [*results, BenchResult("many-queues-start", starts, {**parameters, "end": "orderly"})]
 
 
 def seconds_that_fit(free: int, runs: int, bytes_a_second: float) -> float:
-    """How long each run of tables may take, so that `free` bytes hold all of them and what is made ahead."""
+    """Return the longest duration of a run of tables in seconds for which `runs` runs fit into `free` bytes.
+
+    `AHEAD_BYTES` are kept free for files that the broker allocates ahead of use.
+    """
     return max(free - AHEAD_BYTES, 0) / (TABLE_RUNS * runs * bytes_a_second)
 
 
-def _beside(call: str, pairs: list[_Pair], parameters: dict[str, object]) -> BenchResult:
-    """The runs with many queues, and in the parameters how the same call to few did just before."""
+def _compared_result(call: str, pairs: list[_Pair], parameters: dict[str, object]) -> BenchResult:
+    """Return the runs with many queues; the parameters compare them with the runs with few queues."""
     alone = BenchResult(call, [pair.few for pair in pairs]).median("messages_per_s") or 0
     shown = {
         f"messages_per_s_of_{QUEUES}": round(alone),
@@ -96,7 +102,7 @@ def _beside(call: str, pairs: list[_Pair], parameters: dict[str, object]) -> Ben
 
 
 class _Calls:
-    """The calls, and how many messages each topic must hold by then."""
+    """Timed sends of each part; counts the messages that each topic must hold."""
 
     def __init__(self, options: BenchOptions) -> None:
         self._options = options
@@ -108,48 +114,53 @@ class _Calls:
         self.sent: Counter[str] = Counter()
 
     def fill(self, cluster: BenchCluster) -> None:
-        """Leave messages in every queue, and warm up."""
+        """Store messages in every queue of both topics; this is also the warm-up."""
         for topic, queues in ((FEW, QUEUES), (MANY, self._options.queues)):
             make_topic(cluster.nameservers, topic, queues)
             filled = self._tables(cluster, topic, self._options.warm_up_s, is_keyed=True)
             self._rate = max(self._rate, filled.messages_per_s or 0)
 
     def shorten(self, free: int) -> None:
-        """Take runs that fit into `free` bytes of the disk together; raises `BenchFailed` where none does."""
+        """Shorten the runs until all fit into `free` bytes.
+
+        Raises BenchFailed if a run would take less than `SHORTEST_S`.
+        """
         options = self._options
         record_bytes = options.body_bytes + RECORD_OVERHEAD_BYTES
         fitting = seconds_that_fit(free, options.runs, FASTER_AFTER_WARM_UP * self._rate * record_bytes)
         if fitting < min(options.seconds, SHORTEST_S):
             raise BenchFailed(
-                f"the disk has {free:,} bytes left: give fewer --runs, or a --directory with more"
+                f"the disk has only {free:,} free bytes: use fewer --runs, or a --directory with more space"
             )
         if fitting < options.seconds:
             options.progress(
-                f"many-queues: the disk has room for {fitting:.1f} s a run, not for {options.seconds}"
+                f"many-queues: the disk has room for runs of {fitting:.1f} s, not {options.seconds} s"
             )
             self._seconds = fitting
 
     def measure(self, cluster: BenchCluster, call: str) -> _Pair:
-        """One run with few queues, and one with many."""
+        """Run the part `call` once with few queues and once with many."""
         share = StolenShare()
         return _Pair(self._run(cluster, call, FEW), self._run(cluster, call, MANY), share.so_far())
 
     def _run(self, cluster: BenchCluster, call: str, topic: str) -> Run:
-        """Pays for none of the writes of the one before."""
-        os.sync()
+        os.sync()  # this run must not pay for the write-back of the previous one
         if call == "many-queues-send":
             return self._singles(cluster, topic, self._seconds)
         return self._tables(cluster, topic, self._seconds, is_keyed=call == "many-queues-keyed")
 
     def start(self, root: Path) -> Run:
-        """Start the broker on what is there; raises `BenchFailed` when a queue or a message is missing."""
+        """Restart the broker on its store and measure the time to READY.
+
+        Raises BenchFailed if a message is missing or a queue is empty.
+        """
         with running(root, self._options.flush) as cluster:
             with Admin(cluster.nameservers) as admin:
                 for topic, messages in self.sent.items():
                     counts = readable(admin, topic)
                     if sum(counts) != messages or 0 in counts:
                         raise BenchFailed(
-                            f"after a start {topic} holds {sum(counts):,} of {messages:,} messages, "
+                            f"after the restart {topic} holds {sum(counts):,} of {messages:,} messages, "
                             f"and {counts.count(0):,} of its {len(counts):,} queues are empty"
                         )
             cluster.stop()
@@ -157,10 +168,10 @@ class _Calls:
             return Run(cluster.start_s, total, total * self._options.body_bytes)
 
     def _tables(self, cluster: BenchCluster, topic: str, seconds: float, *, is_keyed: bool) -> Run:
-        """Send for `seconds`, at least one table, until all is acknowledged; then see that all is there."""
+        """Send tables for `seconds`, at least one, then wait until all messages are readable."""
         pool = self._pool
         with Producer(cluster.nameservers) as producer:
-            producer.send(topic, self._bodies[0])  # so that it has the route
+            producer.send(topic, self._bodies[0])  # fetches the route
             started = time.perf_counter()
             rounds = send_rounds(producer, topic, pool, self._rounds, seconds, is_keyed=is_keyed)
             seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""What a process holds of memory that is its own, not the page cache's."""
+"""Anonymous memory of a process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ _FIELD = "RssAnon:"
 
 
 def anonymous_bytes(pid: int) -> int:
-    """RssAnon of a process. Raises OSError when it is gone."""
+    """Return the resident anonymous memory (RssAnon) of `pid`, which excludes mapped files.
+
+    Raises OSError if the process no longer exists.
+    """
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_FIELD))

@@ -1,4 +1,4 @@
-"""The messages that the benches send: as many as wanted, each with a key of its own, at next to no cost."""
+"""Messages of the benchmarks: a reusable table whose keys are replaced in place before each send."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ TAGS = ("red", "green", "blue", "black")
 
 
 class MessagePool:
-    """A table of `rows` messages that is sent again and again; `stamp` gives all of them new keys in place.
+    """Table of `rows` messages with random bodies of `body_bytes` bytes, sent once per round.
 
-    Bodies are random bytes. A key is the number of the round and that of the row: `r00002-00012345`, say.
+    `stamp` writes new keys in place: the number of the round and of the row, for example `r0002-00012345`.
+    Raises ValueError if `body_bytes` is not a multiple of 8.
     """
 
     def __init__(self, rows: int, body_bytes: int) -> None:
         if body_bytes % 8:
-            raise ValueError(f"body_bytes={body_bytes}: give a multiple of 8, or the checksum does not fit")
+            raise ValueError(f"body_bytes={body_bytes} is not a multiple of 8, as the checksum requires")
         self.rows = rows
         self.body_bytes = body_bytes
         random = np.random.default_rng(SEED)
@@ -42,36 +43,39 @@ class MessagePool:
         self.stamp(0)
 
     def stamp(self, number: int) -> pa.Table:
-        """Give the table with the keys of round `number`. Nothing may be using the table meanwhile."""
+        """Write the keys of round `number` into the table and return it.
+
+        The table of an earlier round shares the memory and must no longer be in use.
+        """
         prefix = f"r{number:0{KEY_PREFIX_BYTES - 2}d}-".encode()
         self._keys[:, :KEY_PREFIX_BYTES] = np.frombuffer(prefix, np.uint8)
         return self.table
 
     def last_key(self) -> str:
-        """The key of the last row."""
+        """Return the current key of the last row."""
         return bytes(self._keys[-1]).decode()
 
     def body(self, row: int) -> bytes:
-        """The body of a row."""
+        """Return the body of row `row`."""
         return self._bodies[row * self.body_bytes : (row + 1) * self.body_bytes].tobytes()
 
     def checksum(self) -> int:
-        """The sum of all bodies, taken as 64-bit numbers, modulo 2**64."""
+        """Return the sum of all bodies, read as 64-bit integers, modulo 2**64."""
         return checksum(self._bodies)
 
     def crc_sum(self) -> int:
-        """The sum of the CRC-32s of all bodies: what Spark's `sum(crc32(body))` gives."""
+        """Return the sum of the CRC-32s of all bodies, as Spark's `sum(crc32(body))` computes it."""
         return sum(zlib.crc32(self.body(row)) for row in range(self.rows))
 
 
 def checksum(data: NDArray[np.uint8]) -> int:
-    """The sum of bytes taken as 64-bit numbers, modulo 2**64; their count is a multiple of 8."""
-    # Unaligned data is viewed as it is: numpy reads it all the same.
+    """Return the sum of `data`, read as 64-bit integers, modulo 2**64; its size is a multiple of 8."""
+    # A view is enough: numpy also reads unaligned data.
     return int(data.view(np.uint64).sum(dtype=np.uint64))
 
 
 def bodies_of(column: pa.Array) -> NDArray[np.uint8]:
-    """The bytes of a column of bodies, back to back."""
+    """Return the concatenated bytes of a binary column, without a copy."""
     _, offsets, data = column.buffers()
     borders = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     return np.frombuffer(data, np.uint8)[borders[0] : borders[-1]]

@@ -1,4 +1,4 @@
-"""What the benches have in common: how long, how often, where, and how a bench is written."""
+"""Options of a benchmark, its error, and the type of its `run` function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How a bench is run; the defaults are the rules under which figures may be compared."""
+    """Options of a benchmark run. Compare results only if they were measured with the same options."""
 
     seconds: float = 20.0
     warm_up_s: float = 3.0
@@ -21,31 +21,31 @@ class BenchOptions:
     flush: str = "async"
     body_bytes: int = 128
     messages: int = 4_000_000
-    """How large a backlog is where a bench reads one."""
+    """Size of the backlog that a reading benchmark reads."""
     log_bytes: int = 2 * 1024**3
-    """How long a log is where a bench recovers one."""
+    """Size of the log that the recovery and verify benchmarks read."""
     queues: int = 20_000
-    """How many queues a broker has where a bench gives it many."""
+    """Number of queues in the many-queues and interference benchmarks."""
     backlog: int = 50_000_000
-    """How many messages lie in a log where a bench works on top of them."""
+    """Number of messages stored before the backlog benchmark measures."""
     cold_bytes: int = 4 * 1024**3
-    """How much lies in files that the page cache does not hold, where a bench reads such."""
+    """Size of the files that are evicted from the page cache before the interference benchmark reads them."""
     connections: int = 5_000
-    """How many connections are open where a bench opens many, each with ten pulls held."""
+    """Number of connections in the connections benchmark; each holds ten pulls."""
     directory: Path | None = None
-    """Where stores are laid; None: the system's place for temporary files."""
+    """Parent directory of the stores; None is the system's directory for temporary files."""
     progress: Progress = lambda _: None
-    """Told what is going on, in words."""
+    """Called with a line of text whenever the benchmark starts a new step."""
 
-    def numbered_runs(self, what: str) -> Iterator[int]:
-        """Yield the number of each run, from 0 on, and report its start."""
+    def numbered_runs(self, name: str) -> Iterator[int]:
+        """Yield 0, 1, … for each run, and report its start as progress of `name`."""
         for number in range(self.runs):
-            self.progress(f"{what}: run {number + 1} of {self.runs}")
+            self.progress(f"{name}: run {number + 1} of {self.runs}")
             yield number
 
 
 class BenchFailed(Exception):
-    """A bench whose figures would be worth nothing: something was lost, or did not start."""
+    """The benchmark has no valid result: messages were lost, or a process did not start."""
 
 
 Bench = Callable[[BenchOptions], list[BenchResult]]

@@ -1,4 +1,7 @@
-"""pull-arrow: a backlog over the socket as Arrow, all columns; each pass verified by count and checksum."""
+"""pull-arrow: read a backlog over the socket as Arrow batches, all columns.
+
+Each pass is verified by message count and checksum.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 
 def _measure(consumer: PullConsumer, messages: int, expected: int, seconds: float) -> Run:
-    """Pull the backlog again and again until the time is over; at least once."""
+    """Pull the backlog repeatedly for `seconds`, at least once."""
     passes = total_bytes = 0
     started = time.perf_counter()
     while not passes or time.perf_counter() - started < seconds:
@@ -50,18 +53,23 @@ def _measure(consumer: PullConsumer, messages: int, expected: int, seconds: floa
 
 
 def pull_once(consumer: PullConsumer, messages: int, expected: int) -> int:
-    """Pull the whole backlog; gives the bytes of the bodies. Raises `BenchFailed` when they are not right."""
+    """Pull the whole backlog and return the size of its bodies.
+
+    Raises BenchFailed if the count `messages` or the checksum `expected` does not match, or if no message
+    arrives for 10 s.
+    """
     count = total = body_bytes = 0
     while count < messages:
         batch = consumer.poll_arrow(max_rows=POLL_ROWS, timeout_ms=10_000)
         if not batch.num_rows:
-            raise BenchFailed(f"{count:,} of {messages:,} messages came, then none for 10 s")
+            raise BenchFailed(f"received {count:,} of {messages:,} messages, then no message for 10 s")
         bodies = bodies_of(batch.column("body"))
         total = (total + checksum(np.ascontiguousarray(bodies))) % WORD
         body_bytes += len(bodies)
         count += batch.num_rows
     if (count, total) != (messages, expected):
         raise BenchFailed(
-            f"{count:,} messages came, checksum {total:x}; {messages:,} were sent, {expected:x}"
+            f"received {count:,} messages with checksum {total:x}, "
+            f"sent {messages:,} with checksum {expected:x}"
         )
     return body_bytes

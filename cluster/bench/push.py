@@ -1,4 +1,4 @@
-"""push: a listener with up to 32 messages a call that reads every field; offsets are committed."""
+"""push: consume a backlog with a push consumer whose listener reads every field of up to 32 messages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ STALL_TIMEOUT_S = 30.0
 
 
 class Reader:
-    """Reads every field of every message, and knows when enough have come."""
+    """Listener that reads every field of every message and counts the messages."""
 
     def __init__(self) -> None:
         self.count = 0
         self.characters = 0
         self.first = 0
-        """How many messages the first call had; it ended at `began_s`."""
+        """Number of messages in the first call, which returned at `began_s`."""
         self.began_s = 0.0
         self._lock = threading.Lock()
 
     def __call__(self, messages: list[MessageExt]) -> None:
-        """Listen."""
+        """Consume `messages`."""
         characters = 0
         for message in messages:
             characters += len(message.body) + len(message.tags or "") + len(message.keys or "")
@@ -41,7 +41,7 @@ class Reader:
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure over one backlog of about `options.messages`; each run is a group of its own."""
+    """Measure over one backlog of about `options.messages`; each run uses a new consumer group."""
     pool, rounds = backlog_pool(options)
     with filled_cluster(options, "push: sending", pool, rounds) as (cluster, messages):
         _drain(cluster.nameservers, "warm", messages, options.warm_up_s)
@@ -60,9 +60,9 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 
 def _drain(nameservers: str, group: str, messages: int, seconds: float) -> tuple[int, float]:
-    """Consume the backlog to its end or for `seconds`; gives how many messages, and how long it took.
+    """Consume the backlog to its end or for `seconds`, and return the number of messages and the duration.
 
-    Both count from the end of the listener's first call; at least one call follows it.
+    Both exclude the first call of the listener, and thus the start of the consumer.
     """
     reader = Reader()
     config = PushConfig(consume_batch=BATCH, consume_threads=LISTENERS)
@@ -78,5 +78,7 @@ def _wait_for(reader: Reader, count: int) -> None:
     deadline_s = time.monotonic() + STALL_TIMEOUT_S
     while reader.count < count:
         if time.monotonic() > deadline_s:
-            raise BenchFailed(f"{reader.count:,} messages were consumed, then none for {STALL_TIMEOUT_S:g} s")
+            raise BenchFailed(
+                f"consumed {reader.count:,} messages, then no message for {STALL_TIMEOUT_S:g} s"
+            )
         time.sleep(0.005)

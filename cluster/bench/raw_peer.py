@@ -1,4 +1,4 @@
-"""A plain blocking connection to a broker: it costs little, so that what is measured is the broker."""
+"""Blocking connection to a broker with little overhead, so that the broker dominates the measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT_S = 30.0
 
 
 class RawPeer:
-    """Sends requests and reads their answers, one after the other. A context manager."""
+    """Connection to `address` (host:port) that sends a request and reads its response. A context manager."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -32,24 +32,27 @@ class RawPeer:
         self.socket.close()
 
     def request(self, code: int, ext: dict[str, str], body: bytes = b"") -> bytes:
-        """The frame of a request."""
+        """Return the frame of a request, without sending it."""
         self._opaque += 1
         return encode_command(RemotingCommand(code, ext, body, opaque=self._opaque))
 
-    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
-        """The answer, whatever its code; its body is overwritten by the next one."""
+    def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        """Send a request and return its response, which may be an error.
+
+        The next response overwrites the body of this one.
+        """
         self.socket.sendall(self.request(code, ext, body))
         return self.read()
 
-    def succeed(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
-        """As `ask`; raises `BenchFailed` when the answer is a refusal."""
-        answer = self.ask(code, ext, body)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BenchFailed(f"request {code} was refused: {answer.remark} (response code {answer.code})")
-        return answer
+    def call_checked(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        """Send a request and return its response. Raises BenchFailed if the response is an error."""
+        response = self.call(code, ext, body)
+        if response.code != ResponseCode.SUCCESS:
+            raise BenchFailed(f"request {code} failed: {response.remark} (response code {response.code})")
+        return response
 
     def read(self) -> RemotingCommand:
-        """The next answer."""
+        """Read the next response. Raises BenchFailed if the broker closes the connection."""
         self._receive(memoryview(self._prefix))
         total, mark = PREFIX.unpack(self._prefix)
         rest = total - 4
@@ -64,5 +67,5 @@ class RawPeer:
         while into:
             count = self.socket.recv_into(into)
             if not count:
-                raise BenchFailed("the broker has closed the connection")
+                raise BenchFailed("the broker closed the connection")
             into = into[count:]

@@ -1,4 +1,7 @@
-"""recovery: a log by send-table, no checkpoint, warm cache: the scan alone, and queues and index rebuilt."""
+"""recovery: recover a log without a checkpoint, with a warm page cache.
+
+One part only scans the log, the other also rebuilds the consume queues and the index.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 
 def scan(store: Path, settings: StoreSettings, messages: int) -> Run:
-    """Find the log's end from its beginning, every record checked; nothing is changed."""
+    """Scan the whole log with CRC checks to find its end, without changing the store.
+
+    Raises BenchFailed if records are damaged or missing.
+    """
     parts = open_parts(store, settings)
     try:
         started = time.perf_counter()
@@ -48,12 +54,18 @@ def scan(store: Path, settings: StoreSettings, messages: int) -> Run:
     finally:
         parts.close()
     if tail.records < messages or tail.damaged_bytes:
-        raise BenchFailed(f"the scan found {tail.records:,} records, at least {messages:,} were stored")
+        raise BenchFailed(
+            f"the scan found {tail.records:,} of at least {messages:,} records "
+            f"and {tail.damaged_bytes:,} damaged bytes"
+        )
     return Run(seconds, tail.records, tail.position)
 
 
 def rebuild(store: Path, settings: StoreSettings, messages: int, last_key: str) -> Run:
-    """Open the store as after a crash that left nothing but the log."""
+    """Open the store as after a crash that left only the log.
+
+    Raises BenchFailed if a message is not in its queue or `last_key` is not in the index afterwards.
+    """
     for directory in (CONSUME_QUEUE, INDEX):
         shutil.rmtree(store / directory)
     for note in (store / CHECKPOINT, summary_path(store)):
@@ -68,7 +80,10 @@ def rebuild(store: Path, settings: StoreSettings, messages: int, last_key: str) 
         log_bytes = opened.positions.written
         there = sum(opened.max_offset(topic, queue) for topic, queue in opened.queues() if topic == TOPIC)
         if there != messages or not opened.query_by_key(TOPIC, last_key):
-            raise BenchFailed(f"{there:,} of {messages:,} messages were found again, or {last_key} was not")
+            raise BenchFailed(
+                f"the rebuilt queues have {there:,} of {messages:,} messages, "
+                f"or the index has no key {last_key}"
+            )
     finally:
         opened.close()
     return Run(seconds, messages, log_bytes)

@@ -1,4 +1,4 @@
-"""All benches by name, and the running of them."""
+"""Table of all benchmarks, and the functions that run them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from cluster.bench.options import Bench, BenchOptions
 from cluster.bench.result import BenchResult
 
 BENCHES = {
-    "send-table": "Columns by send_table: 8 queues split by key hash, index on; `all` runs both flush modes.",
-    "send-one": "One message after the other, blocking face.",
-    "send-async": "64 concurrent async sends.",
-    "send-batch": "Message objects in batches of 256, and send_many over plain sequences.",
-    "pull-arrow": "A backlog as Arrow over the socket, all columns.",
-    "push": "A listener with up to 32 messages a call, every field read.",
-    "spark-read": "Spark local[2] over mapped files: bodies summed, and all columns to noop.",
-    "recovery": "A 2 GiB log: the scan alone, and with queues and index rebuilt.",
-    "many-queues": "Columns by send_table to 20,000 queues, and to 8; the start with them, memory, disk.",
-    "backlog": "Sends, pulls and starts of a broker with 50 M messages beside those of an empty one.",
-    "verify": "A 2 GiB log with its queues and index: all of it compared, with CRC.",
-    "interference": "One message after the other, while cold files are read, files roll, peers come and go.",
-    "connections": "Sends beside 5,000 open connections with 50,000 held pulls; memory a held pull.",
-    "machine": "The machine's own limits: memory, disk, sockets.",
+    "send-table": "send_table to 8 queues by key hash, with the index; `all` runs both flush modes.",
+    "send-one": "Messages sent one at a time with the blocking producer.",
+    "send-async": "64 concurrent sends with the asyncio producer.",
+    "send-batch": "send_batch with 256 messages per call, and send_many with 50,000 bodies per call.",
+    "pull-arrow": "Read a backlog over the socket as Arrow batches, all columns.",
+    "push": "A push consumer whose listener reads every field, up to 32 messages per call.",
+    "spark-read": "Spark local[2] over mapped files: sum of the bodies, and all columns to the noop sink.",
+    "recovery": "Recover a 2 GiB log: scan only, and scan with rebuild of queues and index.",
+    "many-queues": "Send to 20,000 queues and to 8; restart time, memory and disk use.",
+    "backlog": "Send, pull and restart with 50 M stored messages, compared with an empty broker.",
+    "verify": "Verify a 2 GiB log with its queues and index, including CRCs.",
+    "interference": "Send latency during cold reads, file rolls, connection churn and other load.",
+    "connections": "Send rate with 5,000 connections and 50,000 held pulls; memory per held pull.",
+    "machine": "Limits of the machine: memory, disk, sockets, interpreter.",
 }
-"""Name of a bench → what it measures; its module has the same name."""
+"""Description of each benchmark by name; the module has the same name, with underscores."""
 
 ALL = "all"
 UNDER_BOTH_FLUSH_MODES = ("send-table",)
 
 
 def run_bench(name: str, options: BenchOptions) -> list[BenchResult]:
-    """Import a bench, with all that it needs, and run it; the share of the processors that the host took
-    meanwhile is told beside the figures, which are too low by as much at least. Raises `BenchFailed`.
+    """Import the benchmark `name`, run it and return its results.
+
+    The parameter `stolen` of each result is the share of CPU time (0 to 1) that the hypervisor gave to other
+    virtual machines; the measured rates are too low by at least that share. Raises `BenchFailed`.
     """
     bench = cast("Bench", import_module(f"cluster.bench.{name.replace('-', '_')}").run)
     share = StolenShare()
@@ -45,7 +47,7 @@ def run_bench(name: str, options: BenchOptions) -> list[BenchResult]:
 
 
 def run_named(name: str, options: BenchOptions) -> Iterator[tuple[str, list[BenchResult]]]:
-    """Run one bench, or all of them with the machine's limits first; gives each name with its results."""
+    """Run one benchmark, or all if `name` is `all` (`machine` first); yield each name with its results."""
     if name != ALL:
         yield name, run_bench(name, options)
         return

@@ -1,4 +1,4 @@
-"""What a bench measured: runs, their median and spread, as a table row and as a line of JSON."""
+"""Results of a benchmark: its runs, their medians and spread, and their JSON line."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 CALM_SHARE = 0.03
-"""So little is lost in what runs differ by of themselves."""
+"""A measurement with at most this share of stolen CPU time counts as undisturbed: runs vary more."""
 CALM_AT_LEAST = 3
 FIGURES = ("messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "seconds")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One measured run; what does not apply is None."""
+    """One measured run; a figure that does not apply is None."""
 
     seconds: float
     messages: int | None = None
@@ -26,18 +26,20 @@ class Run:
 
     @property
     def messages_per_s(self) -> float | None:
-        """Messages a second over the whole run."""
+        """Messages per second over the whole run, or None."""
         return None if self.messages is None else self.messages / self.seconds
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes a second over the whole run."""
+        """Bytes per second over the whole run, or None."""
         return None if self.bytes is None else self.bytes / self.seconds
 
 
 def calm_median(values: Sequence[float], stolen: Sequence[float]) -> tuple[float, int]:
-    """The median of those values during which the host took at most `CALM_SHARE` of the processors, and how
-    many they are; of all values where they are less than `CALM_AT_LEAST`.
+    """Return the median of the undisturbed values and the number of values used.
+
+    `stolen` holds the share of stolen CPU time (0 to 1) during each measurement; a value is undisturbed if
+    the share is at most `CALM_SHARE`. All values are used if fewer than `CALM_AT_LEAST` are undisturbed.
     """
     calm = [value for value, share in zip(values, stolen, strict=True) if share <= CALM_SHARE]
     used = calm if len(calm) >= CALM_AT_LEAST else values
@@ -45,13 +47,15 @@ def calm_median(values: Sequence[float], stolen: Sequence[float]) -> tuple[float
 
 
 def compared(name: str, ratios: Sequence[float], stolen: Sequence[float]) -> dict[str, object]:
-    """A bench's parameters about two sides that were measured together, several times: the calm median of
-    their ratios, of how many that is, and each ratio with what was stolen during it.
+    """Return result parameters that compare two configurations measured in pairs.
+
+    `ratios` has one ratio per pair, `stolen` the share of stolen CPU time during that pair. The parameters
+    are the median of the undisturbed ratios under `name`, the number of ratios in it, and all ratios.
     """
     ratio, comparisons = calm_median(ratios, stolen)
     return {
         name: ratio,
-        "of_comparisons": comparisons,
+        "comparisons": comparisons,
         f"{name}_each": [round(each, 2) for each in ratios],
         "stolen_each": [round(each, 2) for each in stolen],
     }
@@ -59,20 +63,20 @@ def compared(name: str, ratios: Sequence[float], stolen: Sequence[float]) -> dic
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The runs of one bench under the same parameters."""
+    """Runs of one benchmark with the same parameters."""
 
     name: str
     runs: Sequence[Run]
     parameters: Mapping[str, object] = field(default_factory=dict)
 
     def median(self, figure: str) -> float | None:
-        """The median over the runs of one of Run's figures, or None where it does not apply."""
+        """Return the median of the attribute `figure` of `Run` over all runs, or None if no run has it."""
         values = [value for run in self.runs if (value := getattr(run, figure)) is not None]
         return statistics.median(values) if values else None
 
     @property
     def spread(self) -> float:
-        """How far the runs lie apart: (largest - smallest) / median of the bench's main figure."""
+        """Spread of the main figure over the runs: (largest - smallest) / median."""
         for figure in ("messages_per_s", "bytes_per_s", "seconds"):
             values = [value for run in self.runs if (value := getattr(run, figure)) is not None]
             if values:
@@ -80,19 +84,20 @@ class BenchResult:
         return 0.0
 
     def figures(self) -> dict[str, float]:
-        """The medians of those figures that apply."""
+        """Return the medians by figure name; figures that no run has are left out."""
         found = {name: self.median(name) for name in FIGURES}
         return {name: _rounded(value) for name, value in found.items() if value is not None}
 
     def all_parameters(self) -> dict[str, object]:
-        """The parameters, with the number of runs and their spread."""
+        """Return the parameters with the number of runs and their spread added."""
         return {**self.parameters, "runs": len(self.runs), "spread": round(self.spread, 3)}
 
 
 def as_json(name: str, results: Sequence[BenchResult]) -> str:
-    """One line for a bench: its name, the figures that apply, its parameters.
+    """Return the JSON line of a benchmark: its name, medians and parameters.
 
-    A bench that measures several things gives the figures of the first, and all under `parameters.parts`.
+    If the benchmark has several results, the top-level medians are those of the first result, and
+    `parameters.parts` has the medians and parameters of each result by name.
     """
     first = results[0]
     parameters = first.all_parameters()
@@ -102,7 +107,10 @@ def as_json(name: str, results: Sequence[BenchResult]) -> str:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie; `ordered` is sorted and not empty."""
+    """Return the smallest value that at least `share` (0 to 1) of the values do not exceed.
+
+    `ordered` is sorted and not empty.
+    """
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
 
 

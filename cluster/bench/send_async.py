@@ -1,4 +1,4 @@
-"""send-async: 64 sends under way at any time, by the async face."""
+"""send-async: 64 concurrent sends with the asyncio producer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _measure(nameservers: str, bodies: list[bytes], options: BenchOptions)
 
 
 async def send_for(producer: Producer, topic: str, bodies: list[bytes], seconds: float) -> Run:
-    """Send single messages for `seconds`, at least CONCURRENT, with as many under way at any time."""
+    """Send single messages for `seconds` with `CONCURRENT` sends in flight, at least one message each."""
     taken_ms: list[float] = []
     started = time.perf_counter()
     deadline_s = started + seconds

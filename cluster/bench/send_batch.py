@@ -1,4 +1,4 @@
-"""send-batch: Message objects in batches of 256 to one queue in turn; and send_many over plain sequences."""
+"""send-batch: send_batch with 256 Message objects per call, and send_many with 50,000 bodies per call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = 50_000
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure both with the flush mode of the options."""
+    """Measure both calls with the flush mode of the options."""
     pool = MessagePool(MANY, options.body_bytes)
     bodies = [pool.body(row) for row in range(pool.rows)]
     results = []

@@ -1,4 +1,4 @@
-"""send-one: one message after the other, each acknowledged before the next, by the blocking face."""
+"""send-one: send messages one at a time with the blocking producer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 
 class Sent(NamedTuple):
-    """What was sent, and how long the longest took; `longest_own_ms` as in `Waits`."""
+    """A run, and its longest send: measured, and without stolen CPU time (`longest_own_ms`, see `Waits`)."""
 
     run: Run
     longest_ms: float
@@ -44,7 +44,7 @@ class Sent(NamedTuple):
 
 
 def send_for(producer: Producer, topic: str, bodies: Sequence[bytes], seconds: float) -> Sent:
-    """Send one after the other for `seconds`, at least one."""
+    """Send one message at a time for `seconds`, at least one."""
     started = before = time.perf_counter()
     waits = Waits(started)
     taken_ms = waits.taken_ms

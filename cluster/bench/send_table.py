@@ -1,4 +1,7 @@
-"""send-table: columns to eight queues by key hash, index on, until all is acknowledged and dispatched."""
+"""send-table: send_table to eight queues by key hash, with the index.
+
+The time includes the acknowledgement and the dispatch of all messages.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ TABLE_ROWS = 500_000
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure with the flush mode of the options; a fresh broker and store for each run."""
+    """Measure with the flush mode of the options, with a new broker and store for each run."""
     pool = MessagePool(min(TABLE_ROWS, options.messages), options.body_bytes)
     runs = [measure(options, pool) for _ in options.numbered_runs(f"send-table, {options.flush} flush")]
     parameters = {
@@ -29,7 +32,7 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 
 def measure(options: BenchOptions, pool: MessagePool) -> Run:
-    """One run."""
+    """Measure one run on a new broker."""
     with bench_cluster(options) as cluster, Producer(cluster.nameservers) as producer:
         make_topic(cluster.nameservers, "warm")
         make_topic(cluster.nameservers, "bench")

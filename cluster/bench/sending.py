@@ -1,4 +1,4 @@
-"""What the benches that send have in common: topics, a backlog, and the proof that all has arrived."""
+"""Shared functions of the benchmarks that send: create topics, send backlogs, verify the arrival."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ QUEUES = 8
 POOL_ROWS = 500_000
 LOG_POOL_ROWS = 250_000
 RECORD_OVERHEAD_BYTES = 165
-"""About what a record of the pool has besides its body."""
+"""Approximate size of a record of the pool without its body."""
 
 
 def make_topic(nameservers: str, topic: str, queues: int = QUEUES) -> None:
-    """Create a topic."""
+    """Create `topic` with `queues` queues."""
     with Admin(nameservers) as admin:
         admin.create_topic(topic, queues=queues)
 
@@ -35,9 +35,10 @@ def send_rounds(
     *,
     is_keyed: bool = True,
 ) -> int:
-    """Send the pool again and again, with new keys each time, for `seconds`; gives how many rounds it was.
+    """Send the pool repeatedly for `seconds` and return the number of rounds (at least 1).
 
-    Rows go to queues by their key, or else in runs.
+    Each round has new keys, numbered from `first_round`. With `is_keyed` the hash of the key selects the
+    queue of each row; otherwise consecutive rows go to the same queue.
     """
     sharding_key = "keys" if is_keyed else None
     rounds = 0
@@ -51,7 +52,7 @@ def send_rounds(
 
 
 def fill(nameservers: str, topic: str, pool: MessagePool, rounds: int) -> int:
-    """Make `topic` hold `rounds` times the pool, all of it dispatched; gives the number of messages."""
+    """Create `topic`, send the pool `rounds` times, await the dispatch; return the number of messages."""
     make_topic(nameservers, topic)
     with Producer(nameservers) as producer:
         for number in range(rounds):
@@ -62,46 +63,52 @@ def fill(nameservers: str, topic: str, pool: MessagePool, rounds: int) -> int:
 
 @contextmanager
 def filled_cluster(
-    options: BenchOptions, doing: str, pool: MessagePool, rounds: int
+    options: BenchOptions, step: str, pool: MessagePool, rounds: int
 ) -> Iterator[tuple[BenchCluster, int]]:
-    """Give a fresh broker whose topic `bench` holds `rounds` times the pool, and the number of messages."""
+    """Yield a broker whose topic `bench` holds the pool `rounds` times, and the number of messages.
+
+    Raises BenchFailed if the broker does not start or messages are missing.
+    """
     with bench_cluster(options, "async") as cluster:
-        options.progress(f"{doing} {rounds * pool.rows:,} messages")
+        options.progress(f"{step} {rounds * pool.rows:,} messages")
         yield cluster, fill(cluster.nameservers, "bench", pool, rounds)
 
 
 def backlog_pool(options: BenchOptions) -> tuple[MessagePool, int]:
-    """Return a pool, and how often it is sent for a backlog of about `options.messages`."""
+    """Return a pool and how many times to send it for a backlog of about `options.messages`."""
     pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
     return pool, max(options.messages // pool.rows, 1)
 
 
 def log_pool(options: BenchOptions) -> tuple[MessagePool, int]:
-    """Return a pool, and how often it is sent for a log of about `options.log_bytes`."""
+    """Return a pool and how many times to send it for a log of about `options.log_bytes`."""
     record_bytes = options.body_bytes + RECORD_OVERHEAD_BYTES
     pool = MessagePool(min(LOG_POOL_ROWS, options.log_bytes // record_bytes), options.body_bytes)
     return pool, -(-options.log_bytes // (pool.rows * record_bytes))
 
 
 def readable(admin: Admin, topic: str) -> list[int]:
-    """How many messages can be read of each queue of `topic`; one request, however many queues there are."""
+    """Return the number of readable messages of each queue of `topic`, with one request per broker."""
     return [queue.max_offset - queue.min_offset for body in admin.splits(topic) for queue in body.queues]
 
 
 def await_arrival(nameservers: str, topic: str, messages: int, last_key: str | None) -> None:
-    """Wait until all messages can be found by offset and the last one by its key; raises `BenchFailed`.
+    """Wait until all messages are in the consume queues and the last one is in the index.
 
-    An acknowledgement says that a message is stored, this that consumers and queries see it.
+    An acknowledgement means that a message is stored; consumers and queries find it after the dispatch.
+    Raises BenchFailed after `ARRIVAL_TIMEOUT_S`, or if the topic holds more than `messages`.
     """
     deadline_s = time.monotonic() + ARRIVAL_TIMEOUT_S
     with Admin(nameservers) as admin:
-        # The key first: with 20,000 queues, to ask for the offsets is more work than many sends.
+        # The key first: reading the offsets of 20,000 queues costs the broker more than many sends.
         while last_key is not None and not admin.messages_by_key(topic, last_key):
-            _wait(deadline_s, f"the key {last_key} is not in the index of {topic}")
+            _wait(deadline_s, f"key {last_key} is not in the index of {topic}")
         while (there := sum(readable(admin, topic))) != messages:
             if there > messages:
-                raise BenchFailed(f"{topic} holds {there:,} messages, {messages:,} were acknowledged")
-            _wait(deadline_s, f"{topic} holds {there:,} of {messages:,} acknowledged messages")
+                raise BenchFailed(
+                    f"topic {topic} holds {there:,} messages, but only {messages:,} were acknowledged"
+                )
+            _wait(deadline_s, f"topic {topic} holds {there:,} of {messages:,} acknowledged messages")
 
 
 def _wait(deadline_s: float, problem: str) -> None:

@@ -1,4 +1,7 @@
-"""spark-read: plain local[2] over mapped files; bodies summed by Spark, all columns into the noop sink."""
+"""spark-read: read a topic with Spark local[2] from mapped files.
+
+One part sums the body lengths, the other writes all columns to the noop sink.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ def run(options: BenchOptions) -> list[BenchResult]:
             def sum_bodies() -> None:
                 total = bodies.selectExpr("sum(length(body))").first()
                 if total is None or total[0] != messages * pool.body_bytes:
-                    raise BenchFailed(f"Spark summed {total} bytes, {messages * pool.body_bytes} were sent")
+                    raise BenchFailed(
+                        f"Spark summed {total} body bytes, expected {messages * pool.body_bytes}"
+                    )
 
             def write_all() -> None:
                 everything.write.format("noop").mode("overwrite").save()
@@ -66,7 +71,7 @@ def _repeat(
 
 
 def _measure(messages: int, body_bytes: int, job: Callable[[], None], seconds: float) -> Run:
-    """Do the job again and again until the time is over; at least once."""
+    """Run `job` repeatedly for `seconds`, at least once."""
     passes = 0
     started = time.perf_counter()
     while not passes or time.perf_counter() - started < seconds:
@@ -76,7 +81,7 @@ def _measure(messages: int, body_bytes: int, job: Callable[[], None], seconds: f
 
 
 def _verify(frame: DataFrame, messages: int, crc_sum: int) -> None:
-    """Compare count and checksum of what Spark reads with what was sent."""
+    """Raise BenchFailed unless Spark reads all messages, with their bodies and keys."""
     found = frame.selectExpr("count(uniqKey)", "sum(crc32(body))", "count(properties['KEYS'])").first()
     if found is None or tuple(found) != (messages, crc_sum, messages):
         raise BenchFailed(

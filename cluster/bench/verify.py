@@ -1,4 +1,4 @@
-"""verify: a log by send-table with its queues and index, all of it compared with CRC, warm cache."""
+"""verify: verify a log with its consume queues and index, including CRCs, with a warm page cache."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ def run(options: BenchOptions) -> list[BenchResult]:
 
 
 def verified(store: Path, messages: int) -> Run:
-    """Verify the store, in which nothing may be damaged."""
+    """Verify the store and measure it.
+
+    Raises BenchFailed if the store is damaged or has fewer than `messages` records.
+    """
     started = time.perf_counter()
     report = verify(store)
     seconds = time.perf_counter() - started
     records = report.counts["records"]
     if not report.is_valid or records < messages:
-        raise BenchFailed(f"{len(report.findings)} findings, {records:,} of {messages:,} records")
+        raise BenchFailed(
+            f"verify reported {len(report.findings)} findings and {records:,} of {messages:,} records"
+        )
     return Run(seconds, records, report.counts["logBytes"])

@@ -1,7 +1,7 @@
-"""How long each request of a bench took, and the longest of them less what the host took meanwhile.
+"""Request latencies of a benchmark, and the longest one without stolen CPU time.
 
-A virtual machine's processors stand still while the host runs others on them. A stall that the host made says
-nothing about a broker: beside each long wait stands how much was stolen since just before it.
+The CPUs of a virtual machine pause while the hypervisor runs other machines on them. Such a pause says
+nothing about the broker, so the CPU time stolen during a long request is subtracted from it.
 """
 
 from __future__ import annotations
@@ -10,28 +10,36 @@ from collections.abc import Callable
 
 from cluster.bench.machine import stolen_s
 
-LOOK_EVERY_S = 0.01
-"""As exactly as the kernel counts what is stolen; a look takes some 40 µs, between two requests."""
+SAMPLE_INTERVAL_S = 0.01
+"""Resolution of the kernel's counter of stolen time. Reading it takes about 40 µs."""
 
 
 class Waits:
-    """Times are seconds of one clock; what they took is told in milliseconds."""
+    """Latencies of the requests in milliseconds.
+
+    `now_s` is the time of construction, on the clock of the arguments of `add`; `stolen` returns the stolen
+    CPU time so far in seconds.
+    """
 
     def __init__(self, now_s: float, stolen: Callable[[], float] = stolen_s) -> None:
         self.taken_ms: list[float] = []
         self.longest_own_ms = 0.0
-        """The longest less what was stolen of any processor meanwhile."""
+        """Longest latency after subtracting the CPU time stolen from any CPU meanwhile."""
         self._stolen = stolen
         self._stolen_s = stolen()
-        self._looked_s = now_s
+        self._sampled_s = now_s
 
     def add(self, began_s: float, ended_s: float) -> bool:
-        """A request has been answered; whether that took time of its own, which is nobody's wait."""
+        """Record a request that took from `began_s` to `ended_s`.
+
+        Returns True if the call read the counter of stolen time: the caller must then exclude the time of
+        the call from the next latency.
+        """
         taken_ms = (ended_s - began_s) * 1e3
         self.taken_ms.append(taken_ms)
-        if taken_ms <= self.longest_own_ms and ended_s - self._looked_s < LOOK_EVERY_S:
+        if taken_ms <= self.longest_own_ms and ended_s - self._sampled_s < SAMPLE_INTERVAL_S:
             return False
-        before_s, self._stolen_s, self._looked_s = self._stolen_s, self._stolen(), ended_s
+        before_s, self._stolen_s, self._sampled_s = self._stolen_s, self._stolen(), ended_s
         own_ms = taken_ms - (self._stolen_s - before_s) * 1e3
         self.longest_own_ms = max(self.longest_own_ms, own_ms)
         return True

@@ -23,38 +23,42 @@ EPILOG = examples(
 
 def command(
     name: Annotated[
-        str, typer.Argument(help="A bench, `all`, or `list` for their names.", show_default=False)
+        str,
+        typer.Argument(help="Name of a benchmark, `all`, or `list` to print the names.", show_default=False),
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One line of JSON a bench instead of a table.")
-    ] = False,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long each run is measured.")] = 20.0,
-    warm_up: Annotated[float, typer.Option(min=0.0, metavar="SECONDS", help="How long to warm up.")] = 3.0,
-    runs: Annotated[int, typer.Option(min=1, help="How many runs; the median is reported.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per benchmark.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Duration of each run.")] = 20.0,
+    warm_up: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Warm-up before the first run.")
+    ] = 3.0,
+    runs: Annotated[int, typer.Option(min=1, help="Number of runs; the median is reported.")] = 3,
     flush: Annotated[str, typer.Option(help="The broker's flush mode: async or sync.")] = "async",
-    body_bytes: Annotated[int, typer.Option(min=8, help="The size of a body; a multiple of 8.")] = 128,
+    body_bytes: Annotated[int, typer.Option(min=8, help="Body size, a multiple of 8.")] = 128,
     messages: Annotated[
-        int, typer.Option(min=1000, help="How long a backlog is where one is read.")
+        int, typer.Option(min=1000, help="Messages in the backlog of read benchmarks.")
     ] = 4_000_000,
-    log_bytes: Annotated[int, typer.Option(min=1, help="How long a log is where one is recovered.")] = 2
+    log_bytes: Annotated[int, typer.Option(min=1, help="Size of the log of recovery benchmarks.")] = 2
     * 1024**3,
     queues: Annotated[
-        int, typer.Option(min=8, max=60_000, help="How many queues a broker has where it has many.")
+        int, typer.Option(min=8, max=60_000, help="Queues of the many-queues benchmark.")
     ] = 20_000,
     backlog: Annotated[
-        int, typer.Option(min=1000, help="How many messages lie in a log that is worked on top of.")
+        int, typer.Option(min=1000, help="Messages in the log of the backlog benchmark.")
     ] = 50_000_000,
-    cold_bytes: Annotated[int, typer.Option(min=1, help="How much lies cold where such is read.")] = 4
-    * 1024**3,
-    connections: Annotated[int, typer.Option(min=1, help="How many are open where many are.")] = 5_000,
+    cold_bytes: Annotated[
+        int, typer.Option(min=1, help="Bytes of cold data of the interference benchmark.")
+    ] = 4 * 1024**3,
+    connections: Annotated[
+        int, typer.Option(min=1, help="Connections of the connections benchmark.")
+    ] = 5_000,
     directory: Annotated[
         Path | None,
-        typer.Option(help="Where to lay stores; by default with temporary files.", show_default=False),
+        typer.Option(help="Directory for stores (default: a temporary directory).", show_default=False),
     ] = None,
 ) -> None:
-    """Measure RayMQ on this machine.
+    """Run benchmarks on this machine.
 
-    Each bench starts the broker that it needs in a process of its own on free ports, and leaves nothing.
+    Each benchmark starts its broker in a separate process on free ports, and deletes its files at the end.
     """
     from cluster.bench.options import BenchOptions
     from cluster.bench.registry import ALL, BENCHES
@@ -64,11 +68,13 @@ def command(
         typer.echo("\n".join(f"{each:{width}}  {line}" for each, line in BENCHES.items()))
         return
     if name not in (*BENCHES, ALL):
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(BENCHES)}, {ALL}", param_hint="NAME")
+        raise typer.BadParameter(
+            f"{name!r} is not a benchmark: use one of {', '.join(BENCHES)}, {ALL}", param_hint="NAME"
+        )
     if flush not in ("async", "sync"):
-        raise typer.BadParameter(f"{flush!r} is neither async nor sync", param_hint="--flush")
+        raise typer.BadParameter(f"{flush!r} is invalid: use async or sync", param_hint="--flush")
     if body_bytes % 8:
-        raise typer.BadParameter(f"{body_bytes} is no multiple of 8", param_hint="--body-bytes")
+        raise typer.BadParameter(f"{body_bytes} is not a multiple of 8", param_hint="--body-bytes")
     options = BenchOptions(
         seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, queues, backlog, cold_bytes,
         connections, directory,
@@ -77,8 +83,9 @@ def command(
 
 
 def _run(name: str, options: BenchOptions, as_json: bool) -> int:
-    """Run and print, what was measured before a failure too; progress goes to standard error, so that
-    standard output is the result alone.
+    """Run benchmarks, print their results, also those before a failure, and return the exit code.
+
+    Progress is printed on standard error.
     """
     import logging
     import sys
@@ -97,7 +104,7 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
     log_to_handler(logging.StreamHandler(sys.stderr), logging.WARNING)
     console, errors = Console(), Console(stderr=True)
     everything, code = [], 0
-    interrupt_once()  # else a broker in a session of its own would outlive a bench that `timeout` ends
+    interrupt_once()  # SIGTERM (`timeout`) must also stop the broker, which runs in another session
     try:
         with errors.status("starting") as status:
             for each, results in run_named(name, replace(options, progress=status.update)):
@@ -108,7 +115,7 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
         errors.print(str(error), style="red", highlight=False, markup=False)
         code = EXIT_FAILED
     except KeyboardInterrupt:
-        errors.print("interrupted; nothing is left running", style="yellow")
+        errors.print("interrupted; all processes are stopped", style="yellow")
         code = EXIT_INTERRUPTED
     if everything and not as_json:
         console.print(results_table(everything))

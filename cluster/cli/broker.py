@@ -21,7 +21,7 @@ COLUMNS = ("cluster", "broker", "id", "address", "version", "put_tps", "get_tps"
 
 
 class Cleanable(StrEnum):
-    """What of a broker's store can be cleaned by hand."""
+    """Parts of a broker's store that `raymq broker clean` removes."""
 
     EXPIRED_FILES = "expired-files"
     EXPIRED_QUEUES = "expired-queues"
@@ -30,7 +30,7 @@ class Cleanable(StrEnum):
 
 @app.command("list", epilog=examples("raymq broker list", "raymq broker list --json"))
 def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
-    """List the brokers, with what they put and get a second and how full their disk is."""
+    """List brokers with their put and get rates and disk usage."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = []
@@ -51,7 +51,7 @@ def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -
 
 @app.command(epilog=examples("raymq broker describe broker-a", "raymq broker describe broker-a --json"))
 def describe(broker: Broker, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
-    """Show all that a broker says of itself, by RocketMQ's names."""
+    """Show a broker's runtime information under RocketMQ's names."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         out.fields(dict(sorted(admin.broker_runtime(broker).items())))
@@ -67,16 +67,15 @@ def config(
     broker: Broker,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, if it is live; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a live setting; repeat for several."),
     ] = None,
     nameserver: Nameserver = NAMESERVER,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a broker's settings, by RocketMQ's names, or change some that need no restart.
+    """Show a broker's settings under RocketMQ's names, or change live settings.
 
-    A change stays over a restart of the broker, until `raymq up` says otherwise. docs/settings.md tells which
-    settings are live.
+    Changes survive restarts of the broker, until the next `raymq up`. docs/settings.md lists live settings.
     """
     wanted = dict(_setting(change) for change in changes or [])
 
@@ -87,14 +86,14 @@ def config(
         if not dry_run:
             admin.change_broker_config(broker, wanted)
         what = ", ".join(f"{key} = {value}" for key, value in wanted.items())
-        text = f"{broker} would be told {what}" if dry_run else f"{broker} has {what}"
+        text = f"{broker}: would set {what}" if dry_run else f"{broker}: set {what}"
         out.done(text, broker=broker, settings=wanted, dry_run=dry_run)
 
 
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise typer.BadParameter(f"{text!r}: give key=value, as in --set fileReservedTime=48")
+        raise typer.BadParameter(f"{text!r} is invalid: use KEY=VALUE, for example --set fileReservedTime=48")
     return key.strip(), value.strip()
 
 
@@ -108,17 +107,17 @@ def _setting(text: str) -> tuple[str, str]:
 def clean(
     broker: Broker,
     what: Annotated[
-        Cleanable, typer.Argument(help="What is to go; it is gone for good.", show_default=False)
+        Cleanable, typer.Argument(help="What to delete; this cannot be undone.", show_default=False)
     ],
     nameserver: Nameserver = NAMESERVER,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Clean a broker's store now, whatever the hour.
+    """Clean a broker's store now, outside of its cleaning hours.
 
-    expired-files: log files that were last changed longer than fileReservedTime ago, read or not.
-    expired-queues: queues whose messages are all gone; they begin at offset 0 again.
+    expired-files: log files that are older than fileReservedTime, consumed or not.
+    expired-queues: queues without messages; their next offset is 0.
     unused-topics: queues of topics that do not exist.
     """
 
@@ -126,11 +125,11 @@ def clean(
         facts: dict[str, Any] = {"broker": broker, "cleaned": what.value, "dry_run": dry_run}
         if dry_run:
             admin.broker_config(broker)
-            out.done(f"{broker} would be cleaned of {what.value}", **facts)
+            out.done(f"{broker}: would delete {what.value}", **facts)
             return
-        confirmed(f"Clean {broker} of {what.value}, for good?", yes=yes)
+        confirmed(f"Delete {what.value} on {broker}? This cannot be undone.", yes=yes)
         admin.clean_broker(broker, what.value)
-        out.done(f"{broker} is being cleaned of {what.value}", **facts)
+        out.done(f"{broker}: deleting {what.value}", **facts)
 
 
 @app.command(
@@ -144,22 +143,22 @@ def stats(
     broker: Broker,
     table: Annotated[
         str,
-        typer.Option(help="RocketMQ's name of a counter, as TOPIC_PUT_NUMS or GROUP_GET_SIZE."),
+        typer.Option(help="RocketMQ's name of the counter, for example TOPIC_PUT_NUMS or GROUP_GET_SIZE."),
     ] = "BROKER_PUT_NUMS",
     key: Annotated[
-        str | None, typer.Option(help="The topic, topic@group, or cluster; without it the cluster.")
+        str | None, typer.Option(help="Topic, topic@group or cluster (default: the cluster).")
     ] = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Show a counter over the last minute, hour and day."""
+    """Show a counter for the last minute, hour and day."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         data = admin.cluster_info().brokers.get(broker)
         wanted = key if key is not None else data.cluster if data is not None else ""
         found = admin.broker_stats(broker, table, wanted)
         if found is None:
-            raise Failed(f"broker {broker!r} has counted no {table} of {wanted!r} yet")
+            raise Failed(f"broker {broker!r} has no {table} of {wanted!r} yet")
         rows = [
             _window(name, item)
             for name, item in (("minute", found.minute), ("hour", found.hour), ("day", found.day))
@@ -173,29 +172,29 @@ def stats(
 )
 def writable(
     broker: Broker,
-    on: Annotated[bool, typer.Option("--on/--off", help="Let producers write, or keep them away.")] = True,
+    on: Annotated[bool, typer.Option("--on/--off", help="Enable or disable writes.")] = True,
     nameserver: Nameserver = NAMESERVER,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take a broker out of the producers' routes, or put it back; lasts until it registers anew."""
+    """Disable or enable writes to a broker in the routes, until its next registration."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        what = "written to" if on else "written to no more"
+        what = "writable" if on else "not writable"
         facts: dict[str, Any] = {"broker": broker, "writable": on, "dry_run": dry_run}
         if dry_run:
             topics = len(admin.broker_topics(broker))
-            out.done(f"{broker} would be {what}, in {topics} topics", topics=topics, **facts)
+            out.done(f"{broker} would be {what} in {topics} topics", topics=topics, **facts)
             return
         if not on:
-            confirmed(f"Keep producers away from {broker}?", yes=yes)
+            confirmed(f"Disable writes to {broker}?", yes=yes)
         topics = admin.set_writable(broker, writable=on)
-        out.done(f"{broker} is {what}, in {topics} topics", topics=topics, **facts)
+        out.done(f"{broker} is {what} in {topics} topics", topics=topics, **facts)
 
 
 def summary(runtime: dict[str, str]) -> dict[str, Any]:
-    """What a table shows of a broker's runtime information."""
+    """Return the columns of a broker's row from its runtime information."""
     return {
         "version": runtime.get("brokerVersionDesc"),
         "put_tps": first_rate(runtime.get("putTps")),
@@ -206,7 +205,7 @@ def summary(runtime: dict[str, str]) -> dict[str, Any]:
 
 
 def first_rate(text: str | None) -> float:
-    """The first of RocketMQ's three rates, that of the last 10 seconds."""
+    """Return the first of RocketMQ's three rates, that of the last 10 seconds."""
     parts = (text or "").split()
     return float(parts[0]) if parts else 0.0
 

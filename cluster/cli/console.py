@@ -1,7 +1,7 @@
-"""What the commands share: how a cluster is named, how answers are shown, and how a command ends.
+"""Output, errors and argument parsing shared by all commands.
 
-On a terminal an answer is a table, in a pipe (or with --json) it is JSON; what goes wrong is one line on
-standard error. The exit code is 1 when something failed and 2 when it was asked for wrongly.
+Results are tables on a terminal and JSON in a pipe or with --json. An error is one line on standard error.
+The exit code is 1 if the command failed and 2 if its arguments are invalid.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _LATEST = ("latest", "last", "end", "consume_from_last_offset")
 
 
 class Failed(Exception):
-    """The command cannot do what it should; says why and what to do."""
+    """The command failed; the message has the reason and the remedy."""
 
 
 class Refusal(Failed):
-    """The command was asked for wrongly."""
+    """The command's arguments are invalid."""
 
 
 class Output:
-    """Where a command's answer goes."""
+    """Writes the result of a command as a table or as JSON."""
 
     def __init__(self, *, as_json: bool, out: TextIO | None = None) -> None:
         from rich.console import Console
@@ -50,9 +50,9 @@ class Output:
     def table(
         self, title: str, columns: Sequence[str], rows: Iterable[Row], spared: Sequence[str] = ()
     ) -> None:
-        """Show rows; in JSON they are a list of objects with all that they hold, not the columns alone.
+        """Print rows as a table of `columns`, or as a JSON list of objects with all of their fields.
 
-        `spared`: the columns that a narrow terminal does without, in the order in which they go.
+        Columns in `spared` are omitted, in this order, if the terminal is too narrow.
         """
         rows = list(rows)
         if self.is_json:
@@ -63,7 +63,7 @@ class Output:
             self.console.print(fitted(columns, rows, self.console.width, spared))
 
     def fields(self, content: Row) -> None:
-        """Show one thing: its fields, one a line, or one object."""
+        """Print the fields of one object, one per line, or as a JSON object."""
         if self.is_json:
             self.json(content)
             return
@@ -76,11 +76,11 @@ class Output:
         self.console.file.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
 
     def line(self, text: str) -> None:
-        """Write a line as it is."""
+        """Print a line without formatting."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def done(self, what: str, **facts: Any) -> None:
-        """Say what was done: a sentence, or an object of the facts."""
+        """Report a completed action: print the sentence `what`, or `facts` as a JSON object."""
         if self.is_json:
             self.json(facts)
         else:
@@ -89,7 +89,7 @@ class Output:
 
 @contextmanager
 def open_admin(nameserver: str, *, as_json: bool) -> Iterator[tuple[Admin, Output]]:
-    """Give a command an admin of the cluster and its output, and exit with the error's code if it fails."""
+    """Yield an `Admin` and an `Output`; print errors and exit with their code."""
     from cluster.client import Admin
 
     with exiting_on_errors(), Admin(nameserver) as admin:
@@ -98,17 +98,17 @@ def open_admin(nameserver: str, *, as_json: bool) -> Iterator[tuple[Admin, Outpu
 
 @contextmanager
 def exiting_on_errors() -> Iterator[None]:
-    """Run a command's work; print an error as one line without a traceback, and exit with its code."""
+    """Print an error raised inside as one line without a traceback, and exit with its code."""
     from cluster.client.errors import ClientError, ConfigInvalid
 
     try:
         with interruptible():
             yield
     except (Refusal, ConfigInvalid) as error:
-        tell(str(error))
+        print_error(str(error))
         raise typer.Exit(EXIT_REFUSED) from error
     except (Failed, ClientError) as error:
-        tell(str(error))
+        print_error(str(error))
         raise typer.Exit(EXIT_FAILED) from error
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -117,15 +117,15 @@ def exiting_on_errors() -> Iterator[None]:
 
 
 def discard_output() -> None:
-    """Discard all further output: its reader has closed the pipe, as `head` does."""
+    """Discard all further output, after the reader has closed the pipe (`| head`)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def exiting_on_launch_errors(*, reads_only: bool = False) -> Iterator[None]:
-    """Run work on the cluster itself, whose errors `cluster.launch` knows, and exit with the error's code.
+    """Print errors of `cluster.launch` raised inside, and exit with their code.
 
-    `reads_only`: an interrupt leaves nothing half done, so that there is nothing to say of it.
+    With `reads_only`, Ctrl-C exits without a message, because no change can be incomplete.
     """
     from rich.console import Console
 
@@ -141,8 +141,8 @@ def exiting_on_launch_errors(*, reads_only: bool = False) -> Iterator[None]:
             raise
 
 
-def tell(text: str) -> None:
-    """A line on standard error, also where a broker's remark has several."""
+def print_error(text: str) -> None:
+    """Print an error on standard error, joined to one line."""
     from rich.console import Console
 
     line = " ".join(text.splitlines())
@@ -150,7 +150,7 @@ def tell(text: str) -> None:
 
 
 def confirmed(question: str, *, yes: bool) -> None:
-    """Ask before what destroys, where somebody is there to answer. Raises Failed on a no."""
+    """Ask for confirmation if standard input is a terminal. Raises Failed if the user declines."""
     if yes or not is_interactive():
         return
     try:
@@ -162,13 +162,15 @@ def confirmed(question: str, *, yes: bool) -> None:
 
 
 def is_interactive() -> bool:
-    """Whether a question would be answered."""
+    """Return True if standard input is a terminal."""
     return sys.stdin.isatty()
 
 
-def moment_ms(text: str) -> int:
-    """A point in time: milliseconds since the epoch, `2026-11-21`, `2026-11-21T09:30:00`, or `-90s`, `-15m`,
-    `-2h`, `-3d` from now. Raises Refusal.
+def parse_time_ms(text: str) -> int:
+    """Parse a time and return milliseconds since the epoch.
+
+    Accepts milliseconds, `now`, `2026-11-21`, `2026-11-21T09:30:00`, and times before now: `-90s`, `-15m`,
+    `-2h`, `-3d`. Raises Refusal.
     """
     import re
     import time
@@ -185,36 +187,37 @@ def moment_ms(text: str) -> int:
         return int(datetime.fromisoformat(given).astimezone().timestamp() * 1000)
     except ValueError:
         raise Refusal(
-            f"{text!r} is no time: write milliseconds since the epoch, 2026-11-21T09:30:00, or -15m"
+            f"{text!r} is not a valid time: use milliseconds since the epoch, 2026-11-21T09:30:00, or -15m"
         ) from None
 
 
-def place_named(text: str) -> Literal["earliest", "latest"] | int:
-    """Where in a topic: earliest, latest, or a point in time in ms; RocketMQ's and Kafka's other words for
-    the ends too. Raises Refusal.
+def parse_position(text: str) -> Literal["earliest", "latest"] | int:
+    """Parse a position in a topic: earliest, latest (or RocketMQ's and Kafka's synonyms), or a time in ms.
+
+    Raises Refusal.
     """
     word = text.strip().lower()
     if word in _EARLIEST:
         return "earliest"
-    return "latest" if word in _LATEST else moment_ms(text)
+    return "latest" if word in _LATEST else parse_time_ms(text)
 
 
-def queue_named(text: str, topic: str) -> Any:
-    """The queue that `BROKER:QUEUE` names, as `broker-a:3`. Raises Refusal."""
+def parse_queue(text: str, topic: str) -> Any:
+    """Parse a queue written as `BROKER:QUEUE`, for example `broker-a:3`. Raises Refusal."""
     from cluster.client import MessageQueue
 
     broker, _, queue_id = text.rpartition(":")
     if not broker or not queue_id.isdecimal():
-        raise Refusal(f"{text!r} names no queue: write BROKER:QUEUE, as broker-a:3")
+        raise Refusal(f"{text!r} is not a queue: use BROKER:QUEUE, for example broker-a:3")
     return MessageQueue(topic, broker, int(queue_id))
 
 
-def named_values(given: Sequence[str], option: str) -> dict[str, str]:
-    """What `NAME=VALUE NAME=VALUE` says. Raises Refusal."""
+def parse_pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    """Parse a list of `NAME=VALUE` texts. Raises Refusal."""
     found = {}
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not name.strip():
-            raise Refusal(f"{option} {each!r}: write NAME=VALUE")
+            raise Refusal(f"{option} {each!r} is invalid: use NAME=VALUE")
         found[name.strip()] = value
     return found

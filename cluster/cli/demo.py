@@ -13,14 +13,12 @@ EPILOG = examples("raymq demo", "raymq demo --flights 10000")
 
 
 def command(
-    flights: Annotated[
-        int, typer.Option(min=100, max=336_776, help="How many of the flights to send.")
-    ] = 336_776,
+    flights: Annotated[int, typer.Option(min=100, max=336_776, help="Number of flights to send.")] = 336_776,
 ) -> None:
-    """Send real flights through a cluster, kill a broker in the middle, and count them three ways.
+    """Send real flights through a cluster, kill a broker meanwhile, and compare three counts.
 
-    Starts configs/local.yaml on free ports on a Ray of its own, lets two consumers follow the topic, has
-    Spark (RayDP) aggregate it, and compares both with the data's own figures. Leaves nothing behind.
+    Starts configs/local.yaml on free ports with a separate Ray. Two consumers read the topic, Spark (RayDP)
+    aggregates it, and both results are compared with the source data. All processes and files are removed.
     """
     raise typer.Exit(_run(flights))
 
@@ -36,7 +34,7 @@ def _run(flights: int) -> int:
     from cluster.demo.stage import console_alone
     from cluster.launch import Failures, Refusals
 
-    # Also where a shell started this in the background, with interrupts ignored: an end always cleans up.
+    # Also if a shell started this process in the background with SIGINT ignored: always clean up.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     errors = Console(stderr=True)
@@ -47,7 +45,7 @@ def _run(flights: int) -> int:
             with console_alone(log_file) as console:
                 return run_demo(flights, console, home)
         except KeyboardInterrupt:
-            errors.print("interrupted; nothing is left running", style="yellow")
+            errors.print("interrupted; all processes are stopped", style="yellow")
             return EXIT_INTERRUPTED
         except (DemoFailed, FlightsNotInstalled, *Failures, *Refusals) as error:
             log_tail = log_file.read_text(errors="replace").splitlines()[-15:]

@@ -12,7 +12,7 @@ def command(
     topology: Topology = None,
     overrides: Overrides = None,
 ) -> None:
-    """Stop a cluster's actors in order; their stores stay. Ends Ray too, if `raymq up` started it."""
+    """Stop the cluster; stores are kept. Also stops Ray if `raymq up` started it."""
     from rich.console import Console
 
     from cluster.launch import down

@@ -24,10 +24,10 @@ def command(
     overrides: Overrides = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Take a broker down when nobody needs it any more: writes off in the routes, groups finish, then down.
+    """Drain a broker, then stop it: disable writes, wait until all groups have consumed its messages, stop.
 
-    Its store stays; `raymq up` starts it again. When the time is over, or on Ctrl-C, it is written again and
-    nothing was taken down.
+    The store is kept; `raymq up` starts the broker again. On a timeout or Ctrl-C the broker keeps running and
+    writes are enabled again.
     """
     from rich.console import Console
 

@@ -1,8 +1,8 @@
-"""Where the `raymq` script begins, and what Ctrl-C does.
+"""Entry point of the `raymq` script, and its handling of Ctrl-C.
 
-While modules are imported, and when all is done, an interrupt ends the process as it ends any program: at
-once and without a word. In between, where a command works, it is a KeyboardInterrupt, so that the command can
-leave things in order. Nothing else of ours is imported here.
+During imports and after the command has finished, Ctrl-C ends the process immediately, without a traceback.
+While a command runs, it raises KeyboardInterrupt, so that the command can clean up. This module imports no
+other module of RayMQ, to start fast.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 
 def main() -> None:
-    """What the `raymq` script runs."""
-    # Not where a shell started this in the background, with interrupts ignored.
+    """Run the `raymq` script."""
+    # A shell starts background processes with SIGINT ignored; leave that as it is.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from cluster.cli.main import main as run
@@ -24,7 +24,7 @@ def main() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C be a KeyboardInterrupt within, where `main` had it end the process."""
+    """Raise KeyboardInterrupt on Ctrl-C inside, if `main` has set it to end the process."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
         yield
         return

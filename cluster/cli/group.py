@@ -20,10 +20,10 @@ app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe wi
 @app.command("list", epilog=examples("raymq group list", "raymq group list --system --json"))
 def list_groups(
     nameserver: Nameserver = NAMESERVER,
-    system: Annotated[bool, typer.Option("--system", help="Also those that RocketMQ's tools use.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Include groups of RocketMQ's tools.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the consumer groups, with what they consume and how far they are behind."""
+    """List consumer groups with their topics and lag."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         progress = admin.all_group_stats()
@@ -47,16 +47,16 @@ def list_groups(
 @app.command(epilog=examples("raymq group describe billing", "raymq group describe billing -t orders --json"))
 def describe(
     group: Group,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only of this topic.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")] = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Show a group's lag in each queue, its members, what they subscribe to, and its settings."""
+    """Show a group's lag per queue, members, subscriptions and settings."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         config = admin.groups().get(group)
         if config is None:
-            raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
+            raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
         stats, online = admin.group_stats(group, topic), admin.group_connection(group)
         rows = [
             row | {"in_flight": offset.in_flight, "last_ms": offset.last_timestamp or None}
@@ -83,7 +83,7 @@ def describe(
             out.table("members", ("client_id", "address", "language", "version"), members)
             for name, expression in _subscriptions(online).items():
                 out.line(f"subscribes to {name}: {expression}")
-        out.line(f"lag {stats.lag:,}; {stats.consume_tps:,.1f} messages a second over the last minute")
+        out.line(f"lag: {stats.lag:,}; consume TPS of the last minute: {stats.consume_tps:,.1f}")
 
 
 @app.command(epilog=examples("raymq group create billing", "raymq group create billing --max-retries 3"))
@@ -91,19 +91,19 @@ def create(
     group: Group,
     max_retries: Annotated[
         int | None,
-        typer.Option(min=-1, help="How often a message comes again before it is a dead letter; 16 if new."),
+        typer.Option(min=-1, help="Retries before a message is a dead letter (new group: 16)."),
     ] = None,
     enabled: Annotated[
-        bool | None, typer.Option("--enabled/--no-enabled", help="Whether the group may consume.")
+        bool | None, typer.Option("--enabled/--no-enabled", help="Allow the group to consume.")
     ] = None,
     broadcast: Annotated[
         bool | None,
-        typer.Option("--broadcast/--no-broadcast", help="Whether it may consume by broadcasting."),
+        typer.Option("--broadcast/--no-broadcast", help="Allow broadcasting."),
     ] = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Create a group, or change one that is there: what is not given stays as it is."""
+    """Create a group, or change an existing one; options that are not given keep their value."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         from msgspec.structs import replace
@@ -118,29 +118,27 @@ def create(
         }
         after = replace(before, **{name: value for name, value in given.items() if value is not None})
         admin.put_group(after)
-        what = f"{group}: {'may consume' if after.consume_enable else 'off'}"
+        what = f"{group}: {'enabled' if after.consume_enable else 'disabled'}"
         out.done(what, group=group, settings=after.to_json())
 
 
 @app.command(epilog=examples("raymq group delete billing --dry-run", "raymq group delete billing --yes"))
 def delete(
     group: Group,
-    keep_offsets: Annotated[
-        bool, typer.Option("--keep-offsets", help="Keep what the group has committed.")
-    ] = False,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep the committed offsets.")] = False,
     nameserver: Nameserver = NAMESERVER,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a group, and what it has committed. One that has members online is refused."""
+    """Delete a group and its committed offsets; fails if the group has members online."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         if group not in admin.groups():
-            raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
+            raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
         members = [member["client_id"] for member in _members(admin.group_connection(group))]
         if members:
-            raise Failed(f"group {group!r} has members online, stop them first: {', '.join(members)}")
+            raise Failed(f"group {group!r} has members online; stop them first: {', '.join(members)}")
         topics = admin.topics_of_group(group)
         what = f"group {group}" + (f" with its offsets in {', '.join(topics)}" if topics else "")
         facts: dict[str, Any] = {"group": group, "topics": topics, "dry_run": dry_run}
@@ -154,7 +152,7 @@ def delete(
 
 @app.command(epilog=examples("raymq group members billing", "raymq group members billing --json"))
 def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
-    """List the members of a group that are online."""
+    """List the online members of a group."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = _members(admin.group_connection(group))
@@ -167,22 +165,22 @@ def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson =
 )
 def member(
     group: Group,
-    client_id: Annotated[str, typer.Argument(help="As `members` shows it.", show_default=False)],
+    client_id: Annotated[str, typer.Argument(help="Client id, as `members` shows it.", show_default=False)],
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a member says of itself: its queues, what it has fetched of them, its subscriptions."""
+    """Show the running info of a member: its queues, cached messages and subscriptions."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         import orjson
 
         from store.message.json_text import parse_rocketmq_json
 
-        told = admin.running_info(group, client_id)
+        body = admin.running_info(group, client_id)
         try:
-            info = parse_rocketmq_json(told)
+            info = parse_rocketmq_json(body)
         except ValueError:
-            out.line(told.decode(errors="replace"))
+            out.line(body.decode(errors="replace"))
             return
         if out.is_json:
             out.json(info)
@@ -203,7 +201,7 @@ app.command(
 
 
 def is_system(name: str) -> bool:
-    """Whether RocketMQ's own tools and services consume as this group."""
+    """Return True for groups of RocketMQ's own tools and services."""
     from actors.broker.metadata.groups import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)

@@ -24,17 +24,21 @@ STYLES = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "bold
 Actors = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[ACTOR]", help="Whose: broker-a, nameserver-0 … (default: all)", show_default=False
+        metavar="[ACTOR]", help="Actors: broker-a, nameserver-0 … (default: all)", show_default=False
     ),
 ]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes; Ctrl-C ends it.")]
-Level = Annotated[str, typer.Option("--level", help="From this level on: debug, info, warning, error.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Print new events as they are logged; stop with Ctrl-C.")
+]
+Level = Annotated[str, typer.Option("--level", help="The lowest level: debug, info, warning, error.")]
 Since = Annotated[
     str,
-    typer.Option("--since", help="From then on: 90s, 10m, 2h, 1d or 2026-01-31T12:00.", show_default=False),
+    typer.Option(
+        "--since", help="Only events since: 90s, 10m, 2h, 1d or 2026-01-31T12:00.", show_default=False
+    ),
 ]
-Last = Annotated[int, typer.Option("--lines", "-n", min=0, help="At most the last so many; 0: all.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, also where a terminal reads.")]
+Last = Annotated[int, typer.Option("--lines", "-n", min=0, help="Print only the last events; 0 prints all.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
 def command(
@@ -47,10 +51,9 @@ def command(
     topology: TopologyOption = None,
     overrides: Overrides = None,
 ) -> None:
-    """Show what the actors of a cluster have logged, on all nodes, in the order of time.
+    """Print the log events of a cluster's actors on all nodes, ordered by time.
 
-    The files stand where Ray keeps its logs: <session>/logs/<namespace>/<actor>.log. In a pipe each line is a
-    JSON object.
+    The log files are <Ray session>/logs/<namespace>/<actor>.log. In a pipe each line is a JSON object.
     """
     from rich.console import Console
 
@@ -76,7 +79,7 @@ def command(
 
 
 def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:
-    """Print one event."""
+    """Print one event, a JSON line of an actor's log, as text or JSON."""
     from cluster.log_files import event_of
 
     event = event_of(line)
@@ -85,7 +88,8 @@ def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:
         sys.stdout.flush()
         return
     text = (
-        f"{clock_time(event)} {event.get('level', ''):<8} {actor:<14} {event.get('event', '')} {told(event)}"
+        f"{clock_time(event)} {event.get('level', ''):<8} {actor:<14} {event.get('event', '')} "
+        f"{fields_of(event)}"
     )
     console.print(
         text.rstrip(),
@@ -99,7 +103,7 @@ def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:
 
 
 def clock_time(event: Mapping[str, Any]) -> str:
-    """The event's time on this machine's clock."""
+    """Return the event's time in the local time zone."""
     try:
         moment = datetime.fromisoformat(str(event.get("time", "")))
     except ValueError:
@@ -107,11 +111,11 @@ def clock_time(event: Mapping[str, Any]) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def told(event: Mapping[str, Any]) -> str:
-    """What the event tells, as key=value."""
+def fields_of(event: Mapping[str, Any]) -> str:
+    """Return the fields of an event as `key=value key=value`."""
     return " ".join(f"{key}={plain(value)}" for key, value in event.items() if key not in HEAD)
 
 
 def plain(value: object) -> str:
-    """A value as a person writes it: without quotes where none are needed."""
+    """Return a value as text, quoted only if it contains spaces."""
     return value if isinstance(value, str) and " " not in value else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`raymq`: a command's module is imported only when it is meant, so that `--help` answers at once."""
+"""The `raymq` application; imports only the module of the requested command, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from importlib import import_module
 import typer
 
 COMMANDS = {
-    "up": ("cluster.cli.up", "Start a cluster, or make the running one be as its topology says."),
-    "down": ("cluster.cli.down", "Stop a cluster's actors in order; their stores stay."),
-    "restart": ("cluster.cli.restart", "Restart actors one after the other; clients go on."),
-    "drain": ("cluster.cli.drain", "Take a broker down when nobody needs it any more; its store stays."),
-    "status": ("cluster.cli.status", "Show what runs and whether it serves."),
-    "logs": ("cluster.cli.logs", "Show what the actors have logged, on all nodes; follow it."),
+    "up": ("cluster.cli.up", "Start a cluster, or update the running one to match its topology."),
+    "down": ("cluster.cli.down", "Stop the cluster; stores are kept."),
+    "restart": ("cluster.cli.restart", "Restart actors one at a time, without interrupting clients."),
+    "drain": ("cluster.cli.drain", "Drain a broker and stop it; its store is kept."),
+    "status": ("cluster.cli.status", "Show the cluster's actors and their state."),
+    "logs": ("cluster.cli.logs", "Show or follow the logs of all actors on all nodes."),
     "topic": ("cluster.cli.topic", "Topics: list, create, describe, change, delete."),
     "group": ("cluster.cli.group", "Consumer groups: list, describe with lag, create, delete."),
     "message": ("cluster.cli.message", "Messages: send, get, query, tail."),
     "broker": ("cluster.cli.broker", "Brokers: list, describe, statistics, settings."),
     "offset": ("cluster.cli.offset", "Offsets of consumer groups: show, reset, skip, clone."),
-    "send": ("cluster.cli.send", "Send a message, a file, or the lines of the input."),
-    "tail": ("cluster.cli.tail", "Print a topic's messages as they come."),
-    "top": ("cluster.cli.top", "Show live what brokers, topics and groups do a second."),
-    "store": ("cluster.cli.store", "Look into a broker's store on the disk."),
-    "demo": ("cluster.cli.demo", "The whole on real flights: brokers, consumers, a kill, Spark."),
-    "bench": ("cluster.cli.bench", "Measure RayMQ on this machine, beside the machine's own limits."),
-    "version": ("cluster.cli.version", "Show the versions of RayMQ and of what it stands on."),
+    "send": ("cluster.cli.send", "Send a message, a file, or lines from standard input."),
+    "tail": ("cluster.cli.tail", "Print a topic's messages as they arrive."),
+    "top": ("cluster.cli.top", "Show live rates of brokers, topics and groups."),
+    "store": ("cluster.cli.store", "Inspect, verify and rebuild a broker's store on disk."),
+    "demo": ("cluster.cli.demo", "Run the demo: real flights, a broker killed, results checked by Spark."),
+    "bench": ("cluster.cli.bench", "Benchmark RayMQ and the machine's own limits."),
+    "version": ("cluster.cli.version", "Show the versions of RayMQ and its dependencies."),
 }
-"""Command → its module, which has `app` (a group) or `command` (a function), and its line in the help."""
+"""Command name → module, which defines `app` (a group) or `command` (a function), and help text."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """What the `raymq` script runs."""
-    # Before anything imports Ray: under `uv run` it would upload the working directory, and start workers
-    # by uv.
+    """Parse the arguments and run the command."""
+    # Must be set before Ray is imported; otherwise Ray uploads the working directory and starts workers
+    # with `uv run`.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     given = list(sys.argv[1:] if arguments is None else arguments)
     build(given)(args=given, prog_name="raymq")
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The application, with the command that the arguments mean imported, and the others by name only."""
-    meant = next((argument for argument in arguments if not argument.startswith("-")), "")
+    """Return the application; only the module of the requested command is imported."""
+    requested = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = typer.Typer(
         name="raymq",
         no_args_is_help=True,
-        help="RocketMQ rebuilt on Ray: nameservers, brokers, rebalancers as actors, Spark over stores.",
+        help="RocketMQ on Ray: run clusters, send and consume messages, inspect stores.",
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
     )
     app.callback()(_nothing)
     for name, (module, line) in COMMANDS.items():
-        if name == meant:
+        if name == requested:
             mount(app, name, module, line)
         else:
             app.command(name, help=line)(_nothing)
@@ -63,7 +63,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
 
 
 def mount(app: typer.Typer, name: str, module: str, line: str) -> None:
-    """Import a command and put it in its place."""
+    """Import the module of a command and add it to the application."""
     loaded = import_module(module)
     if hasattr(loaded, "app"):
         for command in loaded.app.registered_commands:
@@ -76,15 +76,13 @@ def mount(app: typer.Typer, name: str, module: str, line: str) -> None:
 
 
 def paragraphs(command: object) -> str:
-    """A command's docstring without the line breaks of its source, which are none of the terminal's; those
-    before `name: …` stay.
-    """
+    """Return a command's docstring with its lines joined; line breaks before `name: …` are kept."""
     text = inspect.getdoc(command) or ""
     return "\n\n".join(re.sub(r"\n(?![\w-]+: )", " ", part) for part in text.split("\n\n"))
 
 
 def _nothing() -> None:
-    """Stand for a command that is not the one that is meant."""
+    """Serve as a placeholder for commands that were not requested."""
 
 
 if __name__ == "__main__":

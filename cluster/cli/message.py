@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cluster.cli import send, tail
-from cluster.cli.console import Failed, Refusal, moment_ms, open_admin, queue_named
+from cluster.cli.console import Failed, Refusal, open_admin, parse_queue, parse_time_ms
 from cluster.cli.message_view import as_object, as_page, body_text
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic, examples
 
@@ -28,24 +28,27 @@ _ID_DIGITS = (32, 56)
 )
 def get(
     topic: Topic,
-    queue: Annotated[str | None, typer.Option(metavar="BROKER:QUEUE", help="As broker-a:0.")] = None,
-    offset: Annotated[int | None, typer.Option(min=0, help="The offset in that queue.")] = None,
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="How many from there on.")] = 1,
+    queue: Annotated[
+        str | None, typer.Option(metavar="BROKER:QUEUE", help="Queue, for example broker-a:0.")
+    ] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Queue offset.")] = None,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Number of messages from this offset.")] = 1,
     identifier: Annotated[
-        str | None, typer.Option("--id", help="The id: the broker's, or the producer's (UNIQ_KEY).")
+        str | None,
+        typer.Option("--id", help="Message id: the broker's (offset id) or the producer's (UNIQ_KEY)."),
     ] = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Show messages by their place or by their id."""
+    """Show messages by queue and offset, or by id."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         if (identifier is None) == (queue is None or offset is None):
-            raise Refusal("say which: either --id, or --queue with --offset")
+            raise Refusal("a message is required: --id, or --queue with --offset")
         if identifier is not None:
             found = _by_id(admin, topic, identifier)
         else:
-            found = admin.messages_at(queue_named(queue or "", topic), offset or 0, count)
+            found = admin.messages_at(parse_queue(queue or "", topic), offset or 0, count)
         if not found:
             raise Failed(f"no such message in topic {topic!r}")
         for message in found:
@@ -62,10 +65,12 @@ def get(
 )
 def query(
     topic: Topic,
-    key: Annotated[str, typer.Option("--key", "-k", help="One of the messages' KEYS, or the UNIQ_KEY.")],
-    begin: Annotated[str, typer.Option("--from", help="Stored at this time or later, as -2h.")] = "0",
-    end: Annotated[str | None, typer.Option("--until", help="Stored at this time or before.")] = None,
-    limit: Annotated[int, typer.Option("--max", min=1, max=64, help="At most so many from a broker.")] = 32,
+    key: Annotated[str, typer.Option("--key", "-k", help="Message key (KEYS) or UNIQ_KEY.")],
+    begin: Annotated[str, typer.Option("--from", help="Earliest store time, for example -2h.")] = "0",
+    end: Annotated[str | None, typer.Option("--until", help="Latest store time.")] = None,
+    limit: Annotated[
+        int, typer.Option("--max", min=1, max=64, help="Maximum number of messages per broker.")
+    ] = 32,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
@@ -74,9 +79,9 @@ def query(
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         from cluster.client.admin.aio_admin import END_OF_TIME_MS
 
-        until_ms = END_OF_TIME_MS if end is None else moment_ms(end)
+        until_ms = END_OF_TIME_MS if end is None else parse_time_ms(end)
         found = admin.messages_by_key(
-            topic, key, max_messages=limit, begin_ms=moment_ms(begin), end_ms=until_ms
+            topic, key, max_messages=limit, begin_ms=parse_time_ms(begin), end_ms=until_ms
         )
         rows = [as_object(message) | {"shown": body_text(message)} for message in found]
         if out.is_json:
@@ -91,7 +96,10 @@ app.command("tail", epilog=tail.EPILOG)(tail.command)
 
 
 def _by_id(admin: Admin, topic: str, identifier: str) -> list[MessageExt]:
-    """The producer's id first: it looks like the broker's, and the latter names an address to dial."""
+    """Return the message with this id: try UNIQ_KEY first, then the offset id.
+
+    Both have the same format, and a lookup by offset id connects to the address inside the id.
+    """
     found = admin.messages_by_key(topic, identifier, max_messages=1, unique=True)
     if found or len(identifier) not in _ID_DIGITS or set(identifier) - set("0123456789abcdefABCDEF"):
         return found

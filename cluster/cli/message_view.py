@@ -1,4 +1,4 @@
-"""How a message is shown: as an object in JSON, as a line or a page on a terminal."""
+"""Formats messages: a JSON object, one line, or a page of fields."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from cluster.client import MessageExt, MessageQueue
 
 BODY_SHOWN_BYTES = 200
-# What clients and brokers write by themselves, or is told in a field of its own.
+# Properties written by clients and brokers, or shown as separate fields.
 _OWN = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "WAIT", "MSG_REGION", "TRACE_ON", "CLUSTER"})
 
 
 def place_of(queue: MessageQueue | MessageExt) -> dict[str, Any]:
-    """Return the columns that name a queue, of the queue itself or of a message in it."""
+    """Return topic, broker and queue id of a queue or of a message."""
     return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
 
 
 def as_object(message: MessageExt) -> dict[str, Any]:
-    """All of a message; a body that is no UTF-8 text is `body_base64`."""
+    """Return a message as a JSON object; a body that is not valid UTF-8 is `body_base64`."""
     found: dict[str, Any] = {
         **place_of(message),
         "offset": message.queue_offset,
@@ -42,7 +42,7 @@ def as_object(message: MessageExt) -> dict[str, Any]:
 
 
 def as_line(message: MessageExt) -> str:
-    """A message in a line: when, where, tags and keys, and the beginning of its body."""
+    """Return a message as one line: store time, queue and offset, tags, keys, start of the body."""
     where = f"{message.broker_name}:{message.queue_id}@{message.queue_offset}"
     marks = " ".join(filter(None, (message.tags, message.keys)))
     return "  ".join(
@@ -51,7 +51,7 @@ def as_line(message: MessageExt) -> str:
 
 
 def as_page(message: MessageExt) -> dict[str, Any]:
-    """A message's fields for the eye."""
+    """Return the fields of a message as texts for a terminal."""
     page = as_object(message)
     page["body"] = page.pop("body_base64", None) or page["body"]
     page["born_host"], page["store_host"] = str(message.born_host), str(message.store_host)
@@ -60,7 +60,7 @@ def as_page(message: MessageExt) -> dict[str, Any]:
 
 
 def body_text(message: MessageExt) -> str:
-    """The beginning of a body, without what would move the cursor."""
+    """Return the start of a body as text, with control characters replaced."""
     body = bytes(message.body[: BODY_SHOWN_BYTES + 1])
     text = body[:BODY_SHOWN_BYTES].decode(errors="replace")
     text = "".join(letter if letter.isprintable() else "·" for letter in text)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, place_named, queue_named
+from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_position, parse_queue
 from cluster.cli.message_view import place_of
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
 
@@ -23,16 +23,16 @@ _COLUMNS = ("topic", "broker", "queue", "before", "after")
 @app.command(epilog=examples("raymq offset show billing", "raymq offset show billing orders --json"))
 def show(
     group: Group,
-    topic: Annotated[str | None, typer.Argument(help="Only of this topic.", show_default=False)] = None,
+    topic: Annotated[str | None, typer.Argument(help="Only this topic.", show_default=False)] = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a group is in each queue, and where the queue ends."""
+    """Show a group's committed offset and lag per queue."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = progress_rows(admin.group_stats(group, topic))
         if not rows and group not in admin.groups():
-            raise Failed(f"no group {group!r}; `raymq group list` shows those there are")
+            raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
         out.table(f"offsets of {group}", PROGRESS_COLUMNS, rows)
 
 
@@ -48,16 +48,16 @@ def reset(
     topic: Topic,
     to: Annotated[
         str | None,
-        typer.Option(help="earliest, latest, a time (2026-11-21T09:30:00, ms since the epoch) or -15m."),
+        typer.Option(help="earliest, latest, a time (2026-11-21T09:30:00 or ms since the epoch) or -15m."),
     ] = None,
     queue: Annotated[str | None, typer.Option(metavar="BROKER:QUEUE", help="Only this queue.")] = None,
-    offset: Annotated[int | None, typer.Option(min=0, help="The offset, with --queue.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Offset; requires --queue.")] = None,
     nameserver: Nameserver = NAMESERVER,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set where a group goes on. Members that run are told at their next pull."""
+    """Reset the offsets of a group; online members continue from there with their next pull."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         targets = _targets(admin, topic, to, queue, offset)
@@ -73,7 +73,7 @@ def skip(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a group leave out all that it has not consumed yet."""
+    """Skip all messages that a group has not consumed yet."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         _move(admin, out, group, admin.end_offsets(topic), "skip", dry_run=dry_run, yes=yes)
@@ -81,22 +81,22 @@ def skip(
 
 @app.command(epilog=examples("raymq offset clone billing billing-2", "raymq offset clone a b -t orders"))
 def clone(
-    source: Annotated[str, typer.Argument(help="The group whose offsets are taken.", show_default=False)],
-    target: Annotated[str, typer.Argument(help="The group that gets them.", show_default=False)],
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only of this topic.")] = None,
+    source: Annotated[str, typer.Argument(help="Group to copy offsets from.", show_default=False)],
+    target: Annotated[str, typer.Argument(help="Group to copy offsets to.", show_default=False)],
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")] = None,
     nameserver: Nameserver = NAMESERVER,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give one group the offsets of another."""
+    """Copy the offsets of one group to another."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         taken = admin.group_stats(source, topic).offsets.items()
         targets = {queue: offset.consumer_offset for queue, offset in taken}
         rows = _rows(targets, admin.group_stats(target, topic))
         if not dry_run:
-            confirmed(f"Give {target} the offsets of {source} in {len(rows)} queues?", yes=yes)
+            confirmed(f"Copy the offsets of {source} to {target} in {len(rows)} queues?", yes=yes)
             admin.clone_offsets(source, target, topic)
         out.table(f"{'would clone' if dry_run else 'cloned'} {source} to {target}", _COLUMNS, rows)
 
@@ -104,14 +104,14 @@ def clone(
 def _targets(
     admin: Admin, topic: str, to: str | None, queue: str | None, offset: int | None
 ) -> dict[MessageQueue, int]:
-    """Where each queue is to go on."""
+    """Return the target offset of each queue."""
     if (to is None) == (offset is None):
-        raise Refusal("say where to go on: either --to, or --queue with --offset")
+        raise Refusal("a target is required: --to, or --queue with --offset")
     if offset is not None:
         if queue is None:
-            raise Refusal("--offset is one queue's: name it by --queue BROKER:QUEUE")
-        return {queue_named(queue, topic): offset}
-    place = place_named(to or "")
+            raise Refusal("--offset requires --queue BROKER:QUEUE")
+        return {parse_queue(queue, topic): offset}
+    place = parse_position(to or "")
     if place == "earliest":
         targets = admin.beginning_offsets(topic)
     elif place == "latest":
@@ -120,7 +120,7 @@ def _targets(
         targets = admin.offsets_at(topic, place)
     if queue is None:
         return targets
-    wanted = queue_named(queue, topic)
+    wanted = parse_queue(queue, topic)
     if wanted not in targets:
         raise Refusal(f"topic {topic!r} has no queue {queue}")
     return {wanted: targets[wanted]}
@@ -159,7 +159,7 @@ def progress_rows(stats: ConsumeStats) -> list[dict[str, Any]]:
 
 
 def _rows(targets: dict[MessageQueue, int], had: ConsumeStats) -> list[dict[str, Any]]:
-    """Return a row for each queue, with the offset that the group had, None if it had none."""
+    """Return a row for each queue, with the group's previous offset (or None) and the new one."""
     before = {queue: offset.consumer_offset for queue, offset in had.offsets.items()}
     return [
         place_of(queue) | {"before": before.get(queue), "after": after} for queue, after in targets.items()

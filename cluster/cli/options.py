@@ -1,4 +1,4 @@
-"""The arguments and options that several commands take, and the form of their examples in the help."""
+"""Arguments and options shared by commands, and the format of the examples in their help."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Nameserver = Annotated[
         help="The cluster's nameservers.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, also where a terminal reads.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-Broker = Annotated[str, typer.Argument(help="The broker's name: broker-a.", show_default=False)]
-Group = Annotated[str, typer.Argument(help="The consumer group.", show_default=False)]
-Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
-Store = Annotated[Path, typer.Argument(help="The store's directory: the one that holds commitlog.")]
+Broker = Annotated[str, typer.Argument(help="Broker name, for example broker-a.", show_default=False)]
+Group = Annotated[str, typer.Argument(help="Consumer group.", show_default=False)]
+Topic = Annotated[str, typer.Argument(help="Topic.", show_default=False)]
+Store = Annotated[Path, typer.Argument(help="Store directory, the parent of `commitlog`.")]
 
-_TOPOLOGY_HELP = "A topology file; without it configs/local.yaml."
+_TOPOLOGY_HELP = "Topology file (default: configs/local.yaml)."
 Topology = Annotated[str | None, typer.Argument(help=_TOPOLOGY_HELP, show_default=False)]
 TopologyOption = Annotated[
     str | None, typer.Option("--topology", "-t", help=_TOPOLOGY_HELP, show_default=False)
@@ -38,11 +38,11 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Put a value over the file's: flush=async, brokers.broker-a.listen_port=0, store_root=DIR.",
+        help="Override a key of the topology: flush=async, brokers.broker-a.listen_port=0, store_root=DIR.",
     ),
 ]
 
 
 def examples(*lines: str) -> str:
-    """Return the epilog of a command's help page: how the command is called."""
+    """Return the epilog of a command's help page with one example per line."""
     return "Examples:\n\n" + "\n\n".join(lines)

@@ -21,28 +21,26 @@ def command(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ACTOR]", help="What to restart: broker-a, nameserver-0 …", show_default=False
+            metavar="[ACTOR]", help="Actors to restart: broker-a, nameserver-0 …", show_default=False
         ),
     ] = None,
-    rolling: Annotated[
-        bool, typer.Option("--rolling", help="All of the cluster, one after the other.")
-    ] = False,
+    rolling: Annotated[bool, typer.Option("--rolling", help="Restart all actors, one at a time.")] = False,
     wait: Annotated[
         bool,
         typer.Option(
             "--wait/--no-wait",
-            help="Wait until clients know that the broker before is back: they look every 30 s, unless the "
-            "topology's route_refresh_ms says otherwise.",
+            help="Between brokers, wait for one route refresh of the clients (the topology's "
+            "route_refresh_ms, 30 s by default), so that they know the restarted broker.",
         ),
     ] = True,
     topology: TopologyOption = None,
     overrides: Overrides = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Restart actors, each only when the one before serves again and clients can find it.
+    """Restart actors one at a time; the next one is stopped when clients can reach the previous one again.
 
-    Producers and consumers go on: they retry elsewhere, or wait the seconds that a broker is away. A broker
-    that was restarted by another run counts too. Ctrl-C lets the actor that is being restarted come back.
+    Producers and consumers keep running: they retry on other brokers or wait a few seconds. Restarts by other
+    commands count too. After Ctrl-C the actor that is being restarted still starts again.
     """
     from rich.console import Console
 

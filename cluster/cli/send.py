@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Output, Refusal, exiting_on_errors, named_values, queue_named
+from cluster.cli.console import Output, Refusal, exiting_on_errors, parse_pairs, parse_queue
 from cluster.cli.message_view import place_of
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 
@@ -24,43 +24,45 @@ EPILOG = examples(
     "tail -f access.log | raymq send access",
     "raymq tail orders --from first --no-follow --json | raymq send orders-2 --json-lines",
 )
-# So many sends are on their way before the first of them is waited for.
+# Sends in flight before the command waits for the first one.
 IN_FLIGHT = 1000
 
 
 def command(
-    topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
+    topic: Annotated[str, typer.Argument(help="Topic.", show_default=False)],
     body: Annotated[
         str | None,
         typer.Argument(
-            help="The body. Without it each line of the input that is not empty is a message.",
+            help="Body (default: each non-empty line of standard input is a message).",
             show_default=False,
         ),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", exists=True, dir_okay=False, help="A file's content is the body."),
+        typer.Option("--file", "-f", exists=True, dir_okay=False, help="Send the content of this file."),
     ] = None,
-    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="A key; may be given again.")] = None,
-    tags: Annotated[str | None, typer.Option("--tags", "-t", help="The tag to filter by.")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", "-k", help="Message key; repeat for several.")
+    ] = None,
+    tags: Annotated[str | None, typer.Option("--tags", "-t", help="Tag.")] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property."),
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property; repeat for several."),
     ] = None,
-    delay_level: Annotated[int, typer.Option(min=0, help="RocketMQ's delay level, 1 to 18.")] = 0,
+    delay_level: Annotated[int, typer.Option(min=0, help="Delay level, 1 to 18.")] = 0,
     sharding_key: Annotated[
-        str | None, typer.Option(help="Messages with the same one go to one queue, in order.")
+        str | None, typer.Option(help="Messages with the same sharding key go to one queue, in order.")
     ] = None,
-    queue: Annotated[str | None, typer.Option(metavar="BROKER:QUEUE", help="To this queue.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="BROKER:QUEUE", help="Send to this queue.")] = None,
     json_lines: Annotated[
         bool,
-        typer.Option("--json-lines", help="Lines are objects with body, keys, tags, properties."),
+        typer.Option("--json-lines", help="Input lines are JSON objects with body, keys, tags, properties."),
     ] = False,
-    group: Annotated[str, typer.Option(help="The producer group.")] = "raymq-send",
+    group: Annotated[str, typer.Option(help="Producer group.")] = "raymq-send",
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Send a message, a file, or the lines of the input."""
+    """Send a message, a file, or lines from standard input."""
 
     from cluster.client import Message, Producer
 
@@ -68,16 +70,16 @@ def command(
         common: dict[str, Any] = {
             "tags": tags,
             "keys": key or None,
-            "properties": named_values(properties or [], "--property"),
+            "properties": parse_pairs(properties or [], "--property"),
             "delay_level": delay_level,
         }
         where: dict[str, Any] = {
             "sharding_key": sharding_key,
-            "queue": queue_named(queue, topic) if queue is not None else None,
+            "queue": parse_queue(queue, topic) if queue is not None else None,
         }
         out = Output(as_json=as_json)
         if body is not None and file is not None:
-            raise Refusal("give a body or --file, not both")
+            raise Refusal("a body and --file exclude each other")
         with Producer(nameserver, group=group) as producer:
             if body is None and file is None:
                 _send_lines(producer, _messages(topic, common, json_lines=json_lines), where, out)
@@ -92,10 +94,10 @@ def _messages(topic: str, common: dict[str, Any], *, json_lines: bool) -> Iterat
     from cluster.client import Message
 
     if sys.stdin.isatty():
-        typer.echo("reading messages from the terminal, one a line; Ctrl-D ends", err=True)
+        typer.echo("enter one message per line; Ctrl-D ends the input", err=True)
     for number, line in enumerate(sys.stdin.buffer, 1):
         text = line.rstrip(b"\r\n")
-        if not text:  # RocketMQ has no message without a body
+        if not text:  # RocketMQ refuses messages without a body
             continue
         if json_lines:
             yield _from_json(topic, text, number, common)
@@ -104,7 +106,7 @@ def _messages(topic: str, common: dict[str, Any], *, json_lines: bool) -> Iterat
 
 
 def _from_json(topic: str, line: bytes, number: int, common: dict[str, Any]) -> Message:
-    """What `raymq tail --json` writes, or less."""
+    """Decode a line in the format of `raymq tail --json`; all fields but the body are optional."""
     import base64
     import json
 
@@ -118,7 +120,7 @@ def _from_json(topic: str, line: bytes, number: int, common: dict[str, Any]) -> 
         return Message(topic, body, **{**common, **own, "properties": properties})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refusal(
-            f"line {number} of the input is no object with a text `body` (or `body_base64`): {error!r}"
+            f"line {number} of the input is not a JSON object with `body` or `body_base64`: {error!r}"
         ) from error
 
 
@@ -133,7 +135,7 @@ def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str
     try:
         with Progress(*columns, console=errors, transient=True, disable=not shows) as progress:
             task = progress.add_task("", total=None)
-            # One a turn at a terminal, where the next line is long in coming.
+            # On a terminal the next line takes long, so send each line immediately.
             while tally.take(producer, messages, where, IN_FLIGHT if not sys.stdin.isatty() else 1):
                 progress.update(task, completed=tally.sent)
     finally:
@@ -142,15 +144,16 @@ def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str
 
 
 class _Tally:
-    """Counts what has been sent, also when something fails in the middle."""
+    """Counts sent messages, including those before an error."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.queues: dict[str, int] = {}
 
     def take(self, producer: Producer, messages: Iterator[Message], where: dict[str, Any], limit: int) -> int:
-        """Send up to `limit` messages and wait for them; gives how many there were. Raises the first error,
-        but only when all that was on its way is counted.
+        """Send up to `limit` messages, wait for all of them and return their number.
+
+        Raises the first error after all results are counted.
         """
         from cluster.client import ClientError
 
@@ -158,7 +161,7 @@ class _Tally:
         errors: list[Exception] = []
         try:
             for message in islice(messages, limit):
-                futures.append(producer.send_async(message, **where))  # noqa: PERF401 - keeps what went out
+                futures.append(producer.send_async(message, **where))  # noqa: PERF401 - keeps the futures if the input fails
         finally:
             for future in futures:
                 try:

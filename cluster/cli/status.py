@@ -22,19 +22,17 @@ EPILOG = examples("raymq status", "raymq status --json")
 EXIT_NOT_SERVING = 1
 COLUMNS = ("actor", "kind", "state", "address", "node", "process", "code", "epoch", "loop_lag", "up_s")
 SPARED = ("code", "epoch", "process", "node", "loop_lag", "kind")
-"""What a narrow terminal does without, the first first."""
+"""Columns that are omitted on a narrow terminal, in this order."""
 
 
 def command(
     topology: Topology = None,
     overrides: Overrides = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object, also where a terminal reads.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what runs and whether it serves: a table on a terminal, JSON in a pipe.
+    """Show the cluster's actors and their state: a table on a terminal, JSON in a pipe.
 
-    The exit code is 1 when nothing runs or something does not serve.
+    The exit code is 1 if no actor is running or one of them is not serving.
     """
     from rich.console import Console
 
@@ -55,7 +53,7 @@ def command(
 
 
 def as_row(entry: ActorStatus) -> dict[str, Any]:
-    """One actor as plain values."""
+    """Return one actor as a row of the JSON output."""
     actor, spec = entry.actor, entry.actor.spec
     return {
         "actor": actor.name,
@@ -73,9 +71,9 @@ def as_row(entry: ActorStatus) -> dict[str, Any]:
 
 
 def show(console: Console, cluster: str, found: Sequence[ActorStatus]) -> None:
-    """Print a table, and below it why something does not serve."""
+    """Print a table of the actors, followed by the reason for each that is not serving."""
     if not found:
-        console.print(f"nothing of cluster {cluster} runs; `raymq up` starts it")
+        console.print(f"cluster {cluster} is not running; start it with `raymq up`")
         return
     rows = [as_row(entry) for entry in found]
     console.print(f"cluster {cluster}", style="bold", highlight=False, markup=False)
@@ -86,7 +84,7 @@ def show(console: Console, cluster: str, found: Sequence[ActorStatus]) -> None:
 
 
 def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One actor as its table has it."""
+    """Return a row of `as_row` with the cells of the table."""
     details = row["details"]
     return {
         **row,
@@ -98,7 +96,7 @@ def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lag_of(details: Mapping[str, Any]) -> str:
-    """How late an actor's loop runs what is due: p99 of the last minutes, and the longest ever."""
+    """Return the lag of an actor's event loop: p99 of the last minutes and maximum since the start."""
     if "loop_lag_p99_us" not in details:
         return ""
     return f"{details['loop_lag_p99_us'] / 1000:.1f} / {details['longest_lag_us'] / 1000:.0f} ms"

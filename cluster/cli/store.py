@@ -1,6 +1,6 @@
-"""`raymq store`: look into a store that lies on this machine's disk, and mend what is derived in it.
+"""`raymq store`: inspect a store on this machine's disk, and rebuild its consume queues and index.
 
-What only looks writes nothing, and takes no lock.
+Commands that only read write nothing and take no lock.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cluster.cli import store_tools
 from cluster.cli.console import discard_output
 from cluster.cli.options import Store, examples
 
-app = typer.Typer(no_args_is_help=True, help="Look into a broker's store on the disk.")
+app = typer.Typer(no_args_is_help=True, help="Inspect, verify and rebuild a broker's store on disk.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, also where a terminal reads.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
 _COLUMNS = "{:<40} {:>5} {:>10} {:>16} {:>9} {:>20}  {}"
@@ -32,7 +32,7 @@ app.command(epilog=store_tools.INFO_EXAMPLES)(store_tools.info)
 
 @app.command(epilog=examples("raymq store dump DIR", "raymq store dump DIR --json"))
 def dump(path: Store, log_paths: store_tools.LogPaths = None, as_json: AsJson = False) -> None:
-    """Print one line for each consume-queue unit, as the store would be after recovery."""
+    """Print one line per consume-queue unit, as after recovery."""
     from store.tools import dump as dumping  # numba and numpy take half a second
 
     lines = _read(dumping.dump(path, log_paths or ()))
@@ -57,12 +57,12 @@ def dump(path: Store, log_paths: store_tools.LogPaths = None, as_json: AsJson = 
 @app.command(epilog=examples("raymq store query DIR orders order-1 --json"))
 def query(
     path: Store,
-    topic: Annotated[str, typer.Argument(help="The topic's name.")],
-    key: Annotated[str, typer.Argument(help="A UNIQ_KEY, or one of a message's KEYS.")],
+    topic: Annotated[str, typer.Argument(help="Topic.")],
+    key: Annotated[str, typer.Argument(help="Message key (KEYS) or UNIQ_KEY.")],
     log_paths: store_tools.LogPaths = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print where in the CommitLog the messages with a key stand."""
+    """Print the CommitLog offsets of messages with a key."""
     from store.tools import dump as dumping
 
     for line in _read(dumping.query(path, topic, key, log_paths or ())):
@@ -74,13 +74,13 @@ def query(
 
 
 def _read(lines: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """The lines. A store that cannot be read ends the command with its reason."""
-    with store_tools.told():
+    """Yield the lines; print an error of the store and exit."""
+    with store_tools.exiting_on_store_errors():
         yield from lines
 
 
 def _print_json(lines: Iterable[dict[str, Any]]) -> None:
-    out = sys.stdout.buffer  # JSON is UTF-8, whatever the terminal speaks
+    out = sys.stdout.buffer  # JSON is UTF-8, independent of the terminal's encoding
     try:
         for line in lines:
             text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
@@ -91,5 +91,5 @@ def _print_json(lines: Iterable[dict[str, Any]]) -> None:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """A character beyond 16 bits as Java's JSON writers put it."""
+    """Escape a character beyond 16 bits as a surrogate pair, as Java's JSON writers do."""
     return json.dumps(found[0])[1:-1]

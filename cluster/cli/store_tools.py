@@ -1,7 +1,7 @@
-"""`raymq store verify`, `rebuild` and `info`: a whole store on this machine's disk.
+"""`raymq store verify`, `rebuild` and `info`: commands on a whole store on this machine's disk.
 
-The exit code is 0 when the store is sound, 1 when something is damaged or failed, and 2 when there is no
-store that could be looked at.
+The exit code is 0 if the store is valid, 1 if it is damaged or the command failed, and 2 if the directory has
+no readable store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Output, tell
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Output, print_error
 from cluster.cli.entry import interruptible
 from cluster.cli.options import AsJson, DryRun, Store, examples
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 LogPaths = Annotated[
     list[Path] | None,
-    typer.Option("--commit-log", help="Where the log's files are, if not in it; may be given again."),
+    typer.Option("--commit-log", help="CommitLog directory outside of the store; repeat for several."),
 ]
 DelayLevel = Annotated[
     str | None,
     typer.Option(
-        "--message-delay-level", metavar="LEVELS", help="The broker's delay levels, if other than RocketMQ's."
+        "--message-delay-level", metavar="LEVELS", help="The broker's delay levels, if not the default."
     ),
 ]
 Result = TypeVar("Result")
@@ -45,14 +45,14 @@ def verify(
     log_paths: LogPaths = None,
     delay_level: DelayLevel = None,
     lock: Annotated[
-        bool, typer.Option("--lock", help="Keep writers out meanwhile; a store in use is refused.")
+        bool, typer.Option("--lock", help="Lock the store meanwhile; fails if it is in use.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare all of a store with its log, and list what is damaged: file, byte and reason.
+    """Verify a store and list all damage with file, byte position and reason.
 
-    Checks the log's records with their CRC, and against them the consume queues, the index files, the
-    checkpoint and what was noted; also RocketMQ's JSON files. Only reads, and takes no lock without --lock.
+    Checks the CRC of the log's records, then consume queues, index files, checkpoint and metadata against the
+    records, and RocketMQ's JSON files. Writes nothing, and takes no lock without --lock.
     """
     from store.tools.verify import verify as run
 
@@ -84,13 +84,13 @@ def rebuild(
     path: Store,
     log_paths: LogPaths = None,
     delay_level: DelayLevel = None,
-    index: Annotated[bool, typer.Option(help="Build the index too.")] = True,
+    index: Annotated[bool, typer.Option(help="Also rebuild the index.")] = True,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the consume queues and the index again from the CommitLog, which is never touched.
+    """Rebuild the consume queues and the index from the CommitLog, which is not changed.
 
-    Refuses a store in use. When it is interrupted, even by a kill, call it again: it goes on where it was.
+    Fails if the store is in use. After an interruption, run the command again to resume.
     """
     from store.tools.rebuild import rebuild as run
 
@@ -104,16 +104,16 @@ def rebuild(
             progress=progress,
         ),
         "rebuilding",
-        again="call it again: it goes on where it was",
+        again="run the command again to resume",
     )
     size = done.log_end - done.log_begin
-    start = "from the start" if done.resumed_from is None else f"going on from {done.resumed_from:,}"
+    start = "from the start" if done.resumed_from is None else f"resumed from {done.resumed_from:,}"
     Output(as_json=as_json).done(
         f"{path}: {done.records:,} records dispatched into {done.queues:,} queues and {done.index_files:,} "
         f"index files, {start}; {done.holes:,} holes"
         if done.is_done
-        else f"{path}: {done.queues:,} queues and {done.index_files:,} index files would be made "
-        f"again out of {size:,} bytes of log, {start}",
+        else f"{path}: {done.queues:,} queues and {done.index_files:,} index files would be rebuilt "
+        f"from {size:,} bytes of log, {start}",
         **done.as_json(),
     )
 
@@ -125,13 +125,13 @@ INFO_EXAMPLES = examples(
 
 
 def info(path: Store, log_paths: LogPaths = None, as_json: AsJson = False) -> None:
-    """Show whose store it is, where its log begins and ends, its files, topics, offsets and times.
+    """Show a store's owner, log range, files, topics, offsets and times.
 
-    Reads notes and the ends of files only, so it is quick on large stores; it takes no lock.
+    Reads only metadata and the ends of files, so it is fast on large stores; takes no lock.
     """
     from store.tools.info import store_info
 
-    found = _run(lambda _: store_info(path, log_paths=log_paths or ()), "looking")
+    found = _run(lambda _: store_info(path, log_paths=log_paths or ()), "reading")
     output = Output(as_json=as_json)
     if output.is_json:
         output.json(found.as_json())
@@ -149,10 +149,10 @@ def _show_info(found: StoreInfo, output: Output) -> None:
         else f"{content['broker']}, replica {content['replica']}, of {content['cluster']}",
         "epoch": content["epoch"],
         "open": "no" if found.writer_pid is None else f"by process {found.writer_pid}",
-        "ended": "in order" if found.closed_cleanly else "not in order, or it is open",
+        "closed cleanly": "yes" if found.closed_cleanly else "no, or it is open",
         "log": f"{found.log_begin:,} to {found.log_end:,}",
         "last_ms": found.last_ms or None,
-        "rebuild": "interrupted: `raymq store rebuild` goes on with it" if found.rebuild_is_open else None,
+        "rebuild": "interrupted; `raymq store rebuild` resumes it" if found.rebuild_is_open else None,
         "holes known": found.known_holes,
         "damage": found.damage,
     }
@@ -173,41 +173,41 @@ def _show(report: Report, output: Output) -> None:
         output.line(f"note: {note}")
     counts = report.counts
     output.line(
-        f"{report.root}: {'sound' if report.is_valid else 'DAMAGED'}; {counts['records']:,} records in "
+        f"{report.root}: {'valid' if report.is_valid else 'DAMAGED'}; {counts['records']:,} records in "
         f"{counts['logBytes']:,} bytes of log, {counts['queues']:,} queues, "
         f"{counts['indexEntries']:,} index entries, {counts['holes']:,} holes"
     )
 
 
 def _run(work: Callable[[Progress], Result], what: str, again: str = "nothing was changed") -> Result:
-    """Do the work under a progress bar; a store that cannot be worked on ends the command with its reason."""
+    """Run `work` with a progress bar; print errors of the store and exit."""
     try:
-        with told(), interruptible(), _bar(what) as progress:
+        with exiting_on_store_errors(), interruptible(), _bar(what) as progress:
             return work(progress)
     except KeyboardInterrupt:
-        tell(f"interrupted; {again}")
+        print_error(f"interrupted; {again}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """End the command with its reason where a store, or a file of it, cannot be worked on."""
+def exiting_on_store_errors() -> Iterator[None]:
+    """Print an error of the store or its files raised inside, and exit with its code."""
     from store.disk.files import explain
     from store.store_errors import StoreError
 
     try:
         yield
     except (StoreError, ValueError) as error:
-        tell(f"raymq store: {error}")
+        print_error(f"raymq store: {error}")
         raise typer.Exit(EXIT_REFUSED) from error
     except OSError as error:
-        tell(f"raymq store: {error.filename or 'a file'}: {explain(error)}")
+        print_error(f"raymq store: {error.filename or 'a file'}: {explain(error)}")
         raise typer.Exit(EXIT_FAILED) from error
 
 
 @contextmanager
 def _bar(what: str) -> Iterator[Progress]:
-    """A bar on standard error, where a terminal reads it."""
+    """Yield the update function of a progress bar on standard error, shown on terminals only."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -1,7 +1,7 @@
-"""Rows on a terminal: as a table where they fit its width, else without what can be spared, else one by one.
+"""Tables that fit the width of the terminal.
 
-A row's values keep their meaning by their name: `_ms` is a point in time, `_s` a span. Headings leave the
-unit out where the value shows it.
+If a table is too wide, optional columns are omitted; if it is still too wide, each row is printed as a list
+of fields. Names of values have their unit: `_ms` is a point in time, `_s` a duration.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Row = Mapping[str, Any]
 
 A_TIME_MS = 1_000_000_000_000
 _CALENDAR_END_MS = 253_402_214_400_000
-"""What is a point in time is not less (September 2001), what is a span is not more (30 years)."""
+"""Values outside of these limits are not shown as times; the first is in September 2001."""
 
 FOLDED_AT = 24
-"""A column that is wider than this may be folded to it before a table counts as too wide."""
+"""Columns wider than this may be folded to this width before a table counts as too wide."""
 
 STYLE = "style"
-"""A row may have its own style under this name; it is no column."""
+"""The key of a row's style, which is not a column."""
 
 HEADINGS = {"store_ms": "stored", "born_ms": "born", "last_ms": "last message", "shown": "body", "up_s": "up"}
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -34,16 +34,16 @@ _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 def fitted(
     columns: Sequence[str], rows: Sequence[Row], width: int, spared: Sequence[str] = ()
 ) -> RenderableType:
-    """Rows for a terminal of `width` columns; of the table's columns those in `spared` go first, in order."""
+    """Return a table of at most `width` characters; columns in `spared` are omitted first, in this order."""
     left = list(columns)
-    going = [column for column in spared if column in left]
-    while going and _least_width(left, rows) > width:
-        left.remove(going.pop(0))
+    optional = [column for column in spared if column in left]
+    while optional and _least_width(left, rows) > width:
+        left.remove(optional.pop(0))
     return table_of(left, rows) if _least_width(left, rows) <= width else _one_by_one(columns, rows)
 
 
 def table_of(columns: Sequence[str], rows: Sequence[Row]) -> Table:
-    """Rows as rich's table; numbers stand at the right."""
+    """Return rows as a rich table with numbers aligned to the right."""
     from rich.table import Table
 
     table = Table(header_style="bold")
@@ -56,12 +56,12 @@ def table_of(columns: Sequence[str], rows: Sequence[Row]) -> Table:
 
 
 def heading(column: str) -> str:
-    """What stands over a column."""
+    """Return the heading of a column."""
     return HEADINGS.get(column, column.replace("_", " "))
 
 
 def shown(name: str, value: object) -> str:
-    """A value for the eye: thousands apart, times as times, nothing for None."""
+    """Return a value as text: thousands separated, `_ms` as local time, None as an empty text."""
     if value is None:
         return ""
     if name.endswith("_ms") and isinstance(value, int) and A_TIME_MS < value < _CALENDAR_END_MS:
@@ -80,16 +80,16 @@ def shown(name: str, value: object) -> str:
 
 
 def span_of(seconds: int) -> str:
-    """A span by its two greatest units: `3 d 4 h`, `12 min 5 s`, `8 s`."""
-    for (size, name), (lesser, its_name) in pairwise(_SPANS):
+    """Return a duration in its two largest units: `3 d 4 h`, `12 min 5 s`, `8 s`."""
+    for (size, name), (next_size, next_name) in pairwise(_SPANS):
         if seconds >= size:
-            rest = seconds % size // lesser
-            return f"{seconds // size} {name} {rest} {its_name}" if rest else f"{seconds // size} {name}"
+            rest = seconds % size // next_size
+            return f"{seconds // size} {name} {rest} {next_name}" if rest else f"{seconds // size} {name}"
     return f"{seconds} s"
 
 
 def _least_width(columns: Sequence[str], rows: Sequence[Row]) -> int:
-    """How wide a table is at least, its borders included."""
+    """Return the minimum width of a table, borders included."""
     from rich.cells import cell_len
 
     widths = (
@@ -100,7 +100,7 @@ def _least_width(columns: Sequence[str], rows: Sequence[Row]) -> int:
 
 
 def _one_by_one(columns: Sequence[str], rows: Sequence[Row]) -> RenderableType:
-    """Each row as lines of `name  value`, an empty line between rows."""
+    """Return each row as lines of `name  value`, separated by empty lines."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.table import Table

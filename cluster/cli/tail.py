@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, exiting_on_errors, place_named
+from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, exiting_on_errors, parse_position
 from cluster.cli.message_view import as_line, as_object
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 
@@ -23,25 +23,27 @@ POLL_MS = 200
 
 
 def command(
-    topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
+    topic: Annotated[str, typer.Argument(help="Topic.", show_default=False)],
     begin: Annotated[
-        str, typer.Option("--from", help="latest (what comes from now on), earliest, a time, or -15m.")
+        str, typer.Option("--from", help="latest (only new messages), earliest, a time, or -15m.")
     ] = "latest",
-    last: Annotated[int, typer.Option(min=0, help="So many messages of each queue before its end.")] = 0,
-    tags: Annotated[str, typer.Option(help="Only with these tags: `a || b`.")] = "*",
-    limit: Annotated[int | None, typer.Option("--max", min=1, help="End after so many messages.")] = None,
-    follow: Annotated[bool, typer.Option(help="Wait for more at the end.")] = True,
+    last: Annotated[int, typer.Option(min=0, help="Start with the last messages of each queue.")] = 0,
+    tags: Annotated[str, typer.Option(help="Tag expression: `a || b`.")] = "*",
+    limit: Annotated[
+        int | None, typer.Option("--max", min=1, help="Stop after this number of messages.")
+    ] = None,
+    follow: Annotated[bool, typer.Option(help="Wait for new messages at the end.")] = True,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Print a topic's messages as they come. No group's offsets are touched."""
+    """Print a topic's messages as they arrive. No offsets are committed."""
 
     from cluster.client import ConsumerConfig, PullConsumer
 
     with exiting_on_errors():
-        place = place_named(begin)
+        place = parse_position(begin)
         if last and place != "latest":
-            raise Refusal("--last counts from the end: give it without --from")
+            raise Refusal("--last counts from the end and excludes --from")
         config = ConsumerConfig(
             nameservers=nameserver,
             group="TOOLS_CONSUMER",
@@ -55,14 +57,14 @@ def command(
                 ends = _begin(consumer, topic, place, last, tags)
                 _print(consumer, out, limit, None if follow else ends)
         except KeyboardInterrupt:
-            if limit is not None or not follow:  # else this is how a tail is meant to end
+            if limit is not None or not follow:  # without them, Ctrl-C is the normal end
                 raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _begin(
     consumer: PullConsumer, topic: str, place: str | int, last: int, tags: str
 ) -> dict[MessageQueue, int]:
-    """Take the topic's queues from where it is asked for; gives their ends at this time."""
+    """Assign the topic's queues, seek to the start position, and return the queues' current end offsets."""
     queues = consumer.queues(topic)
     ends = {queue: consumer.end_offset(queue) for queue in queues}
     begins = {queue: consumer.beginning_offset(queue) for queue in queues}
@@ -80,7 +82,7 @@ def _begin(
 def _print(
     consumer: PullConsumer, out: Output, limit: int | None, ends: dict[MessageQueue, int] | None
 ) -> None:
-    """Print until there are enough, or with `ends` until all queues have been read up to there."""
+    """Print messages until `limit` is reached, or until all queues are read up to the offsets in `ends`."""
     from cluster.client import MessageQueue
 
     printed = 0

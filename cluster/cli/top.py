@@ -27,7 +27,7 @@ GROUP_COLUMNS = ("group", "topic", "lag", "in_flight", "tps")
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a cluster does at one moment. `ends` and `consumed` are sums over queues, to take rates from."""
+    """Rows of the three tables at one time, and sums of end and committed offsets to compute rates from."""
 
     at_s: float
     brokers: list[dict[str, Any]] = field(default_factory=list)
@@ -37,24 +37,24 @@ class Snapshot:
     consumed: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The three tables."""
+        """Return the rows of the three tables."""
         return {"brokers": self.brokers, "topics": self.topics, "groups": self.groups}
 
 
 def command(
-    interval_s: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between looks.")] = 2.0,
-    rows: Annotated[int, typer.Option(min=1, help="Rows of each table.")] = 12,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    interval_s: Annotated[float, typer.Option("--interval", min=0.2, help="Seconds between updates.")] = 2.0,
+    rows: Annotated[int, typer.Option(min=1, help="Rows per table.")] = 12,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Show live what brokers, topics and groups do a second; Ctrl-C ends.
+    """Show live rates of brokers, topics and groups; Ctrl-C ends.
 
-    The first look shows the rates of the last minute, later ones those between two looks. In a pipe each look
-    is a line of JSON.
+    The first update shows the rates of the last minute, later ones those since the previous update. In a pipe
+    each update is a line of JSON.
     """
 
-    # An interrupt is how it is meant to end.
+    # Ctrl-C is the normal end.
     with open_admin(nameserver, as_json=as_json) as (admin, out), suppress(KeyboardInterrupt):
         if once or out.is_json:
             _lines(admin, out, interval_s, once=once, rows=rows)
@@ -63,7 +63,7 @@ def command(
 
 
 def look(admin: Admin, before: Snapshot | None = None) -> Snapshot:
-    """The cluster now; rates are those since `before`, without it those that the brokers give."""
+    """Return a snapshot of the cluster; rates are since `before`, or the brokers' own without it."""
     system = set(admin.system_topics())
     now = Snapshot(time.monotonic())
     span_s = now.at_s - before.at_s if before is not None else 0.0
@@ -76,9 +76,9 @@ def look(admin: Admin, before: Snapshot | None = None) -> Snapshot:
         stats = admin.topic_stats(topic)
         now.ends[topic] = sum(offset.max_offset for offset in stats.offsets.values())
         rate = _rate(now.ends, before.ends if before else {}, topic, span_s)
-        held = sum(offset.max_offset - offset.min_offset for offset in stats.offsets.values())
+        stored = sum(offset.max_offset - offset.min_offset for offset in stats.offsets.values())
         now.topics.append(
-            {"topic": topic, "messages": held, "put_tps": stats.put_tps if rate is None else rate}
+            {"topic": topic, "messages": stored, "put_tps": stats.put_tps if rate is None else rate}
         )
     for group, stats_of_group in admin.all_group_stats().items():
         if is_system(group):
@@ -136,10 +136,10 @@ def _tables(snapshot: Snapshot, rows: int) -> list[Any]:
     from rich.text import Text
 
     parts: list[Any] = []
-    for title, columns, of_it in (
+    for title, columns, content in (
         ("brokers", BROKER_COLUMNS, snapshot.brokers),
         ("topics", TOPIC_COLUMNS, snapshot.topics[:rows]),
         ("groups", GROUP_COLUMNS, snapshot.groups[:rows]),
     ):
-        parts += [Text(title, style="bold"), table_of(columns, of_it)]
+        parts += [Text(title, style="bold"), table_of(columns, content)]
     return parts

@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Topics: list, create, describe, ch
 
 Brokers = Annotated[
     list[str] | None,
-    typer.Option("--broker", "-b", help="On this broker; may be given again. By default on all."),
+    typer.Option("--broker", "-b", help="Broker; repeat for several (default: all)."),
 ]
 NEW_QUEUES = 4
 _PERMS = {"r": 4, "w": 2, "rw": 6, "wr": 6, "none": 0, "0": 0, "2": 2, "4": 4, "6": 6}
@@ -29,11 +29,11 @@ _NAMES = {0: "none", 2: "w", 4: "r", 6: "rw"}
 def list_topics(
     nameserver: Nameserver = NAMESERVER,
     system: Annotated[
-        bool, typer.Option("--system", help="Also those that brokers and groups made.")
+        bool, typer.Option("--system", help="Include system, retry and dead-letter topics.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics, with their queues and brokers."""
+    """List topics with their queues and brokers."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         rows = [row for row in _topic_rows(admin) if system or row["kind"] == "normal"]
@@ -46,30 +46,31 @@ def list_topics(
 def create(
     topic: Topic,
     queues: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Queues on each broker; 4 if it is new.")
+        int | None, typer.Option(min=1, max=65535, help="Queues per broker (new topic: 4).")
     ] = None,
     read_queues: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Queues that are read, if other than written.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Read queues per broker, if different from write queues."),
     ] = None,
-    perm: Annotated[str | None, typer.Option(help="r, w, rw or none; rw if it is new.")] = None,
+    perm: Annotated[str | None, typer.Option(help="r, w, rw or none (new topic: rw).")] = None,
     order: Annotated[
-        bool | None, typer.Option("--order/--no-order", help="Marked as an order topic.", show_default=False)
+        bool | None, typer.Option("--order/--no-order", help="Mark as an order topic.", show_default=False)
     ] = None,
     brokers: Brokers = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic, or change one that is there: what is not given stays as it is."""
+    """Create a topic, or change an existing one; options that are not given keep their value."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        there = _settings_of(admin, topic)
-        wanted = queues or there.write_queue_nums
+        current = _settings_of(admin, topic)
+        wanted = queues or current.write_queue_nums
         route = admin.create_topic(
             topic,
             queues=wanted,
-            read_queues=there.read_queue_nums if read_queues is queues is None else read_queues,
-            perm=there.perm & 6 if perm is None else _perm_of(perm),
-            order=there.order if order is None else order,
+            read_queues=current.read_queue_nums if read_queues is queues is None else read_queues,
+            perm=current.perm & 6 if perm is None else _perm_of(perm),
+            order=current.order if order is None else order,
             brokers=brokers or None,
         )
         names = route.brokers()
@@ -104,7 +105,7 @@ def describe(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson 
 
 @app.command(epilog=examples("raymq topic stats orders", "raymq topic stats orders --json"))
 def stats(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
-    """Show where each queue begins and ends, when it last got a message, and the rate of the last minute."""
+    """Show the offsets and last message time of each queue, and the put rate of the last minute."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         found = admin.topic_stats(topic)
@@ -126,7 +127,7 @@ def stats(topic: Topic, nameserver: Nameserver = NAMESERVER, as_json: AsJson = F
             f"topic {topic}", ("broker", "queue", "min_offset", "max_offset", "messages", "last_ms"), rows
         )
         total = sum(each.max_offset - each.min_offset for each in found.offsets.values())
-        out.line(f"{total:,} messages; {found.put_tps:,.1f} put a second over the last minute")
+        out.line(f"{total:,} messages; put TPS of the last minute: {found.put_tps:,.1f}")
 
 
 @app.command(epilog=examples("raymq topic perm orders r", "raymq topic perm orders rw -b broker-a"))
@@ -138,7 +139,7 @@ def perm(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a topic be read, written, both or neither."""
+    """Set the permission of a topic: read, write, both or none."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         wanted = _perm_of(perm)
@@ -157,7 +158,7 @@ def delete(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic with its messages, and what groups have consumed of it."""
+    """Delete a topic, its messages and the consumer offsets of its groups."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         stats = admin.topic_stats(topic)
@@ -174,7 +175,7 @@ def delete(
 
 
 def _settings_of(admin: Admin, topic: str) -> TopicConfig:
-    """What a topic has, the most where its brokers differ; what a new one gets where there is none."""
+    """Return the settings of a topic, with the most queues of any broker, or those of a new topic."""
     from cluster.client.errors import TopicNotFound
     from store.metadata import TopicConfig
 
@@ -214,5 +215,5 @@ def _kind(name: str, system: set[str]) -> str:
 def _perm_of(text: str) -> int:
     found = _PERMS.get(text.lower())
     if found is None:
-        raise Refusal(f"{text!r} is no permission: write r, w, rw or none")
+        raise Refusal(f"{text!r} is not a permission: use r, w, rw or none")
     return found

@@ -26,18 +26,18 @@ def command(
         typer.Option(
             "--broker-conf",
             metavar="FILE",
-            help="A broker.conf of RocketMQ: a broker in the place of the topology's. May be given again.",
+            help="RocketMQ's broker.conf; replaces the topology's brokers. Repeat for several brokers.",
         ),
     ] = None,
     dry_run: DryRun = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove actors that the topology no longer has.")
+        bool, typer.Option("--prune", help="Remove actors that are no longer in the topology.")
     ] = False,
 ) -> None:
-    """Start a cluster, or make the running one be as its topology says.
+    """Start a cluster, or update the running one to match its topology.
 
-    Starts Ray where none runs, and leaves it running. Ends when the cluster serves, with `READY` and the
-    nameservers' addresses as the last line. Run again it adopts what runs and changes only what differs.
+    Starts Ray if none is running and leaves it running. Returns when all actors are serving; the last line is
+    `READY` with the nameservers' addresses. Run it again after an edit: only what differs is changed.
     """
     from rich.console import Console
 

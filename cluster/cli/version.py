@@ -14,11 +14,9 @@ PACKAGES = ("raymq", "ray", "raydp", "pyspark", "pyarrow", "numba", "uvloop", "j
 
 
 def command(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object, also where a terminal reads.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the versions of RayMQ and of what it stands on; `code` is what actors are compared with."""
+    """Show the versions of RayMQ and its dependencies; `code` is the code version of new actors."""
     from actors.host.code_version import code_version
 
     found = {package: installed(package) for package in PACKAGES}
@@ -36,7 +34,7 @@ def command(
 
 
 def installed(package: str) -> str:
-    """A package's version, without importing it."""
+    """Return a package's version without importing the package."""
     try:
         return version(package)
     except PackageNotFoundError:

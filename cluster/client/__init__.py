@@ -1,4 +1,4 @@
-"""The client of RayMQ, blocking face; `cluster.client.aio` has the same classes for asyncio.
+"""The RayMQ client, blocking API. `cluster.client.aio` has the same classes for asyncio.
 
 from cluster.client import Producer, PullConsumer, PushConsumer, Admin
 

@@ -1,4 +1,4 @@
-"""The async face of the client: the same classes as `cluster.client`, with `await` and `async for`.
+"""The RayMQ client, asyncio API: the classes of `cluster.client` with `await` and `async for`.
 
 from cluster.client.aio import Producer, PullConsumer
 

@@ -1,4 +1,4 @@
-"""Settings of the clients. Names and defaults are RocketMQ's where it has them, with units in the name."""
+"""Client settings. Names and defaults follow RocketMQ's client; names of times and sizes end in the unit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from cluster.client.hooks import CallHook, ConsumeHook, SendHook
 
 Nameservers = str | Sequence[str] | Callable[[], Sequence[str]]
-"""`"host:port;host:port"`, a list of such, or a function that returns the list (called at each
-refresh).
+"""`"host:port;host:port"`, a list of `"host:port"`, or a function that returns such a list.
+
+The client calls the function before each request to a nameserver.
 """
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
@@ -31,9 +32,18 @@ COMPRESSION_LEVELS = {"zlib": range(10), "lz4": range(17), "zstd": range(1, 23)}
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Settings of all clients.
+    """Settings that all clients have.
 
-    `sticky_broker_ms`: how long keyed sends keep a broker's queues in their hash after it left the routes.
+    Attributes:
+        nameservers: Addresses of the nameservers. None: the environment variable RAYMQ_NAMESERVERS, else
+            127.0.0.1:9876.
+        instance_name: Part of the client id. Empty: the process id and the start time.
+        request_timeout_ms: Default timeout of a request to a nameserver or broker.
+        route_refresh_ms: Interval at which the client refreshes the routes of its topics.
+        heartbeat_ms: Interval at which the client sends heartbeats to brokers.
+        sticky_broker_ms: How long the queues of a broker that left the routes stay in the hash of keyed
+            sends. Keys keep their queues while the broker restarts.
+        call_hooks: Hooks called before and after each request.
     """
 
     nameservers: Nameservers | None = None
@@ -45,12 +55,12 @@ class ClientConfig:
     call_hooks: Sequence[CallHook] = ()
 
     def __post_init__(self) -> None:
-        """Raise ConfigInvalid for settings that cannot work."""
+        """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         require_positive(self, "request_timeout_ms", "route_refresh_ms", "heartbeat_ms")
         require_at_least(0, self, "sticky_broker_ms")
 
     def addresses(self) -> list[str]:
-        """Return the nameservers' addresses now. Raises ConfigInvalid if there is none."""
+        """Return the current nameserver addresses. Raises ConfigInvalid if the list is empty or malformed."""
         given = self.nameservers
         if given is None:
             given = os.environ.get(NAMESERVERS_ENV, DEFAULT_NAMESERVERS)
@@ -63,12 +73,21 @@ class ClientConfig:
 class ProducerConfig(ClientConfig):
     """Settings of a producer.
 
-    `send_timeout_ms` bounds a send to any queue, retries included; `delivery_timeout_ms` one that has its
-    own queue (sharding key, selector, table), long enough for a broker to be restarted.
-
-    A body of `compress_over_bytes` or more is compressed (`compression` None: never);
-    `max_message_bytes` limits the compressed body. Batches and tables are not compressed.
-    `send_latency_fault_enable`: sends to any queue pass over brokers that were slow or failed.
+    Attributes:
+        group: Name of the producer group.
+        send_timeout_ms: Deadline of a send that may use any queue, including its retries.
+        delivery_timeout_ms: Deadline of a send that is bound to one queue (by a sharding key, a selector, a
+            given queue, or as part of a table). The default is long enough for a broker restart.
+        retry_times_when_send_failed: Number of retries of a send that may use any queue.
+        default_topic_queue_nums: Number of queues of a topic that a broker creates for the first send to it.
+        max_message_bytes: Maximum size of a body after compression.
+        compress_over_bytes: Bodies of this size or more are compressed. Batches and tables are not.
+        compression: Compression codec; None disables compression.
+        compression_level: Level of the codec.
+        send_latency_fault_enable: Sends that may use any queue avoid brokers that were slow or failed.
+        table_batch_bytes: Maximum size of the records in one request of a table send.
+        table_buffer_bytes: Maximum size of all records of table sends that are in flight.
+        send_hooks: Hooks called before and after each send.
     """
 
     group: str = "DEFAULT_PRODUCER"
@@ -86,7 +105,7 @@ class ProducerConfig(ClientConfig):
     send_hooks: Sequence[SendHook] = ()
 
     def __post_init__(self) -> None:
-        """Raise ConfigInvalid for settings that cannot work."""
+        """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ClientConfig.__post_init__(self)
         require_at_least(0, self, "retry_times_when_send_failed", "default_topic_queue_nums")
         require_positive(
@@ -110,7 +129,7 @@ class ProducerConfig(ClientConfig):
         if self.compression_level not in levels:
             raise ConfigInvalid(
                 f"compression_level is {self.compression_level}: "
-                f"{self.compression} has {levels[0]} to {levels[-1]}"
+                f"{self.compression} accepts {levels[0]} to {levels[-1]}"
             )
 
 
@@ -120,16 +139,33 @@ AUTO_OFFSETS: tuple[AutoOffset, ...] = ("earliest", "latest", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of both consumers.
+    """Settings of the pull consumer and the push consumer.
 
-    `consume_from`: where a group without a committed offset begins; with "timestamp" at the first message
-    stored at `consume_timestamp_ms` (since the epoch; None: half an hour before it begins, as RocketMQ does)
-    or later. `strategy` names how the group shares its queues out: `averagely`, `averagely_by_circle`,
-    `consistent_hash`, `machine_room:ROOM,…`, `machine_room_nearby[:INNER]`, `config:TOPIC/BROKER/ID,…`; the
-    group's first member decides. `commit_timeout_ms`: how long a commit is tried again where a broker is
-    away; one that is restarted is back before. `lease_ms`: after how long without a word
-    from this member its queues may be given to another. `max_poll_interval_ms`: how long a polled batch may
-    be worked on before its queue is given away.
+    Attributes:
+        group: Name of the consumer group.
+        consume_from: Where the group starts to read a queue for which it has no committed offset.
+        consume_timestamp_ms: With `consume_from="timestamp"`: start at the first message stored at or after
+            this time, in milliseconds since the epoch. None: half an hour before the consumer starts, as in
+            RocketMQ.
+        auto_commit: The client commits the offsets of consumed messages by itself.
+        commit_interval_ms: Interval of automatic commits.
+        commit_timeout_ms: How long a commit is retried while its broker is unreachable. The default is
+            longer than a broker restart.
+        lease_ms: The queues of a member are assigned to another one if the member sends nothing for this
+            long.
+        sync_interval_ms: Interval at which a member renews its leases.
+        strategy: How the queues are assigned to the members: `averagely`, `averagely_by_circle`,
+            `consistent_hash`, `machine_room:ROOM,…`, `machine_room_nearby[:INNER]` or
+            `config:TOPIC/BROKER/ID,…`. The setting of the group's first member is used.
+        allow_subscription_change: The subscription of this member may differ from those of the group's other
+            members.
+        self_assign_after_ms: If no rebalancer responds for this long, members assign the queues themselves.
+        long_poll_ms: How long a broker holds a pull request while the queue has no new message.
+        fetch_bytes: Maximum size of the messages in one response.
+        prefetch_bytes: Maximum size of the fetched messages that wait for the application.
+        max_poll_interval_ms: A queue is assigned to another member if the application has not finished a
+            polled batch after this time.
+        close_timeout_ms: Maximum time that the push consumer's `close` waits for running listeners.
     """
 
     group: str = "DEFAULT_CONSUMER"
@@ -150,7 +186,7 @@ class ConsumerConfig(ClientConfig):
     close_timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:
-        """Raise ConfigInvalid for settings that cannot work."""
+        """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ClientConfig.__post_init__(self)
         require_positive(
             self,
@@ -172,33 +208,47 @@ class ConsumerConfig(ClientConfig):
             )
         if self.consume_timestamp_ms is not None and self.consume_from != "timestamp":
             raise ConfigInvalid(
-                f"consume_timestamp_ms is given with consume_from={self.consume_from!r}: make it 'timestamp'"
+                "consume_timestamp_ms needs consume_from='timestamp', "
+                f"but consume_from is {self.consume_from!r}"
             )
         if self.strategy is not None:
             if not isinstance(self.strategy, str):
-                raise ConfigInvalid(f"strategy is {self.strategy!r}: give its name, a text")
+                raise ConfigInvalid(f"strategy is {self.strategy!r}: give the strategy's name as a string")
             try:
                 make_strategy(self.strategy)
             except ValueError as error:
                 raise ConfigInvalid(f"strategy: {error}") from error
         if self.sync_interval_ms * 2 > self.lease_ms:
             raise ConfigInvalid(
-                f"sync_interval_ms {self.sync_interval_ms} is over half of lease_ms {self.lease_ms}: "
-                "one lost request would cost the lease"
+                f"sync_interval_ms {self.sync_interval_ms} is more than half of lease_ms {self.lease_ms}: "
+                "one lost request would let the lease expire; lower sync_interval_ms or raise lease_ms"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class PushConfig(ConsumerConfig):
-    """Settings of a push consumer; `consume_threads` listeners run at once, each with ≤ `consume_batch`
-    messages.
+    """Settings of a push consumer.
 
-    A queue is fetched no further while it has `max_cached_messages`, `max_cached_bytes`, or a span of
-    `max_offset_span` offsets from the first unfinished message to the last (RocketMQ pullThresholdForQueue,
-    pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan); what `max_cached_…_for_topic` allows, the topic's
-    queues here share (RocketMQ pullThresholdForTopic, pullThresholdSizeForTopic). Messages on which a
-    listener has worked for `consume_timeout_ms` are sent back to the broker, to come again later (RocketMQ
-    consumeTimeout).
+    The consumer stops fetching a queue while one of the queue's `max_cached_…` limits or `max_offset_span` is
+    reached.
+
+    Attributes:
+        consume_threads: Number of threads that call the listener.
+        consume_batch: Maximum number of messages in one call of the listener.
+        max_cached_messages: Limit of fetched, unfinished messages of a queue (RocketMQ
+            pullThresholdForQueue).
+        max_cached_bytes: Limit of their size (RocketMQ pullThresholdSizeForQueue).
+        max_cached_messages_for_topic: Limit for all queues of a topic in this consumer; the queues share it
+            equally (RocketMQ pullThresholdForTopic). None: no limit.
+        max_cached_bytes_for_topic: The same in bytes (RocketMQ pullThresholdSizeForTopic).
+        max_offset_span: Limit of the distance from the first to the last unfinished offset of a queue
+            (RocketMQ consumeConcurrentlyMaxSpan).
+        max_reconsume_times: A message that failed is delivered again at most this many times, then it is
+            sent to the dead-letter queue. -1: 16, as in RocketMQ.
+        retry_backoff_ms: Delays before the first, second, … redelivery; the last delay repeats.
+        consume_timeout_ms: Messages that a listener has not finished after this time are sent back to the
+            broker, which delivers them again later (RocketMQ consumeTimeout).
+        consume_hooks: Hooks called before and after each call of the listener.
     """
 
     consume_threads: int = 20
@@ -215,7 +265,7 @@ class PushConfig(ConsumerConfig):
     consume_hooks: Sequence[ConsumeHook] = ()
 
     def __post_init__(self) -> None:
-        """Raise ConfigInvalid for settings that cannot work."""
+        """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ConsumerConfig.__post_init__(self)
         require_positive(
             self,
@@ -244,31 +294,34 @@ class PushConfig(ConsumerConfig):
 
 
 def require_positive(config: object, *names: str) -> None:
-    """Raise ConfigInvalid for the first of `names` that is not a whole number over zero."""
+    """Raise ConfigInvalid if an attribute of `config` listed in `names` is not an integer greater than 0."""
     require_at_least(1, config, *names)
 
 
 def require_at_least(least: int, config: object, *names: str) -> None:
-    """Raise ConfigInvalid for the first of `names` that is not a whole number from `least` on."""
+    """Raise ConfigInvalid if an attribute of `config` listed in `names` is not an integer ≥ `least`."""
     for name in names:
         value = getattr(config, name)
         if type(value) is not int:
-            raise ConfigInvalid(f"{name} is {value!r}: it must be a whole number")
+            raise ConfigInvalid(f"{name} is {value!r}: it must be an integer")
         if value < least:
-            bound = "over 0" if least == 1 else f"{least} or more"
+            bound = "greater than 0" if least == 1 else f"{least} or more"
             raise ConfigInvalid(f"{name} is {value}: it must be {bound}")
 
 
 def parse_addresses(given: str | Sequence[str]) -> list[str]:
-    """`"a:1;b:2"` (or commas, or a list) → `["a:1", "b:2"]`; raises ConfigInvalid."""
+    """Return the addresses in `given`: a list, or one string with addresses separated by ";" or ",".
+
+    Raises ConfigInvalid if there is no address, or one is not `host:port`.
+    """
     parts: object = given.replace(",", ";").split(";") if isinstance(given, str) else given
     if not isinstance(parts, Iterable) or not all(isinstance(part, str) for part in parts):
-        raise ConfigInvalid(f'nameservers is {given!r}: give "host:port;host:port", or a list of such')
+        raise ConfigInvalid(f'nameservers is {given!r}: give "host:port;host:port" or a list of "host:port"')
     addresses = [part.strip() for part in parts if part.strip()]
     if not addresses:
         raise ConfigInvalid('no nameserver given: pass nameservers="host:9876"')
     for address in addresses:
         host, colon, port = address.rpartition(":")
         if not colon or not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigInvalid(f"nameserver address {address!r} is not host:port")
+            raise ConfigInvalid(f"nameserver address {address!r} does not have the form host:port")
     return addresses

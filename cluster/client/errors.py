@@ -1,18 +1,18 @@
 """The errors that a client raises.
 
-ClientError                      .retriable says whether the same call may succeed later
-├── ConfigInvalid                the call or a setting cannot work as written
-├── ClientClosed                 used before start or after close
-├── NameserverUnreachable        no nameserver answered
-├── BrokerUnreachable            no connection to the broker, or it broke before the answer
-├── DeadlineExceeded             no answer within the deadline: the outcome is unknown
-├── BrokerRefused                the broker answered with an error: .code, .remark
+ClientError                      .retriable: True if the same call may succeed later
+├── ConfigInvalid                an argument or a setting is invalid
+├── ClientClosed                 the client is closed, or belongs to another event loop or process
+├── NameserverUnreachable        no nameserver responded
+├── BrokerUnreachable            no connection to the broker, or it broke before the response
+├── DeadlineExceeded             no response within the deadline: the outcome is unknown
+├── BrokerRefused                the broker responded with an error: .code, .remark
 │   ├── TopicNotFound, PermissionDenied, MessageRejected, BrokerBusy, NotSupported,
 │   └── InvalidRequest, OffsetNotFound, GroupNotFound, CommitFenced, SubscriptionDiffers
 ├── SendFailed                   all attempts of a send failed: .attempts
 ├── TableSendFailed              some rows of a table are not acknowledged: .acknowledged_rows
 ├── QueueNotAssigned             a call named a queue that this consumer does not hold
-└── DataDamaged                  a broker's answer holds bytes that are no records
+└── DataDamaged                  a broker's response contains bytes that are not valid records
 """
 
 from __future__ import annotations
@@ -28,45 +28,51 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """The root of everything a client raises. `retriable`: the same call may succeed later."""
+    """Base class of all client errors. `retriable` is True if the same call may succeed later."""
 
     retriable: bool = False
 
 
 class ConfigInvalid(ClientError, ValueError):
-    """A setting or argument that cannot work; the message names it, its value and the remedy."""
+    """A setting or argument is invalid. The message names it, its value and the remedy."""
 
 
 class ClientClosed(ClientError):
-    """The client was used before it was started, or after it was closed."""
+    """The client is closed, or it belongs to another event loop or to the parent of a forked process."""
 
 
 class NameserverUnreachable(ClientError):
-    """No nameserver of the list answered."""
+    """None of the configured nameservers responded."""
 
     retriable = True
 
 
 class BrokerUnreachable(ClientError):
-    """No connection to the broker, or it broke before the answer came (outcome unknown)."""
+    """The client cannot connect to the broker, or the connection broke before the response arrived.
+
+    In the second case it is unknown whether the broker executed the request.
+    """
 
     retriable = True
 
 
 class DeadlineExceeded(ClientError, TimeoutError):
-    """No answer within the deadline. Whether the request took effect is unknown."""
+    """No response arrived within the deadline. It is unknown whether the request was executed."""
 
     retriable = True
 
 
 class BrokerRefused(ClientError):
-    """A broker or nameserver answered with an error.
+    """A broker or nameserver responded with an error.
 
-    `code` is RocketMQ's response code, `remark` the peer's text, `address` the peer.
+    Attributes:
+        code: RocketMQ response code.
+        remark: Text of the response.
+        address: `host:port` of the peer; empty if the client found the error itself.
     """
 
     def __init__(self, code: int, remark: str, address: str = "", retriable: bool | None = None) -> None:
-        super().__init__(code, remark, address, retriable)  # all of them: errors cross processes pickled
+        super().__init__(code, remark, address, retriable)  # all arguments, so that the error can be pickled
         self.code = code
         self.remark = remark
         self.address = address
@@ -79,32 +85,32 @@ class BrokerRefused(ClientError):
 
 
 class TopicNotFound(BrokerRefused):
-    """The topic does not exist in the cluster, and is not created automatically."""
+    """The topic does not exist and is not created automatically."""
 
 
 class PermissionDenied(BrokerRefused):
-    """The topic, queue or broker does not permit it (read-only, write-only, draining)."""
+    """The topic, queue or broker does not permit the request: it is read-only, write-only or draining."""
 
 
 class MessageRejected(BrokerRefused):
-    """The message itself is illegal: too large, bad topic name, bad properties."""
+    """The message is invalid: it is too large, or its topic name or properties are malformed."""
 
 
 class BrokerBusy(BrokerRefused):
-    """The broker sheds load, or its disk is full: try later, or elsewhere."""
+    """The broker is overloaded or its disk is full. Retry later or on another broker."""
 
     retriable = True
 
 
 class NotSupported(BrokerRefused):
-    """The peer does not know this request."""
+    """The peer does not support this request code."""
 
     def __str__(self) -> str:
-        return f"{super().__str__()}; it is one of RocketMQ's brokers, or of an older RayMQ"
+        return f"{super().__str__()}; the peer is an Apache RocketMQ broker or an older RayMQ broker"
 
 
 class InvalidRequest(BrokerRefused):
-    """A parameter is outside what the broker accepts."""
+    """The broker rejected the value of a parameter."""
 
 
 class OffsetNotFound(BrokerRefused):
@@ -116,15 +122,15 @@ class GroupNotFound(BrokerRefused):
 
 
 class CommitFenced(BrokerRefused):
-    """The commit was made under an older generation: the queue belongs to another member now."""
+    """The broker rejected a commit of an older generation: the queue is now assigned to another member."""
 
 
 class SubscriptionDiffers(BrokerRefused):
-    """The group's other members have another subscription (see `allow_subscription_change`)."""
+    """The other members of the group have another subscription (see `allow_subscription_change`)."""
 
 
 class SendFailed(ClientError):
-    """All attempts of one send failed. `attempts`: what happened, in order; the last is also the cause."""
+    """All attempts of one send failed. `attempts` holds their errors in order."""
 
     def __init__(self, topic: str, attempts: Sequence[ClientError], retriable: bool) -> None:
         super().__init__(topic, attempts, retriable)
@@ -137,15 +143,21 @@ class SendFailed(ClientError):
         number = 0
         for text, same in groupby(map(str, self.attempts)):
             first, number = number + 1, number + sum(1 for _ in same)
-            runs.append(f"{first}. {text}" if first == number else f"{first}. to {number}. {text}")
-        return f"send to topic {self.topic!r} failed after {number} attempt(s): {'; '.join(runs)}"
+            span = f"attempt {first}" if first == number else f"attempts {first} to {number}"
+            runs.append(f"{span}: {text}")
+        return f"send to topic {self.topic!r} failed: {'; '.join(runs)}"
 
 
 class TableSendFailed(ClientError):
-    """Rows of a table were not acknowledged.
+    """Some rows of a table were not acknowledged.
 
-    `acknowledged_rows` of `rows` are stored; `failures` gives the reason for each queue that failed.
-    Rows of a failed queue that come before the failed batch are stored, none after it is.
+    In each failed queue the rows before the failed batch are stored, and the rows after it are not.
+
+    Attributes:
+        topic: Topic of the table.
+        rows: Number of rows of the table.
+        acknowledged_rows: Number of rows that are stored.
+        failures: The error of each queue that failed.
     """
 
     def __init__(
@@ -161,15 +173,15 @@ class TableSendFailed(ClientError):
     def __str__(self) -> str:
         reasons = "; ".join(f"{queue}: {error}" for queue, error in self.failures.items())
         counts = f"{self.acknowledged_rows:,} of {self.rows:,} rows"
-        return f"{counts} sent to {self.topic!r} are acknowledged: {reasons}"
+        return f"only {counts} sent to topic {self.topic!r} were acknowledged; failed queues: {reasons}"
 
 
 class QueueNotAssigned(ClientError):
-    """The call named a queue that this consumer does not hold."""
+    """The call named a queue that is not assigned to this consumer."""
 
 
 class DataDamaged(ClientError):
-    """A broker's answer holds bytes that are no records; the message names the queue and offset."""
+    """A broker's response contains invalid records. The message names the queue and the offset."""
 
 
 # RocketMQ DefaultMQProducer.retryResponseCodes, and FLOW_CONTROL: another queue may accept it.
@@ -205,6 +217,6 @@ _CLASS_OF_CODE: dict[int, type[BrokerRefused]] = {
 
 
 def refused(code: int, remark: str | None, address: str = "") -> BrokerRefused:
-    """Return the typed error of a response code."""
+    """Return the error of a response with this `code`, as an instance of the matching BrokerRefused class."""
     kind = _CLASS_OF_CODE.get(code, BrokerRefused)
     return kind(code, remark or "", address, code in RETRIABLE_CODES)

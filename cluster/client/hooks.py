@@ -1,11 +1,11 @@
-"""Hooks that a program may add before and after a send, a call of the listener, and a request.
+"""Hooks: user code that runs before and after a send, a call of the listener, or a request.
 
-    send      SendHook      RocketMQ SendMessageHook      once a call, however many attempts it takes
-    consume   ConsumeHook   RocketMQ ConsumeMessageHook   once a call of the listener
-    call      CallHook      RocketMQ RPCHook              every request to a broker or nameserver
+    SendHook      RocketMQ SendMessageHook      called once for each send, also if it is retried
+    ConsumeHook   RocketMQ ConsumeMessageHook   called once for each call of the listener
+    CallHook      RocketMQ RPCHook              called for every request to a broker or nameserver
 
-A hook that raises is logged and otherwise ignored – except `before_call`, whose exception fails the request:
-it may have had to sign it.
+If a hook raises, the error is logged and otherwise ignored. Only an error in `before_call` fails the request,
+because the hook may be needed to sign it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,18 @@ log = get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class SendContext:
-    """One send. `messages` may be changed by `before_send` (a trace id among the properties, say); they are
-    empty for a table, which has `rows`. `result` or `error` is set after the send, neither after a one-way.
+    """One send, as its hooks see it.
 
-    `notes` belongs to the hooks: `before_send` may pass values to `after_send`.
+    Attributes:
+        group: The producer group.
+        topic: The topic.
+        messages: The messages; empty for a table. `before_send` may change them, for example to add a trace
+            id to the properties.
+        rows: Number of rows of a table.
+        is_oneway: True for a one-way send.
+        result: The result of a successful send; None before the send and after a one-way send.
+        error: The error of a failed send.
+        notes: Values that `before_send` passes to `after_send`.
     """
 
     group: str
@@ -44,7 +52,16 @@ class SendContext:
 
 @dataclass(slots=True, eq=False)
 class ConsumeContext:
-    """One call of the listener. `is_success` is None before the call, and its outcome after."""
+    """One call of the listener, as its hooks see it.
+
+    Attributes:
+        group: The consumer group.
+        queue: The queue of the messages.
+        messages: The messages that the listener gets.
+        is_success: None before the call; after it True if the messages are consumed.
+        error: The exception of the listener.
+        notes: Values that `before_consume` passes to `after_consume`.
+    """
 
     group: str
     queue: MessageQueue
@@ -55,47 +72,51 @@ class ConsumeContext:
 
 
 class SendHook(Protocol):
-    """Observes sends. Called in the sender's thread or on the client's loop: do not block."""
+    """Hook for sends. It runs in the caller's thread or on the client's event loop and must not block."""
 
     def before_send(self, context: SendContext, /) -> None:
-        """Called before the messages are checked and encoded."""
+        """Handle a send before its messages are validated and encoded."""
         ...
 
     def after_send(self, context: SendContext, /) -> None:
-        """Called after the send succeeded or failed."""
+        """Handle a send that succeeded or failed."""
         ...
 
 
 class ConsumeHook(Protocol):
-    """Observes the listener, in its thread."""
+    """Hook for calls of the listener. It runs in the thread of the listener."""
 
     def before_consume(self, context: ConsumeContext, /) -> None:
-        """Called before the listener."""
+        """Handle messages before the listener is called with them."""
         ...
 
     def after_consume(self, context: ConsumeContext, /) -> None:
-        """Called after the listener returned or raised."""
+        """Handle messages after the listener returned or raised."""
         ...
 
 
 class CallHook(Protocol):
-    """Observes every request of a client. May be called from several threads at once: do not block."""
+    """Hook for the requests of a client. Several threads may call it concurrently; it must not block."""
 
     def before_call(self, address: str, command: RemotingCommand, /) -> None:
-        """Called before `command` is sent; may add to its `ext`. An exception fails the request."""
+        """Handle `command` before it is sent to `address` (`host:port`). It may add fields to its `ext`.
+
+        An exception fails the request.
+        """
         ...
 
     def after_call(
-        self, address: str, command: RemotingCommand, answer: RemotingCommand | RemotingError | None, /
+        self, address: str, command: RemotingCommand, response: RemotingCommand | RemotingError | None, /
     ) -> None:
-        """Called with the response, whatever its code, or an error; None after a one-way request."""
+        """Handle the `response` to `command`: a response of any code, an error, or None if it was one-way."""
         ...
 
 
 def call_hooks(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
-    """Call each hook; one that raises is logged, and the others are still called.
+    """Call each hook with `arguments`. An exception is logged, and the remaining hooks are still called.
 
-    `sys.exit` counts too: it would end a listener's thread or the loop of all clients, not the program.
+    SystemExit is caught too: in a listener's thread or on the event loop `sys.exit()` would not end the
+    program, but the thread or the loop of all clients.
     """
     for hook in hooks:
         try:

@@ -1,4 +1,4 @@
-"""Results of sends and of listeners."""
+"""Results of sends, and the result that a listener returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from store.message.message_queue import MessageQueue
 
 
 class SendStatus(Enum):
-    """How safely the broker has the message; the value is RocketMQ's response code."""
+    """Status of a stored message: whether the flush and the replication that the broker waits for succeeded.
+
+    The value is RocketMQ's response code.
+    """
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -24,11 +27,15 @@ STATUS_OF_CODE = {status.value: status for status in SendStatus}
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a message went.
+    """Result of a successful send. The ids of a batch are joined by commas.
 
-    `msg_id` is the producer's UNIQ_KEY (of a batch: comma-joined), `offset_msg_id` the broker's id(s),
-    `queue_offset` the queue offset of the (first) message, `transaction_id` the UNIQ_KEY as the broker read
-    it.
+    Attributes:
+        status: Status of the message.
+        msg_id: Id that the producer gave the message (property UNIQ_KEY).
+        queue: Queue in which the message is stored.
+        queue_offset: Offset of the message in the queue; of a batch, the offset of its first message.
+        offset_msg_id: Id made by the broker from its address and the position in its CommitLog.
+        transaction_id: The UNIQ_KEY as returned by the broker.
     """
 
     status: SendStatus
@@ -41,11 +48,15 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class QueueReceipt:
-    """The rows of one table that went to one queue: offsets `first_offset` to `last_offset`, if sent without
-    a break.
+    """The rows of one table that are stored in one queue.
 
-    `rows` counts each row once. At most `resent_rows` more may stand in the queue, as duplicates
-    with equal UNIQ_KEYs: their first result was unknown, so they were sent again.
+    Attributes:
+        rows: Number of rows; each row is counted once.
+        resent_rows: Number of rows that were sent again because the result of an earlier attempt was unknown.
+            At most this many duplicates, with equal UNIQ_KEYs, are in the queue.
+        first_offset: Queue offset of the first row.
+        last_offset: Queue offset of the last row. Messages of other producers, or duplicates, may be stored
+            between the two.
     """
 
     rows: int
@@ -55,9 +66,9 @@ class QueueReceipt:
 
 
 class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
-    """The receipt of each queue that got rows, in the order of queues.
+    """Mapping of each queue that received rows to its receipt, sorted by queue.
 
-    Stored in columns: a table may go to tens of thousands of queues, and few receipts are read.
+    Receipts are stored in columns, because a table may be spread over tens of thousands of queues.
     """
 
     __slots__ = ("_first_offsets", "_last_offsets", "_places", "_resent_rows", "_rows")
@@ -70,7 +81,7 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
         self._last_offsets = array("q")
 
     def add(self, queue: MessageQueue, rows: int, resent_rows: int, first_offset: int) -> None:
-        """Add `rows` acknowledged rows, which follow all earlier ones of the queue."""
+        """Add acknowledged rows of `queue`, the first at `first_offset`. Call it in the order of the rows."""
         place = self._places.get(queue)
         if place is None:
             self._places[queue] = len(self._rows)
@@ -85,16 +96,16 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
 
     @property
     def rows(self) -> int:
-        """Return the number of acknowledged rows."""
+        """Return the number of acknowledged rows of all queues."""
         return sum(self._rows)
 
     @property
     def resent_rows(self) -> int:
-        """Return how many of them were sent again."""
+        """Return how many of the acknowledged rows were sent more than once."""
         return sum(self._resent_rows)
 
     def __getitem__(self, queue: MessageQueue) -> QueueReceipt:
-        """Return a queue's receipt. Raises KeyError for a queue without rows."""
+        """Return the receipt of `queue`. Raises KeyError if no row was stored in it."""
         place = self._places[queue]
         return QueueReceipt(
             self._rows[place],
@@ -115,7 +126,15 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
 
 @dataclass(frozen=True, slots=True)
 class TableReceipt:
-    """The result of a table send: all `rows` are acknowledged."""
+    """Result of a table send; all rows are acknowledged.
+
+    Attributes:
+        topic: The topic.
+        rows: Number of rows.
+        resent_rows: Number of rows that were sent more than once.
+        batches: Number of requests with rows, without their retries.
+        queues: Receipt of each queue that received rows.
+    """
 
     topic: str
     rows: int
@@ -125,7 +144,11 @@ class TableReceipt:
 
 
 class ConsumeStatus(Enum):
-    """The result of a listener. None and True mean success, False and an exception later."""
+    """Result of a listener.
+
+    Instead of CONSUME_SUCCESS a listener may return None or True, instead of RECONSUME_LATER False; an
+    exception has the effect of RECONSUME_LATER.
+    """
 
     CONSUME_SUCCESS = "success"
     RECONSUME_LATER = "later"

@@ -1,4 +1,4 @@
-"""Selectors: choose the queue of a message."""
+"""Queue selectors: functions that choose the queue of a message (RocketMQ MessageQueueSelector)."""
 
 from __future__ import annotations
 
@@ -13,49 +13,53 @@ from store.message.tags import java_hash
 
 
 class MessageQueueSelector(Protocol):
-    """Chooses one of `queues` (never empty, in a stable order) for `message`; `argument` is the caller's
-    own.
-    """
+    """Function that chooses the queue of a message."""
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-        """Return one of `queues`."""
+        """Return one of `queues` for `message`.
+
+        `queues` is not empty, and its order is the same at each call. `argument` is the value that the caller
+        passed to the send.
+        """
         ...
 
 
 def queue_index(key: str, count: int) -> int:
-    """Return the index of `key` among `count` queues: its Java hash, made positive, modulo count.
+    """Return the index of the queue of `key` among `count` queues.
 
-    RocketMQ SelectMessageQueueByHash: `abs(hashCode % count)`.
+    It is `abs(hashCode % count)`, as in RocketMQ's SelectMessageQueueByHash.
     """
     return abs(java_hash(key)) % count  # Java truncates towards zero, so |h % n| = |h| % n
 
 
 class SelectMessageQueueByHash:
-    """Equal arguments (as text) go to one queue, in the order in which they are sent. RocketMQ
-    SelectMessageQueueByHash.
+    """Selector that sends messages with equal arguments (compared as strings) to the same queue.
+
+    Same as RocketMQ's SelectMessageQueueByHash.
     """
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-        """Return the queue of `argument`."""
+        """Return the queue that the hash of `argument` selects."""
         return queues[queue_index(str(argument), len(queues))]
 
 
 class SelectMessageQueueByRandom:
-    """Any queue, by a seeded generator. RocketMQ SelectMessageQueueByRandom."""
+    """Selector that chooses a random queue, as RocketMQ's SelectMessageQueueByRandom."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._random = random.Random(seed)
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-        """Return a random one of `queues`."""
+        """Return a random element of `queues`."""
         return self._random.choice(queues)
 
 
 class SelectMessageQueueByMachineRoom:
-    """Queues of brokers in the given rooms, in turn; with an argument (as text) the one of its hash.
+    """Selector that uses only queues of brokers in the given machine rooms.
 
-    A broker `room@name` is in `room` (as for AllocateMessageQueueByMachineRoom). RocketMQ has a class of
-    this name that selects nothing.
+    A broker named `room@name` is in machine room `room`, as for AllocateMessageQueueByMachineRoom. Without an
+    argument the queues take turns; with one, the hash of its string selects the queue. RocketMQ's class of
+    this name is not implemented: it returns null.
     """
 
     def __init__(self, rooms: Collection[str]) -> None:
@@ -63,14 +67,17 @@ class SelectMessageQueueByMachineRoom:
         self._turns = RoundRobin()
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
-        """Return one of the rooms' queues. Raises ConfigInvalid if they have none."""
+        """Return one of `queues` in the machine rooms.
+
+        Raises ConfigInvalid if the machine rooms have no queue of the topic.
+        """
         near = [queue for queue in queues if self._is_near(queue.broker_name)]
         if not near:
             rooms = ", ".join(sorted(self._rooms))
             brokers = ", ".join(sorted({queue.broker_name for queue in queues}))
             raise ConfigInvalid(
-                f"no queue of topic {message.topic!r} is in the rooms {rooms}; its brokers are {brokers} "
-                "(a broker in a room is named room@name)"
+                f"topic {message.topic!r} has no queue in machine rooms {rooms}; its brokers are {brokers} "
+                "(a broker in a machine room is named room@name)"
             )
         if argument is None:
             return self._turns.choose(near)
@@ -82,14 +89,17 @@ class SelectMessageQueueByMachineRoom:
 
 
 class RoundRobin:
-    """Takes the queues in turn, one cursor per topic; a retry avoids the broker that failed."""
+    """Chooses the queues of a topic in turn. It keeps one cursor per topic."""
 
     def __init__(self, start: int = 0) -> None:
         self._start = start
         self._cursors: dict[str, int] = {}
 
     def choose(self, queues: Sequence[MessageQueue], avoid_broker: str | None = None) -> MessageQueue:
-        """Return the next of `queues`, on another broker than `avoid_broker` if there is one."""
+        """Return the next of `queues`, which must not be empty.
+
+        Queues of `avoid_broker` are skipped, unless all queues are on that broker.
+        """
         topic = queues[0].topic
         cursor = self._cursors.get(topic, self._start)
         count = len(queues)

@@ -1,1 +1,1 @@
-"""The main job: real flights through a cluster, past the death of a broker, counted three ways."""
+"""The demo: sends real flights through a cluster, kills a broker, and compares three counts."""

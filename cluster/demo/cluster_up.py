@@ -1,4 +1,4 @@
-"""The demo's cluster: `configs/local.yaml` on free ports, on a Ray that lives and dies with this process."""
+"""The demo's cluster: `configs/local.yaml` on free ports, on an embedded Ray."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ OVERRIDES = (
     "brokers.broker-a.listen_port=0",
     "brokers.broker-b.listen_port=0",
     "ray.object_store_memory_bytes=209715200",
-    # Two cores are enough, but Ray must believe in them: RayDP takes one to place its master.
+    # At least two CPUs for Ray, even on one core: RayDP reserves one for its master.
     f"ray.num_cpus={max(os.cpu_count() or 1, 2)}",
-    # Sizes for a third of a million messages, not for a terabyte.
+    # File sizes for a third of a million messages.
     "broker_settings.store.commit_log_file_bytes=67108864",
     "broker_settings.store.index_slots=500000",
     "broker_settings.store.index_entries=2000000",
@@ -47,23 +47,23 @@ OVERRIDES = (
 
 
 class DemoFailed(Exception):
-    """The demo could not go on; the message says why."""
+    """The demo failed; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class DemoCluster:
-    """Where clients find it, and how to kill one of its brokers."""
+    """A running cluster, one of whose brokers can be killed."""
 
     nameservers: Sequence[str]
 
     def kill_broker(self) -> int:
-        """End a broker's process as `kill -9` does; gives its process id."""
+        """Kill a broker's process with SIGKILL and return its process id."""
         pid = int(self._status()["pid"])
         os.kill(pid, signal.SIGKILL)
         return pid
 
     def wait_for_broker(self, killed_pid: int, on_wait: Callable[[], None]) -> float:
-        """Wait until Ray has the broker back and it serves; gives the seconds. Raises `DemoFailed`."""
+        """Wait until Ray has restarted the broker and it serves; return the seconds. Raises DemoFailed."""
         killed_s = time.monotonic()
         while (waited_s := time.monotonic() - killed_s) < RESTART_TIMEOUT_S:
             on_wait()
@@ -74,7 +74,7 @@ class DemoCluster:
             if status.get("pid", killed_pid) != killed_pid and status["state"] == State.SERVING:
                 return waited_s
             time.sleep(POLL_S)
-        raise DemoFailed(f"{VICTIM} did not come back within {RESTART_TIMEOUT_S:g} s")
+        raise DemoFailed(f"{VICTIM} did not restart within {RESTART_TIMEOUT_S:g} s")
 
     def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = call(
@@ -85,22 +85,22 @@ class DemoCluster:
 
 @contextmanager
 def demo_cluster(home: Path, report: Report) -> Iterator[DemoCluster]:
-    """Give the running cluster, its files below `home`; whatever happens, none of it is left running."""
-    # A token of its own: one in the user's home would make every later Ray of this machine want it.
+    """Start a cluster with its files below `home`; stop all of its processes at the end."""
+    # A separate token file: a token in the user's home would be required by every later Ray on this machine.
     os.environ |= {HOME_ENV: str(home), TOKEN_PATH_ENV: str(home / "ray-token")}
-    # Ray's sockets lie below it and need short paths; where they cannot be, Ray keeps its own place.
+    # Ray creates its sockets in this directory; their paths must be short.
     if len(str(home)) <= MAX_RAY_ROOT_CHARACTERS:
         os.environ.setdefault(RAY_ROOT_ENV, str(home))
     try:
         yield DemoCluster(up(None, OVERRIDES, report=report, embedded=True).nameservers)
     finally:
         with ignore_signals():
-            end_everything()
+            stop_everything()
 
 
 @contextmanager
 def ignore_signals() -> Iterator[None]:
-    """Let nobody interrupt the cleaning up: a second Ctrl-C would leave processes behind."""
+    """Ignore SIGINT and SIGTERM during the cleanup: a second Ctrl-C would leave processes running."""
     signals = (signal.SIGINT, signal.SIGTERM)
     former = [signal.signal(number, signal.SIG_IGN) for number in signals]
     try:
@@ -112,7 +112,7 @@ def ignore_signals() -> Iterator[None]:
 
 @contextmanager
 def temporary_home() -> Iterator[Path]:
-    """Give a directory for the demo's stores and logs, which is gone afterwards."""
+    """Yield a temporary directory for the demo's stores and logs; delete it at the end."""
     home = Path(tempfile.mkdtemp(prefix="raymq-demo-"))
     try:
         yield home
@@ -120,9 +120,9 @@ def temporary_home() -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def end_everything() -> None:
-    """End Ray and every process below this one, Spark's among them."""
-    # Noted before: what loses its parent is no longer found below this process.
+def stop_everything() -> None:
+    """Stop Ray and all child processes, including Spark's."""
+    # Listed before Ray stops, because orphaned processes are no longer children of this process.
     processes = psutil.Process().children(recursive=True)
     leave_embedded()
     end_processes(processes, END_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The demo's tables: three ways to count the same flights, side by side, and what the broker's death did."""
+"""The demo's result tables: counts by CSV, consumers and Spark, and the effect of the killed broker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cluster.demo.flights import Delays
 from cluster.demo.tally import Verdict
 
 MEAN_TOLERANCE = 1e-9
-"""Delays are whole minutes, so their sums are exact; only the division may differ in its last bit."""
+"""Allowed difference of two means. Sums of whole minutes are exact; only the division may be rounded."""
 
 
 @dataclass(frozen=True)
 class SparkCount:
-    """What Spark found in the topic."""
+    """Result of the Spark aggregation: delays by carrier, stored messages and duration."""
 
     delays: Mapping[str, Delays]
     stored: int
@@ -25,7 +25,7 @@ class SparkCount:
 
 @dataclass(frozen=True)
 class Timings:
-    """How long the parts took; `outage_s` is how long the killed broker was away (None: none was)."""
+    """Durations of the demo's parts; `outage_s` is the outage of the killed broker, if one was killed."""
 
     sent_s: float
     followed_s: float
@@ -33,7 +33,7 @@ class Timings:
 
 
 def agree(left: Delays | None, right: Delays | None) -> bool:
-    """Whether two counts of one carrier are the same."""
+    """Return True if two counts of one carrier are equal."""
     if left is None or right is None or (left.flights, left.arrived) != (right.flights, right.arrived):
         return False
     if left.mean_minutes is None or right.mean_minutes is None:
@@ -42,7 +42,7 @@ def agree(left: Delays | None, right: Delays | None) -> bool:
 
 
 def disagreements(csv: Mapping[str, Delays], *others: Mapping[str, Delays]) -> list[str]:
-    """The carriers on which not all agree."""
+    """Return the carriers whose counts differ."""
     carriers = set(csv).union(*others)
     return sorted(
         each for each in carriers if not all(agree(csv.get(each), other.get(each)) for other in others)
@@ -52,7 +52,7 @@ def disagreements(csv: Mapping[str, Delays], *others: Mapping[str, Delays]) -> l
 def carriers_table(
     csv: Mapping[str, Delays], consumers: Mapping[str, Delays], spark: Mapping[str, Delays]
 ) -> Table:
-    """Flights and mean arrival delay by carrier, from the CSV, the consumers and Spark."""
+    """Return the table of flights and mean arrival delay by carrier, from CSV, consumers and Spark."""
     table = Table(title="Flights and mean arrival delay (minutes) by carrier")
     table.add_column("carrier")
     for source in ("CSV", "consumers", "Spark"):
@@ -74,22 +74,22 @@ def _cells(delays: Delays | None) -> tuple[str, str]:
 
 
 def summary_table(flights: int, verdict: Verdict, spark: SparkCount, timings: Timings) -> Table:
-    """Rates, duplicates, loss and disorder."""
-    table = Table(title="What became of them", show_header=False)
+    """Return the table of rates, duplicates, lost and reordered messages."""
+    table = Table(title="Delivery", show_header=False)
     table.add_column(justify="left")
     table.add_column(justify="right")
     table.add_row(
         "flights sent", f"{flights:,} in {timings.sent_s:.1f} s ({flights / timings.sent_s:,.0f}/s)"
     )
     if timings.outage_s is not None:
-        table.add_row("a broker was killed, and back after", f"{timings.outage_s:.1f} s")
+        table.add_row("broker killed, serving again after", f"{timings.outage_s:.1f} s")
     followed = f"{verdict.seen:,} in {timings.followed_s:.1f} s ({verdict.seen / timings.followed_s:,.0f}/s)"
-    table.add_row("followed by two consumers", followed)
+    table.add_row("consumed by two consumers", followed)
     table.add_row("read by Spark", f"{spark.stored:,} in {spark.seconds:.1f} s")
     table.add_row("duplicates by UNIQ_KEY: delivered", f"{verdict.duplicates:,}")
     table.add_row("duplicates by UNIQ_KEY: stored", f"{spark.stored - flights:,}")
     table.add_row("lost", _count(verdict.lost))
-    table.add_row("out of order for their aircraft", _count(verdict.disordered))
+    table.add_row("out of order per aircraft", _count(verdict.disordered))
     table.add_row("aircraft in more than one queue", _count(verdict.scattered))
     return table
 

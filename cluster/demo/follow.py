@@ -1,4 +1,4 @@
-"""The consumers: a group of two that follows the topic while it is being written."""
+"""The demo's consumers: a group of two members that consumes the topic while it is written."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from threading import Lock
 import orjson
 
 from cluster.client import MessageExt, PushConfig, PushConsumer
-from cluster.demo.tally import Sighting, Tally
+from cluster.demo.tally import Delivery, Tally
 
 GROUP = "demo-followers"
 MEMBERS = 2
 
 
 class Follower:
-    """One member of the group: notes every delivery in the common tally."""
+    """One member of the group; records every delivery in the shared tally."""
 
     def __init__(self, number: int, nameservers: Sequence[str], topic: str, tally: Tally) -> None:
         self.deliveries = 0
@@ -34,24 +34,24 @@ class Follower:
 
     @property
     def queues(self) -> int:
-        """How many queues it holds now."""
+        """The number of queues assigned to this member."""
         return len(self._consumer.assignment())
 
     def close(self) -> None:
-        """Commit, and leave the group."""
+        """Commit offsets and leave the group."""
         self._consumer.close()
 
     def _note(self, messages: list[MessageExt]) -> None:
         for message in messages:
-            self._tally.add(sighting_of(message))
+            self._tally.add(delivery_of(message))
         with self._lock:
             self.deliveries += len(messages)
 
 
-def sighting_of(message: MessageExt) -> Sighting:
-    """What the tally wants to know of a message."""
+def delivery_of(message: MessageExt) -> Delivery:
+    """Decode the flight of a message."""
     flight = orjson.loads(message.body)
-    return Sighting(
+    return Delivery(
         uniq_key=message.msg_id,
         row=flight["row"],
         aircraft=message.keys or "",

@@ -1,4 +1,4 @@
-"""The demo from beginning to end."""
+"""Runs the demo."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STALL_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that was counted."""
+    """The three counts, and the durations of the parts."""
 
     csv: dict[str, Delays]
     verdict: Verdict
@@ -40,23 +40,23 @@ class Outcome:
 
     @property
     def is_success(self) -> bool:
-        """Whether nothing is lost or out of order, and all three counts agree."""
+        """True if nothing is lost or out of order, and all three counts agree."""
         verdict = self.verdict
         faults = verdict.lost + verdict.disordered + verdict.scattered
         return not faults and not disagreements(self.csv, verdict.delays, self.spark.delays)
 
 
 def run_demo(flights: int, console: Console, home: Path) -> int:
-    """Run it, print what came out, and give the exit code: 0 when all is as it must be."""
+    """Run the demo, print its results, and return the exit code: 0 if they are correct, else 1."""
     stage = Stage(console)
     with stage.shown():
         outcome = _play(flights, stage, home)
     console.print(carriers_table(outcome.csv, outcome.verdict.delays, outcome.spark.delays))
     console.print(summary_table(flights, outcome.verdict, outcome.spark, outcome.timings))
     if outcome.is_success:
-        console.print("[green]All three agree; nothing is lost or out of order.[/]")
+        console.print("[green]All counts agree; nothing is lost or out of order.[/]")
         return 0
-    console.print("[red]They do not agree, or something is lost or out of order.[/]")
+    console.print("[red]The counts differ, or messages are lost or out of order.[/]")
     return 1
 
 
@@ -67,17 +67,17 @@ def _play(flights: int, stage: Stage, home: Path) -> Outcome:
     stage.finish(part)
     part = stage.begin("starting the cluster")
     with demo_cluster(home, StageReport(stage, part, "starting the cluster")) as cluster:
-        stage.finish(part, "nameserver, two brokers, rebalancer on Ray")
+        stage.finish(part, "cluster: nameserver, two brokers, rebalancer on Ray")
         with Admin(list(cluster.nameservers)) as admin:
             admin.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
         tally = Tally()
-        timings = _Chase(stage, cluster, messages, tally).run()
+        timings = _Delivery(stage, cluster, messages, tally).run()
         spark = _count_by_spark(stage, cluster)
     return Outcome(csv, tally.judge(flights), spark, timings)
 
 
-class _Chase:
-    """The part in which the flights are sent and followed, and a broker dies in the middle."""
+class _Delivery:
+    """Sends and consumes the flights, and kills a broker meanwhile."""
 
     def __init__(self, stage: Stage, cluster: DemoCluster, messages: pa.Table, tally: Tally) -> None:
         self._stage = stage
@@ -85,41 +85,41 @@ class _Chase:
         self._messages = messages
         self._tally = tally
         self._sending = stage.begin("sending", messages.num_rows)
-        self._following = stage.begin("following", messages.num_rows)
+        self._following = stage.begin("consuming", messages.num_rows)
 
     def run(self) -> Timings:
-        """Send all, and return when the consumers have everything. Raises `DemoFailed`."""
+        """Send all flights; return when the consumers have received all. Raises DemoFailed."""
         nameservers = self._cluster.nameservers
         started = time.perf_counter()
         self._followers = [Follower(number + 1, nameservers, TOPIC, self._tally) for number in range(MEMBERS)]
         self._feed = Feed(nameservers, TOPIC, self._messages)
-        outage_s = self._kill_in_the_middle()
+        outage_s = self._kill_broker()
         while self._feed.is_running:
             self._show()
         if self._feed.error is not None:
             raise DemoFailed(f"sending failed: {self._feed.error}") from self._feed.error
         self._stage.finish(self._sending, f"sent in {self._feed.seconds:.1f} s")
-        self._await_followers()
+        self._await_consumers()
         followed_s = time.perf_counter() - started
         self._show()
         shares = " and ".join(f"{each.deliveries:,}" for each in self._followers)
-        self._stage.finish(self._following, f"two consumers got {shares}")
+        self._stage.finish(self._following, f"two consumers received {shares}")
         for follower in self._followers:
             follower.close()
         return Timings(self._feed.seconds, followed_s, outage_s)
 
-    def _kill_in_the_middle(self) -> float:
+    def _kill_broker(self) -> float:
         part = self._stage.begin(f"{VICTIM}: serving")
         while self._feed.is_running and self._feed.acknowledged < KILL_AT_SHARE * self._messages.num_rows:
             self._show()
         pid = self._cluster.kill_broker()
         self._stage.show(part, text=f"{VICTIM}: process {pid} killed; Ray restarts it")
         outage_s = self._cluster.wait_for_broker(pid, self._show)
-        self._stage.finish(part, f"{VICTIM}: killed, back after {outage_s:.1f} s")
+        self._stage.finish(part, f"{VICTIM}: killed, serving again after {outage_s:.1f} s")
         return outage_s
 
-    def _await_followers(self) -> None:
-        """Wait until every message that is stored has been delivered, or for long no more has come."""
+    def _await_consumers(self) -> None:
+        """Wait until every stored message is delivered, or none has arrived for `STALL_TIMEOUT_S`."""
         with Admin(list(self._cluster.nameservers)) as admin:
             stored = sum(admin.end_offsets(TOPIC).values())
         seen, seen_s = -1, time.monotonic()
@@ -131,7 +131,9 @@ class _Chase:
     def _show(self) -> None:
         self._stage.show(self._sending, self._feed.acknowledged)
         queues = " + ".join(str(each.queues) for each in self._followers)
-        self._stage.show(self._following, self._tally.distinct, text=f"two consumers follow, {queues} queues")
+        self._stage.show(
+            self._following, self._tally.distinct, text=f"consuming with two members, {queues} queues"
+        )
         time.sleep(POLL_S)
 
 

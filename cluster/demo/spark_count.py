@@ -1,4 +1,4 @@
-"""The same flights, aggregated by Spark: executors on the Ray cluster map the brokers' files."""
+"""Aggregates the flights with Spark; executors on the Ray cluster map the brokers' files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ OnTasks = Callable[[int, int], None]
 def count_by_spark(
     spark: SparkSession, topic: str, nameservers: Sequence[str], on_tasks: OnTasks
 ) -> SparkCount:
-    """Count `topic`'s flights by carrier, each UNIQ_KEY once; `on_tasks` hears (done, all) of a stage."""
+    """Count the flights of `topic` by carrier, each UNIQ_KEY once.
+
+    `on_tasks` is called with the completed and total tasks of the running stages.
+    """
     from pyspark.sql import functions as f
 
     from jobs import read_queue
@@ -51,7 +54,7 @@ def count_by_spark(
 
 @contextmanager
 def _watching(spark: SparkSession, on_tasks: OnTasks) -> Iterator[None]:
-    """Tell how far the running stage is, until the work is done."""
+    """Report the completed and total tasks of the running Spark stages."""
     over = threading.Event()
     tracker = spark.sparkContext.statusTracker()
 

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: progress bars on the console; everything else goes to a log file."""
+"""Progress bars of the demo; all other output goes to a log file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cluster.launch_report import Report
 
 
 class Stage:
-    """Progress bars, one a part of the demo."""
+    """Progress bars, one per part of the demo."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -38,30 +38,30 @@ class Stage:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the bars meanwhile."""
+        """Show the progress bars inside the context."""
         with self._progress:
             yield
 
     def begin(self, text: str, total: int | None = None) -> TaskID:
-        """Begin a part; without a total its bar only moves."""
+        """Add a progress bar; without a total it is indeterminate."""
         return self._progress.add_task(escape(text), total=total)
 
     def show(
         self, part: TaskID, done: int | None = None, *, total: int | None = None, text: str | None = None
     ) -> None:
-        """Say how far a part is."""
+        """Update the progress bar of a part."""
         description = None if text is None else escape(text)
         self._progress.update(part, completed=done, total=total, description=description)
 
     def finish(self, part: TaskID, text: str | None = None) -> None:
-        """End a part."""
+        """Complete the progress bar of a part."""
         task = self._progress.tasks[part]
         total = task.total or max(task.completed, 1)
         self.show(part, int(total), total=int(total), text=text)
 
 
 class StageReport(Report):
-    """Shows what the cluster's driver does, as the text of one part."""
+    """Shows the progress of the cluster driver as the text of one progress bar."""
 
     def __init__(self, stage: Stage, part: TaskID, text: str) -> None:
         self._stage = stage
@@ -70,20 +70,20 @@ class StageReport(Report):
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show what is under way."""
+        """Show work in progress."""
         self._stage.show(self._part, text=f"{self._text}: {text}")
         yield lambda progress: self._stage.show(self._part, text=f"{self._text}: {text}: {progress}")
 
     def line(self, text: str, style: str = "") -> None:
-        """Show what has been done, until the next."""
+        """Show the last completed step."""
         self._stage.show(self._part, text=f"{self._text}: {text}")
 
 
 @contextmanager
 def console_alone(log_file: Path) -> Iterator[Console]:
-    """Give a console on standard output; what else this process and its children print goes to `log_file`.
+    """Yield a console on standard output; redirect all other output of this process and its children.
 
-    Ray, Spark's JVM and our own logs write to the descriptors, not to Python's streams.
+    Ray, Spark's JVM and log handlers write to file descriptors 1 and 2; both are redirected to `log_file`.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""What the consumers saw: every delivery is noted, and judged when all is over.
+"""Records every delivery, and counts lost, duplicate and reordered messages at the end.
 
-A flight is known by its message's UNIQ_KEY: a delivery of one that was seen before is a duplicate, whether it
-was stored twice (a send whose answer was lost) or delivered twice (a consumer that could not commit).
+Messages are identified by UNIQ_KEY. A second delivery of a UNIQ_KEY is a duplicate: either the message was
+stored twice (the response to a send was lost) or delivered twice (a consumer could not commit).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from cluster.demo.flights import Delays
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """One delivery of one flight: what it is, and where its message stands."""
+class Delivery:
+    """One delivery of one flight, with the queue and offset of its message."""
 
     uniq_key: str
     row: int
@@ -27,7 +27,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong, if anything: `lost` and `disordered` must be 0; duplicates are allowed, and counted."""
+    """The counts of one run. `lost`, `disordered` and `scattered` must be 0; duplicates are allowed."""
 
     seen: int
     duplicates: int
@@ -38,37 +38,37 @@ class Verdict:
 
 
 class Tally:
-    """Collects sightings from the consumers' threads."""
+    """Collects deliveries from the consumers' threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._first: dict[str, Sighting] = {}
+        self._first: dict[str, Delivery] = {}
         self._deliveries = 0
         self._places: set[tuple[tuple[str, int], int]] = set()
 
     @property
     def distinct(self) -> int:
-        """How many different flights have been seen."""
+        """The number of different flights delivered."""
         return len(self._first)
 
     @property
     def places(self) -> int:
-        """How many different places in queues have been delivered."""
+        """The number of different (queue, offset) pairs delivered."""
         return len(self._places)
 
-    def add(self, sighting: Sighting) -> bool:
-        """Note a delivery; says whether its flight is seen for the first time."""
+    def add(self, delivery: Delivery) -> bool:
+        """Record a delivery; return True if it is the first one of its flight."""
         with self._lock:
             self._deliveries += 1
-            self._places.add((sighting.queue, sighting.queue_offset))
-            known = self._first.get(sighting.uniq_key)
-            # Of a flight that was stored twice the earlier place counts, however the two were delivered.
-            if known is None or known.queue_offset > sighting.queue_offset:
-                self._first[sighting.uniq_key] = sighting
+            self._places.add((delivery.queue, delivery.queue_offset))
+            known = self._first.get(delivery.uniq_key)
+            # A flight stored twice counts at its lower offset, in whatever order both were delivered.
+            if known is None or known.queue_offset > delivery.queue_offset:
+                self._first[delivery.uniq_key] = delivery
             return known is None
 
     def judge(self, sent: int) -> Verdict:
-        """Say what became of the flights 0 … `sent` - 1."""
+        """Return the counts for the flights 0 … `sent` - 1."""
         with self._lock:
             first = list(self._first.values())
             deliveries = self._deliveries
@@ -86,11 +86,11 @@ class Tally:
         )
 
 
-def _disordered(first: list[Sighting]) -> int:
-    """Flights that stand in their queue behind a later flight of the same aircraft."""
+def _disordered(first: list[Delivery]) -> int:
+    """Count flights that have a higher offset than a later flight of the same aircraft."""
     latest: dict[str, int] = {}
     count = 0
-    for each in sorted(first, key=lambda sighting: (sighting.queue, sighting.queue_offset)):
+    for each in sorted(first, key=lambda delivery: (delivery.queue, delivery.queue_offset)):
         if latest.get(each.aircraft, -1) > each.row:
             count += 1
         else:
@@ -98,8 +98,8 @@ def _disordered(first: list[Sighting]) -> int:
     return count
 
 
-def _scattered(first: list[Sighting]) -> int:
-    """Aircraft whose flights stand in more than one queue."""
+def _scattered(first: list[Delivery]) -> int:
+    """Count aircraft whose flights are in more than one queue."""
     homes: dict[str, set[tuple[str, int]]] = {}
     for each in first:
         homes.setdefault(each.aircraft, set()).add(each.queue)

@@ -1,1 +1,1 @@
-"""The driver: what is wanted is compared with what runs, and the difference is done, actor by actor."""
+"""The driver: compares a topology with the running actors and applies the difference."""

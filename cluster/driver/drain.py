@@ -1,10 +1,10 @@
-"""Draining a broker: producers leave, groups read to its end, and then it is taken down. Its store stays.
+"""State machine of a drain: when to stop writes to a broker and when to stop the broker. Its store is kept.
 
-    leave   the routes say that it cannot be written; late sends are still taken
-    close   when none came for a while: sends are refused, and go elsewhere
-    down    when the groups that have members have read everything
+    1. The broker is registered as not writable. Sends that still arrive are accepted.
+    2. When no send has arrived for QUIET_S, the broker refuses sends; producers use other brokers.
+    3. When all groups that have members have read all messages, the broker is stopped.
 
-`Drain` decides from what the broker tells; `cluster.driver.draining` acts.
+`Drain` only decides, from the progress that the broker reports; `cluster.driver.draining` acts.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from enum import StrEnum
 from typing import Any, Self
 
 QUIET_S = 3.0
-"""How long no send must have come before they are refused."""
+"""Seconds without a send after which the broker starts to refuse sends."""
 
 HEARTBEAT_S = 31.0
-"""Clients tell a broker of themselves every 30 s: one that was just started does not know who needs it."""
+"""Seconds after which the broker knows all of its clients, as they send a heartbeat every 30 s."""
 
 SHOWN = 3
+"""Number of groups that a progress line names."""
 
 
 class Step(StrEnum):
-    """What is to be done next."""
+    """Next step of a drain."""
 
     WAIT = "wait"
     CLOSE = "close"
-    DOWN = "down"
+    STOP = "stop"
     GIVE_UP = "give up"
 
 
 @dataclass(frozen=True)
 class GroupLag:
-    """What one group has yet to read on the broker; `members` 0: nobody is there to read it."""
+    """Number of messages that a group has not read on the broker, and number of its online members."""
 
     group: str
     members: int
@@ -45,8 +46,15 @@ class GroupLag:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the broker told at one moment."""
+class DrainProgress:
+    """Progress of a drain, as reported by the broker.
+
+    Attributes:
+        up_s: Seconds since the broker started to serve.
+        messages_in: Number of messages that it has received since then.
+        producers: Number of connected producers.
+        groups: The consumer groups, online or not.
+    """
 
     up_s: float
     messages_in: int
@@ -55,29 +63,35 @@ class Seen:
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Self:
-        """From the broker's own words (`actors.broker.drain`)."""
+        """Build it from the response of the broker (`actors.broker.drain`)."""
         groups = [GroupLag(each["group"], each["members"], each["unread"]) for each in progress["groups"]]
         return cls(progress["up_s"], progress["messages_in"], progress["producers"], groups)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every client has had the time to tell the broker of itself."""
+        """Return True if every client has had time to send the broker a heartbeat."""
         return self.up_s >= HEARTBEAT_S
 
     @property
     def reading(self) -> list[GroupLag]:
-        """The groups with members that have yet to read, the farthest behind first."""
+        """Return the groups with online members and unread messages, the largest lag first."""
         return sorted((g for g in self.groups if g.members and g.unread), key=lambda g: -g.unread)
 
     @property
     def absent(self) -> list[GroupLag]:
-        """The groups that have yet to read, but nobody is there to do it: they go on when it is back."""
+        """Return the groups with unread messages but no online members. A drain does not wait for them."""
         return sorted((g for g in self.groups if not g.members and g.unread), key=lambda g: -g.unread)
 
 
 @dataclass
 class Drain:
-    """One drain; times are monotonic seconds, given by the caller."""
+    """State of one drain. The caller passes the time, in monotonic seconds.
+
+    Attributes:
+        begin_s: Time at which the drain began.
+        timeout_s: Maximum duration.
+        is_closed: True once the broker is to refuse sends.
+    """
 
     begin_s: float
     timeout_s: float
@@ -85,27 +99,27 @@ class Drain:
     _messages_in: int = -1
     _quiet_since_s: float = 0.0
 
-    def step(self, seen: Seen, now_s: float) -> Step:
-        """What follows from what was seen."""
-        if seen.messages_in != self._messages_in:
-            self._messages_in = seen.messages_in
+    def step(self, progress: DrainProgress, now_s: float) -> Step:
+        """Return the next step after `progress` was received at `now_s`."""
+        if progress.messages_in != self._messages_in:
+            self._messages_in = progress.messages_in
             self._quiet_since_s = now_s
-        if self.is_closed and seen.is_complete and not seen.reading:
-            return Step.DOWN
+        if self.is_closed and progress.is_complete and not progress.reading:
+            return Step.STOP
         if now_s - self.begin_s > self.timeout_s:
             return Step.GIVE_UP
-        is_unused = seen.is_complete and not seen.producers
+        is_unused = progress.is_complete and not progress.producers
         if not self.is_closed and (is_unused or now_s - self._quiet_since_s >= QUIET_S):
             self.is_closed = True
             return Step.CLOSE
         return Step.WAIT
 
-    def remaining(self, seen: Seen) -> str:
-        """Why it takes so long, in one line."""
+    def remaining(self, progress: DrainProgress) -> str:
+        """Return one line that says what the drain is waiting for."""
         if not self.is_closed:
-            return f"{seen.producers} producers, which look at the routes every 30 s, still send"
-        if not seen.is_complete:
-            return f"it serves for {seen.up_s:.0f} s only, and clients tell of themselves every 30 s"
-        left = seen.reading
+            return f"{progress.producers} producers still send; they refresh their routes every 30 s"
+        if not progress.is_complete:
+            return f"it started {progress.up_s:.0f} s ago, and clients send heartbeats every 30 s"
+        left = progress.reading
         more = f" and {len(left) - SHOWN} more groups" if len(left) > SHOWN else ""
         return f"unread messages of {', '.join(map(str, left[:SHOWN]))}{more}"

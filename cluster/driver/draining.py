@@ -1,4 +1,4 @@
-"""Draining a broker of a running cluster: what `cluster.driver.drain` decides is done, or undone, here."""
+"""Draining: performs a drain of a running broker, as decided by `cluster.driver.drain`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavailable
 from cluster.driver import fleet
-from cluster.driver.drain import Drain, Seen, Step
+from cluster.driver.drain import Drain, DrainProgress, Step
 from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.driver.plan import Kind, Running, full_name
 from cluster.launch_report import Report
@@ -19,7 +19,7 @@ PAUSE_S = 0.3
 
 @dataclass
 class Draining:
-    """One broker's way out."""
+    """The drain of one broker. On failure the broker becomes writable again."""
 
     namespace: str
     actor: Running
@@ -27,58 +27,62 @@ class Draining:
     timeout_s: float
 
     def show(self) -> None:
-        """Say what a drain would wait for."""
-        name, seen = self.actor.name, self._request("look")
-        self.report.line(f"would take {name} out of the routes, and wait for {seen.producers} producers")
-        if not seen.is_complete:
+        """Print what a drain would do and wait for (--dry-run)."""
+        name, progress = self.actor.name, self._request("look")
+        self.report.line(f"would make {name} not writable and wait for {progress.producers} producers")
+        if not progress.is_complete:
             self.report.line(
-                f"it serves for {seen.up_s:.0f} s only: not all of its clients have told of themselves"
+                f"{name} started {progress.up_s:.0f} s ago: not all of its clients have sent a heartbeat yet"
             )
-        for group in seen.reading:
+        for group in progress.reading:
             self.report.line(f"would wait until group {group.group} has read {group.unread:,} messages")
-        self._report_absent_groups(seen)
-        self.report.line(f"would stop {name}; its store stays")
+        self._report_absent_groups(progress)
+        self.report.line(f"would stop {name}; its store is kept")
 
     def run(self) -> None:
-        """Drain the broker and take it down; raises LaunchFailed, and lets it be written again, if that takes
-        longer than the time given.
+        """Drain the broker and stop it.
+
+        Raises LaunchFailed if that takes longer than `timeout_s`; the broker is then writable again.
         """
         with self._cancel_on_failure():
-            seen = self._wait()
+            progress = self._wait()
         with self.report.working(f"stopping {self.actor.name}"):
             stop_error = fleet.stop(self.namespace, self.actor.name)
-        self._report_absent_groups(seen)
-        not_in_order = f" (not in order: {stop_error})" if stop_error else ""
+        self._report_absent_groups(progress)
+        unclean = f" (not stopped cleanly: {stop_error})" if stop_error else ""
         self.report.line(
-            f"stopped {self.actor.name}{not_in_order}; its store stays, `raymq up` starts it again"
+            f"stopped {self.actor.name}{unclean}; its store is kept, `raymq up` starts the broker again"
         )
 
-    def _wait(self) -> Seen:
+    def _wait(self) -> DrainProgress:
         name = self.actor.name
         drain = Drain(time.monotonic(), self.timeout_s)
-        with self.report.working(f"draining {name}") as tell:
-            seen = self._request("start")
-            self.report.line(f"{name} is out of the routes for producers")
-            while (step := drain.step(seen, time.monotonic())) is not Step.DOWN:
+        with self.report.working(f"draining {name}") as show_progress:
+            progress = self._request("start")
+            self.report.line(f"{name} is registered as not writable")
+            while (step := drain.step(progress, time.monotonic())) is not Step.STOP:
                 if step is Step.GIVE_UP:
                     raise LaunchFailed(
-                        f"{name} is not drained after {self.timeout_s:g} s: {drain.remaining(seen)}; it is"
-                        " written again. Give it a longer --timeout, or stop those who need it"
+                        f"{name} is not drained after {self.timeout_s:g} s: {drain.remaining(progress)}; it"
+                        " is writable again. Give a longer --timeout, or stop these clients"
                     )
                 if step is Step.CLOSE:
-                    self.report.line(f"{name} takes no more sends")
+                    self.report.line(f"{name} refuses sends")
                 else:
-                    tell(drain.remaining(seen))
+                    show_progress(drain.remaining(progress))
                     time.sleep(PAUSE_S)
-                # Said each time: a broker that Ray has started again meanwhile knows nothing of it.
-                seen = self._request("close" if drain.is_closed else "start", seen)
-        self.report.line(f"the groups have read everything of {name}")
-        return seen
+                # Repeat the step each time: a broker that Ray has restarted does not know that it is drained.
+                progress = self._request("close" if drain.is_closed else "start", progress)
+        self.report.line(f"the groups have read all messages of {name}")
+        return progress
 
-    def _request(self, step: str, before: Seen | None = None) -> Seen:
-        """Have the broker take a step, and see what it tells; `before` where it does not answer now."""
+    def _request(self, step: str, before: DrainProgress | None = None) -> DrainProgress:
+        """Send the broker a drain step and return its progress.
+
+        Returns `before` if the broker is unavailable. Raises LaunchFailed if it is and `before` is None.
+        """
         try:
-            return Seen.of(fleet.drain(self.namespace, self.actor.name, step))
+            return DrainProgress.of(fleet.drain(self.namespace, self.actor.name, step))
         except ActorUnavailable as error:
             if before is None:
                 raise LaunchFailed(f"{self.actor.name} cannot be drained: {error}") from error
@@ -91,29 +95,32 @@ class Draining:
         try:
             yield
         except BaseException as error:
-            # Where even this fails, the broker does it by itself when nobody asks any more.
+            # If this fails too, the broker cancels the drain itself when the drain lease expires.
             with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
                 fleet.drain(self.namespace, self.actor.name, "cancel")
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(
-                    f"interrupted; {self.actor.name} is written again, nothing was taken down"
+                    f"interrupted; {self.actor.name} is writable again, nothing was stopped"
                 ) from None
             raise
 
-    def _report_absent_groups(self, seen: Seen) -> None:
-        for group in seen.absent:
+    def _report_absent_groups(self, progress: DrainProgress) -> None:
+        for group in progress.absent:
             self.report.line(
-                f"group {group.group} has no members and {group.unread:,} unread messages here: they wait for"
-                " the broker to come back",
+                f"group {group.group} has no online members and {group.unread:,} unread messages here: it can"
+                " read them when the broker is started again",
                 "yellow",
             )
 
 
 def find_broker(running: Sequence[Running], name: str) -> Running:
-    """The broker that is meant; raises LaunchRefused with those that there are."""
+    """Return the broker with this name, with or without its replica number.
+
+    Raises LaunchRefused if no such broker is running.
+    """
     brokers = {actor.name: actor for actor in running if actor.spec and actor.spec.kind is Kind.BROKER}
     found = brokers.get(full_name(name, brokers))
     if found is None:
         shown = ", ".join(sorted(brokers)) or "none"
-        raise LaunchRefused(f"no broker {name!r} runs; there are: {shown}")
+        raise LaunchRefused(f"no broker {name!r} is running; running brokers: {shown}")
     return found

@@ -1,4 +1,8 @@
-"""The driver's work: plan against what runs, then remove, create, roll one by one, and see that it serves."""
+"""Driver: applies a topology to a Ray cluster.
+
+It compares the topology with the running actors, removes, adjusts and creates actors, restarts others one at
+a time, and checks that all of them serve.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from cluster.driver.health import wait_until_healthy
 from cluster.driver.placement import place
 from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
-from cluster.driver.returns import Returns
+from cluster.driver.restart_spacing import RestartSpacing
 from cluster.driver.specs import is_live_setting, make_specs
 from cluster.launch_report import Report
 from cluster.paths import home_of, only_one_driver
@@ -35,22 +39,31 @@ SERVE_TIMEOUT_S = 120.0
 HEALTH_TIMEOUT_S = 30.0
 PLACEMENT_TIMEOUT_S = 30.0
 CHECK_TIMEOUT_S = 120.0
-"""A node that has just joined starts its agents before its first task, and a worker that never registers is
-replaced by Ray after 60 s: what asks it must be more patient than that."""
+"""Timeout of a preflight check on another node.
+
+A node that has just joined starts its agents before its first task, and Ray replaces a worker that does not
+register only after 60 s, so the timeout must be longer.
+"""
 PAUSE_S = 0.5
 
 
 class LaunchRefused(Exception):
-    """Nothing was started or changed; a line for each reason."""
+    """The request was refused; nothing was started or changed. The message has one line for each reason."""
 
 
 class LaunchFailed(Exception):
-    """Something was begun and did not come up; a line for each actor."""
+    """An actor did not start, or a change failed. The message has one line for each actor."""
 
 
 @dataclass(frozen=True)
 class UpResult:
-    """What `up` did, and what serves now. `specs` holds every actor's settings with its real ports."""
+    """Result of `up` or `restart`.
+
+    Attributes:
+        plan: The plan that was applied, or with `dry_run` would be.
+        specs: The settings of all actors, with the ports chosen for `listen_port: 0`.
+        mode: How this process reached Ray.
+    """
 
     plan: Plan
     specs: Sequence[ActorSpec]
@@ -58,13 +71,25 @@ class UpResult:
 
     @property
     def nameservers(self) -> list[str]:
-        """The addresses that clients are given."""
+        """Return the nameserver addresses to configure in clients."""
         return [spec.address for spec in self.specs if spec.kind is Kind.NAMESERVER]
 
 
 @dataclass
 class Driver:
-    """One run over one topology. `waits`: no broker goes while clients may not know that another is back."""
+    """One run of the driver for one topology.
+
+    Attributes:
+        topology: The topology.
+        source: The file and overrides from which it was read, for error messages.
+        report: Output of the run.
+        embedded: Start Ray in this process.
+        dry_run: Print the plan without applying it.
+        prune: Remove actors that are not in the topology.
+        waits: Restart a broker only when all clients know that the previously restarted broker serves again.
+        timeout_s: Maximum time for an actor to start.
+        home: Directory of the cluster.
+    """
 
     topology: Topology
     source: Source
@@ -76,14 +101,17 @@ class Driver:
     timeout_s: float = SERVE_TIMEOUT_S
     home: Path = field(init=False)
     _serving: Sequence[ActorSpec] = field(init=False, default=())
-    _returns: Returns = field(init=False)
+    _spacing: RestartSpacing = field(init=False)
 
     def __post_init__(self) -> None:
-        """Find the cluster's home."""
+        """Set `home`."""
         self.home = home_of(self.topology.cluster)
 
     def up(self) -> UpResult:
-        """Make it so; raises TopologyError, LaunchRefused, LaunchFailed, SessionFailed, HeadFailed."""
+        """Apply the topology; start Ray first if none is running.
+
+        Raises TopologyError, LaunchRefused, LaunchFailed, SessionFailed, HeadFailed.
+        """
         with only_one_driver(self.home):
             way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
             starts = way.mode in (Mode.STARTED, Mode.EMBEDDED) and not is_connected()
@@ -102,14 +130,14 @@ class Driver:
                 return UpResult(plan, specs, way.mode)
 
     def restart(self, names: Collection[str] | None) -> UpResult:
-        """Restart the actors with these names, or all, one after the other: each serves before the next goes.
+        """Restart the named actors, or all, one at a time. Each must serve before the next is stopped.
 
-        Raises as `up` does; LaunchRefused also where nothing runs, or not what is named.
+        Raises as `up`, and LaunchRefused if no cluster or one of the named actors is not running.
         """
         with only_one_driver(self.home):
             way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
             if way.mode is Mode.STARTED and not is_connected():
-                refuse([f"nothing of cluster {self.topology.cluster} runs; `raymq up` starts it"])
+                refuse([f"cluster {self.topology.cluster} is not running; `raymq up` starts it"])
             with self._ray(way, starts=False):
                 plan, specs = self._plan(lambda plan: restarting(plan, names))
                 self.report.plan(plan)
@@ -130,22 +158,22 @@ class Driver:
                     self.report.line(f"Ray: {head.address}, dashboard and jobs {head.dashboard}")
                     if os.environ.get(AUTH_MODE_ENV) == "token":
                         self.report.line(
-                            f"for `ray` and your own programs on this Ray: export {AUTH_MODE_ENV}=token"
+                            f"before you use `ray` or own programs on this Ray: export {AUTH_MODE_ENV}=token"
                         )
             yield
 
     @contextmanager
     def _undo_when_refused(self, way: Way) -> Iterator[None]:
-        """A Ray that was started for nothing, or by a run that was interrupted, does not stay."""
+        """Stop the Ray that this run started if the run is refused or interrupted."""
         try:
             yield
         except (LaunchRefused, TopologyError, KeyboardInterrupt) as error:
             if way.mode is Mode.STARTED:
-                with self.report.working("ending Ray again"):
+                with self.report.working("stopping Ray again"):
                     stop_head(self.home)
                 if isinstance(error, KeyboardInterrupt):
                     raise KeyboardInterrupt(
-                        "interrupted; Ray was ended again, nothing is left running"
+                        "interrupted; Ray was stopped again, nothing is left running"
                     ) from None
             raise
 
@@ -156,8 +184,8 @@ class Driver:
         return plan, specs
 
     def _plan(self, narrow: Callable[[Plan], Plan] = lambda plan: plan) -> tuple[Plan, list[ActorSpec]]:
-        """The plan, `narrow`ed to what is wanted of it, and all actors' specs."""
-        with self.report.working("looking at what runs"):
+        """Return the plan, after `narrow` has selected the wanted actions, and the specs of all actors."""
+        with self.report.working("reading the running actors"):
             running = fleet.observe(self.topology.namespace)
         resources = self._place()
         settled = self._with_ports(resources, running)
@@ -172,31 +200,31 @@ class Driver:
         )
         plan = narrow(plan)
         here = [actor for actor in running if actor.namespace == self.topology.namespace]
-        self._returns = Returns.of(
+        self._spacing = RestartSpacing.of(
             here,
             route_refresh_s=self.topology.route_refresh_ms / 1000,
             wall_ms=int(time.time() * 1000),
             now_s=time.monotonic(),
         )
         self._serving = [actor.spec for actor in running if actor.state == State.SERVING and actor.spec]
-        refuse([*plan.refusals, *self._check_what_is_new(plan, running, specs)])
+        refuse([*plan.refusals, *self._check_new_actors(plan, running, specs)])
         return plan, specs
 
     def _place(self) -> Mapping[str, str]:
-        """Bind actors to nodes, and wait a while for a node that is missing."""
+        """Bind actors to nodes. Wait up to PLACEMENT_TIMEOUT_S for missing nodes."""
         deadline_s = time.monotonic() + PLACEMENT_TIMEOUT_S
         while True:
             placement = place(self.topology, ray_port.nodes())
             if not placement.unplaceable or self.dry_run or time.monotonic() > deadline_s:
                 break
-            with self.report.working("waiting for a node with the resources that the topology names"):
+            with self.report.working("waiting for a node with the resources of the topology"):
                 time.sleep(PAUSE_S)
         if placement.problems:
             raise self.source.error(placement.problems)
         return placement.resources
 
     def _with_ports(self, resources: Mapping[str, str], running: Sequence[Running]) -> Topology:
-        """Choose a port where the topology says 0: the one that the actor has, or a free one."""
+        """Replace each port 0 of the topology by the port of the running actor, else by a free port."""
         here = {
             actor.name: actor.spec.listen[1]
             for actor in running
@@ -211,17 +239,17 @@ class Driver:
                 open_names.setdefault(resources[name], []).append((name, self.topology.host_of(entry)))
         with self.report.working("choosing free ports"):
             for resource, wanted in open_names.items():
-                chosen = on_node(resource, free_ports, [host for _, host in wanted])
+                chosen = run_on_node(resource, free_ports, [host for _, host in wanted])
                 ports |= dict(zip([name for name, _ in wanted], chosen, strict=True))
         return self.topology.with_ports(ports)
 
-    def _check_what_is_new(
+    def _check_new_actors(
         self, plan: Plan, running: Sequence[Running], specs: Sequence[ActorSpec]
     ) -> list[str]:
-        """Look at ports and stores that the cluster's own actors do not hold already."""
+        """Check the ports and stores of new actors; skip those that the actors to be replaced hold now."""
         here = {actor.name: actor for actor in running if actor.namespace == self.topology.namespace}
         wanted = {spec.name: spec for spec in specs}
-        # What gives no answer may still hold its own port and store: its successor waits for them.
+        # An actor that does not respond may still hold its port and store: its successor waits for them.
         held = {name: actor.spec or wanted.get(name) for name, actor in here.items()}
         freed = {action.spec.listen for action in plan.having(Verb.REMOVE) if action.spec is not None}
         demands: dict[str, list[Demand]] = {}
@@ -229,9 +257,11 @@ class Driver:
             if action.spec is not None:
                 demand = demand_of(action.spec, held.get(action.name), freed)
                 demands.setdefault(action.spec.resource, []).append(demand)
-        with self.report.working("looking at ports and stores"):
+        with self.report.working("checking ports and stores"):
             return [
-                line for resource, group in demands.items() for line in on_node(resource, check_all, group)
+                line
+                for resource, group in demands.items()
+                for line in run_on_node(resource, check_all, group)
             ]
 
     def _apply(self, plan: Plan) -> None:
@@ -258,22 +288,22 @@ class Driver:
         with self._restart_when_interrupted(action.spec):
             self._stop(action)
         self._wait([action.spec])
-        # The next one goes only when clients can find this one again.
-        self._await_all_serving([action.spec, *self._introduced_to(action.spec)])
+        # The next actor is stopped only when clients can find this one again.
+        self._await_all_serving([action.spec, *self._registration_peers(action.spec)])
         if is_broker:
-            self._returns.restarted(action.name, time.monotonic())
+            self._spacing.record_restart(action.name, time.monotonic())
 
     def _await_route_refresh(self, broker: str) -> None:
-        left_s = self._returns.wait_s(broker, time.monotonic())
+        left_s = self._spacing.wait_s(broker, time.monotonic())
         if left_s > 0:
-            text = f"waiting {left_s:.0f} s, until all clients have seen that the last broker is back"
+            text = f"waiting {left_s:.0f} s until all clients know that the last broker has restarted"
             self.report.line(text)
             with self.report.working(text):
                 time.sleep(left_s)
 
     @contextmanager
     def _restart_when_interrupted(self, spec: ActorSpec) -> Iterator[None]:
-        """Create the actor that is stopped within, on Ctrl-C too: a restart leaves nothing stopped."""
+        """Create the actor again after the block that stops it, also on Ctrl-C."""
         try:
             yield
         except KeyboardInterrupt:
@@ -281,12 +311,13 @@ class Driver:
                 fleet.stop(self.topology.namespace, spec.name)
                 fleet.create(self.topology.namespace, spec)
             raise KeyboardInterrupt(
-                f"interrupted; {spec.name} starts again, `raymq status` shows it; run it again for the others"
+                f"interrupted; {spec.name} is starting again (see `raymq status`); "
+                "repeat the command for the others"
             ) from None
         fleet.create(self.topology.namespace, spec)
 
-    def _introduced_to(self, spec: ActorSpec) -> list[ActorSpec]:
-        """Who must know of an actor that was restarted, or be known by it, before the next one goes."""
+    def _registration_peers(self, spec: ActorSpec) -> list[ActorSpec]:
+        """Return the brokers that register with nameserver `spec`, or the nameservers of broker `spec`."""
         if spec.kind is Kind.NAMESERVER:
             return [broker for broker in self._serving if registers_with(broker, spec)]
         return [nameserver for nameserver in self._serving if registers_with(spec, nameserver)]
@@ -294,14 +325,16 @@ class Driver:
     def _stop(self, action: Action) -> None:
         with self.report.working(f"stopping {action.name}"):
             stop_error = fleet.stop(self.topology.namespace, action.name)
-        self.report.line(f"stopped {action.name}{f' (not in order: {stop_error})' if stop_error else ''}")
+        self.report.line(
+            f"stopped {action.name}{f' (not stopped cleanly: {stop_error})' if stop_error else ''}"
+        )
 
     def _adjust(self, action: Action) -> None:
         assert action.spec is not None
-        stop_error = fleet.change(self.topology.namespace, action.spec)
-        if stop_error:
-            raise LaunchFailed(f"{action.name} did not take over {action.reason}: {stop_error}")
-        self.report.line(f"adjusted {action.name} while it runs")
+        error = fleet.change(self.topology.namespace, action.spec)
+        if error:
+            raise LaunchFailed(f"{action.name} did not accept {action.reason}: {error}")
+        self.report.line(f"changed the settings of {action.name} without a restart")
 
     def _wait(self, specs: Sequence[ActorSpec]) -> None:
         if not specs:
@@ -309,33 +342,31 @@ class Driver:
         begin_s = time.monotonic()
         failed = []
         with self.report.working(f"waiting for {', '.join(spec.name for spec in specs)}"):
-            for arrival in fleet.wait_serving(self.topology.namespace, specs, self.timeout_s):
-                if arrival.reason:
-                    failed.append(f"{arrival.name}: {arrival.reason}")
+            for start in fleet.wait_serving(self.topology.namespace, specs, self.timeout_s):
+                if start.reason:
+                    failed.append(f"{start.name}: {start.reason}")
                     continue
-                self.report.line(f"{arrival.name} serves after {time.monotonic() - begin_s:.1f} s")
-                if arrival.code_version != code_version():
+                self.report.line(f"{start.name} serves after {time.monotonic() - begin_s:.1f} s")
+                if start.code_version != code_version():
                     self.report.line(
-                        f"{arrival.name} runs code {arrival.code_version}, not {code_version()}: "
-                        "Ray's workers import another copy of RayMQ than this one",
+                        f"{start.name} runs code version {start.code_version}, not {code_version()}: "
+                        "Ray's workers import another copy of RayMQ than this command",
                         "yellow",
                     )
         if failed:
-            raise LaunchFailed("\n".join([*failed, "`raymq logs` shows what they told before"]))
+            raise LaunchFailed("\n".join([*failed, "`raymq logs` shows their log events"]))
 
     def _await_all_serving(self, specs: Sequence[ActorSpec]) -> None:
-        with self.report.working("asking every actor over its socket"):
+        with self.report.working("checking every actor over its socket"):
             failing = wait_until_healthy(specs, HEALTH_TIMEOUT_S)
         if failing:
             raise LaunchFailed(
-                "\n".join(
-                    f"{name} does not answer as it should: {reason}" for name, reason in failing.items()
-                )
+                "\n".join(f"{name} failed its health check: {reason}" for name, reason in failing.items())
             )
 
 
 def refuse(reasons: Sequence[str]) -> None:
-    """Raise LaunchRefused if there is a reason to."""
+    """Raise LaunchRefused if `reasons` is not empty."""
     if reasons:
         raise LaunchRefused("\n".join([*reasons, "nothing was started or changed"]))
 
@@ -345,7 +376,13 @@ def demand_of(
     held: ActorSpec | None = None,
     freed: frozenset[tuple[str, int]] | set[tuple[str, int]] = frozenset(),
 ) -> Demand:
-    """What must be free for an actor, without what it `held` itself as it ran, and what is `freed` before."""
+    """Return the port and store that must be free before the actor can start.
+
+    Args:
+        spec: The new actor.
+        held: The running actor that it replaces; a port and store that do not change are not checked.
+        freed: Addresses of actors that are removed before, which are not checked either.
+    """
     port = 0 if (held is not None and held.listen == spec.listen) or spec.listen in freed else spec.listen[1]
     store = "" if held is not None and held.store == spec.store else spec.store or ""
     identity = StoreIdentity(spec.cluster, str(spec.settings.get("broker_name", "")))
@@ -353,14 +390,14 @@ def demand_of(
 
 
 def registers_with(broker: ActorSpec, nameserver: ActorSpec) -> bool:
-    """Whether the one is a broker that registers with the other."""
+    """Return True if `broker` is a broker that registers with `nameserver`."""
     kinds = (broker.kind, nameserver.kind)
     registered = broker.settings.get("nameservers", ())
     return kinds == (Kind.BROKER, Kind.NAMESERVER) and nameserver.address in registered
 
 
-def on_node(resource: str, function: Callable[[Any], Result], argument: object) -> Result:
-    """Run a function on the node that has `resource`: here, where this is that node."""
+def run_on_node(resource: str, function: Callable[[Any], Result], argument: object) -> Result:
+    """Return `function(argument)`, computed on the node that has `resource`."""
     own_ip = ray_port.own_node_ip()
     if any(node.ip == own_ip and node.resources.get(resource, 0) > 0 for node in ray_port.nodes()):
         return function(argument)

@@ -1,4 +1,4 @@
-"""The actors of a cluster as Ray has them: seen, made, ended, waited for, through `ray_port`."""
+"""Operations on the Ray actors of a cluster: list, create, stop, change settings, drain."""
 
 from __future__ import annotations
 
@@ -28,35 +28,38 @@ CHANGE_TIMEOUT_S = 10.0
 DRAIN = "raymq_drain"
 DRAIN_REQUEST_TIMEOUT_S = 30.0
 RESTART_TIMEOUT_S = 12.0
-"""How long an actor of our namespace may be silent: Ray has a killed one back within 6 s."""
+"""How long to wait for the status of an actor. Ray restarts a killed actor within 6 s."""
 
 PAUSE_S = 0.05
 
 
-def observe(namespace: str, patience_s: float = RESTART_TIMEOUT_S) -> list[Running]:
-    """All actors of ours on this Ray cluster, and those of other programs in `namespace`."""
-    seen = [_observe_one(where, namespace, patience_s) for where in ray_port.list_actors()]
-    return [actor for actor in seen if actor is not None and (actor.is_ours or actor.namespace == namespace)]
+def observe(namespace: str, timeout_s: float = RESTART_TIMEOUT_S) -> list[Running]:
+    """Return the RayMQ actors of all namespaces, and the actors of other programs in `namespace`.
+
+    `timeout_s` limits the wait for an actor of `namespace` that does not respond.
+    """
+    found = [_observe_one(where, namespace, timeout_s) for where in ray_port.list_actors()]
+    return [actor for actor in found if actor is not None and (actor.is_ours or actor.namespace == namespace)]
 
 
-def _observe_one(where: ActorName, namespace: str, patience_s: float) -> Running | None:
+def _observe_one(where: ActorName, namespace: str, timeout_s: float) -> Running | None:
     is_here = where.namespace == namespace
     try:
         if not ray_port.has_method(where, STATUS):
             return Running(where.namespace, where.name, is_ours=False)
-        return to_running(where, status_of(where, patience_s if is_here else CALL_TIMEOUT_S))
+        return to_running(where, status_of(where, timeout_s if is_here else CALL_TIMEOUT_S))
     except (ActorUnavailable, ActorMethodFailed) as error:
         return Running(where.namespace, where.name, reason=str(error))
     except ActorNotFound:
         return None
 
 
-def status_of(where: ActorName, patience_s: float) -> dict[str, Any]:
-    """Return an actor's status; retry while it is unavailable, up to `patience_s`.
+def status_of(where: ActorName, timeout_s: float) -> dict[str, Any]:
+    """Return the status of an actor. Retry for up to `timeout_s` while it is unavailable.
 
     Raises ActorNotFound, ActorUnavailable, ActorMethodFailed.
     """
-    deadline_s = time.monotonic() + patience_s
+    deadline_s = time.monotonic() + timeout_s
     while True:
         try:
             status: dict[str, Any] = ray_port.call(where, STATUS, timeout_s=CALL_TIMEOUT_S)
@@ -69,7 +72,7 @@ def status_of(where: ActorName, patience_s: float) -> dict[str, Any]:
 
 
 def to_running(where: ActorName, status: dict[str, Any]) -> Running:
-    """What an actor told; one of an older code may tell it in other words, and then has no known spec."""
+    """Convert the status of an actor to a Running; its `spec` is None if another code version encoded it."""
     try:
         spec: ActorSpec | None = ActorSpec.from_json(status["spec"])
     except (KeyError, TypeError, ValueError):
@@ -79,7 +82,7 @@ def to_running(where: ActorName, status: dict[str, Any]) -> Running:
         where.name,
         spec=spec,
         state=str(status.get("state", "unknown")),
-        reason=str(status.get("reason", "" if spec else "its settings are those of another version")),
+        reason=str(status.get("reason", "" if spec else "its settings belong to another code version")),
         code_version=str(status.get("code_version", "")),
         pid=int(status.get("pid", 0)),
         node_ip=str(status.get("node_ip", "")),
@@ -90,16 +93,19 @@ def to_running(where: ActorName, status: dict[str, Any]) -> Running:
 
 
 def create(namespace: str, spec: ActorSpec) -> None:
-    """Make an actor; does not wait for it."""
+    """Create an actor without waiting until it serves."""
     module, name = CLASSES[spec.kind]
     actor_class = getattr(import_module(module), name)
-    # Inside the actor Ray knows only the namespace of the job that made it.
-    told = {**spec.to_json(), "namespace": namespace}
-    ray_port.create(actor_class, ActorName(namespace, spec.name), (told,), resource=spec.resource)
+    # Passed as an argument: inside an actor, Ray reports the namespace of the job that created it.
+    argument = {**spec.to_json(), "namespace": namespace}
+    ray_port.create(actor_class, ActorName(namespace, spec.name), (argument,), resource=spec.resource)
 
 
 def stop(namespace: str, name: str) -> str:
-    """Let an actor finish, then end it for good; gives why it could not finish, or an empty string."""
+    """Shut down an actor and remove it from Ray.
+
+    Returns why it could not be shut down cleanly, else an empty string. It is removed in both cases.
+    """
     where = ActorName(namespace, name)
     stop_error = ""
     try:
@@ -107,14 +113,14 @@ def stop(namespace: str, name: str) -> str:
     except ActorNotFound:
         pass
     except (ActorUnavailable, ActorMethodFailed) as error:
-        # It is ended all the same: its store recovers as after a kill.
+        # Remove it nevertheless: its store recovers as after a kill.
         stop_error = str(error)
     ray_port.kill(where)
     return stop_error
 
 
 def change(namespace: str, spec: ActorSpec) -> str:
-    """Have an actor that serves take over its spec's settings; gives why it could not, or an empty string."""
+    """Change the settings of a running actor to those of `spec`. Return the error, else an empty string."""
     try:
         ray_port.call(ActorName(namespace, spec.name), CHANGE, spec.to_json(), timeout_s=CHANGE_TIMEOUT_S)
     except (ActorNotFound, ActorUnavailable, ActorMethodFailed) as error:
@@ -123,7 +129,9 @@ def change(namespace: str, spec: ActorSpec) -> str:
 
 
 def drain(namespace: str, name: str, step: str) -> dict[str, Any]:
-    """Tell a broker to leave the routes, close to senders or stay; gives who still needs it.
+    """Send a drain step to a broker and return its progress (see `actors.broker.drain`).
+
+    Steps: "look" (only report), "start" (not writable), "close" (refuse sends), "cancel" (writable again).
 
     Raises ActorNotFound, ActorUnavailable, ActorMethodFailed.
     """
@@ -134,49 +142,52 @@ def drain(namespace: str, name: str, step: str) -> dict[str, Any]:
 
 
 def announce(namespace: str, name: str) -> None:
-    """Have a broker register with all nameservers now; one that cannot does so within its interval anyway."""
+    """Make a broker register with all nameservers now.
+
+    An error is ignored, because the broker registers periodically anyway.
+    """
     with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
         ray_port.call(ActorName(namespace, name), ANNOUNCE, timeout_s=CALL_TIMEOUT_S)
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """An actor that serves now, or, with a `reason`, does not."""
+class StartResult:
+    """Result of an actor's start: it serves if `reason` is empty."""
 
     name: str
     reason: str = ""
     code_version: str = ""
 
 
-def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -> Iterator[Arrival]:
-    """Yield each actor as it comes up, those that do not at the latest at the end of the time."""
+def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -> Iterator[StartResult]:
+    """Yield the result of each actor as soon as it is known, at the latest after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     waiting = [spec.name for spec in specs]
     while waiting:
         is_over = time.monotonic() > deadline_s
         for name in list(waiting):
-            state, arrival = _look_at(ActorName(namespace, name))
+            state, result = _start_state(ActorName(namespace, name))
             if state is State.STARTING and not is_over:
                 continue
             waiting.remove(name)
             if state is State.STARTING:
-                yield Arrival(
-                    name, f"not serving after {timeout_s:g} s: {arrival.reason or 'it is starting'}"
+                yield StartResult(
+                    name, f"not serving after {timeout_s:g} s: {result.reason or 'it is starting'}"
                 )
             else:
-                yield arrival
+                yield result
         time.sleep(PAUSE_S)
 
 
-def _look_at(where: ActorName) -> tuple[State, Arrival]:
-    """The state of an actor that is coming up; "starting" where it may yet answer."""
+def _start_state(where: ActorName) -> tuple[State, StartResult]:
+    """Return the state of a starting actor; STARTING if it is not available yet."""
     try:
         status = ray_port.call(where, STATUS, timeout_s=CALL_TIMEOUT_S)
     except ActorUnavailable as error:
-        return State.STARTING, Arrival(where.name, str(error))
+        return State.STARTING, StartResult(where.name, str(error))
     except (ActorNotFound, ActorMethodFailed) as error:
-        return State.STOPPED, Arrival(where.name, str(error))
+        return State.STOPPED, StartResult(where.name, str(error))
     state, reason = State(status["state"]), str(status["reason"])
     if state is State.SERVING:
-        return state, Arrival(where.name, code_version=status["code_version"])
-    return state, Arrival(where.name, f"{state}: {reason}" if state is not State.STARTING else reason)
+        return state, StartResult(where.name, code_version=status["code_version"])
+    return state, StartResult(where.name, f"{state}: {reason}" if state is not State.STARTING else reason)

@@ -1,4 +1,4 @@
-"""Whether a cluster serves, asked over its real sockets: what a client would see, not what Ray believes."""
+"""Health checks over the sockets that clients use, independent of the actor states that Ray reports."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ PAUSE_S = 0.1
 
 
 def probe(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
-    """Why an actor does not serve at its advertised address, or an empty string.
+    """Return why an actor does not serve at its advertised address, else an empty string.
 
-    A nameserver must know all the `brokers` at theirs; a broker must answer; a rebalancer must take a
-    connection.
+    A nameserver must have registered all `brokers` with their addresses, a broker must respond to a request,
+    and a rebalancer must accept a connection.
     """
     try:
         if spec.kind is Kind.NAMESERVER:
             return _probe_nameserver(spec, brokers)
         if spec.kind is Kind.BROKER:
-            # Whatever the answer, a broker that answers has opened its store: it listens only after that.
-            ask(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+            # Any response will do: a broker listens only after it has opened its store.
+            request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
             return ""
         with socket.create_connection(spec.advertised, PROBE_TIMEOUT_S):
             return ""
@@ -44,25 +44,25 @@ def probe(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
 
 
 def _probe_nameserver(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
-    answer = ask(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
-    if answer.code != ResponseCode.SUCCESS:
-        return f"answers code {answer.code}: {answer.remark}"
-    table = orjson.loads(bytes(answer.body))["brokerAddrTable"]
+    response = request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+    if response.code != ResponseCode.SUCCESS:
+        return f"response code {response.code}: {response.remark}"
+    table = orjson.loads(bytes(response.body))["brokerAddrTable"]
     missing = [
         broker.name
         for broker in brokers
         if broker.address not in table.get(broker.settings["broker_name"], {}).get("brokerAddrs", {}).values()
     ]
-    return f"does not know {', '.join(missing)} yet" if missing else ""
+    return f"has not registered {', '.join(missing)} yet" if missing else ""
 
 
-def ask(address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
-    """One request over a connection of its own; raises OSError, ProtocolError."""
+def request(address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
+    """Send `command` over a new connection and return the response. Raises OSError, ProtocolError."""
     with socket.create_connection(address, PROBE_TIMEOUT_S) as connection:
         connection.sendall(encode_command(command))
         total = int.from_bytes(_receive(connection, LENGTH_BYTES), "big")
         if not LENGTH_BYTES < total <= MAX_FRAME_BYTES:
-            raise ProtocolError(f"a frame of {total} bytes")
+            raise ProtocolError(f"frame length {total} is outside {LENGTH_BYTES + 1} to {MAX_FRAME_BYTES}")
         frame = _receive(connection, total)
     mark = int.from_bytes(frame[:LENGTH_BYTES], "big")
     header_end = LENGTH_BYTES + (mark & HEADER_LENGTH_MASK)
@@ -74,13 +74,13 @@ def _receive(connection: socket.socket, count: int) -> bytes:
     while len(data) < count:
         part = connection.recv(count - len(data))
         if not part:
-            raise ProtocolError("the connection ended within a frame")
+            raise ProtocolError("the connection was closed in the middle of a frame")
         data += part
     return bytes(data)
 
 
 def wait_until_healthy(specs: Sequence[ActorSpec], timeout_s: float) -> dict[str, str]:
-    """Probe until all serve or the time is over; gives, by name, why some do not."""
+    """Probe until all actors serve or `timeout_s` has passed. Return the failed ones: name → reason."""
     brokers = [spec for spec in specs if spec.kind is Kind.BROKER]
     deadline_s = time.monotonic() + timeout_s
     while True:

@@ -1,6 +1,6 @@
-"""Which node each actor is bound to, by a resource that only this node has.
+"""Placement: binds each actor to a node, by a Ray resource that only this node has.
 
-Not by the node's id: a node that comes back has a new one, and the actor could be placed nowhere for ever.
+The node id is not used: a node that rejoins has a new id, and the actor could never be placed again.
 """
 
 from __future__ import annotations
@@ -16,36 +16,41 @@ UNSPECIFIED_HOSTS = ("0.0.0.0", "::")
 
 
 class Node(Protocol):
-    """What placement needs to know of a node."""
+    """The attributes of a Ray node that placement needs."""
 
     @property
     def ip(self) -> str:
-        """The address under which Ray knows the node."""
+        """Return the address under which Ray knows the node."""
         ...
 
     @property
     def resources(self) -> Mapping[str, float]:
-        """Its resources and how much there is of each."""
+        """Return the resources of the node and their amounts."""
         ...
 
     @property
     def is_head(self) -> bool:
-        """Whether this is Ray's head node."""
+        """Return True for the head node of the Ray cluster."""
         ...
 
 
 @dataclass(frozen=True)
 class Placement:
-    """By actor's name: the resource that binds it; and what cannot be placed."""
+    """Result of `place`.
+
+    Attributes:
+        resources: Resource that binds each actor, by actor name.
+        problems: Reasons why actors cannot run where the topology places them.
+        unplaceable: Names of the actors whose resource no running node has. A node that joins may provide it.
+    """
 
     resources: Mapping[str, str]
     problems: Sequence[Problem]
     unplaceable: Sequence[str] = ()
-    """The actors whose resource no living node has: a node that joins could cure it."""
 
 
 def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
-    """Bind every actor of a topology to a node."""
+    """Bind every actor of a topology to one of `nodes`. An actor without a resource runs on the head node."""
     head = next((node for node in nodes if node.is_head), nodes[0])
     resources: dict[str, str] = {}
     problems: list[Problem] = []
@@ -60,8 +65,8 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
                 (
                     (*path, "resource"),
                     (
-                        f"no living node has the resource {resource!r} ({shown}); start a node with "
-                        f"""`ray start --address=… --resources='{{"{resource}": 1}}'`, or name another"""
+                        f"no running node has the resource {resource!r} ({shown}); start a node with "
+                        f"""`ray start --address=… --resources='{{"{resource}": 1}}'`, or use another"""
                     ),
                 )
             )
@@ -71,8 +76,8 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
                 (
                     (*path, "advertised_host"),
                     (
-                        f"{host} is advertised, which other nodes of this Ray cluster (it has {len(nodes)}) "
-                        "cannot dial; set listen_host and advertised_host to an address of its node"
+                        f"advertised address {host} is not reachable from other nodes of this Ray cluster "
+                        f"({len(nodes)} nodes); set listen_host and advertised_host to an address of its node"
                     ),
                 )
             )
@@ -80,14 +85,14 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
             problems.append(
                 (
                     (*path, "advertised_host"),
-                    f"{host} cannot be dialed; set advertised_host to an address of its node",
+                    f"clients cannot connect to {host}; set advertised_host to an address of its node",
                 )
             )
     return Placement(resources, problems, unplaceable)
 
 
 def own_resources(node: Node) -> list[str]:
-    """The resources by which a topology could bind to a node."""
+    """Return the resources of a node to which a topology may bind actors."""
     general = ("CPU", "GPU", "memory", "object_store_memory", "node:__internal_head__", "java")
     return sorted(
         name for name in node.resources if name not in general and not name.startswith("accelerator_type")
@@ -95,7 +100,7 @@ def own_resources(node: Node) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can dial the host."""
+    """Return True if `host` is a loopback address, which only this machine can reach."""
     if host in LOOPBACK_HOSTS:
         return True
     try:

@@ -1,11 +1,11 @@
-"""The plan: what is wanted, compared with what runs. Pure: no Ray, no sockets, no clock.
+"""The plan: the difference between a topology and the running actors. Pure: no Ray, no sockets, no clock.
 
-wanted   running                        verb
-yes      no                             create
-yes      same settings, same code       adopt
-yes      other settings, all live       adjust    (told to the running actor)
-yes      other settings, code, or dead  roll      (stop in order, end, create under the same name)
-no       yes                            keep, or remove with --prune
+in the topology  running                               verb
+yes              no                                    create
+yes              same settings, same code              adopt   (no change)
+yes              only live settings differ             adjust  (change them without a restart)
+yes              settings or code differ, or failed    roll    (stop, then create under the same name)
+no               yes                                   keep, or remove with --prune
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """What an actor is; in the order in which they are made."""
+    """Kind of an actor, in the order of creation."""
 
     NAMESERVER = "nameserver"
     REBALANCER = "rebalancer"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 
 class Verb(StrEnum):
-    """What is to be done with an actor."""
+    """What `up` does with an actor. The module docstring lists the cases."""
 
     CREATE = "create"
     ADOPT = "adopt"
@@ -37,7 +37,19 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """One actor as wanted: `settings` is what its service is told, as JSON values."""
+    """One actor of a topology.
+
+    Attributes:
+        kind: Kind of the actor.
+        name: Name of the actor in Ray.
+        cluster: Name of the cluster.
+        settings: Settings of its service, as JSON values.
+        listen: Host and port on which it listens.
+        advertised: Host and port that other processes use.
+        resource: Ray resource that binds it to a node.
+        store: Directory of a broker's store; None for other kinds.
+        place: Key path of its entry in the topology, for error messages.
+    """
 
     kind: Kind
     name: str
@@ -48,15 +60,14 @@ class ActorSpec:
     resource: str
     store: str | None = None
     place: str = ""
-    """The key path of its entry in the topology, for messages."""
 
     @property
     def address(self) -> str:
-        """The advertised address as `host:port`."""
+        """Return the advertised address as `host:port`."""
         return f"{self.advertised[0]}:{self.advertised[1]}"
 
     def to_json(self) -> dict[str, Any]:
-        """As the actor is given it, and gives it back in `status`."""
+        """Return the spec as JSON values, as passed to the actor and contained in its status."""
         return {
             "kind": str(self.kind), "name": self.name, "cluster": self.cluster,
             "settings": dict(self.settings), "listen": list(self.listen), "advertised": list(self.advertised),
@@ -65,7 +76,7 @@ class ActorSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ActorSpec:
-        """The opposite of `to_json`."""
+        """Return the spec that `to_json` encoded. `place` is lost."""
         listen, advertised = data["listen"], data["advertised"]
         return cls(
             Kind(data["kind"]), data["name"], data["cluster"], data["settings"], (listen[0], listen[1]),
@@ -75,7 +86,22 @@ class ActorSpec:
 
 @dataclass(frozen=True)
 class Running:
-    """One actor as it runs; `spec` is None when it does not answer; `is_ours`: not another program's."""
+    """One running actor.
+
+    Attributes:
+        namespace: Its Ray namespace.
+        name: Its name in Ray.
+        spec: Its settings; None if it does not respond or runs another code version.
+        state: State of its service, "silent" if it does not respond.
+        reason: Why it does not serve.
+        code_version: Version of the RayMQ code that it runs.
+        pid: Process id.
+        node_ip: Address of its node.
+        started_ms: Time of the process start, in milliseconds since the epoch.
+        serving_ms: Time since which it serves, in milliseconds since the epoch.
+        details: Further status values of its service.
+        is_ours: False if it belongs to another program.
+    """
 
     namespace: str
     name: str
@@ -93,7 +119,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Action:
-    """What is to be done with one actor, and why."""
+    """Action for one actor, with its reason."""
 
     verb: Verb
     name: str
@@ -103,18 +129,18 @@ class Action:
 
 @dataclass(frozen=True)
 class Plan:
-    """All actions, in the order in which they are done, and what forbids to do any."""
+    """Actions in the order of execution. If `refusals` is not empty, none of them may be executed."""
 
     actions: Sequence[Action]
     refusals: Sequence[str]
 
     @property
     def changes(self) -> list[Action]:
-        """The actions that change something."""
+        """Return the actions that change an actor."""
         return [action for action in self.actions if action.verb not in (Verb.ADOPT, Verb.KEEP)]
 
     def having(self, *verbs: Verb) -> list[Action]:
-        """The actions of some kinds."""
+        """Return the actions with one of `verbs`."""
         return [action for action in self.actions if action.verb in verbs]
 
 
@@ -127,9 +153,15 @@ def make_plan(
     prune: bool = False,
     is_live: Callable[[Kind, str], bool] = lambda kind, key: False,
 ) -> Plan:
-    """Compare, and say for every actor what to do. Actors of other namespaces only make refusals.
+    """Compare the wanted specs with the running actors and return the plan.
 
-    `is_live` tells of which settings (by key path) a change needs no restart.
+    Args:
+        wanted: The actors of the topology.
+        running: The running actors. Actors of other namespaces are used only to find conflicts.
+        namespace: Ray namespace of the topology.
+        code_version: Version of the RayMQ code of this process; actors with another version are restarted.
+        prune: Remove actors that are not in the topology.
+        is_live: Returns True for a kind and a setting (key path) that can be changed without a restart.
     """
     here = {actor.name: actor for actor in running if actor.namespace == namespace}
     wanted_names = {spec.name for spec in wanted}
@@ -146,27 +178,27 @@ def make_plan(
 
 
 def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
-    """Of a plan only this: the actors with these names (None: all that run) are rolled, all others left.
+    """Return a plan that only restarts the named actors of `plan`, or all running actors if `names` is None.
 
-    A name may be a broker's without its replica: `broker-a` is `broker-a-0`.
+    The replica number of a broker may be omitted: `broker-a` means `broker-a-0`.
     """
     by_name = {action.name: action for action in plan.actions if action.spec is not None}
-    meant = list(by_name) if names is None else [full_name(name, by_name) for name in names]
+    selected = list(by_name) if names is None else [full_name(name, by_name) for name in names]
     refusals = list(plan.refusals)
-    for name in meant:
+    for name in selected:
         action = by_name.get(name)
         if action is None:
-            refusals.append(f"there is no actor {name!r}; there are {', '.join(sorted(by_name))}")
+            refusals.append(f"no actor {name!r}; known actors: {', '.join(sorted(by_name))}")
         elif action.verb is Verb.CREATE and names is not None:
-            refusals.append(f"{name} does not run; `raymq up` starts it")
+            refusals.append(f"{name} is not running; `raymq up` starts it")
         elif action.verb is Verb.KEEP:
-            refusals.append(f"{name} is not in the topology: nobody would start it again")
-    asked = "a restart is asked for"
-    reasons = {Verb.ADOPT: asked, Verb.ADJUST: "{}; " + asked, Verb.ROLL: "{}"}
+            refusals.append(f"{name} is not in the topology, so it could not be started again")
+    requested = "restart requested"
+    reasons = {Verb.ADOPT: requested, Verb.ADJUST: "{}; " + requested, Verb.ROLL: "{}"}
     rolled = [
         replace(action, verb=Verb.ROLL, reason=reasons[action.verb].format(action.reason))
         for action in by_name.values()
-        if action.name in meant and action.verb in reasons
+        if action.name in selected and action.verb in reasons
     ]
     order = list(Kind)
     rolled.sort(key=lambda action: order.index(action.spec.kind) if action.spec else len(order))
@@ -174,7 +206,7 @@ def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
 
 
 def full_name(name: str, known: Collection[str]) -> str:
-    """The actor's name that is meant: a broker may be named without its replica."""
+    """Return `name`, or `name-0` if only that is in `known`, as users may omit the replica number."""
     return f"{name}-0" if name not in known and f"{name}-0" in known else name
 
 
@@ -182,20 +214,20 @@ def _leftover(actor: Running, prune: bool) -> Action:
     if not actor.is_ours:
         return Action(Verb.KEEP, actor.name, "")
     if prune:
-        return Action(Verb.REMOVE, actor.name, "not in the topology, and --prune is given", actor.spec)
-    stays = ", its store stays" if actor.spec is None or actor.spec.store is not None else ""
-    return Action(Verb.KEEP, actor.name, f"not in the topology; --prune removes it{stays}", actor.spec)
+        return Action(Verb.REMOVE, actor.name, "not in the topology (--prune)", actor.spec)
+    kept = ", its store is kept" if actor.spec is None or actor.spec.store is not None else ""
+    return Action(Verb.KEEP, actor.name, f"not in the topology; --prune removes it{kept}", actor.spec)
 
 
 def _action(
     spec: ActorSpec, actor: Running | None, code_version: str, is_live: Callable[[Kind, str], bool]
 ) -> Action:
     if actor is None:
-        return Action(Verb.CREATE, spec.name, "does not run", spec)
+        return Action(Verb.CREATE, spec.name, "not running", spec)
     reasons: list[str] = []
     changed: dict[str, str] = {}
     if actor.spec is None:
-        reasons.append(f"does not answer{': ' + actor.reason if actor.reason else ''}")
+        reasons.append(f"does not respond{': ' + actor.reason if actor.reason else ''}")
     else:
         changed = differences(actor.spec, spec)
     if actor.state == "not serving":
@@ -206,11 +238,11 @@ def _action(
         return Action(Verb.ROLL, spec.name, "; ".join([*changed.values(), *reasons]), spec)
     if changed:
         return Action(Verb.ADJUST, spec.name, "; ".join(changed.values()), spec)
-    return Action(Verb.ADOPT, spec.name, f"runs as wanted (process {actor.pid})", spec)
+    return Action(Verb.ADOPT, spec.name, f"already running (process {actor.pid})", spec)
 
 
 def differences(old: ActorSpec, new: ActorSpec) -> dict[str, str]:
-    """The settings that differ by their key, as `key: old → new`."""
+    """Return the settings that differ: key path → "key: old → new"."""
     before, after = flatten(old.settings), flatten(new.settings)
     changed = {
         key: f"{key}: {before.get(key, 'unset')} → {after.get(key, 'unset')}"
@@ -223,7 +255,7 @@ def differences(old: ActorSpec, new: ActorSpec) -> dict[str, str]:
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one mapping with dotted keys."""
+    """Return nested settings as one mapping with dotted keys, such as `store.flush`."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -234,20 +266,20 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _refusals(spec: ActorSpec, running: Sequence[Running], namespace: str) -> list[str]:
-    """What another running actor already has of what this one wants."""
+    """Return the conflicts of `spec` with other running actors: name, port or store in use."""
     found = []
     for actor in running:
         is_same = actor.namespace == namespace and actor.name == spec.name
         if is_same and not actor.is_ours:
             found.append(
-                f"{spec.place}: the name {spec.name!r} is taken in namespace {namespace} by an actor of "
+                f"{spec.place}: the name {spec.name!r} is used in namespace {namespace} by an actor of "
                 "another program; give the topology another namespace"
             )
         elif is_same and actor.spec is not None and actor.spec.cluster != spec.cluster:
             found.append(
                 f"{spec.place}: {spec.name} of namespace {namespace} belongs to cluster "
                 f"{actor.spec.cluster}, not {spec.cluster}; give this topology another "
-                "namespace, or take that cluster down"
+                "namespace, or stop that cluster"
             )
         elif not is_same and actor.spec is not None:
             found += _clashes(
@@ -261,11 +293,11 @@ def _clashes(spec: ActorSpec, other: ActorSpec, owner: str) -> list[str]:
     if spec.listen[1] and spec.listen == other.listen and spec.resource == other.resource:
         found.append(
             f"{spec.place}.listen_port: {spec.listen[0]}:{spec.listen[1]} is in use by {owner}; "
-            "give it another port, or take that one down"
+            "give it another port, or stop that actor"
         )
     if spec.store is not None and spec.store == other.store and spec.resource == other.resource:
         found.append(
             f"{spec.place}.store: {spec.store} is the store of {owner}; a store has one writer: "
-            "give another store_root, or take that one down"
+            "give it another store_root, or stop that actor"
         )
     return found

@@ -1,6 +1,6 @@
-"""What must be free before anything is started: ports and stores, looked at on the machine where they are.
+"""Preflight checks: ports and stores must be free before an actor is started.
 
-Runs on other nodes as a Ray task, so it takes and gives values that can be pickled.
+They run on the node of the actor, as a Ray task if that is another node; arguments and results are pickled.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ FLOCK = struct.Struct("hhqqi4x")
 
 
 def check_port(host: str, port: int) -> str:
-    """Why `host:port` cannot be bound here, or an empty string. Port 0 always can."""
+    """Return why this machine cannot listen on `host:port`, else an empty string."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-            # Another that has only bound, or listens with the same option, shows itself here.
+            # Detects a socket that is bound but does not listen, or listens with SO_REUSEADDR.
             probe.listen(1)
         except OSError as error:
             owner = port_owner(port)
-            belongs = f": it belongs to {owner}" if owner else ""
-            return f"{host}:{port} cannot be bound ({error.strerror}){belongs}"
+            belongs = f": in use by {owner}" if owner else ""
+            return f"cannot listen on {host}:{port} ({error.strerror}){belongs}"
     return ""
 
 
 def port_owner(port: int) -> str:
-    """The process that listens on a port, as far as this user may know."""
+    """Return a text that names the process listening on `port`; empty if this user may not see it."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
@@ -55,10 +55,10 @@ def _command(pid: int) -> str:
 
 
 def check_store(root: str, identity: StoreIdentity) -> str:
-    """Why the store at `root` cannot be opened by the broker `identity`, or an empty string."""
+    """Return why broker `identity` cannot open the store at `root`, else an empty string."""
     folder = Path(root)
     if folder.exists() and not folder.is_dir():
-        return f"{root} is no directory"
+        return f"{root} is not a directory"
     if reason := _not_writable(folder):
         return reason
     try:
@@ -67,41 +67,41 @@ def check_store(root: str, identity: StoreIdentity) -> str:
         return str(error)
     if name is not None and name.identity != identity:
         return (
-            f"{root} belongs to {spell(name.identity)}, not to {spell(identity)}; "
-            "name the right store or broker"
+            f"{root} is the store of {describe(name.identity)}, not of {describe(identity)}; "
+            "correct the store_root or the broker name"
         )
     if owner := lock_owner(folder / LOCK_FILE):
-        whose = f"the store of {spell(name.identity)} and " if name else ""
+        whose = f"the store of {describe(name.identity)} and " if name else ""
         return f"{root} is {whose}in use by process {owner} ({_command(owner)}); a store has one writer"
     return ""
 
 
-def spell(identity: StoreIdentity) -> str:
-    """A store's owner in words."""
+def describe(identity: StoreIdentity) -> str:
+    """Return the owner of a store as text."""
     return f"broker {identity.broker} (replica {identity.replica}) of cluster {identity.cluster}"
 
 
 def _not_writable(folder: Path) -> str:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
-        return f"{existing} cannot be written by this user"
+        return f"no write permission on {existing}"
     return ""
 
 
 def lock_owner(lock: Path) -> int:
-    """The process that holds RocketMQ's lock (a POSIX record lock on the first byte), or 0."""
+    """Return the process that holds RocketMQ's lock (POSIX, on the first byte of the file `lock`), else 0."""
     try:
         with lock.open("rb+") as file:
-            question = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
+            query = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            result = fcntl.fcntl(file, fcntl.F_GETLK, query)
     except OSError:
         return 0
-    kind, _, _, _, pid = FLOCK.unpack(answer)
+    kind, _, _, _, pid = FLOCK.unpack(result)
     return 0 if kind == fcntl.F_UNLCK else int(pid)
 
 
 def free_ports(hosts: Sequence[str]) -> list[int]:
-    """A free port of each host, all different."""
+    """Return a free port on each of `hosts`; all ports differ."""
     with contextlib.ExitStack() as held:
         ports = []
         for host in hosts:
@@ -113,7 +113,15 @@ def free_ports(hosts: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True)
 class Demand:
-    """What must be free for one actor. `place` is its key path; port 0 and no store need no check."""
+    """Port and store that must be free before one actor starts.
+
+    Attributes:
+        place: Key path of the actor in the topology, for error messages.
+        host: Host on which it listens.
+        port: Port on which it listens; 0 is not checked.
+        store: Directory of its store.
+        identity: Owner that the store must have; None: the store is not checked.
+    """
 
     place: str
     host: str
@@ -123,11 +131,11 @@ class Demand:
 
 
 def check_all(demands: Sequence[Demand]) -> list[str]:
-    """All that hinders, a line each that begins with the key path."""
+    """Return one line for each port or store that is not free, beginning with the key path."""
     found = []
     for demand in demands:
         if demand.port and (reason := check_port(demand.host, demand.port)):
-            found.append(f"{demand.place}.listen_port: {reason}; give it another port, or end that process")
+            found.append(f"{demand.place}.listen_port: {reason}; give it another port, or stop that process")
         if demand.identity and (reason := check_store(demand.store, demand.identity)):
             found.append(f"{demand.place}.store: {reason}")
     return found

@@ -1,4 +1,4 @@
-"""From a topology to what each actor is told: its settings, checked by the service's own model."""
+"""Specs: converts a topology to the settings of each actor, validated by the model of its service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ SETTINGS: Mapping[Kind, type[BaseModel]] = {
 def make_specs(
     topology: Topology, home: Path, resources: Mapping[str, str], source: Source
 ) -> list[ActorSpec]:
-    """All actors of a topology. `resources`: by actor's name, what binds it. Raises TopologyError."""
+    """Return the specs of all actors of a topology, in the order of creation.
+
+    Args:
+        topology: The topology.
+        home: Directory of the cluster, for relative paths.
+        resources: Resource that binds each actor to its node, by actor name.
+        source: File and overrides of the topology, for error messages.
+
+    Raises TopologyError if a setting is invalid.
+    """
     nameservers = [address(topology, entry) for entry in topology.nameservers]
     rebalancers = [address(topology, entry) for entry in topology.rebalancers]
     specs = []
@@ -71,21 +80,25 @@ def make_specs(
 
 
 def _vip_port_is_free(topology: Topology, broker: Broker) -> bool:
-    """Whether none of the topology's own listeners has the port that this broker would listen on besides: its
-    owner may start later.
+    """Return True if no actor of the topology listens on the VIP port of `broker`.
+
+    That actor may start later, so the broker must not take its port.
     """
     taken = {(topology.host_of(entry), entry.listen_port) for _, _, entry in topology.listeners()}
     return (topology.host_of(broker), broker.listen_port - VIP_PORT_DISTANCE) not in taken
 
 
 def address(topology: Topology, entry: Listener) -> str:
-    """`host:port` as others dial it."""
+    """Return the advertised address as `host:port`."""
     host, port = topology.advertised(entry)
     return f"{host}:{port}"
 
 
 def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: Source) -> dict[str, Any]:
-    """The settings that are no addresses: the topology's, the broker's own over them. TopologyError."""
+    """Return a broker's settings without addresses: those of the topology, overridden by its own.
+
+    Raises TopologyError if a setting is invalid.
+    """
     given: dict[str, Any] = {"auto_create_topics": topology.auto_create_topics}
     stored: dict[str, Any] = {"flush": topology.flush}
     for at, settings in (
@@ -99,18 +112,18 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
 
 
 def checked(model: type[BaseModel], values: Mapping[str, Any], at: KeyPath, source: Source) -> dict[str, Any]:
-    """The values as the model understands them, under its own names; raises TopologyError."""
-    # The rebalancer's directory is the one key that its model demands and the topology does not give.
-    demanded = {"data_dir": "."} if model is RebalancerSettings else {}
+    """Return `values` validated by `model`, under the model's field names. Raises TopologyError."""
+    # The rebalancer's model requires `data_dir`, which the topology does not contain.
+    required = {"data_dir": "."} if model is RebalancerSettings else {}
     try:
-        found = model.model_validate({**demanded, **values})
+        found = model.model_validate({**required, **values})
     except ValidationError as error:
         raise source.error(explain(error, model, at)) from None
-    return found.model_dump(mode="json", include=found.model_fields_set - demanded.keys())
+    return found.model_dump(mode="json", include=found.model_fields_set - required.keys())
 
 
 def is_live_setting(kind: Kind, key: str) -> bool:
-    """Whether a setting, `store.flush` for one of a broker's store, may change without a restart."""
+    """Return True if a setting can be changed without a restart. `key` is dotted, such as `store.flush`."""
     head, _, inner = key.partition(".")
     if kind is Kind.BROKER and head == STORE_KEY:
         return inner in live_names(StoreSettings)

@@ -1,1 +1,1 @@
-"""Coming to a Ray cluster and leaving it: what its processes need, and a head of our own."""
+"""Sessions: starting Ray, connecting to it and disconnecting."""

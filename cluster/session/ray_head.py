@@ -1,8 +1,8 @@
-"""A Ray head that `raymq up` starts and `raymq down` ends – that one, and no other.
+"""The Ray head that `raymq up` starts and `raymq down` stops.
 
-All its processes inherit a mark in their environment, by which they are found again: Ray itself knows only
-`ray stop`, which ends every Ray of the machine. The mark is noted in RAYMQ_HOME before the start, so that
-an interrupted start can be cleaned up too.
+`ray stop` would stop every Ray on the machine. To stop only this head, all its processes inherit a mark in
+their environment, by which they are found. The mark is recorded in RAYMQ_HOME before the start, so that an
+interrupted start can be cleaned up too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ START_LOG = "ray-start.log"
 START_TIMEOUT_S = 180.0
 RAYLET_GRACE_S = 8.0
 OTHERS_GRACE_S = 2.5
-"""Without a raylet the others have nothing left to save, and Ray's monitor does not heed SIGTERM then."""
+"""Time for the processes other than the raylet, which stops first. Without it they have nothing to save, and
+Ray's monitor ignores SIGTERM.
+"""
 
 
 def temporary_directory(environment: Mapping[str, str]) -> Path:
@@ -41,26 +43,36 @@ def temporary_directory(environment: Mapping[str, str]) -> Path:
 
 
 CURRENT_CLUSTER = temporary_directory(os.environ) / "ray" / "ray_current_cluster"
-"""File to which `ray start` writes the address that `auto` means."""
+"""File in which `ray start` records the address that `address="auto"` uses."""
 
 WORKER_PORTS = ((20000, 29999), (12000, 19999), (61000, 65535))
-"""For Ray's workers. Its own range, 10002 to 19999, holds RocketMQ's 10911, which a worker could take. None
-holds a port that Linux gives to who asks for any (32768 to 60999), as a head with port 0 and Ray's agent do:
-`ray start` refuses ports of its own that are also its workers'.
+"""Port ranges for Ray's workers, in order of preference.
+
+Ray's default range, 10002 to 19999, is not used, because a worker could take RocketMQ's port 10911. No range
+contains Linux's ephemeral ports (32768 to 60999), of which the head and Ray's agent may get one: `ray start`
+refuses a head whose own ports are in the range of the workers.
 """
 
 CLIENT_SERVER_PORT = 10001
 ANY_PORT = 0
-"""For Ray's agent, which goes on without a port, and takes no jobs, where another Ray has its usual one."""
+"""Port of Ray's dashboard agent: any free one. On its default port it would not accept jobs if another Ray on
+this machine uses that port.
+"""
 
 
 class HeadFailed(Exception):
-    """Ray did not start; the message has what it said."""
+    """The Ray head could not be started, or its record is damaged. The message contains the cause."""
 
 
 @dataclass(frozen=True)
 class HeadRecord:
-    """What is noted of a head: its mark, and its address as soon as it has one."""
+    """Record of a head that `up` started.
+
+    Attributes:
+        mark: Value of MARK_ENV in the environment of its processes.
+        address: Address of Ray, as `host:port`; empty during the start.
+        dashboard: URL of the dashboard and the job server.
+    """
 
     mark: str
     address: str = ""
@@ -68,19 +80,22 @@ class HeadRecord:
 
 
 def read_record(home: Path) -> HeadRecord | None:
-    """The head that `up` started for this home, whether or not it still runs. Raises HeadFailed."""
+    """Return the record of the head that `up` started for this home, running or not. None without a record.
+
+    Raises HeadFailed if the record file is damaged.
+    """
     try:
         return HeadRecord(**json.loads((home / RECORD_FILE).read_text()))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
         raise HeadFailed(
-            f"{home / RECORD_FILE} is damaged ({error}); delete it, and end Ray by `ray stop`"
+            f"{home / RECORD_FILE} is damaged ({error}); delete it, and stop Ray with `ray stop`"
         ) from error
 
 
 def write_record(home: Path, record: HeadRecord) -> None:
-    """Note a head."""
+    """Write the record of a head atomically."""
     home.mkdir(parents=True, exist_ok=True)
     partial = home / f"{RECORD_FILE}.tmp"
     partial.write_text(json.dumps(asdict(record)))
@@ -88,24 +103,24 @@ def write_record(home: Path, record: HeadRecord) -> None:
 
 
 def living_head(home: Path) -> HeadRecord | None:
-    """The head of this home, if it runs."""
+    """Return the record of this home's head if it is running, else None."""
     record = read_record(home)
-    if record is None or not record.address or not answers(record.address):
+    if record is None or not record.address or not is_listening(record.address):
         return None
     return record if any(True for _ in marked_processes(record.mark)) else None
 
 
 def current_cluster() -> str | None:
-    """The address of the Ray cluster that was last started on this machine, if it runs."""
+    """Return the address of the Ray that was last started on this machine if it is running, else None."""
     try:
         address = CURRENT_CLUSTER.read_text().strip()
     except OSError:
         return None
-    return address if address and answers(address) else None
+    return address if address and is_listening(address) else None
 
 
-def answers(address: str) -> bool:
-    """Whether something listens at `host:port`."""
+def is_listening(address: str) -> bool:
+    """Return True if a process accepts connections at `address` (`host:port`)."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=2.0):
@@ -115,15 +130,15 @@ def answers(address: str) -> bool:
 
 
 def start_head(topology: Topology, home: Path) -> HeadRecord:
-    """Start a Ray head on this machine, with Java on its PATH; raises HeadFailed."""
+    """Start a Ray head on this machine, with Java on its PATH. Raises HeadFailed if two attempts fail."""
     for is_last in (False, True):
         try:
             return _start_once(topology, home)
         except HeadFailed:
-            # Ray gives its own processes 30 s to come up, which a machine with other work may miss once.
+            # Ray waits only 30 s for its processes, which may not be enough on a busy machine.
             if is_last:
                 raise
-    raise AssertionError("the last attempt returns or raises")
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def _start_once(topology: Topology, home: Path) -> HeadRecord:
@@ -134,7 +149,7 @@ def _start_once(topology: Topology, home: Path) -> HeadRecord:
     log_file = home / START_LOG
     try:
         with log_file.open("wb") as output:
-            # Its own session: Ctrl-C ends this command, not half of Ray.
+            # A new process session: Ctrl-C must stop this command, but not some of Ray's processes.
             subprocess.run(
                 start_command(topology, port, dashboard_port),
                 env=ray_environment(os.environ) | {MARK_ENV: mark},
@@ -149,12 +164,15 @@ def _start_once(topology: Topology, home: Path) -> HeadRecord:
     except BaseException as error:
         stop_head(home)
         if isinstance(error, subprocess.SubprocessError | OSError):
-            raise HeadFailed(f"`ray start` failed: {_tail(log_file)}\n(all of it: {log_file})") from error
+            raise HeadFailed(
+                f"`ray start` failed: {_tail(log_file)}\n(complete output: {log_file})"
+            ) from error
         raise
     if not address.endswith(f":{port}"):
         stop_head(home)
         raise HeadFailed(
-            f"Ray started on port {port}, but {CURRENT_CLUSTER} says {address}: another start interfered"
+            f"Ray started on port {port}, but {CURRENT_CLUSTER} contains {address}: another Ray was started "
+            "at the same time; try again"
         )
     record = HeadRecord(mark, address, f"http://127.0.0.1:{dashboard_port}")
     write_record(home, record)
@@ -162,7 +180,7 @@ def _start_once(topology: Topology, home: Path) -> HeadRecord:
 
 
 def start_command(topology: Topology, port: int, dashboard_port: int) -> list[str]:
-    """The command that starts the head. Raises HeadFailed."""
+    """Return the `ray start` command of the head. Raises HeadFailed if no ports are free."""
     client_port = free_port(CLIENT_SERVER_PORT)
     listeners = [entry.listen_port for _, _, entry in topology.listeners()]
     first, last = worker_ports([*listeners, port, dashboard_port, client_port])
@@ -182,19 +200,22 @@ def start_command(topology: Topology, port: int, dashboard_port: int) -> list[st
 
 
 def worker_ports(taken: Sequence[int]) -> tuple[int, int]:
-    """The first range for Ray's workers that holds no port of somebody else's. Raises HeadFailed."""
+    """Return the first of WORKER_PORTS that contains none of the ports `taken`.
+
+    Raises HeadFailed if there is no such range.
+    """
     for first, last in WORKER_PORTS:
         if not any(first <= port <= last for port in taken):
             return first, last
     ranges = ", ".join(f"{first} to {last}" for first, last in WORKER_PORTS)
     raise HeadFailed(
-        f"Ray's workers need one of the ranges {ranges} for themselves, and each holds one of the ports "
+        f"Ray's workers need one of the port ranges {ranges}, but each contains one of the ports "
         f"{', '.join(map(str, sorted(set(taken) - {0})))}: leave one range free of listen_port and ray.port"
     )
 
 
 def free_port(preferred: int) -> int:
-    """`preferred` where it is free, else any free port. Raises HeadFailed."""
+    """Return `preferred` if this port is free, else any free port. Raises HeadFailed if no port is free."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -203,28 +224,28 @@ def free_port(preferred: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise HeadFailed("this machine has no free port")
+    raise HeadFailed("this machine has no free TCP port")
 
 
 def marked_processes(mark: str) -> Iterable[psutil.Process]:
-    """The processes of the head with this mark, but never the one that asks or its parents."""
+    """Yield the processes of the head with this mark, except the calling process and its parents."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter(["environ", "name"]):
-        environment = process.info["environ"] or {}  # None where it may not be read
+        environment = process.info["environ"] or {}  # None if it may not be read
         if process.pid not in own and environment.get(MARK_ENV) == mark:
             yield process
 
 
 def stop_head(home: Path) -> int:
-    """End the head that `up` started for this home and forget it; gives how many processes were ended."""
+    """Stop the head that `up` started for this home and delete its record. Return the number of processes."""
     record = read_record(home)
     if record is None:
         return 0
     found = list(marked_processes(record.mark))
     raylets = [process for process in found if process.info["name"] == "raylet"]
-    # The raylet first: it ends its workers and says good-bye to the GCS, which must still be there.
+    # The raylet first: it stops its workers and unregisters from the GCS, which must still be running.
     end_processes(raylets, RAYLET_GRACE_S)
-    # Each round finds what a process of the last one still started.
+    # Repeat, because a process may have started another one before it was stopped.
     while remaining := list(marked_processes(record.mark)):
         end_processes(remaining, OTHERS_GRACE_S)
     if record.address and CURRENT_CLUSTER.exists() and CURRENT_CLUSTER.read_text().strip() == record.address:
@@ -234,7 +255,7 @@ def stop_head(home: Path) -> int:
 
 
 def end_processes(processes: Sequence[psutil.Process], grace_s: float) -> None:
-    """Terminate processes, and kill those that still run after `grace_s`."""
+    """Send SIGTERM to `processes`, then SIGKILL to those that still run after `grace_s` seconds."""
     for process in processes:
         with suppress(psutil.Error):
             process.terminate()
@@ -246,6 +267,6 @@ def end_processes(processes: Sequence[psutil.Process], grace_s: float) -> None:
 
 
 def _tail(file: Path) -> str:
-    """What `ray start` said last."""
+    """Return the last line of the output of `ray start`."""
     lines = file.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

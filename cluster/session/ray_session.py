@@ -1,9 +1,9 @@
-"""Coming to a Ray cluster in one of four ways, and leaving it.
+"""Connecting a process to a Ray cluster, in one of four modes.
 
-embedded   this process starts Ray, and Ray ends with it (`raymq demo`, tests)
-started    `raymq up` starts a head that stays (`ray_head`)
-attached   a Ray cluster runs already
-submitted  this is the driver of a `ray job submit`
+embedded   this process starts Ray, which stops when the process ends (`raymq demo`, tests)
+started    this process starts a Ray head that keeps running (`raymq up`, see `ray_head`)
+attached   a Ray cluster is running already
+submitted  this process is the driver of a job that was submitted with `ray job submit`
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AUTO, NEW = "auto", "new"
 
 
 class Mode(StrEnum):
-    """How this process came to Ray."""
+    """How this process reaches Ray. The module docstring describes the modes."""
 
     EMBEDDED = "embedded"
     STARTED = "started"
@@ -43,12 +43,15 @@ class Mode(StrEnum):
 
 
 class SessionFailed(Exception):
-    """No Ray cluster could be reached; the message says which was tried and what to do."""
+    """The process could not connect to Ray. The message names the address and the remedy."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How to come to Ray: `address` is empty where Ray is yet to be started, or finds it by itself."""
+    """The mode and address with which to connect to Ray.
+
+    `address` is empty if Ray is started first, or if Ray itself finds the address (in a submitted job).
+    """
 
     mode: Mode
     address: str = ""
@@ -57,7 +60,12 @@ class Way:
 def choose_way(
     topology: Topology, home: Path, environment: Mapping[str, str], *, embedded: bool = False
 ) -> Way:
-    """Decide how to come to Ray, and start nothing."""
+    """Choose how to connect to Ray, without starting or connecting to it.
+
+    The order is: the job of this process, `ray.address` of the topology, RAY_ADDRESS, the head of `home`, the
+    Ray that runs on this machine, else a new head. `embedded` starts Ray in this process, unless this is a
+    submitted job or the topology names an address.
+    """
     if JOB_ENV in environment:
         return Way(Mode.SUBMITTED)
     wanted = topology.ray.address
@@ -75,15 +83,16 @@ def choose_way(
 
 
 def is_connected() -> bool:
-    """Whether this process is connected to a Ray cluster, by us or by its own doing."""
+    """Return True if this process is connected to a Ray cluster, no matter which code connected it."""
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 @contextmanager
 def session(topology: Topology, home: Path, way: Way) -> Iterator[None]:
-    """Be connected to Ray; a connection that was there before is used, and kept. Raises SessionFailed.
+    """Context manager that connects to Ray and disconnects at the end. Raises SessionFailed, HeadFailed.
 
-    Leaving disconnects; an embedded Ray goes on until the process ends or calls `leave_embedded`.
+    An existing connection is used and kept. An embedded Ray runs until the process ends or calls
+    `leave_embedded`.
     """
     if is_connected():
         yield
@@ -97,7 +106,7 @@ def session(topology: Topology, home: Path, way: Way) -> Iterator[None]:
 
 
 def connect(topology: Topology, home: Path, way: Way) -> None:
-    """Start Ray where the way says so, and connect this process; raises SessionFailed, HeadFailed."""
+    """Connect to Ray; start Ray first if `way.mode` says so. Raises SessionFailed, HeadFailed."""
     was_imported = "ray" in sys.modules
     prepare_to_import_ray(os.environ, starts=way.mode in (Mode.STARTED, Mode.EMBEDDED))
     address = start_head(topology, home).address if way.mode is Mode.STARTED else way.address
@@ -119,12 +128,12 @@ def connect(topology: Topology, home: Path, way: Way) -> None:
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SessionFailed(_why_not(address, error)) from error
-    # Ray would print the cluster's troubles, such as a lost node, among what a command prints.
-    ray._private.worker._worker_logs_enabled = False  # noqa: SLF001 - as its own debugger silences it
+    # Ray would mix messages about the cluster, such as a lost node, with the output of the command.
+    ray._private.worker._worker_logs_enabled = False  # noqa: SLF001 - the way that Ray's debugger does it
 
 
 def _read_environment_again() -> None:
-    """Have Ray, which the program imported before us, read again what `prepare_to_import_ray` sets."""
+    """Make Ray read the variables set by `prepare_to_import_ray` again, as it was imported before."""
     import ray
     from ray._private import ray_constants
 
@@ -133,7 +142,7 @@ def _read_environment_again() -> None:
 
 
 def _start_embedded(topology: Topology) -> None:
-    """Start Ray in this process. Raises SessionFailed, and what `ray.init` raises for what it is given."""
+    """Start Ray in this process. Raises SessionFailed, and the errors of `ray.init` for invalid arguments."""
     import ray
 
     for is_last in (False, True):
@@ -145,21 +154,21 @@ def _start_embedded(topology: Topology) -> None:
                 log_to_driver=False, logging_level="ERROR",
             )  # fmt: skip
         except Exception as error:
-            # Ray gives its own processes 30 s to come up, which a machine with other work may miss once; it
-            # then raises a bare Exception.
+            # Ray waits only 30 s for its processes, which may not be enough on a busy machine. It then raises
+            # a plain Exception.
             if type(error) is not Exception:
                 raise
             if is_last:
                 raise SessionFailed(
-                    f"Ray could not be started here: {' '.join(str(error).split())}\n"
-                    "It has been tried twice; try again when this machine has less other work"
+                    f"Ray did not start on this machine in two attempts: {' '.join(str(error).split())}\n"
+                    "Try again when the machine is less busy"
                 ) from error
         else:
             return
 
 
 def disconnect() -> None:
-    """Leave Ray; an embedded Ray ends with this."""
+    """Disconnect from Ray. An embedded Ray is stopped."""
     import ray
 
     ray.shutdown()
@@ -168,10 +177,10 @@ def disconnect() -> None:
 
 def _why_not(address: str, error: Exception) -> str:
     text = " ".join(str(error).split())
-    cause = f"Ray at {address or 'the address of this job'} cannot be reached: {text}"
+    cause = f"cannot connect to Ray at {address or 'the address of this job'}: {text}"
     if "oken" in text or os.environ.get(AUTH_MODE_ENV) != "token":
         cause += (
-            f"\nIf that Ray demands a token: have it here in {token_path(os.environ)} or {TOKEN_ENV}, "
-            f"and set {AUTH_MODE_ENV}=token"
+            f"\nIf that Ray requires a token: store it in {token_path(os.environ)} or in {TOKEN_ENV}, and "
+            f"set {AUTH_MODE_ENV}=token"
         )
-    return f"{cause}\nGive ray.address or {ADDRESS_ENV} of a running Ray; `--set ray.address=new` makes one"
+    return f"{cause}\nSet ray.address or {ADDRESS_ENV} to a running Ray; `--set ray.address=new` starts one"

@@ -1,1 +1,1 @@
-"""Which nameservers, brokers and rebalancers a cluster has: the typed model, and the files it comes from."""
+"""The topology of a cluster: the typed model, and the parsers of its files."""

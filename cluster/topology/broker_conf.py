@@ -1,10 +1,10 @@
-"""RocketMQ's `broker.conf` carried over: each file is one broker of the topology.
+"""Converts RocketMQ's `broker.conf` to a broker of a topology.
 
 brokerName, listenPort, brokerIP1, bindAddress, storePathRootDir   →  the broker's entry
 brokerClusterName                                                  →  the topology's cluster
-keys of settings that RayMQ has                                    →  the entry's settings, as they are
-keys that would make another store or promise, or open a door      →  an error
-all others                                                         →  a warning with their name
+keys of settings that RayMQ has                                    →  the entry's settings, unchanged
+keys that change the store format, guarantees or security          →  an error
+all other keys                                                     →  a warning
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def _is(*accepted: str) -> _Accepts:
     return lambda value: value.lower() in {each.lower() for each in accepted}
 
 
-_OTHER_STORE = "the store would be of another format, which RayMQ neither reads nor writes"
-_NO_REPLICAS = "RayMQ has no replicas yet: a broker is its group's only master"
-_NO_ACCESS_CONTROL = "RayMQ has no access control yet: whoever reaches the port could do everything"
+_OTHER_STORE = "it changes the store format, and RayMQ does not support the other format"
+_NO_REPLICAS = "RayMQ does not support replicas yet: each broker is the only master of its group"
+_NO_ACCESS_CONTROL = "RayMQ does not support access control yet: every client would have all permissions"
 
 REFUSED: Mapping[str, tuple[_Accepts, str]] = {
     "storeType": (_is("default", ""), _OTHER_STORE),
@@ -64,7 +64,7 @@ REFUSED: Mapping[str, tuple[_Accepts, str]] = {
     "authenticationEnabled": (_off, _NO_ACCESS_CONTROL),
     "authorizationEnabled": (_off, _NO_ACCESS_CONTROL),
 }
-"""Keys that may not be passed over: which of their values change nothing, and why no other is taken."""
+"""Keys that must not be ignored: the values that are accepted, and the reason why others are refused."""
 
 STORE_PLACES = {
     "storePathConsumeQueue": "consumequeue",
@@ -72,12 +72,12 @@ STORE_PLACES = {
     "storeCheckpoint": "checkpoint",
     "abortFile": "abort",
 }
-"""Where RocketMQ keeps these below the root; RayMQ keeps them nowhere else."""
+"""RocketMQ's default paths below the store root, the only ones that RayMQ supports."""
 
 
 @dataclass
 class BrokerConf:
-    """What one file says; `lines` are those of the entry's and of its settings' keys."""
+    """The content of one file; `lines` are the line numbers of its keys."""
 
     file: str
     cluster: str | None = None
@@ -88,12 +88,12 @@ class BrokerConf:
     errors: list[str] = field(default_factory=list)
 
     def place(self, key: str) -> str:
-        """File and line of a key."""
+        """Return file and line of a key."""
         return f"{self.file}:{self.lines[key]}" if key in self.lines else self.file
 
 
 def read_broker_conf(path: Path) -> BrokerConf:
-    """Read one file. What cannot be is in `errors`, each with its place; raises nothing."""
+    """Read one file. Problems are collected in `errors`, each with file and line; raises nothing."""
     conf = BrokerConf(str(path))
     try:
         located = list(located_properties(path.read_text("utf-8")))
@@ -110,8 +110,8 @@ def read_broker_conf(path: Path) -> BrokerConf:
         conf.entry["settings"] = conf.settings
     if FLUSH_KEY not in values:
         conf.warnings.append(
-            f"{conf.file}: {FLUSH_KEY} is not set: RocketMQ would acknowledge before the disk has it "
-            "(ASYNC_FLUSH), RayMQ does as the topology's `flush` says"
+            f"{conf.file}: {FLUSH_KEY} is not set: RocketMQ's default is ASYNC_FLUSH, "
+            "RayMQ uses the topology's `flush`"
         )
     return conf
 
@@ -120,26 +120,24 @@ def _take(conf: BrokerConf, key: str, value: str) -> None:
     if key in REFUSED:
         accepts, reason = REFUSED[key]
         if not accepts(value):
-            conf.errors.append(f"{conf.place(key)}: {key}={value} cannot be carried over: {reason}")
+            conf.errors.append(f"{conf.place(key)}: {key}={value} is not supported: {reason}")
     elif key == CLUSTER_KEY:
         conf.cluster = value
     elif key in ENTRY_KEYS:
         conf.entry[ENTRY_KEYS[key]] = int(value) if key == "listenPort" and value.isdecimal() else value
     elif key == NAMESERVERS_KEY:
         conf.warnings.append(
-            f"{conf.place(key)}: {key}={value} is passed over: the broker registers with the topology's own "
-            "nameservers; point clients there"
+            f"{conf.place(key)}: {key}={value} is ignored: the broker registers with the topology's "
+            "nameservers; clients must use those"
         )
     elif key in ADDRESS_KEYS:
-        conf.errors.append(
-            f"{conf.place(key)}: {key}: give it by the topology's own key: {ADDRESS_KEYS[key]}"
-        )
+        conf.errors.append(f"{conf.place(key)}: {key}: set it with the topology's key: {ADDRESS_KEYS[key]}")
     elif key in _setting_keys():
         conf.settings[key] = value
     elif key not in STORE_PLACES:
         near = difflib.get_close_matches(key, sorted({*_setting_keys(), *ENTRY_KEYS, CLUSTER_KEY}), 1, 0.85)
         hint = f"; did you mean {near[0]}?" if near else ""
-        conf.warnings.append(f"{conf.place(key)}: {key} is passed over: RayMQ has no such setting{hint}")
+        conf.warnings.append(f"{conf.place(key)}: {key} is ignored: RayMQ has no such setting{hint}")
 
 
 def _setting_keys() -> set[str]:
@@ -151,18 +149,18 @@ def _check_places(conf: BrokerConf, values: Mapping[str, str]) -> None:
     for key, name in STORE_PLACES.items():
         if key in values and PurePosixPath(values[key]) != root / name:
             conf.errors.append(
-                f"{conf.place(key)}: {key}={values[key]} cannot be carried over: RayMQ keeps it at "
-                f"{root / name}; move it there and take the key out"
+                f"{conf.place(key)}: {key}={values[key]} is not supported: RayMQ stores it at "
+                f"{root / name}; move it there and remove the key"
             )
 
 
-def carry_over(data: dict[str, Any], confs: Sequence[BrokerConf]) -> None:
-    """Put the brokers of these files in the place of a topology's. Raises ValueError, a line a problem."""
+def replace_brokers(data: dict[str, Any], confs: Sequence[BrokerConf]) -> None:
+    """Replace the brokers of a topology with those of the files. Raises ValueError, one line per problem."""
     problems = [problem for conf in confs for problem in conf.errors]
     clusters = {conf.cluster: conf for conf in confs if conf.cluster is not None}
     if len(clusters) > 1:
-        said = ", ".join(f"{name} ({conf.place(CLUSTER_KEY)})" for name, conf in clusters.items())
-        problems.append(f"the brokers are of one cluster, but {CLUSTER_KEY} is {said}")
+        found = ", ".join(f"{name} ({conf.place(CLUSTER_KEY)})" for name, conf in clusters.items())
+        problems.append(f"all brokers must have the same {CLUSTER_KEY}, but the files have {found}")
     if problems:
         raise ValueError("\n".join(problems))
     data["brokers"] = [conf.entry for conf in confs]

@@ -1,6 +1,6 @@
-"""The typed model of a topology: which nameservers, brokers and rebalancers, where, and how set.
+"""The typed model of a topology: nameservers, brokers and rebalancers, with addresses and settings.
 
-What is wrong is collected as (key path, message) pairs, so that the reader of the file can name the line.
+Problems are collected as (key path, message) pairs, so that the reader of the file can add file and line.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Problem = tuple[KeyPath, str]
 ADDRESS_KEYS = {
     "cluster_name": "cluster", "brokerClusterName": "cluster",
     "broker_name": "brokers[].name", "brokerName": "brokers[].name",
-    "broker_id": "nothing: it is the replica's index", "brokerId": "nothing: it is the replica's index",
-    "replica": "nothing: it is the replica's index",
+    "broker_id": "none: it is the index of the replica", "brokerId": "none: it is the index of the replica",
+    "replica": "none: it is the index of the replica",
     "listen_host": "brokers[].listen_host",
     "listen_port": "brokers[].listen_port", "listenPort": "brokers[].listen_port",
     "advertised_host": "brokers[].advertised_host", "brokerIP1": "brokers[].advertised_host",
     "advertised_port": "brokers[].advertised_port",
     "nameservers": "nameservers", "namesrvAddr": "nameservers", "rebalancers": "rebalancers",
-    "data_dir": "nothing: it stands below RAYMQ_HOME",
+    "data_dir": "none: it is a directory below RAYMQ_HOME",
     "store_root": "store_root or brokers[].store", "storePathRootDir": "store_root or brokers[].store",
 }  # fmt: skip
-"""Settings that a topology gives by its own keys: two places for one fact would disagree one day."""
+"""Settings that are set with a key of the topology itself, and that key."""
 
 
 def _check_name(name: str) -> str:
     if not NAME_PATTERN.fullmatch(name):
         raise ValueError(
-            f"{name!r} cannot be a name: give up to 100 letters, digits, '_', '-', '.', not "
-            "beginning with '-' or '.'"
+            f"{name!r} is not a valid name: use up to 100 letters, digits, '_', '-', '.', not "
+            "starting with '-' or '.'"
         )
     return name
 
@@ -54,11 +54,10 @@ class _Model(BaseModel):
 
 
 class Listener(_Model):
-    """One actor that listens: where it binds, what it tells others, and the node that it is bound to.
+    """An actor that listens on a port: its address, its advertised address, its node and its settings.
 
-    `listen_port` 0 is a free one, chosen once by the driver. `resource` is a Ray resource that only the right
-    node has; without it the actor is bound to the head node's own. `settings`: what else its service is
-    told.
+    `listen_port` 0 selects a free port, once. `resource` is a Ray resource of the node that runs the actor;
+    without it the actor runs on the head node. `settings` are those of its service.
     """
 
     listen_host: str | None = None
@@ -70,17 +69,17 @@ class Listener(_Model):
 
 
 class Nameserver(Listener):
-    """A nameserver; its index in the list is its name."""
+    """A nameserver, named by its index in the list."""
 
     listen_port: Port = 9876
 
 
 class Rebalancer(Listener):
-    """A rebalancer; only brokers talk to it, so that any port will do."""
+    """A rebalancer. Only brokers connect to it, so its port may change."""
 
 
 class Broker(Listener):
-    """A broker group; `store` replaces `<store_root>/<name>-<replica>`, `settings` go over all brokers'."""
+    """A broker group. `store` replaces `<store_root>/<name>-<replica>`; `settings` override all brokers'."""
 
     name: Name
     listen_port: Port = 10911
@@ -88,7 +87,7 @@ class Broker(Listener):
 
 
 class RayStart(_Model):
-    """How to come to Ray: `auto` takes one that runs or starts one, `new` starts its own, or an address."""
+    """Connection to Ray: `auto` uses a running Ray or starts one, `new` starts one, or an address."""
 
     address: str = "auto"
     port: Port = 6379
@@ -98,7 +97,7 @@ class RayStart(_Model):
 
 
 class Topology(_Model):
-    """A whole cluster. `route_refresh_ms` is its slowest client's: brokers restart no closer together."""
+    """A whole cluster. `route_refresh_ms` is that of the slowest client; rolling restarts wait as long."""
 
     cluster: Name = DEFAULT_CLUSTER
     namespace: Name = DEFAULT_NAMESPACE
@@ -114,7 +113,7 @@ class Topology(_Model):
     ray: RayStart = RayStart()
 
     def listeners(self) -> Iterator[tuple[KeyPath, str, Listener]]:
-        """All that listen: key path, actor's name, entry."""
+        """Yield (key path, actor name, entry) of all actors."""
         for index, nameserver in enumerate(self.nameservers):
             yield ("nameservers", index), f"nameserver-{index}", nameserver
         for index, broker in enumerate(self.brokers):
@@ -123,19 +122,19 @@ class Topology(_Model):
             yield ("rebalancers", index), f"rebalancer-{index}", rebalancer
 
     def host_of(self, entry: Listener) -> str:
-        """The host that an entry binds to."""
+        """Return the host that an entry binds to."""
         return entry.listen_host or self.listen_host
 
     def advertised(self, entry: Listener) -> tuple[str, int]:
-        """The address that others dial."""
+        """Return the (host, port) that clients and other actors connect to."""
         return entry.advertised_host or self.host_of(entry), entry.advertised_port or entry.listen_port
 
     def store_of(self, broker: Broker, home: Path) -> Path:
-        """The absolute directory of a broker's store."""
+        """Return the absolute directory of a broker's store."""
         return home / (broker.store or self.store_root / f"{broker.name}-0")
 
     def with_ports(self, ports: Mapping[str, int]) -> Topology:
-        """This topology with the ports that were chosen for actors whose entry says 0."""
+        """Return a copy in which port 0 is replaced by the port chosen for the actor, by actor name."""
         updated: dict[str, list[Listener]] = {"nameservers": [], "brokers": [], "rebalancers": []}
         for path, name, entry in self.listeners():
             port = entry.listen_port or ports.get(name, 0)
@@ -144,7 +143,7 @@ class Topology(_Model):
 
 
 def find_problems(topology: Topology, home: Path) -> list[Problem]:
-    """What cannot be although every key is right by itself: names, ports or stores that two share."""
+    """Return conflicts between keys: names, ports or stores used twice, and misplaced settings."""
     return [
         *_shared_names(topology),
         *_shared_ports(topology),
@@ -157,7 +156,10 @@ def _shared_names(topology: Topology) -> Iterator[Problem]:
     seen: dict[str, KeyPath] = {}
     for path, name, _entry in topology.listeners():
         if name in seen:
-            yield (*path, "name"), f"the actor {name!r} is {show(seen[name])} already; give each its own name"
+            yield (
+                (*path, "name"),
+                f"actor name {name!r} is already used by {show(seen[name])}; use a unique name",
+            )
         seen.setdefault(name, path)
 
 
@@ -171,8 +173,8 @@ def _shared_ports(topology: Topology) -> Iterator[Problem]:
             yield (
                 (*path, "listen_port"),
                 (
-                    f"{key[1]}:{key[2]} is the address of {show(seen[key])} already; "
-                    "give each listener a port of its own, or 0 for a free one"
+                    f"{key[1]}:{key[2]} is already used by {show(seen[key])}; "
+                    "use another port, or 0 for a free one"
                 ),
             )
         seen.setdefault(key, path)
@@ -184,11 +186,11 @@ def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:
         path: KeyPath = ("brokers", index, "store" if broker.store else "name")
         store = topology.store_of(broker, home).resolve()
         for other, owner in seen.items():
-            relation = "is that" if store == other else f"overlaps {other}, that"
+            relation = "is the store" if store == other else f"overlaps {other}, the store"
             if store == other or store in other.parents or other in store.parents:
                 yield (
                     path,
-                    f"its store {store} {relation} of {show(owner)}; give each broker a directory of its own",
+                    f"store {store} {relation} of {show(owner)}; use a separate directory per broker",
                 )
         seen.setdefault(store, ("brokers", index))
 
@@ -199,11 +201,11 @@ def _misplaced_settings(topology: Topology) -> Iterator[Problem]:
     for path, settings in places:
         for key in settings:
             if key in ADDRESS_KEYS:
-                yield (*path, key), f"this is given by the topology's own key: {ADDRESS_KEYS[key]}"
+                yield (*path, key), f"set this with the topology's key: {ADDRESS_KEYS[key]}"
 
 
 def show(path: KeyPath) -> str:
-    """`("brokers", 1, "name")` → `brokers[1].name`."""
+    """Format a key path: `("brokers", 1, "name")` becomes `brokers[1].name`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -1,4 +1,4 @@
-"""Reading a topology from YAML and `--set key=value`; what is wrong is told with line, key path and cure."""
+"""Reads a topology from YAML and `--set key=value`; errors have file, line, key path and remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from cluster.paths import home_of
-from cluster.topology.broker_conf import CLUSTER_KEY, ENTRY_KEYS, BrokerConf, carry_over, read_broker_conf
+from cluster.topology.broker_conf import (
+    CLUSTER_KEY,
+    ENTRY_KEYS,
+    BrokerConf,
+    read_broker_conf,
+    replace_brokers,
+)
 from cluster.topology.topology import KeyPath, Problem, Topology, find_problems, show
 
 DEFAULT_TOPOLOGY = "configs/local.yaml"
@@ -22,13 +28,14 @@ LISTS_BY_NAME = {"brokers": "name"}
 
 
 class TopologyError(Exception):
-    """A topology that cannot be; the message has a line for each problem."""
+    """The topology is invalid; the message has one line per problem."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a topology's values come from: the file, the line of each key, what a broker.conf put in their
-    place and `--set` over them; and what is to be told about that.
+    """Origin of a topology's values: file and line of each key, values from `broker.conf` files and `--set`.
+
+    `warnings` are problems of `broker.conf` files that do not prevent a start.
     """
 
     file: str
@@ -38,7 +45,7 @@ class Source:
     warnings: list[str] = field(default_factory=list)
 
     def place(self, path: KeyPath) -> str:
-        """File and line, or the `--set`, that gave the value at a key path, or the nearest key above it."""
+        """Return the origin of the value at a key path, or of its closest parent: file:line, or `--set`."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.overrides:
                 return f"--set {self.overrides[path[:length]]}"
@@ -49,7 +56,7 @@ class Source:
         return self.file
 
     def error(self, problems: Sequence[Problem]) -> TopologyError:
-        """All problems, a line each."""
+        """Return an error with one line per problem."""
         return TopologyError(
             "\n".join(
                 f"{self.place(path)}: {show(path) + ': ' if path else ''}{text}" for path, text in problems
@@ -58,22 +65,22 @@ class Source:
 
 
 def load_topology(file: str | Path | None = None, overrides: Sequence[str] = ()) -> Topology:
-    """Read, override and check a topology; raises TopologyError, and starts nothing."""
+    """Read a topology, apply overrides and validate it. Raises TopologyError."""
     return load_with_source(file, overrides)[0]
 
 
 def load_with_source(
     file: str | Path | None = None, overrides: Sequence[str] = (), broker_confs: Sequence[str | Path] = ()
 ) -> tuple[Topology, Source]:
-    """As `load_topology`, with what is needed to name the place of a later problem.
+    """Return the topology as `load_topology` does, and the origin of its values.
 
-    `broker_confs` are RocketMQ's files, each a broker in the place of the topology's own.
+    `broker_confs` are RocketMQ's `broker.conf` files, which replace the topology's brokers.
     """
     path = find_file(file)
     data, lines = _read_yaml(path)
     source = Source(str(file or DEFAULT_TOPOLOGY), lines, {})
     if broker_confs:
-        _carry_over(data, [read_broker_conf(Path(each)) for each in broker_confs], source)
+        _replace_brokers(data, [read_broker_conf(Path(each)) for each in broker_confs], source)
     for override in overrides:
         _apply(data, override, source)
     try:
@@ -85,9 +92,9 @@ def load_with_source(
     return topology, source
 
 
-def _carry_over(data: dict[str, Any], confs: Sequence[BrokerConf], source: Source) -> None:
+def _replace_brokers(data: dict[str, Any], confs: Sequence[BrokerConf], source: Source) -> None:
     try:
-        carry_over(data, confs)
+        replace_brokers(data, confs)
     except ValueError as error:
         raise TopologyError(str(error)) from None
     for index, conf in enumerate(confs):
@@ -101,8 +108,9 @@ def _carry_over(data: dict[str, Any], confs: Sequence[BrokerConf], source: Sourc
 
 
 def find_file(file: str | Path | None) -> Path:
-    """The file that is meant: as given, or one of those that are shipped (`configs/local.yaml`). Raises
-    TopologyError.
+    """Return the path of a topology file: as given, or in the `configs` directory of the installation.
+
+    Raises TopologyError if the file does not exist.
     """
     path = Path(file or DEFAULT_TOPOLOGY)
     if path.is_file():
@@ -110,7 +118,7 @@ def find_file(file: str | Path | None) -> Path:
     shipped = SHIPPED / path.name
     if path.parts[:-1] in ((), ("configs",)) and shipped.is_file():
         return shipped
-    raise TopologyError(f"{path}: no such file; give a topology, such as {DEFAULT_TOPOLOGY}")
+    raise TopologyError(f"{path}: no such file; pass a topology file, for example {DEFAULT_TOPOLOGY}")
 
 
 def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
@@ -119,11 +127,11 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise TopologyError(f"{path}: this is no YAML: {' '.join(str(error).split())}") from None
+        raise TopologyError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise TopologyError(f"{path}: cannot be read: {error}") from None
     if not isinstance(data, dict) or root is None:
-        raise TopologyError(f"{path}: a topology is a mapping of keys; see {DEFAULT_TOPOLOGY}")
+        raise TopologyError(f"{path}: a topology must be a mapping; see {DEFAULT_TOPOLOGY}")
     lines: dict[KeyPath, int] = {}
     problems: list[Problem] = []
     _note_lines(root, (), lines, problems)
@@ -138,7 +146,7 @@ def _note_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], probl
         for key, value in node.value:
             inner = (*path, str(key.value))
             if inner in lines:
-                problems.append((inner, f"given twice; line {lines[inner]} has it already"))
+                problems.append((inner, f"duplicate key, first in line {lines[inner]}"))
             lines[inner] = key.start_mark.line + 1
             _note_lines(value, inner, lines, problems)
     elif isinstance(node, yaml.SequenceNode):
@@ -149,7 +157,7 @@ def _note_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], probl
 def _apply(data: dict[str, Any], override: str, source: Source) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise TopologyError(f"--set {override}: give key=value, as in --set flush=async")
+        raise TopologyError(f"--set {override}: use KEY=VALUE, for example --set flush=async")
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -170,7 +178,7 @@ def _apply(data: dict[str, Any], override: str, source: Source) -> None:
 
 
 def _step(place: Any, part: str, path: KeyPath, override: str) -> str | int:
-    """One step of a key path; an element of a list is named by its index or its name."""
+    """Return the key or index for one part of a key path; list elements are selected by index or name."""
     if isinstance(place, dict):
         return part
     if not isinstance(place, list):
@@ -186,7 +194,7 @@ def _step(place: Any, part: str, path: KeyPath, override: str) -> str | int:
 
 
 def explain(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
-    """pydantic's findings as problems in our words; `at` is where the model's data stand in the topology."""
+    """Convert pydantic's errors to problems; `at` is the key path of the model's data in the topology."""
     return [((*at, *found["loc"]), _words(found, model)) for found in error.errors()]
 
 
@@ -197,16 +205,16 @@ def _words(found: Any, model: type[BaseModel]) -> str:
             known = _keys_at(model, found["loc"][:-1])
             near = difflib.get_close_matches(str(found["loc"][-1]), known, 1)
             return "no such key" + (
-                f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+                f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
             )
         case "missing":
-            return "this key is needed"
+            return "this key is required"
         case "greater_than_equal":
-            return f"{value} is under the least value, {limits['ge']}"
+            return f"{value} is less than the minimum {limits['ge']}"
         case "less_than_equal":
-            return f"{value} is over the greatest value, {limits['le']}"
+            return f"{value} is greater than the maximum {limits['le']}"
         case "literal_error":
-            return f"{value!r} is none of {limits['expected']}"
+            return f"{value!r} is invalid: use {limits['expected']}"
         case "value_error":
             return str(limits["error"])
         case _:
@@ -214,7 +222,7 @@ def _words(found: Any, model: type[BaseModel]) -> str:
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """The keys that a model takes at a path inside it."""
+    """Return the keys of the model at a path inside `model`."""
     for part in path:
         if isinstance(part, int) or part not in model.model_fields:
             continue

@@ -1,1 +1,1 @@
-"""The log: its files, where they lie, how far it is written, and where it is damaged."""
+"""The CommitLog: its files and directories, its positions, flushes, and detection of damage."""

@@ -1,15 +1,16 @@
-"""AllocateMappedFileService: the log's files are made ahead of need, on a thread of their own, so that a roll
-finds its file there (RocketMQ's service of this name).
+"""AllocateMappedFileService: allocates CommitLog files ahead of need, on a background thread.
 
-    an eighth of a file written ──→ the next one is asked for        three quarters ──→ the one after it
-    roll ──→ take ──→ it is there
-                 └──→ it is on its way: waited for, a second at most, and once only
-                      (the log's first file five, as RocketMQ waits: there is nothing yet that others read)
+As with RocketMQ's service of this name, a roll to the next file rarely has to wait for the disk:
 
-A file that cannot be made, for a full disk say, is an error for whoever needs it, and tried again after a
-second. The first pages of a new one are touched at once, the others ahead of the writer (`TouchAhead`). Who
-wants all of them in memory sets `warm_mapped_file` (RocketMQ's warmMapedFileEnable): files are then locked in
-memory as long as they are the next or the last.
+    1/8 of a file written ──→ request the next file        3/4 written ──→ request the file after that
+    roll ──→ take ──→ the file is ready
+                 └──→ the file is being allocated: wait for it, once, up to 1 s
+                      (up to 5 s for the first file of a log, as in RocketMQ: a new store serves no reads)
+
+If a file cannot be allocated, for example because the disk is full, `take` raises the error, and the request
+is retried after one second. The first pages of a new file are read into the page cache immediately, the
+others ahead of the writer (`TouchAhead`). The setting `warm_mapped_file` (RocketMQ's warmMapedFileEnable)
+locks the next and the current file in memory instead.
 """
 
 import errno
@@ -34,62 +35,72 @@ _FIRST_WAIT_S = 5.0
 
 
 class _Request:
-    """One file that has been asked for."""
+    """A request to allocate the file at `base`; if it fails, it may be retried at `retry_at_ns`."""
 
-    __slots__ = ("again_ns", "base", "future", "is_late")
+    __slots__ = ("base", "future", "has_timed_out", "retry_at_ns")
 
-    def __init__(self, base: int, future: Future[MappedFile], again_ns: int) -> None:
-        """If it fails, it may be tried again at `again_ns`."""
+    def __init__(self, base: int, future: Future[MappedFile], retry_at_ns: int) -> None:
         self.base = base
         self.future = future
-        self.again_ns = again_ns
-        self.is_late = False  # it has been waited for in vain
+        self.retry_at_ns = retry_at_ns
+        self.has_timed_out = False  # a caller has waited for it: later calls do not wait again
 
     @property
     def has_failed(self) -> bool:
-        """Whether the file could not be made."""
+        """True if the file could not be allocated."""
         return self.future.done() and self.future.exception() is not None
 
 
 class AllocateMappedFileService:
-    """Makes the files of one log. The log's owner calls; nothing of the log is touched by the thread."""
+    """Allocates the files of one log.
+
+    The thread that owns the log calls all public methods; the background thread does not access the log.
+    """
 
     def __init__(self, log: CommitLog, clock: Clock, settings: StoreSettings, lane: Lane) -> None:
-        """Without `preallocate` a file is made when it is needed, by whoever needs it."""
+        """Create the service.
+
+        If the setting `preallocate` is false, `take` allocates each file itself, in the calling thread.
+        """
         self._log = log
         self._positions = log.positions
         self._clock = clock
         self._settings = settings
         self._requests: dict[int, _Request] = {}
         self._lane = lane
-        self._look_at = -1  # when `written` has come so far, there may be something to ask for
+        self._check_at = -1  # no request is due before `written` exceeds this offset
         self._last: MappedFile | None = None
         self._cannot_lock = False
 
     def turn(self) -> None:
-        """Once per `advance`: ask for what will soon be needed."""
-        if self._positions.written > self._look_at:
-            self._look_ahead()
+        """Request the files that will be needed soon. Called in every `advance` of the store."""
+        if self._positions.written > self._check_at:
+            self._request_next_files()
 
-    def _look_ahead(self) -> None:
+    def _request_next_files(self) -> None:
         end, file_bytes = self._log.end, self._log.file_bytes
         if not self._settings.preallocate or not end:
             return
         written = self._positions.written
-        self._look_at = end - file_bytes + file_bytes // 8
-        if written > self._look_at:
-            self._ask(end)
-            self._look_at = end - file_bytes // 4
-        if written > self._look_at:
-            self._ask(end + file_bytes)
-            self._look_at = end
+        self._check_at = end - file_bytes + file_bytes // 8
+        if written > self._check_at:
+            self._request(end)
+            self._check_at = end - file_bytes // 4
+        if written > self._check_at:
+            self._request(end + file_bytes)
+            self._check_at = end
 
     def take(self, base: int) -> MappedFile:
-        """The file at `base`, which is needed now. Raises OSError when there is none."""
-        self._look_at = -1
+        """Return the file at `base`, waiting for it if necessary.
+
+        Raises:
+            OSError: The file cannot be allocated, or not within the time limit.
+            StoreError: The allocation failed with another error.
+        """
+        self._check_at = -1
         for request in list(self._requests.values()):
             if request.base < base or (request.base - base) % self._log.file_bytes:
-                self._discard(request)  # a replica begins elsewhere than at this file
+                self._discard(request)  # a replica's log may start at another offset than the file allocated
         if self._settings.preallocate or base in self._requests:
             file = self._await(base)
         else:
@@ -100,47 +111,52 @@ class AllocateMappedFileService:
         return file
 
     def _await(self, base: int) -> MappedFile:
-        request = self._ask(base)
+        request = self._request(base)
         wait_s = _WAIT_S if self._log.bases else _FIRST_WAIT_S
-        if not request.is_late:
+        if not request.has_timed_out:
             wait([request.future], wait_s)
-            request.is_late = not request.future.done()
+            request.has_timed_out = not request.future.done()
         if not request.future.done():
             path = str(self._log.paths.writable[0] / file_name(base))
             raise OSError(
-                errno.EAGAIN, f"the disk has not made the next file within {wait_s:g} s: try again", path
+                errno.EAGAIN,
+                f"the next CommitLog file was not allocated within {wait_s:g} s: try again",
+                path,
             )
         try:
             file = request.future.result()
         except OSError:
             raise
         except Exception as error:
-            reason = f"the log's next file cannot be made: {error!r}"
+            reason = f"the next CommitLog file cannot be allocated: {error!r}"
             raise StoreError(reason, str(self._log.paths)) from error
         del self._requests[base]
         return file
 
-    def _ask(self, base: int) -> _Request:
-        """The request for a file; one that has failed is repeated when its time has come."""
+    def _request(self, base: int) -> _Request:
+        """Return the request for the file at `base`.
+
+        Submit it if it is new, or if a failed one may be retried.
+        """
         request = self._requests.get(base)
         now_ns = self._clock.monotonic_ns()
-        if request is None or (request.has_failed and now_ns >= request.again_ns):
+        if request is None or (request.has_failed and now_ns >= request.retry_at_ns):
             future = self._lane.submit(partial(self._make, base))
             request = self._requests[base] = _Request(base, future, now_ns + RETRY_NS)
         return request
 
     def finish(self) -> None:
-        """Wait for the files that are being made."""
+        """Wait until all requested files are allocated or have failed."""
         self._lane.finish()
 
     def discard(self) -> None:
-        """Remove all files that were made ahead: the log does not go on where they stand."""
+        """Remove all files allocated ahead, because the log will continue at another offset."""
         for request in list(self._requests.values()):
             self._discard(request)
-        self._look_at = -1
+        self._check_at = -1
 
     def close(self) -> None:
-        """Remove what was made ahead, as RocketMQ does at an orderly end."""
+        """Remove all files allocated ahead, as RocketMQ does on a clean shutdown."""
         self.discard()
         self._last = None
 
@@ -152,7 +168,7 @@ class AllocateMappedFileService:
             file.close()
             file.path.unlink(missing_ok=True)
 
-    # ---- the thread ----------------------------------------------------------------------------------------
+    # ---- background thread ---------------------------------------------------------------------------------
 
     def _make(self, base: int) -> MappedFile:
         file = self._log.paths.make(base, self._log.file_bytes)
@@ -163,7 +179,7 @@ class AllocateMappedFileService:
         return file
 
     def _lock(self, file: MappedFile) -> None:
-        """Lock a file in memory; where that is not allowed, say so once and go on, as RocketMQ does."""
+        """Lock a file in memory. If that is not permitted, log it once and continue, as RocketMQ does."""
         try:
             file.lock_in_memory()
         except OSError as error:
@@ -172,7 +188,7 @@ class AllocateMappedFileService:
                     "memory_lock_failed",
                     path=str(file.path),
                     error=os.strerror(error.errno or 0),
-                    cure=f"let the broker lock {file.size_bytes:,} bytes and more (ulimit -l), "
+                    remedy=f"allow the broker to lock {file.size_bytes:,} bytes or more (ulimit -l), "
                     "or set warm_mapped_file to false",
                 )
             self._cannot_lock = True

@@ -1,10 +1,10 @@
-"""CommitLog: all records of all queues in the order they came, in files of one size named by their first
-offset.
+"""CommitLog: the records of all queues in arrival order, in files of equal size named by their first offset.
 
-    commitlog/00000000000000000000  |record|record|…|blank|      a blank closes a file that the next record
-    commitlog/00000000001073741824  |record|record|00000…        does not fit into (store format, section 1)
+    commitlog/00000000000000000000  |record|record|…|blank|      a blank record fills the end of a file in
+    commitlog/00000000001073741824  |record|record|00000…        which the next record does not fit
 
-It is the truth (design law 1); everything else is derived from it.
+The format is section 1 of the store format. The CommitLog is the source of truth (design section 3,
+invariant 1); consume queues and index files are derived from it.
 """
 
 import errno
@@ -31,7 +31,7 @@ _READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class CommitLog:
-    """The log's files. Appends go through `reserve` and `write_at`; positions are kept in `positions`."""
+    """The files of one CommitLog. Appends go through `reserve` and `write_at`, which update `positions`."""
 
     def __init__(
         self,
@@ -43,7 +43,19 @@ class CommitLog:
         read_only: bool = False,
         residency: Residency | None = None,
     ) -> None:
-        """Look at the files that are there. Raises StoreError for what does not belong there."""
+        """Scan the directories for log files.
+
+        Args:
+            paths: The directories of the log.
+            file_bytes: Size of each file.
+            positions: Positions to read and update.
+            max_open_files: Number of mapped files above which flushed, least recently used files are closed.
+            read_only: Map files copy-on-write, and change nothing on disk.
+            residency: Checks whether reads would wait for the disk.
+
+        Raises:
+            StoreError: A directory contains something else, or a file is missing or has the wrong size.
+        """
         self.paths = paths
         self.file_bytes = file_bytes
         self.positions = positions
@@ -56,36 +68,39 @@ class CommitLog:
         self._last: MappedFile | None = None  # the file that appends go to
         self.dirty_directories: set[Path] = set()
         self.make_file: Callable[[int], MappedFile] = lambda base: paths.make(base, file_bytes)
-        """Gives the file at an offset: made now, unless the allocate service has it ready."""
+        """Returns the new file at an offset. The store replaces it with AllocateMappedFileService.take."""
         if not read_only:
             paths.remove_empty_file(self.end)
 
     @property
     def bases(self) -> Sequence[int]:
-        """The first offsets of all files, in order; those made ahead of need come in when they are taken."""
+        """The first offsets of all files, ascending.
+
+        A file allocated ahead is added when appends reach it.
+        """
         return self._bases
 
     def path_of(self, base: int) -> Path:
-        """The file that begins at `base`."""
+        """Return the path of the file whose first offset is `base`."""
         return self._directory_of[base] / file_name(base)
 
     @property
     def directories(self) -> Sequence[Path]:
-        """Where new files are made."""
+        """The directories in which new files are created."""
         return self.paths.writable
 
     @property
     def end(self) -> int:
-        """The offset after the last file."""
+        """The offset after the last byte of the last file, 0 without files."""
         return self._bases[-1] + self.file_bytes if self._bases else 0
 
     def base_of(self, offset: int) -> int:
-        """The first offset of the file that `offset` stands in."""
+        """Return the first offset of the file that contains `offset`."""
         first = self._bases[0] if self._bases else 0
         return offset - (offset - first) % self.file_bytes
 
     def file_at(self, offset: int) -> MappedFile:
-        """The mapped file that holds `offset`. Raises StoreError when no file does."""
+        """Return the mapped file that contains `offset`. Raises StoreError if no file does."""
         base = self.base_of(offset)
         file = self._open.get(base)
         if file is not None:
@@ -110,7 +125,10 @@ class CommitLog:
             return MappedFile(path, base, self.file_bytes, copy_on_write=True)
 
     def _close_surplus(self) -> None:
-        """Close the files longest unused; those not flushed yet stay, as their descriptors are needed."""
+        """Close the least recently used files.
+
+        Unflushed files stay open: the flush needs their descriptors.
+        """
         surplus = len(self._open) - self._max_open_files
         if surplus <= 0:
             return
@@ -122,10 +140,13 @@ class CommitLog:
     # ---- append --------------------------------------------------------------------------------------------
 
     def reserve(self, size_bytes: int) -> int:
-        """Where an append of `size_bytes` will stand: closes the file with a blank and goes on to the next if
-        need be.
+        """Return the offset at which the next `size_bytes` are to be written.
 
-        Raises RecordTooLarge when no file can hold it, OSError when there is no space for the next file.
+        If they do not fit in the current file, fill its end with a blank record and roll to the next file.
+
+        Raises:
+            RecordTooLarge: `size_bytes` do not fit in any file.
+            OSError: There is no space for the next file.
         """
         last = self._last
         written = self.positions.written
@@ -137,14 +158,16 @@ class CommitLog:
         if size_bytes + BLANK_BYTES > self.file_bytes:
             raise RecordTooLarge(
                 f"records of {size_bytes:,} bytes do not fit into a log file of {self.file_bytes:,} bytes "
-                "(raise commit_log_file_bytes for a new store, or send less at once)"
+                "(send smaller messages or batches, or create a store with a larger commit_log_file_bytes)"
             )
         written = self.positions.written
         if self._last is None and self._bases and written < self.end:
             self._last = self._file_for_append(written)
             return self.reserve(size_bytes)
         if self._last is not None and written < self._last.end:
-            following = self._file_for_append(self._last.end)  # first: a full disk must leave this file open
+            # Get the next file before the blank record closes this one: if the disk is full, small appends
+            # must still be possible.
+            following = self._file_for_append(self._last.end)
             self._last.write_at(written - self._last.base, [encode_blank(self._last.end - written)])
             self.positions.written = self._last.end
         else:
@@ -163,27 +186,31 @@ class CommitLog:
             return file
         file = self.file_at(base)
         if not file.is_writable:
-            raise StoreError("the log goes on in this file, and it cannot be written", file.path)
+            raise StoreError(
+                "the next record must be appended to this file, but it is read-only: make it writable",
+                file.path,
+            )
         return file
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write what was reserved: the one way into the log. Raises OSError."""
+        """Write `buffers` at the offset that `reserve` returned, and advance `written`. Raises OSError."""
         file = self._last
         if file is None or not file.base <= position < file.end:
-            raise StoreError(f"position {position:,} has not been reserved", str(self.paths))
+            raise StoreError(f"offset {position:,} was not reserved before the write", str(self.paths))
         file.write_at(position - file.base, buffers)
         self.positions.written = position + sum(map(len, buffers))
 
     def append_raw(self, offset: int, data: Buffer) -> None:
-        """Append bytes as another log has them, blanks included.
+        """Append bytes of the log of another replica unchanged, including blank records.
 
-        Raises StoreError when `offset` is not `written`.
+        Raises:
+            StoreError: `offset` is not the end of this log.
         """
         if not self._bases and self.positions.written == 0:
-            self.positions.set_all(offset, offset)  # a fresh replica begins where it is told
+            self.positions.set_all(offset, offset)  # an empty replica starts at the first offset that it gets
         if offset != self.positions.written:
             raise StoreError(
-                f"raw bytes for {offset:,}, but the log is written to {self.positions.written:,}"
+                f"cannot append raw bytes at offset {offset:,}: the log ends at {self.positions.written:,}"
             )
         rest = memoryview(data)
         while len(rest):
@@ -196,14 +223,15 @@ class CommitLog:
             rest = rest[len(part) :]
 
     def truncate_to(self, offset: int) -> None:
-        """Drop everything from `offset` on: later files go, the rest of its own file becomes zeros."""
-        # From the end: a kill in between must not leave a gap.
+        """Drop everything from `offset` on: remove later files, and zero the rest of the file at `offset`."""
+        # Remove the last file first: a kill in between must not leave a gap between files.
         for base in [base for base in reversed(self._bases) if base > self.base_of(offset)]:
             self._remove(base)
         if self._bases and self._bases[0] <= offset < self.end:
             file = self.file_at(offset)
             file.zero_from(offset - file.base)
-            os.fdatasync(file.descriptor)  # else what was dropped might come back behind what is written next
+            # Without the sync, a crash could restore the dropped records behind newly written ones.
+            os.fdatasync(file.descriptor)
         self._last = None
 
     def _remove(self, base: int) -> None:
@@ -216,7 +244,10 @@ class CommitLog:
         _log.info("log_file_removed", base=base)
 
     def retire_first(self) -> RetiredFile:
-        """Forget the oldest file; whoever takes it unlinks it, and lets go when no slice of it is left."""
+        """Take the oldest file out of the log.
+
+        The caller must call `remove` of the result until it succeeds.
+        """
         base = self._bases.pop(0)
         file = self._open.pop(base, None)
         path = self.path_of(base)
@@ -226,9 +257,11 @@ class CommitLog:
     # ---- read ----------------------------------------------------------------------------------------------
 
     def slice(self, offset: int, size_bytes: int) -> memoryview:
-        """The bytes [offset, offset + size_bytes), which stand in one file and below `written`.
+        """Return the bytes [offset, offset + size_bytes) of one file, without copying them.
 
-        Raises StoreError, and NotResident where it must not wait.
+        Raises:
+            StoreError: The range is not within the written part of the log, or spans two files.
+            NotResident: Reading would wait for the disk, in `resident_only` mode.
         """
         if not self.positions.min <= offset <= offset + size_bytes <= self.positions.written:
             raise StoreError(
@@ -238,47 +271,57 @@ class CommitLog:
         file = self.file_at(offset)
         place = offset - file.base
         if place + size_bytes > file.size_bytes:
-            raise StoreError(f"{size_bytes:,} bytes lead over the file's end", file.path, place)
+            raise StoreError(f"a range of {size_bytes:,} bytes exceeds the end of the file", file.path, place)
         if self.may_be_cold(offset):
             self.residency.require(file, place, place + size_bytes)
         return file.view[place : place + size_bytes]
 
     def record_at(self, offset: int) -> memoryview:
-        """The record that stands at `offset`, checked with its CRC.
+        """Return the bytes of the record at `offset`, after checking its structure and CRC.
 
-        Raises StoreError when there is none, and NotResident where it must not wait.
+        Raises:
+            StoreError: No valid record starts at `offset`.
+            NotResident: Reading would wait for the disk, in `resident_only` mode.
         """
         if not self.positions.min <= offset < self.positions.written:
             raise StoreError(f"offset {offset:,} is outside the log", str(self.paths))
         file = self.file_at(offset)
         place = offset - file.base
         limit = min(self.positions.written, file.end) - file.base
-        if self.may_be_cold(offset) and (lacks := self.missing_record_range(offset)) is not None:
-            raise NotResident([lacks])
+        if self.may_be_cold(offset) and (missing := self.missing_record_range(offset)) is not None:
+            raise NotResident([missing])
         size = walk.check_record_at(file.array, place, limit, file.base, True)
         if size <= 0:
-            raise StoreError(walk.REASONS.get(size, "only a blank stands here"), file.path, place)
+            raise StoreError(
+                walk.REASONS.get(size, "a blank record is stored here, not a message"), file.path, place
+            )
         return file.view[place : place + size]
 
     def may_be_cold(self, offset: int) -> bool:
-        """Whether a read here must ask for the page cache first: it may not wait, and this is not fresh."""
+        """Return True if a read at `offset` must check the page cache first.
+
+        That is the case if reads must not wait for the disk and the bytes were not written recently.
+        """
         return self.residency.is_required and offset < self.positions.written - RECENT_BYTES
 
     def missing_record_range(self, offset: int) -> FileRange | None:
-        """What of the record at `offset` is not in the page cache; None where all is, or no record can be."""
+        """Return the part of the record at `offset` that is not resident.
+
+        Returns None if all of it is resident, or if `offset` is outside the log.
+        """
         if not self.positions.min <= offset < self.positions.written:
             return None
         file = self.file_at(offset)
         place = offset - file.base
         limit = min(self.positions.written, file.end) - file.base
-        lacks = self.residency.lacking(file, place, min(place + HEAD_BYTES, limit))
-        if lacks is not None:
-            return lacks
+        missing = self.residency.missing_range(file, place, min(place + HEAD_BYTES, limit))
+        if missing is not None:
+            return missing
         size = int.from_bytes(file.view[place : place + 4], "big")
-        return self.residency.lacking(file, place, min(place + max(size, HEAD_BYTES), limit))
+        return self.residency.missing_range(file, place, min(place + max(size, HEAD_BYTES), limit))
 
     def descriptors(self, begin: int, end: int) -> list[int]:
-        """The descriptors of the files that [begin, end) lies in."""
+        """Return the file descriptors of the files that contain [begin, end)."""
         found = []
         while begin < end:
             file = self.file_at(begin)
@@ -294,7 +337,7 @@ class CommitLog:
         self._last = None
 
     def remove_unused_files(self) -> None:
-        """Remove files that were allocated ahead and hold nothing, as RocketMQ does at an orderly end."""
+        """Remove files without records after the end of the log, as RocketMQ does on a clean shutdown."""
         unused = [base for base in self._bases if base >= self.positions.written and base > self._bases[0]]
         for base in reversed(unused):
             self._remove(base)

@@ -1,7 +1,8 @@
-"""Making the log durable. The owner of the store makes a job, any thread runs it, the owner takes the result.
+"""Flushing the CommitLog to disk.
 
-A failed fdatasync is final (design law 7): the kernel may have marked the lost pages clean, so trying again
-would only seem to work.
+The thread that owns the store creates a job, another thread runs it, and the owner handles the result. A
+failed fdatasync is final (design section 3, invariant 7): the kernel may have marked the lost pages clean, so
+that a retry would report success without writing them.
 """
 
 import os
@@ -12,15 +13,20 @@ from store.disk.files import sync_directory
 
 
 class FlushJob:
-    """fdatasync of the log up to `target`. `run` may be called on any thread, once."""
+    """Flushes the log up to offset `target`. `run` may be called in any thread, once."""
 
     __slots__ = ("_descriptors", "_directories", "target", "timestamp")
 
     def __init__(
         self, target: int, timestamp: int, descriptors: Sequence[int], directories: Collection[Path]
     ) -> None:
-        """`descriptors` are duplicated here, so that the log may close its own; `timestamp` is the last
-        record's.
+        """Create a job.
+
+        Args:
+            target: The end of the log that the flush will make durable.
+            timestamp: storeTimestamp of the last record before `target`, in ms.
+            descriptors: Files to flush. They are duplicated: the log may close its own meanwhile.
+            directories: Directories to sync because files were added or removed.
         """
         self.target = target
         self.timestamp = timestamp
@@ -28,11 +34,11 @@ class FlushJob:
         self._directories = directories
 
     def run(self) -> None:
-        """Do it. Raises OSError."""
+        """Call fdatasync on the files and fsync on the directories. Raises OSError."""
         descriptors, self._descriptors = self._descriptors, []
         try:
             for descriptor in descriptors:
-                os.fdatasync(descriptor)  # not mmap.flush: that holds the GIL
+                os.fdatasync(descriptor)  # not mmap.flush, which holds the GIL
             for directory in self._directories:
                 sync_directory(directory)
         finally:

@@ -1,11 +1,11 @@
-"""Holes: damage in the log with sound records behind it.
+"""Holes: damaged ranges of the CommitLog that valid records follow.
 
-    |record|record|~~damage~~|record|record|blank|        a hole: what follows it is kept, and served
-    |record|record|~~damage~~0000000000000000000…         the end of the log: the damage is cut off
+    |record|record|~~damage~~|record|record|blank|        a hole: the records after it are kept and served
+    |record|record|~~damage~~0000000000000000000…         the end of the log: the damage is truncated
 
-The difference is found by looking for the next record that names its own place and has the right CRC, through
-all files that follow. A hole stays in the log as it is. Units that lead into it are passed over by readers,
-and the queue offsets behind it do not move: they stand in the records themselves.
+To distinguish the two cases, recovery searches all following bytes for a record with the right CRC whose
+physicalOffset equals its position. A hole stays in the log unchanged. Readers skip consume-queue units that
+point into it. The queue offsets after it do not change: they are stored in the records.
 """
 
 from collections.abc import Iterable
@@ -14,32 +14,32 @@ from typing import Any, NamedTuple, Protocol
 from store.commitlog.mapped_file import HEAD_BYTES, MappedFile
 from store.kernels import resync, walk
 
-_MAGIC_END = HEAD_BYTES - 1  # the last of the bytes that an append writes last
+_MAGIC_END = HEAD_BYTES - 1  # last byte of the magic; an append writes the first 8 bytes last
 
 
 class LogFiles(Protocol):
-    """The files of a log, as a broker has them open or as a verification sees them."""
+    """Read access to the files of a log: implemented by CommitLog and by the store verification."""
 
     @property
     def end(self) -> int:
         """The offset after the last file."""
 
     def file_at(self, offset: int) -> MappedFile:
-        """The file that holds `offset`. Raises StoreError."""
+        """Return the file that contains `offset`. Raises StoreError if no file does."""
 
     def slice(self, offset: int, size_bytes: int) -> memoryview:
-        """Bytes of one file. Raises StoreError."""
+        """Return the bytes [offset, offset + size_bytes) of one file. Raises StoreError if not within one."""
 
 
 class Hole(NamedTuple):
-    """`size_bytes` of damage at log offset `position`, in one file."""
+    """A damaged range of one file: `size_bytes` from log offset `position`."""
 
     position: int
     size_bytes: int
     reason: str
 
     def as_json(self, log: LogFiles) -> dict[str, Any]:
-        """What is told of it; `place` is the byte in the file."""
+        """Return the hole as a JSON object; `place` is its position in the file."""
         file = log.file_at(self.position)
         return {
             "path": str(file.path),
@@ -51,9 +51,13 @@ class Hole(NamedTuple):
 
 
 def next_valid(log: LogFiles, position: int, not_before_ms: int | None) -> int | None:
-    """Where behind the damage at `position` a sound record or a closing blank stands; None at the log's end.
+    """Return the offset of the first valid record or closing blank record after the damage at `position`.
 
-    With `not_before_ms` only records count, and only those not stored before then.
+    With `not_before_ms`, ignore blank records, and treat a record stored before that time as stale: RocketMQ
+    does not zero old bytes behind the end of its log.
+
+    Returns:
+        A log offset, or None if the log ends at the damage.
     """
     file = log.file_at(position)
     place = position - file.base + 1
@@ -73,10 +77,11 @@ def next_valid(log: LogFiles, position: int, not_before_ms: int | None) -> int |
         place = 0
 
 
-def unfinished_end(log: LogFiles, position: int, following: int) -> int:
-    """Where an append that a kill cut short at `position` ends; −1 when the damage is of another kind.
+def torn_append_end(log: LogFiles, position: int, following: int) -> int:
+    """Return the end of a torn append at `position`, or −1 if the damage has another cause.
 
-    Such an append lacks its head, and all that stands behind it is the rest of it, from `following` on.
+    A kill during an append of several records leaves the append without its first 8 bytes, which are written
+    last. The records of this append, from `following` on, are then the last in the log.
     """
     file = log.file_at(position)
     place = position - file.base
@@ -89,7 +94,7 @@ def unfinished_end(log: LogFiles, position: int, following: int) -> int:
 
 
 def holes_between(log: LogFiles, position: int, following: int, reason: str) -> list[Hole]:
-    """The damage in [position, following), file by file."""
+    """Return the damaged range [position, following) as one hole per file."""
     holes = []
     while position < following:
         file = log.file_at(position)
@@ -100,6 +105,9 @@ def holes_between(log: LogFiles, position: int, following: int, reason: str) -> 
 
 
 def known_holes(noted: Iterable[Hole], found: Iterable[Hole], scanned_from: int, end: int) -> list[Hole]:
-    """The holes noted before that lie where was not looked now, and those that were found now."""
+    """Merge the holes of an earlier scan with the holes found by a scan that began at `scanned_from`.
+
+    Earlier holes at or after `scanned_from` or `end` are dropped.
+    """
     before = [hole for hole in noted if hole.position < scanned_from and hole.position < end]
     return sorted({*before, *found})

@@ -1,11 +1,12 @@
-"""LogPaths: the directories that the CommitLog's files lie in: one, or several on several disks.
+"""LogPaths: the directories of the CommitLog's files, on one or several disks.
 
-    storePathCommitLog=/disk1/commitlog,/disk2/commitlog      file n is made in the n-th of the usable ones,
-    readOnlyCommitLogStorePaths=/disk0/commitlog              here files are read, and no new ones are made
+    storePathCommitLog=/disk1/commitlog,/disk2/commitlog      new files are created here in turn
+    readOnlyCommitLogStorePaths=/disk0/commitlog              existing files are read, none are created
 
-RocketMQ's MultiPathMappedFileQueue: usable are those that are not read-only and not above the force level
-(`disk_force_clean_percent`), in the order of their names; if all are above it, those that can be written. A
-disk that then fails to take the file makes room for the next one's try.
+As in RocketMQ's MultiPathMappedFileQueue, file number n is created in directory n modulo the number of usable
+directories, in the order of their names. A directory is usable if it is not read-only and its disk is not
+above the force level (`disk_force_clean_percent`). If all disks are above that level, all writable
+directories are used. If the file cannot be allocated in one directory, the next one is tried.
 """
 
 import errno
@@ -29,8 +30,9 @@ _LOCK_RETRY_S = 0.02
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Lock a directory itself, as no file of ours may stand among the logs."""
-    # The store's own lock is held already: a process that has just died may let go of this one a bit later.
+    """Try to lock the directory itself: a lock file among the log files would confuse RocketMQ."""
+    # This process already holds the store's lock. A process that has just died may release the lock of this
+    # directory slightly later, so retry for a second.
     deadline_s = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
@@ -39,7 +41,7 @@ def _is_locked(descriptor: int) -> bool:
             if time.monotonic() >= deadline_s:
                 return False
             time.sleep(_LOCK_RETRY_S)
-        except OSError:  # a file system without such locks
+        except OSError:  # the file system does not support flock
             return True
         else:
             return True
@@ -56,7 +58,14 @@ class LogPaths:
         *,
         full_percent: Callable[[], int] = lambda: 100,
     ) -> None:
-        """Relative paths are meant below `root`, the store's."""
+        """Create the list of directories.
+
+        Args:
+            root: The store's root; relative paths resolve against it.
+            paths: Directories for new files.
+            read_only: Directories whose files are only read.
+            full_percent: Returns the disk usage above which a directory gets no new files.
+        """
         self._root = root
         self.read_only = sorted({root / path for path in read_only})
         self.writable = sorted({root / path for path in paths} - set(self.read_only))
@@ -68,55 +77,62 @@ class LogPaths:
 
     @property
     def all(self) -> list[Path]:
-        """Every directory that may hold a file."""
+        """All directories, writable ones first."""
         return [*self.writable, *self.read_only]
 
     def prepare(self) -> None:
-        """Make the directories that are to be written. Raises OSError; StoreError for a missing other one."""
+        """Create the writable directories, and remove temporary files of an earlier process.
+
+        Raises:
+            OSError: A directory cannot be created.
+            StoreError: A read-only directory does not exist.
+        """
         for directory in self.writable:
             directory.mkdir(parents=True, exist_ok=True)
         for directory in self.read_only:
             if not directory.is_dir():
                 raise StoreError(
-                    "a read-only CommitLog directory that does not exist: mount its disk, or take it off "
-                    "readOnlyCommitLogStorePaths if its files are no longer wanted",
+                    "read-only CommitLog directory does not exist: mount its disk, or remove it from "
+                    "readOnlyCommitLogStorePaths if its files are no longer needed",
                     directory,
                 )
         for scratch in {self._scratch(directory) for directory in self.writable}:
-            for left in scratch.glob(f"*-{'[0-9]' * 20}.new"):  # a kill came while it was being made
+            for left in scratch.glob(f"*-{'[0-9]' * 20}.new"):  # from a process killed during an allocation
                 left.unlink()
 
     def lock(self) -> None:
-        """Keep other stores out of these directories until `unlock`. Raises StoreError."""
+        """Lock the directories until `unlock`. Raises StoreError if another store has locked one."""
         for directory in self.all:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
             self._locks.append(descriptor)
             if not _is_locked(descriptor):
                 self.unlock()
                 raise StoreError(
-                    "is the CommitLog directory of another broker that is running: "
-                    "give each broker directories of its own",
+                    "CommitLog directory is in use by another running broker: configure separate directories "
+                    "for each broker",
                     directory,
                 )
 
     def unlock(self) -> None:
-        """Let others in."""
+        """Release the locks of all directories."""
         while self._locks:
             os.close(self._locks.pop())
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no file in any of them."""
+        """True if no directory contains a file."""
         directories = (directory for directory in self.all if directory.is_dir())
         return not any(path.is_file() for directory in directories for path in directory.iterdir())
 
-    # ---- what is there -------------------------------------------------------------------------------------
+    # ---- existing files ------------------------------------------------------------------------------------
 
     def scan(self, file_bytes: int) -> dict[int, Path]:
-        """The directory of each file by the file's first offset, in order, checked for names, sizes and gaps.
+        """Return the directory of each log file, by the file's first offset, ascending.
 
-        A last file of no bytes is left out. Raises StoreError, naming the file, for anything that does not
-        belong there.
+        An empty last file is ignored.
+
+        Raises:
+            StoreError: A file has a wrong name or size, occurs twice, or is missing between others.
         """
         entries = sorted(
             (
@@ -134,7 +150,7 @@ class LogPaths:
             path = Path(entry.path)
             size_bytes = entry.stat().st_size
             if len(entry.name) != 20 or not entry.name.isdigit():
-                raise StoreError("no log file, and nothing else may be in this directory: move it away", path)
+                raise StoreError("not a CommitLog file: move it out of the CommitLog directory", path)
             if size_bytes == 0 and number == len(entries) - 1:
                 break
             base = int(entry.name)
@@ -144,7 +160,7 @@ class LogPaths:
         return found
 
     def remove_empty_file(self, base: int) -> None:
-        """Remove the file at `base` if it has no bytes: what a kill of RocketMQ may leave behind the last."""
+        """Remove the file at `base` if it is empty. A kill of RocketMQ may leave an empty file at the end."""
         for directory in self.writable:
             path = directory / file_name(base)
             if path.exists() and path.stat().st_size == 0:
@@ -153,7 +169,11 @@ class LogPaths:
     # ---- new files -----------------------------------------------------------------------------------------
 
     def make(self, base: int, file_bytes: int) -> MappedFile:
-        """Make the file at `base` on the first disk that has room for it. Raises OSError of the first try."""
+        """Create and map the file at `base`, in the first directory that succeeds.
+
+        Raises:
+            OSError: No directory succeeded; the error is that of the first directory.
+        """
         first: OSError | None = None
         for directory in self._places_for(base, file_bytes):
             path = directory / file_name(base)
@@ -166,10 +186,10 @@ class LogPaths:
         try:
             raise first or OSError(errno.EROFS, "all CommitLog directories are read-only", str(self))
         finally:
-            del first  # an error in a local variable of its own traceback keeps all frames and their files
+            del first  # else the error and its traceback refer to each other and keep the mapped files alive
 
     def _places_for(self, base: int, file_bytes: int) -> list[Path]:
-        """Where the file at `base` may be made, the best first."""
+        """Return the directories in which to try to create the file at `base`, in order of preference."""
         usable = [directory for directory in self.writable if not self._is_full(directory)] or self.writable
         turn = base // file_bytes % max(len(usable), 1)
         others = [directory for directory in self.writable if directory not in usable]
@@ -182,10 +202,10 @@ class LogPaths:
             return True
 
     def _scratch(self, directory: Path) -> Path:
-        """Where a file is made before it gets its name: the store's root if it is on the same disk."""
+        """Return the directory for temporary files: the store's root if it is on the same file system."""
         if self._root.stat().st_dev == directory.stat().st_dev:
             return self._root
-        scratch = directory / _SCRATCH  # RocketMQ passes over directories among its logs, and so do we
+        scratch = directory / _SCRATCH  # RocketMQ and `scan` ignore subdirectories
         scratch.mkdir(exist_ok=True)
         return scratch
 
@@ -193,24 +213,24 @@ class LogPaths:
 def _check(
     path: Path, base: int, size_bytes: int, file_bytes: int, before: int | None, found: dict[int, Path]
 ) -> None:
-    """Raise StoreError if a file cannot follow the one at `before`."""
+    """Raise StoreError unless a file is the valid successor of the file at `before`."""
     if base in found:
-        raise StoreError(f"this file is in {found[base]} too: move one of them away", path)
+        raise StoreError(f"the same file is also in {found[base]}: move one of them away", path)
     if size_bytes == 0:
-        raise StoreError(f"this file has no bytes, and others follow it {_lost_file(file_bytes)}", path)
+        raise StoreError(f"the file is empty, but later files exist {_lost_file(file_bytes)}", path)
     if size_bytes != file_bytes:
         raise StoreError(
-            f"a file of {size_bytes:,} bytes, where commit_log_file_bytes is {file_bytes:,} "
-            "(set it to the size that the store was made with)",
+            f"the file has {size_bytes:,} bytes, but commit_log_file_bytes is {file_bytes:,} "
+            "(set it to the file size of this store)",
             path,
         )
     if before is not None and base != before + file_bytes:
         missing = file_name(base - file_bytes)
-        raise StoreError(f"the file before it, {missing}, is missing {_lost_file(file_bytes)}", path)
+        raise StoreError(f"the preceding file {missing} is missing {_lost_file(file_bytes)}", path)
 
 
 def _lost_file(file_bytes: int) -> str:
     return (
-        f"(put it back, or mount its disk; if it is lost, make it with `truncate -s {file_bytes}`: "
-        "its messages are then passed over, and all others are served)"
+        f"(restore it, or mount its disk; if it is lost, create it with `truncate -s {file_bytes}`: "
+        "its messages are then skipped, and all others are served)"
     )

@@ -1,5 +1,6 @@
-"""One file of the log: its whole space is there before it is used, it is mapped, and never gets shorter
-(design law 5).
+"""One file of the CommitLog: fully allocated before use, memory-mapped, and never shortened.
+
+See design section 3, invariant 5.
 """
 
 import contextlib
@@ -16,23 +17,26 @@ from numpy.typing import NDArray
 from store.disk.files import check_size, write_all, zero_data
 from store.message.buffers import Buffer
 
-HEAD_BYTES = 8  # size and magic of an append's first record
-# Below this a copy into the map is faster than a system call, above it the faults of fresh pages cost more
-# than the call (4 KiB: 7.9 µs mapped, 3.1 µs written; 300 B: 0.4 and 1.2; 1 MiB: 203 and 151).
+HEAD_BYTES = 8  # size and magic of the first record of an append
+# Below this size a copy into the map is faster than pwrite; above it the page faults cost more than the
+# system call (4 KiB: 7.9 µs mapped, 3.1 µs pwrite; 300 B: 0.4 and 1.2; 1 MiB: 203 and 151).
 PWRITE_FROM_BYTES = 2048
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def file_name(base: int) -> str:
-    """RocketMQ's name of the file whose first byte is at `base`."""
+    """Return RocketMQ's name of the file whose first offset is `base`: 20 decimal digits."""
     return f"{base:020d}"
 
 
 def allocate_file(path: Path, size_bytes: int, scratch: Path) -> None:
-    """Make a file of zeros whose space is taken; it shows at `path` when it is whole.
+    """Create a file of `size_bytes` zeros with its disk space allocated.
 
-    It is made in `scratch`, a directory on the same file system, as nothing half-made may stand among the
-    logs. Raises OSError (a full disk among others).
+    The file is created in the directory `scratch`, which must be on the same file system, and renamed to
+    `path` when complete: a kill leaves no partial file among the log files.
+
+    Raises:
+        OSError: The file cannot be created, for example because the disk is full.
     """
     temporary = scratch / f"{path.parent.name}-{path.name}.new"
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -48,9 +52,9 @@ def allocate_file(path: Path, size_bytes: int, scratch: Path) -> None:
 
 
 class MappedFile:
-    """A mapped file at offset `base` of its log.
+    """A memory-mapped file that holds the log from offset `base` on.
 
-    Slices of its view keep the map alive after `close` (law 10).
+    Slices of `view` keep the map alive after `close` (design section 3, invariant 10).
     """
 
     __slots__ = (
@@ -66,7 +70,15 @@ class MappedFile:
     )
 
     def __init__(self, path: Path, base: int, size_bytes: int, *, copy_on_write: bool = False) -> None:
-        """Map the file. With `copy_on_write` nothing that is written ever reaches the file (dump)."""
+        """Map the file at `path`.
+
+        With `copy_on_write`, writes change this process's memory only, never the file: for offline tools and
+        read-only directories.
+
+        Raises:
+            OSError: The file cannot be opened or mapped.
+            StoreError: Its size is not `size_bytes`.
+        """
         self.path = path
         self.name = str(path)
         self.base = base
@@ -85,18 +97,19 @@ class MappedFile:
 
     @property
     def end(self) -> int:
-        """The offset after the last byte."""
+        """The log offset after the last byte of the file."""
         return self.base + self.size_bytes
 
     @property
     def descriptor(self) -> int:
-        """For fdatasync."""
+        """The file descriptor, for fdatasync."""
         return self._descriptor
 
     def write_at(self, place: int, buffers: Sequence[Buffer]) -> None:
-        """Write `buffers` one after the other at byte `place`; their first 8 bytes last (law 6).
+        """Write consecutive `buffers` at byte `place` of the file, the first 8 bytes last. Raises OSError.
 
-        Raises OSError.
+        A record whose first 8 bytes are missing is invalid, so readers never see half an append (design
+        section 3, invariant 6).
         """
         first = buffers[0]
         if len(buffers) == 1 and len(first) < PWRITE_FROM_BYTES:
@@ -111,11 +124,11 @@ class MappedFile:
         self.view[place : place + len(head)] = head
 
     def zero_from(self, place: int) -> None:
-        """Write zeros over all data from byte `place` on, skipping what was never written. Raises OSError."""
+        """Overwrite all data from byte `place` on with zeros, skipping sparse ranges. Raises OSError."""
         zero_data(self._descriptor, place, self.size_bytes)
 
     def data_end(self) -> int:
-        """Behind this byte the file holds nothing but what was never written."""
+        """Return the position after the last written byte, as reported by the file system (SEEK_DATA)."""
         place, end = 0, 0
         while place < self.size_bytes:
             try:
@@ -126,16 +139,16 @@ class MappedFile:
         return end
 
     def retire(self) -> Callable[[], bool]:
-        """Leave map and descriptor to the function that is returned, for another thread to call.
+        """Return a function that unmaps and closes the file, to be called in another thread.
 
-        It lets go of both and returns True, or False as long as somebody still has a slice of the file.
+        The function returns True when it has done so, or False while slices of the file are still in use.
         """
         mapped, descriptor = cast("mmap.mmap", self.view.obj), self._descriptor
         self._descriptor = -1
 
         def release() -> bool:
             try:
-                mapped.close()  # releases the GIL, which the end of the last slice would not
+                mapped.close()  # releases the GIL while unmapping; dropping the last slice would not
             except BufferError:
                 return False
             if descriptor >= 0:
@@ -145,22 +158,22 @@ class MappedFile:
         return release
 
     def lock_in_memory(self) -> None:
-        """Bring all pages into memory and keep them there; none gets dirty by this. Raises OSError."""
+        """Read all pages into memory and lock them there, without dirtying them. Raises OSError."""
         self._call(_LIBC.mlock)
 
     def unlock_from_memory(self) -> None:
-        """Let the pages go as memory is needed."""
+        """Allow the kernel to evict the pages again."""
         with contextlib.suppress(OSError):
             self._call(_LIBC.munlock)
 
     def _call(self, call: Callable[[ctypes.c_void_p, ctypes.c_size_t], int]) -> None:
-        array = self.array  # keeps the map while the call runs, which is without the GIL
+        array = self.array  # keeps the file mapped during the call, which releases the GIL
         if len(array) and call(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(len(array))):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(self.path))
 
     def close(self) -> None:
-        """Let go of the file; slices given out keep the map until they are gone."""
+        """Close the file. The map stays until the last slice of it is gone."""
         self.array = np.empty(0, dtype=np.uint8)
         self.view = memoryview(b"")
         if self._descriptor >= 0:

@@ -1,8 +1,9 @@
-"""How far the log is written, flushed, confirmed and dispatched: computed here only (design law 2).
+"""The positions of the CommitLog: how far it is written, flushed, confirmed and dispatched.
 
     min ≤ dispatched ≤ confirmed ≤ written, and flushed ≤ written
 
-All are physical offsets, the ends of what has been done. Acknowledgements are callbacks on `confirmed`.
+Each position is a CommitLog offset: everything before it is written, flushed and so on. They are computed in
+this module only (design section 3, invariant 2). Acknowledgements are callbacks on `confirmed`.
 """
 
 from bisect import insort
@@ -15,17 +16,17 @@ Callback = Callable[[StoreError | None], None]
 
 
 class ConfirmPolicy(Protocol):
-    """Decides what `confirmed` promises (design section 4)."""
+    """Decides up to which offset messages are acknowledged as durable (design section 4)."""
 
     def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
-        """Return the offset up to which the store keeps its promise, never beyond `positions.written`.
+        """Return the offset up to which messages are confirmed, at most `positions.written`.
 
         `replicas` are the offsets that the replicas have acknowledged.
         """
 
 
 class SyncFlush:
-    """What is flushed is confirmed."""
+    """Confirms messages when they are flushed to disk."""
 
     def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
         """Return `flushed`."""
@@ -33,7 +34,7 @@ class SyncFlush:
 
 
 class AsyncFlush:
-    """What is written is confirmed."""
+    """Confirms messages when they are written to the page cache."""
 
     def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
         """Return `written`."""
@@ -41,7 +42,7 @@ class AsyncFlush:
 
 
 CONFIRM_POLICIES: dict[str, ConfirmPolicy] = {"sync": SyncFlush(), "async": AsyncFlush()}
-"""The policy of each value of the setting `flush`."""
+"""The confirm policy for each value of the setting `flush`."""
 
 
 class _Waiter(NamedTuple):
@@ -51,7 +52,7 @@ class _Waiter(NamedTuple):
 
 
 class Positions:
-    """The positions of one log, and the callbacks that wait for them."""
+    """The positions of one log, and the callbacks that wait for an offset to be confirmed."""
 
     __slots__ = (
         "_order",
@@ -70,30 +71,33 @@ class Positions:
         self.flushed = 0
         self.dispatched = 0
         self.awaited = 0
-        """The end of the last message that a reader was already waiting for when it was written."""
+        """The end of the last message written to a queue for which a reader was waiting at that time."""
         self._policy = policy
         self._waiters: list[_Waiter] = []
         self._order = 0
 
     @property
     def confirmed(self) -> int:
-        """Up to here the store keeps its promise."""
+        """The end of the confirmed part of the log, as computed by the confirm policy."""
         return self._policy.confirmed(self, ())
 
     def set_all(self, min_offset: int, offset: int) -> None:
-        """After recovery: the log holds [min_offset, offset), all of it written, flushed and confirmed."""
+        """Set all positions after recovery: the range [min_offset, offset) is flushed and dispatched."""
         self.min = min_offset
         self.written = self.flushed = self.dispatched = offset
 
     def truncate_to(self, offset: int) -> None:
-        """After a truncation nothing reaches beyond `offset`."""
+        """Lower all positions to at most `offset`, after the log was truncated."""
         self.written = min(self.written, offset)
         self.flushed = min(self.flushed, offset)
         self.dispatched = min(self.dispatched, offset)
         self.awaited = min(self.awaited, offset)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
-        """Call back, in a later `run_callbacks`, when `confirmed` has reached `offset`."""
+        """Register a callback for a later `run_callbacks`, when `confirmed` has reached `offset`.
+
+        It is called with None, or by `fail` with the error.
+        """
         self._order += 1
         waiter = _Waiter(offset, self._order, callback)
         if not self._waiters or self._waiters[-1].offset <= offset:
@@ -103,21 +107,21 @@ class Positions:
 
     @property
     def has_waiters(self) -> bool:
-        """Whether anyone waits to be called back."""
+        """True if a callback is registered."""
         return bool(self._waiters)
 
     @property
     def waiting(self) -> int:
-        """How many wait to be called back."""
+        """The number of registered callbacks."""
         return len(self._waiters)
 
     @property
     def first_waiting(self) -> int:
-        """The lowest offset that somebody waits for; call only if somebody does."""
+        """The lowest offset of the registered callbacks. Raises IndexError without callbacks."""
         return self._waiters[0].offset
 
     def run_callbacks(self) -> None:
-        """Call those whose offset is confirmed, in the order of their offsets."""
+        """Call all callbacks whose offset is confirmed, in ascending order of offsets."""
         confirmed = self.confirmed
         waiters = self._waiters
         count = 0
@@ -130,7 +134,7 @@ class Positions:
             waiter.callback(None)
 
     def fail(self, error: StoreError) -> None:
-        """Tell all who wait that their offset will not be confirmed."""
+        """Call all registered callbacks with `error`: their offsets will not be confirmed."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.callback(error)

@@ -1,1 +1,1 @@
-"""The consume queues: one queue's files, the check of them at the start, and the table of all queues."""
+"""Consume queues: the files of one queue, their check at startup, and the table of all queues of a store."""

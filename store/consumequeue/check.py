@@ -1,12 +1,14 @@
-"""Checking a queue's files at the start: what was noted of them and has not been touched since is taken as it
-is, without a look into it, so that a start costs a listing; everything else is read.
+"""Check the files of a consume queue when the store opens.
+
+Files that have not changed since the last checkpoint are trusted without reading them, so opening a cleanly
+closed store only lists directories. All other files are read and checked unit by unit.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
+from store.consumequeue.consume_queue import ConsumeQueue, QueueSnapshot
 from store.consumequeue.unit import UNIT, UNIT_BYTES, Unit
 from store.kernels.units import valid_units
 from store.message.crc import running_crc
@@ -16,50 +18,67 @@ _READ_UNITS = 65_536
 
 
 def check_queue(
-    queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, note: QueueNote | None
-) -> tuple[QueueNote, str | None]:
-    """Count the sound units of a queue with a file, changed at that time, for each first unit in `times_ns`,
-    in order; returns what it holds, and what is wrong behind that.
+    queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, snapshot: QueueSnapshot | None
+) -> tuple[QueueSnapshot, str | None]:
+    """Check the files of a queue and count its valid units.
+
+    Args:
+        queue: The queue; its extent is set so that all its files can be read.
+        times_ns: For each file, in order: its first queue offset and its modification time in nanoseconds.
+        log_end: The physical offset at which the CommitLog ends.
+        snapshot: The state of the queue in the last checkpoint, if it is known.
+
+    Returns:
+        The state of the queue up to its last valid unit, and a description of the damage after it, or None.
     """
-    if note is not None and _is_unchanged(queue, times_ns, log_end, note):
-        return note, None
+    if snapshot is not None and _is_unchanged(queue, times_ns, log_end, snapshot):
+        return snapshot, None
     per_file = queue.units_per_file
-    first, made_to = min(times_ns), max(times_ns) + per_file
-    queue.set_extent(QueueNote(first, first, made_to, 0, [], []), made_to)  # so that all can be read
+    first, files_end = min(times_ns), max(times_ns) + per_file
+    # `read_units` reads only within the extent of the queue, so the extent covers all files first.
+    queue.set_extent(QueueSnapshot(first, first, files_end, 0, [], []), files_end)
     found = _FileCheck(first, 0, 0, None)
     crcs: list[int] = []
-    for start in range(first, made_to, per_file):
-        noted_to, crc = _noted(note, start, start + per_file)
-        if noted_to == start + per_file and times_ns[start] == _noted_time(note, start, per_file):
-            here = _last_of(queue, noted_to, crc)
+    for start in range(first, files_end, per_file):
+        expected_to, crc = _expected_crc(snapshot, start, start + per_file)
+        if expected_to == start + per_file and times_ns[start] == _snapshot_time_ns(
+            snapshot, start, per_file
+        ):
+            here = _trusted_file(queue, expected_to, crc)
         else:
-            here = check_file(queue, start, found.end_physical, log_end, noted_to, crc)
-        if here.end_physical > log_end:  # the log has lost its end
+            here = check_file(queue, start, found.end_physical, log_end, expected_to, crc)
+        if here.end_physical > log_end:  # the log lost its tail: find the last unit that is still valid
             here = check_file(queue, start, found.end_physical, log_end, start, 0)
         found = here
         if found.next_offset > start:
             crcs.append(found.crc)
         if found.next_offset < start + per_file:
             break
-    min_offset = min(max(first, note.min_offset), found.next_offset) if note is not None else first
+    min_offset = min(max(first, snapshot.min_offset), found.next_offset) if snapshot is not None else first
     return (
-        QueueNote(first, min_offset, found.next_offset, found.end_physical, crcs, [0] * len(crcs)),
+        QueueSnapshot(first, min_offset, found.next_offset, found.end_physical, crcs, [0] * len(crcs)),
         found.damage,
     )
 
 
-def _is_unchanged(queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, note: QueueNote) -> bool:
-    """Whether all files are there as they were noted, and no others."""
+def _is_unchanged(
+    queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, snapshot: QueueSnapshot
+) -> bool:
+    """Return True if the same files exist as in the snapshot, and none has changed since."""
     return (
-        list(times_ns.values()) == note.times_ns
-        and 0 not in note.times_ns
-        and list(times_ns) == list(range(note.first_offset, note.next_offset, queue.units_per_file))
-        and note.end_physical_offset <= log_end
+        list(times_ns.values()) == snapshot.times_ns
+        and 0 not in snapshot.times_ns
+        and list(times_ns) == list(range(snapshot.first_offset, snapshot.next_offset, queue.units_per_file))
+        and snapshot.end_physical_offset <= log_end
     )
 
 
 class _FileCheck(NamedTuple):
-    """How far a file's units are sound, where the last one's record ends, their CRC, and what is wrong."""
+    """Result of checking one file.
+
+    It has the offset after the last valid unit, the physical offset at which that unit's record ends, the CRC
+    of the valid units, and a description of the damage (None if there is no damage).
+    """
 
     next_offset: int
     end_physical: int
@@ -67,47 +86,62 @@ class _FileCheck(NamedTuple):
     damage: str | None
 
 
-def _last_of(queue: ConsumeQueue, stop: int, crc: int) -> _FileCheck:
-    """A full file whose last unit is the one before `stop`, taken as it was noted."""
+def _trusted_file(queue: ConsumeQueue, stop: int, crc: int) -> _FileCheck:
+    """Return the result for a full file that is trusted.
+
+    Only its last unit, the one before `stop`, is read, to learn where its record ends.
+    """
     last = Unit(*UNIT.unpack(queue.read_units(stop - 1, 1)))
     return _FileCheck(stop, 0 if last.is_filler else last.physical_offset + last.size, crc, None)
 
 
 def check_file(
-    queue: ConsumeQueue, start: int, end_physical: int, log_end: int, noted_to: int, noted_crc: int
+    queue: ConsumeQueue, start: int, end_physical: int, log_end: int, expected_to: int, expected_crc: int
 ) -> _FileCheck:
-    """Check the units of the file that begins with unit `start`; `end_physical` is where the record before it
-    ends. Those up to `noted_to` have had this CRC.
+    """Check the units of one file.
+
+    Args:
+        queue: The queue that the file belongs to.
+        start: The queue offset of the first unit in the file.
+        end_physical: The physical offset at which the record of the preceding unit ends.
+        log_end: The physical offset at which the CommitLog ends.
+        expected_to: Units before this offset must have the CRC `expected_crc`.
+        expected_crc: The CRC that the last checkpoint stored for these units.
     """
     stop = start + queue.units_per_file
     offset, end, crc = start, end_physical, 0
     window = _FIRST_READ_UNITS
     while offset < stop:
-        units = queue.read_units(offset, min(window, (noted_to if offset < noted_to else stop) - offset))
+        units = queue.read_units(
+            offset, min(window, (expected_to if offset < expected_to else stop) - offset)
+        )
         count = len(units) // UNIT_BYTES
-        sound, end = valid_units(np.frombuffer(units, dtype=np.uint8), count, end, log_end)
-        crc = running_crc(units[: sound * UNIT_BYTES], crc)
-        offset += sound
-        if sound < count:
-            is_end = not any(units[sound * UNIT_BYTES : sound * UNIT_BYTES + UNIT_BYTES])
-            return _FileCheck(offset, end, crc, None if is_end else f"unit {offset} is not sound")
-        if offset == noted_to and crc != noted_crc:
-            return _FileCheck(start, end_physical, 0, f"units {start} to {noted_to} are not what was written")
+        valid_count, end = valid_units(np.frombuffer(units, dtype=np.uint8), count, end, log_end)
+        crc = running_crc(units[: valid_count * UNIT_BYTES], crc)
+        offset += valid_count
+        if valid_count < count:
+            is_end = not any(units[valid_count * UNIT_BYTES : valid_count * UNIT_BYTES + UNIT_BYTES])
+            return _FileCheck(offset, end, crc, None if is_end else f"unit {offset} is not valid")
+        if offset == expected_to and crc != expected_crc:
+            damage = f"units {start} to {expected_to} do not match the CRC of the last checkpoint"
+            return _FileCheck(start, end_physical, 0, damage)
         window = min(4 * count, _READ_UNITS) if count == window else window
     return _FileCheck(offset, end, crc, None)
 
 
-def _noted(note: QueueNote | None, start: int, stop: int) -> tuple[int, int]:
-    """Up to which unit of a file there is a note, and the CRC that it has."""
-    if note is None or not note.first_offset <= start < note.next_offset:
+def _expected_crc(snapshot: QueueSnapshot | None, start: int, stop: int) -> tuple[int, int]:
+    """Return the offset up to which the snapshot covers a file, and the CRC of these units."""
+    if snapshot is None or not snapshot.first_offset <= start < snapshot.next_offset:
         return start, 0
-    file = (start - note.first_offset) // (stop - start)
-    if (start - note.first_offset) % (stop - start) or file >= len(note.crcs):
+    file = (start - snapshot.first_offset) // (stop - start)
+    if (start - snapshot.first_offset) % (stop - start) or file >= len(snapshot.crcs):
         return start, 0
-    return min(stop, note.next_offset), note.crcs[file]
+    return min(stop, snapshot.next_offset), snapshot.crcs[file]
 
 
-def _noted_time(note: QueueNote | None, start: int, per_file: int) -> int:
-    """The time of a file that was noted; −1 when none was, or it says nothing."""
-    file = (start - note.first_offset) // per_file if note is not None else -1
-    return note.times_ns[file] or -1 if note is not None and 0 <= file < len(note.times_ns) else -1
+def _snapshot_time_ns(snapshot: QueueSnapshot | None, start: int, per_file: int) -> int:
+    """Return the modification time of a file in the snapshot; -1 if it is unknown."""
+    file = (start - snapshot.first_offset) // per_file if snapshot is not None else -1
+    return (
+        snapshot.times_ns[file] or -1 if snapshot is not None and 0 <= file < len(snapshot.times_ns) else -1
+    )

@@ -1,7 +1,8 @@
-"""ConsumeQueue: where the messages of one queue lie in the CommitLog.
+"""ConsumeQueue: maps the offsets of one queue to positions in the CommitLog.
 
-Unit n of the queue (`store.consumequeue.unit`) stands at byte 20·n over all its files. They are sparse at
-their exact size and named by their first byte's place. Zeros follow the last unit.
+The unit of queue offset n (`store.consumequeue.unit`) is at byte 20 n, counted over all files of the queue.
+The files are sparse, have a fixed size, and are named by the byte position of their first unit. Zeros follow
+the last unit.
 """
 
 import os
@@ -24,7 +25,10 @@ _READ_UNITS_MAX = 65_536
 
 
 class QueueFiles(NamedTuple):
-    """What the queues of a store have in common; `changed` are those to be noted, each once."""
+    """Settings and resources shared by all queues of a store.
+
+    `changed` lists the queues that changed since the last checkpoint, each once.
+    """
 
     file_bytes: int
     units_per_file: int
@@ -33,9 +37,11 @@ class QueueFiles(NamedTuple):
     residency: Residency
 
 
-class QueueNote(NamedTuple):
-    """What a queue held: units [first_offset, next_offset), the first `min_offset` of them in the log, the
-    last one's record ending at `end_physical_offset`; for each file the CRC of its units and its time.
+class QueueSnapshot(NamedTuple):
+    """State of a queue as stored in a checkpoint.
+
+    The queue has the units [first_offset, next_offset). `min_offset` is the first of them whose record is
+    still in the CommitLog, and the record of the last one ends at `end_physical_offset`.
     """
 
     first_offset: int
@@ -44,13 +50,17 @@ class QueueNote(NamedTuple):
     end_physical_offset: int
     crcs: list[int]
     times_ns: list[int]
-    """When the file was last changed; 0 where that could not tell a later change (`settled_time_ns`)."""
+    """Modification time of each file in nanoseconds.
+
+    It is 0 if the file changed so recently that a later change could keep the same time (`settled_time_ns`).
+    """
 
 
 class ConsumeQueue:
-    """One queue's units.
+    """The units of one queue.
 
-    `next_offset` is where dispatch goes on; `assigned_offset` what the next append gets.
+    `next_offset` is the offset of the next unit to be dispatched. `assigned_offset` is the offset that the
+    next appended message gets; it is larger while appended messages wait for dispatch.
     """
 
     __slots__ = (
@@ -58,7 +68,7 @@ class ConsumeQueue:
         "_directory",
         "_dirty_from",
         "_files",
-        "_made_to",
+        "_files_end",
         "_times_ns",
         "assigned_offset",
         "end_physical_offset",
@@ -70,7 +80,7 @@ class ConsumeQueue:
     )
 
     def __init__(self, topic: str, queue_id: int, directory: str, files: QueueFiles) -> None:
-        """A queue without units; `directory` is its own, and is made when the first unit comes."""
+        """Create a queue without units; its `directory` is created with the first unit."""
         self.topic = topic
         self.queue_id = queue_id
         self._directory = directory
@@ -79,45 +89,46 @@ class ConsumeQueue:
         self.min_offset = 0  # the first unit whose record is still in the log
         self.next_offset = 0
         self.assigned_offset = 0
-        self.end_physical_offset = 0  # where the last unit's record ends
-        self._made_to = 0  # offsets below this have their file
-        self._dirty_from = -1  # the first unit not noted; −1 when it is not among the changed
-        self._crcs: list[int] = []  # of the units in each file
-        self._times_ns: list[int] = []  # of each file, as in QueueNote
+        self.end_physical_offset = 0  # the end of the last unit's record
+        self._files_end = 0  # files exist for offsets below this
+        self._dirty_from = -1  # the first unit changed since the last snapshot; -1 if none
+        self._crcs: list[int] = []  # CRC of the units of each file
+        self._times_ns: list[int] = []  # modification time of each file, as in QueueSnapshot
 
     @property
     def directory(self) -> str:
-        """Where its files are; a string, as there may be 20,000 of them."""
+        """Directory of the queue's files; a string because a store may have 20,000 queues."""
         return self._directory
 
-    def set_extent(self, note: QueueNote, made_to: int) -> None:
-        """What loading found; there are files up to unit `made_to`."""
-        self.first_offset, self.min_offset, self.next_offset = note[:3]
-        self.assigned_offset = note.next_offset
-        self.end_physical_offset = note.end_physical_offset
-        self._crcs, self._times_ns = list(note.crcs), list(note.times_ns)
-        self._made_to = made_to
+    def set_extent(self, snapshot: QueueSnapshot, files_end: int) -> None:
+        """Set the state that loading found on disk; files exist for offsets below `files_end`."""
+        self.first_offset, self.min_offset, self.next_offset = snapshot[:3]
+        self.assigned_offset = snapshot.next_offset
+        self.end_physical_offset = snapshot.end_physical_offset
+        self._crcs, self._times_ns = list(snapshot.crcs), list(snapshot.times_ns)
+        self._files_end = files_end
 
     @property
     def has_changed(self) -> bool:
-        """Whether it is among the changed."""
+        """True if the queue has changed since its last snapshot."""
         return self._dirty_from >= 0
 
-    def note(self, *, is_last: bool = True) -> QueueNote:
-        """What it holds now; not among the changed any more. The times of files are looked up.
+    def snapshot(self, *, is_last: bool = True) -> QueueSnapshot:
+        """Return the current state and mark the queue as unchanged.
 
-        If it is not the last note, not of files that have changed since the one before: what has, may again.
+        The modification times of its files are looked up. If `is_last` is False and the queue has changed
+        since the previous snapshot, they are left 0, because such a queue will probably change again soon.
         """
-        looks = is_last or self._dirty_from < 0
+        looks_up_times = is_last or self._dirty_from < 0
         if self._dirty_from >= 0:
             first = max(self._dirty_from - self.first_offset, 0) // self.units_per_file
             self._times_ns[first:] = [0] * len(self._times_ns[first:])
             self._dirty_from = -1
-        if looks and 0 in self._times_ns:
+        if looks_up_times and 0 in self._times_ns:
             for number in range(self._times_ns.index(0), len(self._times_ns)):
                 path = self.file_path(self.first_offset + number * self.units_per_file)
                 self._times_ns[number] = settled_time_ns(path)
-        return QueueNote(
+        return QueueSnapshot(
             self.first_offset,
             self.min_offset,
             self.next_offset,
@@ -126,8 +137,8 @@ class ConsumeQueue:
             self._times_ns.copy(),
         )
 
-    def _changes_from(self, offset: int) -> None:
-        """Units from `offset` on are about to be written, or cut off."""
+    def _mark_changed_from(self, offset: int) -> None:
+        """Mark units from `offset` on as about to be written or removed."""
         if self._dirty_from < 0:
             self._files.changed.append(self)
             self._dirty_from = offset
@@ -136,32 +147,32 @@ class ConsumeQueue:
 
     @property
     def units_per_file(self) -> int:
-        """Units that a file holds."""
+        """Number of units in one file."""
         return self._files.units_per_file
 
     def file_offsets(self) -> range:
-        """The first unit of each of its files."""
-        return range(self.first_offset, self._made_to, self.units_per_file)
+        """Return the first queue offset of each file."""
+        return range(self.first_offset, self._files_end, self.units_per_file)
 
     def file_path(self, offset: int) -> str:
-        """The file that holds unit `offset`."""
+        """Return the path of the file for the unit at `offset`."""
         place = offset * UNIT_BYTES
         return f"{self._directory}/{place - place % self._files.file_bytes:020d}"
 
     # ---- write ---------------------------------------------------------------------------------------------
 
     def append_units(self, units: memoryview, end_physical_offset: int) -> None:
-        """Write units from `next_offset` on; one write unless a file ends. Raises OSError."""
+        """Append units at `next_offset`, with one write per file. Raises OSError."""
         file_bytes = self._files.file_bytes
         if self._dirty_from < 0:
-            self._changes_from(self.next_offset)
+            self._mark_changed_from(self.next_offset)
         place = self.next_offset * UNIT_BYTES
         rest = units
         while True:
             within = place % file_bytes
             part = rest if within + len(rest) <= file_bytes else rest[: file_bytes - within]
             offset = place // UNIT_BYTES
-            descriptor = self._file(offset) if offset < self._made_to else self._make_file(offset)
+            descriptor = self._file(offset) if offset < self._files_end else self._make_file(offset)
             write_bytes(descriptor, part, within)
             self._count_in(part, is_first=not within)
             place += len(part)
@@ -171,27 +182,28 @@ class ConsumeQueue:
         self.end_physical_offset = end_physical_offset
 
     def has_file_for(self, count: int) -> bool:
-        """Whether the next `count` units all go into a file that is there already."""
+        """Return True if the next `count` units all fit into the existing last file."""
         per_file = self._files.units_per_file
-        return self.next_offset < self._made_to and self.next_offset % per_file + count <= per_file
+        return self.next_offset < self._files_end and self.next_offset % per_file + count <= per_file
 
     def begins_file_with(self, count: int) -> bool:
-        """Whether the next `count` units go into a file that is still to be made."""
-        return self.next_offset == self._made_to and count <= self._files.units_per_file
+        """Return True if the next `count` units begin a new file and fit into it."""
+        return self.next_offset == self._files_end and count <= self._files.units_per_file
 
-    def take_written(self, units: memoryview, end_physical_offset: int, *, is_new: bool) -> None:
-        """Count units in that somebody has written for it, where it `has_file_for` them, or – `is_new` – into
-        a file that was made for them.
+    def count_written(self, units: memoryview, end_physical_offset: int, *, is_new: bool) -> None:
+        """Count units that a bulk write has already written to this queue's file.
+
+        `is_new` is True if the bulk write also created that file.
         """
         if is_new:
-            self._made_to += self._files.units_per_file
+            self._files_end += self._files.units_per_file
         if self._dirty_from < 0:
-            self._changes_from(self.next_offset)
+            self._mark_changed_from(self.next_offset)
         self._count_in(units, is_first=not self.next_offset % self._files.units_per_file)
         self.end_physical_offset = end_physical_offset
 
     def _count_in(self, units: memoryview, *, is_first: bool) -> None:
-        """Units have been written from `next_offset` on, where a file begins if it `is_first`."""
+        """Update CRC and offsets for units written at `next_offset`; they begin a file if `is_first`."""
         if is_first:
             self._crcs.append(running_crc(units))
             self._times_ns.append(0)
@@ -202,23 +214,26 @@ class ConsumeQueue:
             self.assigned_offset = self.next_offset
 
     def start_at(self, offset: int) -> None:
-        """Let an empty queue begin at `offset`: fillers stand before it in its file. Raises OSError."""
+        """Let an empty queue begin at `offset`, with fillers before it in its first file. Raises OSError."""
         for empty in self.file_offsets():
             self.remove_file(self.file_path(empty))
         self.first_offset = self.next_offset = offset - offset % self.units_per_file
-        self._made_to = self.first_offset
+        self._files_end = self.first_offset
         self._crcs, self._times_ns = [], []
-        self._changes_from(self.first_offset)
+        self._mark_changed_from(self.first_offset)
         self.fill_to(offset)
         self.min_offset = offset
 
     def start_again(self, offset: int) -> None:
-        """Begin anew: the topic was deleted and made again, or the beginning is lost. Raises OSError."""
+        """Drop all units and begin at `offset`. Raises OSError.
+
+        Called if the topic was deleted and recreated, or if the first files of the queue are lost.
+        """
         self.truncate_to(self.first_offset, 0)
         self.start_at(offset)
 
     def fill_to(self, offset: int) -> None:
-        """Hold the places up to `offset`, whose records are gone. Raises OSError."""
+        """Append fillers up to `offset`, for records that no longer exist. Raises OSError."""
         while self.next_offset < offset:
             count = min(offset - self.next_offset, self.units_per_file)
             self.append_units(memoryview(FILLER * count), self.end_physical_offset)
@@ -236,26 +251,26 @@ class ConsumeQueue:
         except OSError:
             os.close(descriptor)
             raise
-        self._made_to = offset - offset % self.units_per_file + self.units_per_file
+        self._files_end = offset - offset % self.units_per_file + self.units_per_file
         return self._files.descriptors.put(path, descriptor)
 
     def truncate_to(self, next_offset: int, end_physical_offset: int) -> None:
-        """Drop the units from `next_offset` on: later files go, the rest of the file becomes zeros.
+        """Drop the units from `next_offset` on: delete later files and zero the rest of the last one.
 
         Raises OSError.
         """
         self.next_offset = self.assigned_offset = max(next_offset, self.first_offset)
-        self._changes_from(self.next_offset)
+        self._mark_changed_from(self.next_offset)
         self.end_physical_offset = end_physical_offset
         self.min_offset = min(self.min_offset, self.next_offset)
         per_file = self.units_per_file
         files = max(
             -(-(self.next_offset - self.first_offset) // per_file), 1
-        )  # the first keeps the queue's place
+        )  # the name of the first file preserves the queue's first offset
         keep_to = self.first_offset + files * per_file
-        for offset in range(keep_to, self._made_to, per_file):
+        for offset in range(keep_to, self._files_end, per_file):
             self.remove_file(self.file_path(offset))
-        self._made_to = min(self._made_to, keep_to)
+        self._files_end = min(self._files_end, keep_to)
         self.clear_tail()
         with_units = -(-(self.next_offset - self.first_offset) // per_file)
         del self._crcs[with_units:], self._times_ns[with_units:]
@@ -275,18 +290,18 @@ class ConsumeQueue:
             self.truncate_to(cut, end)
 
     def clear_tail(self) -> None:
-        """Make sure that only zeros follow the last unit in its file. Raises OSError."""
-        if self.next_offset < self._made_to:
+        """Zero all bytes after the last unit in its file. Raises OSError."""
+        if self.next_offset < self._files_end:
             within = self.next_offset * UNIT_BYTES % self._files.file_bytes
             zero_data(self._file(self.next_offset), within, self._files.file_bytes)
 
     def remove_file(self, path: str) -> None:
-        """Remove one of the queue's files."""
+        """Delete one of the queue's files."""
         self._files.descriptors.drop(path)
         Path(path).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the queue with its directory."""
+        """Delete the queue's files and its directory."""
         directory = Path(self._directory)
         if directory.is_dir():
             for entry in list(os.scandir(self._directory)):
@@ -294,7 +309,7 @@ class ConsumeQueue:
             directory.rmdir()
 
     def dirty_paths(self) -> list[str]:
-        """The files written since the last note, for whoever makes them durable."""
+        """Return the paths of the files written since the last snapshot; the caller syncs them."""
         if self._dirty_from < 0:
             return []
         first = self._dirty_from - self._dirty_from % self.units_per_file
@@ -304,9 +319,10 @@ class ConsumeQueue:
     # ---- read ----------------------------------------------------------------------------------------------
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """Up to `count` units from `offset` on, no further than the end of the file.
+        """Return up to `count` units from `offset` on, from one file only.
 
-        Raises StoreError, and NotResident where it must not wait.
+        Raises StoreError if the file cannot be read, and NotResident if the read would have to wait for the
+        disk inside `resident_only`.
         """
         per_file = self.units_per_file
         count = min(count, self.next_offset - offset, per_file - offset % per_file)
@@ -320,20 +336,25 @@ class ConsumeQueue:
         except OSError as error:
             raise StoreError(f"cannot be read: {error.strerror}", path) from error
         if len(units) != wanted_bytes:
-            raise StoreError("is shorter than it was", path, len(units))
+            raise StoreError(
+                "the queue file was truncated while the store was open: restart to rebuild it",
+                path,
+                len(units),
+            )
         return units
 
     def unit_at(self, offset: int) -> Unit:
-        """The unit at `offset`. Raises StoreError when there is none."""
+        """Return the unit at `offset`. Raises StoreError if the queue does not have it."""
         units = self.read_units(offset, 1)
         if not units:
-            raise StoreError(f"queue {self.topic}-{self.queue_id} has no unit {offset}", self._directory)
+            reason = f"has no offset {offset}: its offsets are [{self.first_offset}, {self.next_offset})"
+            raise StoreError(f"queue {self.topic}-{self.queue_id} {reason}", self._directory)
         return Unit(*UNIT.unpack(units))
 
-    def first_real(self, offset: int, stop: int) -> int:
-        """The first unit in [offset, stop) that is a message's and not only holds a place; `stop` if none.
+    def skip_fillers(self, offset: int, stop: int) -> int:
+        """Return the first offset in [offset, stop) whose unit is not a filler; `stop` if all are fillers.
 
-        Raises StoreError, and NotResident where it must not wait.
+        Raises the errors of `read_units`.
         """
         count = 1
         while offset < stop:
@@ -346,40 +367,41 @@ class ConsumeQueue:
             count = min(2 * count, _READ_UNITS_MAX)
         return stop
 
-    def bisect(self, low: int, high: int, is_behind: Callable[[Unit], bool]) -> int:
-        """The first message's unit in [low, high) that `is_behind`, as all after it are; `high` if none is.
+    def bisect(self, low: int, high: int, is_at_or_after: Callable[[Unit], bool]) -> int:
+        """Return the first non-filler offset in [low, high) that matches; `high` if none does.
 
-        Places that are only held say nothing, wherever they stand. Raises as `first_real`.
+        `is_at_or_after` must be False for all units before the result and True for all units from it on.
+        Fillers are skipped. Raises the errors of `read_units`.
         """
         stop = high
         while low < high:
             middle = (low + high) // 2
-            real = self.first_real(middle, high)
-            if real == high or is_behind(self.unit_at(real)):
+            real = self.skip_fillers(middle, high)
+            if real == high or is_at_or_after(self.unit_at(real)):
                 high = middle
             else:
                 low = real + 1
-        return self.first_real(low, stop)
+        return self.skip_fillers(low, stop)
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Set `min_offset` to the first unit whose record is still in the log."""
-        low, high = max(self.first_offset, self.min_offset), self.next_offset  # it never goes back
+        """Set `min_offset` to the first unit whose record is at or after `min_physical_offset`."""
+        low, high = max(self.first_offset, self.min_offset), self.next_offset  # min_offset never decreases
         if (low or min_physical_offset) and low < high and self._is_gone(low, min_physical_offset):
             low = self.bisect(low + 1, high, lambda unit: unit.physical_offset >= min_physical_offset)
         if self.min_offset != low:
-            self._changes_from(self.next_offset)
+            self._mark_changed_from(self.next_offset)
         self.min_offset = low
 
     @property
     def has_dead_files(self) -> bool:
-        """Whether `take_dead_files` would give something."""
+        """True if `take_dead_files` would return at least one file."""
         following = self.first_offset + self.units_per_file
-        return following <= self.min_offset and following < self._made_to
+        return following <= self.min_offset and following < self._files_end
 
     def take_dead_files(self) -> list[Path]:
-        """Forget the files that end before `min_offset`, but never the last one; returns them to be unlinked.
+        """Detach the files that end before `min_offset` and return their paths; the caller deletes them.
 
-        The last one keeps the queue's place: its name tells how many messages there have been.
+        The last file is kept even if none of its records exist: its name preserves the queue's next offset.
         """
         dead = []
         while self.has_dead_files:
@@ -388,7 +410,7 @@ class ConsumeQueue:
             dead.append(Path(path))
             del self._crcs[:1], self._times_ns[:1]
             self.first_offset += self.units_per_file
-            self._changes_from(self.next_offset)
+            self._mark_changed_from(self.next_offset)
         if 0 <= self._dirty_from < self.first_offset:
             self._dirty_from = self.first_offset
         return dead

@@ -1,4 +1,4 @@
-"""All consume queues of a store: found on disk at the start, made when their first unit comes."""
+"""ConsumeQueueTable: all consume queues of a store, loaded from disk and created on first use."""
 
 import os
 from collections.abc import Collection, Iterator, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.consumequeue.check import check_queue
-from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles, QueueNote
+from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles, QueueSnapshot
 from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
@@ -18,15 +18,18 @@ _log = get_logger(__name__)
 
 
 class LoadedQueue(NamedTuple):
-    """A queue found on disk, and what is wrong with its files: what is behind that is to be cut off."""
+    """A queue loaded from disk.
+
+    `damage` describes the damage after its last valid unit; None if there is no damage.
+    """
 
     queue: ConsumeQueue
     damage: str | None
-    is_as_noted: bool = False
+    matches_snapshot: bool = False
 
 
 class ConsumeQueueTable:
-    """The queues by (topic, queue id)."""
+    """The queues of a store, by (topic, queue id)."""
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class ConsumeQueueTable:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._by_bytes: dict[tuple[bytes, int], ConsumeQueue] = {}
         self.gone: list[tuple[str, int]] = []
-        """Queues removed since somebody last emptied this list."""
+        """(topic, queue id) of each removed queue; the next checkpoint clears this list."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -54,21 +57,21 @@ class ConsumeQueueTable:
         return len(self._queues)
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if it is known."""
+        """Return the queue, or None if it does not exist."""
         return self._queues.get((topic, queue_id))
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; a new one has no files yet."""
+        """Return the queue; create it, without files, if it does not exist."""
         queue = self._queues.get((topic, queue_id))
         return queue if queue is not None else self._add(topic, queue_id)
 
     def get_all(self, topic: str, queue_ids: Sequence[int]) -> list[ConsumeQueue]:
-        """As `get`, many of a topic."""
+        """Return several queues of a topic as `get` does."""
         find = self._queues.get
         return [find((topic, queue_id)) or self._add(topic, queue_id) for queue_id in queue_ids]
 
     def get_by_bytes(self, topic: bytes, queue_id: int) -> ConsumeQueue:
-        """The queue of a topic as it stands in a record."""
+        """Return the queue as `get` does, for a topic name in the encoding of a record."""
         queue = self._by_bytes.get((topic, queue_id))
         if queue is None:
             queue = self._by_bytes[topic, queue_id] = self.get(topic.decode("utf-8", "replace"), queue_id)
@@ -80,10 +83,10 @@ class ConsumeQueueTable:
         return queue
 
     def take_out_topic(self, topic: str, target: Path) -> int:
-        """Forget all queues of a topic; returns how many there were.
+        """Remove all queues of a topic from the table and return their number.
 
-        Their files go to `target` in one step, for somebody to remove. Raises OSError; then nothing is
-        changed.
+        The topic's directory is renamed to `target`, from where the caller deletes it. Raises OSError; the
+        table is unchanged then.
         """
         queues = [queue for queue in self if queue.topic == topic]
         directory = self.root / topic
@@ -94,13 +97,13 @@ class ConsumeQueueTable:
         return len(queues)
 
     def reset(self, *queues: ConsumeQueue) -> None:
-        """Empty queues, so that they are built again from the log."""
+        """Delete queues with their files; dispatch builds them again from the log."""
         for queue in queues:
             queue.remove()
         self._forget(queues)
 
     def remove_all(self) -> None:
-        """Remove every queue: the log is empty."""
+        """Delete all queues, because the log is empty."""
         self.reset(*self)
 
     def _forget(self, queues: Collection[ConsumeQueue]) -> None:
@@ -113,10 +116,10 @@ class ConsumeQueueTable:
     # ---- load ----------------------------------------------------------------------------------------------
 
     def check_settings(self) -> None:
-        """Raise StoreError for queues of another kind, and when all files look like those of another file
-        size.
+        """Check that the queues on disk fit this store's settings.
 
-        One file of another size among right ones is a damage, and is mended when the queues are loaded.
+        Raises StoreError for LMQ queues, and if all files have the size of another
+        `consume_queue_file_bytes`. A single file of another size is treated as damage and repaired by `load`.
         """
         sizes: set[int] = set()
         for topic, queue_id in self._on_disk():
@@ -126,23 +129,24 @@ class ConsumeQueueTable:
         found_bytes = sizes.pop() if sizes else 0
         if found_bytes and found_bytes % UNIT_BYTES == 0:
             raise StoreError(
-                f"all files have {found_bytes:,} bytes, "
-                f"where consume_queue_file_bytes is {self.files.file_bytes:,} "
-                "(set it to the size that the store was made with)",
+                f"all consume queue files have {found_bytes:,} bytes, "
+                f"but consume_queue_file_bytes is {self.files.file_bytes:,}: "
+                f"set it to {found_bytes}, the size that the store was created with",
                 self.root,
             )
 
-    def load(self, log_end: int, notes: dict[tuple[str, int], QueueNote]) -> list[LoadedQueue]:
-        """Find and check every queue on disk; units are counted up to the first that is not sound, or not as
-        noted.
+    def load(self, log_end: int, snapshots: dict[tuple[str, int], QueueSnapshot]) -> list[LoadedQueue]:
+        """Load and check every queue on disk.
+
+        A loaded queue ends before its first unit that is invalid or does not match its snapshot.
         """
         return [
-            self._load_queue(topic, queue_id, log_end, notes.get((topic, queue_id)))
+            self._load_queue(topic, queue_id, log_end, snapshots.get((topic, queue_id)))
             for topic, queue_id in self._on_disk()
         ]
 
     def add_all_on_disk(self) -> None:
-        """Know all queues that have a directory, without a look at their files. Raises StoreError."""
+        """Add all queues that have a directory, without reading their files. Raises StoreError."""
         for topic, queue_id in self._on_disk():
             self.get(topic, queue_id)
 
@@ -153,7 +157,8 @@ class ConsumeQueueTable:
                 continue
             if topic.name.startswith(LMQ_TOPIC_PREFIX):
                 raise StoreError(
-                    "light message queues (LMQ) are not supported: nothing was changed", topic.path
+                    "light message queues (LMQ) are not supported: delete them with RocketMQ first",
+                    topic.path,
                 )
             numbers = [
                 int(entry.name) for entry in os.scandir(topic.path) if entry.name.isdigit() and entry.is_dir()
@@ -161,7 +166,9 @@ class ConsumeQueueTable:
             for number in sorted(numbers):
                 yield topic.name, number
 
-    def _load_queue(self, topic: str, queue_id: int, log_end: int, note: QueueNote | None) -> LoadedQueue:
+    def _load_queue(
+        self, topic: str, queue_id: int, log_end: int, snapshot: QueueSnapshot | None
+    ) -> LoadedQueue:
         queue = self.get(topic, queue_id)
         file_bytes = self.files.file_bytes
         damage: str | None = None
@@ -169,9 +176,9 @@ class ConsumeQueueTable:
         for entry in sorted(os.scandir(queue.directory), key=lambda entry: entry.name):
             status = entry.stat()
             if not entry.name.isdigit() or len(entry.name) != 20 or entry.is_dir():
-                damage = damage or f"{entry.name} does not belong there"
+                damage = damage or f"{entry.name} is not a consume queue file"
             elif status.st_size != file_bytes:
-                damage = damage or f"{entry.name} has {status.st_size:,} bytes in place of {file_bytes:,}"
+                damage = damage or f"{entry.name} has {status.st_size:,} bytes instead of {file_bytes:,}"
             elif int(entry.name) % file_bytes or (
                 times_ns and int(entry.name) // UNIT_BYTES - queue.units_per_file not in times_ns
             ):
@@ -179,14 +186,14 @@ class ConsumeQueueTable:
             elif damage is None:
                 times_ns[int(entry.name) // UNIT_BYTES] = status.st_mtime_ns
         if times_ns:
-            found, wrong = check_queue(queue, times_ns, log_end, note)
+            found, damage_after = check_queue(queue, times_ns, log_end, snapshot)
             queue.set_extent(found, max(times_ns) + queue.units_per_file)
-            damage = wrong or damage
-        is_as_noted = note is not None and note.next_offset == queue.next_offset
-        return LoadedQueue(queue, damage, is_as_noted)
+            damage = damage_after or damage
+        matches_snapshot = snapshot is not None and snapshot.next_offset == queue.next_offset
+        return LoadedQueue(queue, damage, matches_snapshot)
 
     def discard_invalid(self, loaded: LoadedQueue) -> None:
-        """Cut a queue behind its last sound unit, on disk too. Raises OSError."""
+        """Truncate a queue after its last valid unit, and delete unexpected files. Raises OSError."""
         queue, damage, _ = loaded
         if damage is not None:
             _log.warning("consume_queue_damaged", topic=queue.topic, queue_id=queue.queue_id, damage=damage)

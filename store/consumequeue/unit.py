@@ -1,11 +1,11 @@
-"""A unit of a consume queue: where one message lies in the CommitLog.
+"""A consume queue unit: the position of one message in the CommitLog.
 
 20 bytes, big-endian (store format, section 3):
 
     0                8      12         20
     | physicalOffset | size | tagsCode |
 
-A unit (0, 0x7FFFFFFF, 0) only holds a place.
+The unit (0, 0x7FFFFFFF, 0) is a filler: it reserves the queue offset of a record that no longer exists.
 """
 
 from struct import Struct
@@ -18,7 +18,7 @@ FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 
 
 class Unit(NamedTuple):
-    """One message's place; `size` counts the record's bytes."""
+    """One decoded unit; `size` is the size of the record in bytes."""
 
     physical_offset: int
     size: int
@@ -26,5 +26,5 @@ class Unit(NamedTuple):
 
     @property
     def is_filler(self) -> bool:
-        """Whether it only holds a place."""
+        """True if the unit is a filler and refers to no record."""
         return self.size == FILLER_SIZE and self.physical_offset == 0

@@ -1,1 +1,1 @@
-"""What every file needs of the disk: durable names, the page cache, its use, and work that waits for it."""
+"""Disk access for all kinds of store files: durable writes, page cache, disk usage, removal of files."""

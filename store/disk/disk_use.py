@@ -1,11 +1,12 @@
-"""How full a disk is, and what a store does about it (store format, section 8).
+"""Disk usage, and the levels at which a store deletes files or refuses writes (store format, section 8).
 
-    per cent in use   0 ……………… max ……………… force ……………… refuse ……… 100
-    log files         by age at    by age at any  the oldest, of  the oldest, and
-                      their hour   hour           any age         nothing is written
+    usage in percent   0 ……………… max ……………… force ……………… refuse ……… 100
+    log files          expired ones  expired ones   the oldest one, the oldest one, and
+    deleted            at the set    at any hour    expired or not  writes are refused
+                       hour
 
-Writes that were refused come back when use has fallen to `force`, not at once below `refuse`: else each file
-that is deleted would let some in. A level is passed when the use, rounded up, is over it.
+Refused writes resume when usage has fallen to `force`, not immediately below `refuse`: otherwise each deleted
+file would admit a few writes. A level is exceeded if the usage, rounded up to whole percent, is above it.
 """
 
 import os
@@ -16,14 +17,14 @@ from typing import NamedTuple
 
 
 class DiskUse(NamedTuple):
-    """One file system; `free_bytes` is what may still be taken without privilege."""
+    """The usage of one file system; `free_bytes` is the space available to unprivileged users."""
 
     used_bytes: int
     free_bytes: int
 
     @property
     def percent(self) -> int:
-        """The share in use, rounded up (RocketMQ UtilAll.getDiskPartitionSpaceUsedPercent)."""
+        """The used share in percent, rounded up (RocketMQ's UtilAll.getDiskPartitionSpaceUsedPercent)."""
         return -(-self.used_bytes * 100 // max(self.used_bytes + self.free_bytes, 1))
 
 
@@ -31,13 +32,13 @@ DiskProbe = Callable[[Path], DiskUse]
 
 
 def disk_use(path: Path) -> DiskUse:
-    """The use of the file system that holds `path`. Raises OSError."""
+    """Return the usage of the file system that contains `path`. Raises OSError."""
     found = os.statvfs(path)
     return DiskUse((found.f_blocks - found.f_bfree) * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
 class Pressure(IntEnum):
-    """How much a disk presses; each level does what those below it do."""
+    """What the usage of a disk requires the store to do; each level includes the lower ones."""
 
     NONE = 0
     CLEAN = 1
@@ -46,46 +47,54 @@ class Pressure(IntEnum):
 
 
 class DiskLevels(NamedTuple):
-    """In per cent: clean what has expired, clean by force, refuse writes."""
+    """The usage in percent above which the store deletes expired files, deletes any files, refuses writes."""
 
     max: int
     force: int
     refuse: int
 
     def pressure(self, use: DiskUse) -> Pressure:
-        """What a disk so full calls for."""
+        """Return the pressure level for this disk usage."""
         return Pressure(sum(use.percent > level for level in self))
 
     def excess_bytes(self, use: DiskUse) -> int:
-        """What must go until `force` is kept again."""
+        """Return how many bytes must be freed for the usage to fall to the level `force`; 0 if none."""
         return max(use.used_bytes - (use.used_bytes + use.free_bytes) * self.force // 100, 0)
 
     def refusal(self, path: Path, use: DiskUse) -> str:
-        """Why nothing is written, for whoever wants to write."""
+        """Return the error message for refused writes: the usage of the disk, the limits and the remedy."""
         return (
-            f"the disk of {path} is {use.percent} % full, {use.free_bytes:,} bytes are free: over "
-            f"{self.refuse} % nothing is written (disk_refuse_writes_percent); it goes on by itself when use "
-            f"has fallen to {self.force} % (disk_force_clean_percent): free some space, or shorten "
-            "file_reserved_time_h"
+            f"the disk of {path} is {use.percent} % full, {use.free_bytes:,} bytes are free: writes are "
+            f"refused above {self.refuse} % (disk_refuse_writes_percent) and resume when usage has fallen to "
+            f"{self.force} % (disk_force_clean_percent): free disk space, or lower file_reserved_time_h"
         )
 
 
 class DiskState(NamedTuple):
-    """What a survey of a store's disks says: the emptiest disk of the log, and that of the queues."""
+    """The usage of a store's disks, with a path on each.
+
+    `log` is the least full disk of the CommitLog, `derived` the disk of consume queues and index files.
+    """
 
     log: tuple[Path, DiskUse]
     derived: tuple[Path, DiskUse]
 
     def pressure(self, levels: DiskLevels) -> Pressure:
-        """The greater of both disks'."""
+        """Return the higher pressure level of the two disks."""
         return max(levels.pressure(self.log[1]), levels.pressure(self.derived[1]))
 
     def refusal(self, levels: DiskLevels) -> str:
-        """The words of the fuller disk."""
+        """Return the error message for refused writes, with the numbers of the fuller disk."""
         return levels.refusal(*max(self.log, self.derived, key=lambda disk: disk[1].percent))
 
 
 def survey(logs: Sequence[Path], derived: Path, probe: DiskProbe) -> DiskState:
-    """Ask every disk: there is room as long as one directory of the log has some. Raises OSError."""
+    """Measure the usage of all disks. Raises OSError.
+
+    Args:
+        logs: The CommitLog's directories. Only the least full one counts: new files can be created there.
+        derived: The directory of consume queues and index files.
+        probe: Returns the usage of the disk that contains a path.
+    """
     used = [(path, probe(path)) for path in logs]
     return DiskState(min(used, key=lambda disk: disk[1].percent), (derived, probe(derived)))

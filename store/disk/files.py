@@ -1,6 +1,4 @@
-"""Small things that every kind of file needs: whole writes, zeroing, durable names, and a bounded set of
-descriptors.
-"""
+"""File helpers: complete writes, zeroing, syncing, atomic replacement, and a bounded set of descriptors."""
 
 import contextlib
 import ctypes
@@ -31,36 +29,41 @@ __all__ = [
 
 _PAGE_BYTES = 4096
 _ZEROS = bytes(1 << 20)
-_TIME_STEPS_NS = 20_000_000  # Linux takes a tick of 1 to 10 ms
+_TIME_STEPS_NS = 20_000_000  # above the resolution of file times, on Linux a tick of 1 to 10 ms
 _LIBC = ctypes.CDLL(None, use_errno=True)
 SYNC_ONE_BY_ONE_MAX = 64
-"""More files than that are synced with all of their file system: each costs a disk's round trip, it a few."""
+"""For more files than this, `sync_files` syncs the whole file system: fewer round trips to the disk than one
+fdatasync per file."""
 
 
 _REMEDIES = {
     errno.ENOSPC: "make room on its disk",
-    errno.EDQUOT: "raise the quota, or make room",
+    errno.EDQUOT: "raise the quota, or delete files",
     errno.EACCES: "give the files to the user who runs this, or run it as their owner",
     errno.EPERM: "give the files to the user who runs this, or run it as their owner",
     errno.EROFS: "mount the file system writable",
-    errno.EIO: "the disk has failed: look at the system's log, and replace it",
-    errno.EEXIST: "there is to be a directory: move away what has its name",
-    errno.ENOTDIR: "there is to be a directory: move away what has its name",
-    errno.EISDIR: "there is to be a file: move the directory away",
-    errno.ELOOP: "mend the symbolic link",
+    errno.EIO: "the disk has failed: check the kernel log, and replace the disk",
+    errno.EEXIST: "a directory is expected here: move away the file of that name",
+    errno.ENOTDIR: "a directory is expected here: move away the file of that name",
+    errno.EISDIR: "a file is expected here: move away the directory of that name",
+    errno.ELOOP: "repair the symbolic link",
     errno.EMFILE: "raise the limit of open files (ulimit -n), or lower max_open_files",
 }
 
 
 def explain(error: OSError) -> str:
-    """What has gone wrong with a file, and what to do about it."""
-    cure = _REMEDIES.get(error.errno or 0)
-    return f"{error.strerror or error}" + (f" ({cure})" if cure else "")
+    """Return the text of an operating-system error, with a remedy in parentheses if one is known."""
+    remedy = _REMEDIES.get(error.errno or 0)
+    return f"{error.strerror or error}" + (f" ({remedy})" if remedy else "")
 
 
 @contextlib.contextmanager
 def explained(what: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into a StoreError that names the file (or `path`), `what` and a cure."""
+    """Convert an OSError of the block into a StoreError with the file's path and a remedy.
+
+    `what` is the first part of the message, for example "cannot be opened". `path` is used if the OSError
+    names no file.
+    """
     try:
         yield
     except OSError as error:
@@ -68,7 +71,7 @@ def explained(what: str, path: Path) -> Iterator[None]:
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int) -> None:
-    """Write all of `data` at byte `place`. Raises OSError."""
+    """Write all of `data` at byte `place` of the file, repeating short writes. Raises OSError."""
     done = os.pwrite(descriptor, data, place)
     if done < len(data):
         rest = memoryview(data)[done:]
@@ -79,11 +82,12 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int)
 
 
 def zero_data(descriptor: int, place: int, end: int) -> None:
-    """Write zeros over what is not zero in [place, end), but not into holes. Raises OSError.
+    """Overwrite bytes [place, end) of a file with zeros, without allocating sparse ranges. Raises OSError.
 
-    Page by page from the end: a kill stops a write between pages, and what comes before is still whole then.
+    Works page by page from the end. A kill stops a write between pages, so the data before that page is
+    intact.
     """
-    # All ranges first: what is read of a hole counts as data from then on.
+    # Collect all ranges first: reading a sparse range makes the file system report it as data.
     for first, stop in reversed(list(data_ranges(descriptor, place, end))):
         for part, at in _from_the_end(descriptor, first, stop, len(_ZEROS)):
             if part == _ZEROS[: len(part)]:
@@ -94,7 +98,7 @@ def zero_data(descriptor: int, place: int, end: int) -> None:
 
 
 def _from_the_end(descriptor: int, first: int, stop: int, step: int) -> Iterator[tuple[bytes, int]]:
-    """What stands in [first, stop) and where, in parts between multiples of `step`, the last one first."""
+    """Yield (content, position) of parts of [first, stop), aligned to `step`, from the last to the first."""
     while stop > first:
         at = max(first, (stop - 1) // step * step)
         yield os.pread(descriptor, stop - at, at), at
@@ -102,7 +106,7 @@ def _from_the_end(descriptor: int, first: int, stop: int, step: int) -> Iterator
 
 
 def data_ranges(descriptor: int, place: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of [place, end) that have been written; between them are holes in the file."""
+    """Yield the ranges of [place, end) that have been written, as reported by the file system (SEEK_DATA)."""
     while place < end:
         try:
             place = max(place, os.lseek(descriptor, place, os.SEEK_DATA))
@@ -114,14 +118,17 @@ def data_ranges(descriptor: int, place: int, end: int) -> Iterator[tuple[int, in
 
 
 def sync_files(paths: Sequence[str], directory: Path) -> None:
-    """Make the data of these files durable, all below `directory`; some may be gone. Raises OSError."""
+    """Flush the data of these files to disk. Raises OSError.
+
+    All files are below `directory`. Files that no longer exist are skipped.
+    """
     if len(paths) > SYNC_ONE_BY_ONE_MAX:
         sync_file_system(directory)
         return
     for path in paths:
         try:
             descriptor = os.open(path, os.O_RDWR)
-        except FileNotFoundError:  # its topic has been deleted since
+        except FileNotFoundError:  # the topic was deleted meanwhile
             continue
         try:
             os.fdatasync(descriptor)
@@ -130,10 +137,10 @@ def sync_files(paths: Sequence[str], directory: Path) -> None:
 
 
 def sync_file_system(directory: Path) -> None:
-    """Make all of the file system of `directory` durable: one call for thousands of files. Raises OSError."""
+    """Flush the whole file system that contains `directory`, with one system call. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        if _LIBC.syncfs(descriptor):  # ctypes lets other threads run meanwhile
+        if _LIBC.syncfs(descriptor):  # ctypes releases the GIL during the call
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), str(directory))
     finally:
@@ -141,14 +148,14 @@ def sync_file_system(directory: Path) -> None:
 
 
 def check_size(descriptor: int, path: Path, size_bytes: int) -> None:
-    """Raise StoreError when the file has another size."""
+    """Raise StoreError unless the open file has `size_bytes` bytes."""
     found_bytes = os.fstat(descriptor).st_size
     if found_bytes != size_bytes:
-        raise StoreError(f"a file of {found_bytes:,} bytes in place of {size_bytes:,}", path)
+        raise StoreError(f"the file has {found_bytes:,} bytes, expected {size_bytes:,}", path)
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable. Raises OSError."""
+    """Flush a directory to disk, so that created, renamed and removed names are durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -157,22 +164,23 @@ def sync_directory(path: Path) -> None:
 
 
 def settled_time_ns(path: str) -> int:
-    """When a file was last changed, if any later change will show in that time; else 0.
+    """Return the modification time of a file, or 0 if it is too recent to detect the next change by it.
 
-    A file's clock goes in steps: a change right after this one could leave the same time.
+    Modification times have a resolution of some milliseconds: a second change shortly after the first could
+    leave the same time. Also returns 0 if the file does not exist.
     """
     try:
-        changed_ns = os.stat(path).st_mtime_ns  # noqa: PTH116 - of 20,000 files; a Path costs as much again
+        changed_ns = os.stat(path).st_mtime_ns  # noqa: PTH116 - runs for 20,000 files; Path doubles the cost
     except FileNotFoundError:
         return 0
-    # Compared with the clock that file systems go by, not with one that a test may hold at rest.
+    # Compare with the system clock, which file systems use, not with the injected clock of a test.
     return changed_ns if time.time_ns() - changed_ns > _TIME_STEPS_NS else 0
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put `content` in the place of `path`, durably and at once: a crash leaves the old or the new.
+    """Replace the content of a file durably and atomically. Raises OSError.
 
-    Raises OSError.
+    After a crash the file has either the old or the new content.
     """
     temporary = path.with_name(f"{path.name}.new")
     with temporary.open("wb") as file:
@@ -184,7 +192,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 class Descriptors:
-    """Open files, the longest unused closed first when there are too many."""
+    """File descriptors by path. Above the limit, the least recently used one is closed."""
 
     def __init__(self, limit: int, *, read_only: bool = False) -> None:
         self._limit = limit
@@ -193,11 +201,11 @@ class Descriptors:
 
     @property
     def is_full(self) -> bool:
-        """Whether a file that is opened to be written to costs another its descriptor."""
+        """True if opening another file for writing would close one."""
         return not self._is_read_only and len(self._open) >= self._limit
 
     def get(self, path: str) -> int:
-        """The descriptor of an existing file. Raises OSError."""
+        """Return the descriptor of an existing file, opening it if necessary. Raises OSError."""
         descriptor = self._open.get(path)
         if descriptor is not None:
             self._open.move_to_end(path)
@@ -205,8 +213,9 @@ class Descriptors:
         return self.put(path, os.open(path, os.O_RDONLY if self._is_read_only else os.O_RDWR))
 
     def put(self, path: str, descriptor: int) -> int:
-        """Take over a descriptor that has just been opened."""
-        # Reading ahead would fill the page cache with the holes behind each queue's end.
+        """Add a newly opened descriptor, and return it."""
+        # Without this advice, readahead would fill the page cache with the sparse ends of consume-queue
+        # files.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self._open[path] = descriptor
         while len(self._open) > self._limit:
@@ -215,18 +224,18 @@ class Descriptors:
         return descriptor
 
     def drop(self, path: str) -> None:
-        """Close this file if it is open."""
+        """Close the file if it is open."""
         descriptor = self._open.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def drop_below(self, directory: str) -> None:
-        """Close all files that are somewhere in this directory."""
+        """Close all files below `directory`."""
         for path in [path for path in self._open if path.startswith(f"{directory}/")]:
             self.drop(path)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         while self._open:
             _, descriptor = self._open.popitem()
             with contextlib.suppress(OSError):

@@ -1,13 +1,14 @@
-"""Residency: which bytes of the store's files are resident, and how the others become so.
+"""Residency: finds out which bytes of the store's files are resident, and makes the others resident.
 
-The thread that owns a store never waits for the disk to read (design law 4). Within `store.resident_only` a
-read that would wait raises `NotResident` with the missing ranges; `WarmJob` reads them in another thread, and
-then the read is repeated. It keeps nothing but file names over the wait, so it sees the store as it is then,
-whatever retention or a truncation has done.
+The thread that owns a store never waits for disk reads (design section 3, invariant 4). In the context
+`store.resident_only`, a read that would wait raises `NotResident` with the missing ranges. `WarmJob` reads
+them into the page cache in another thread, and the caller repeats the read. Only file names are kept during
+the wait: the repeated read sees the effects of retention or truncation in between.
 
-A range is resident if its pages are in the page cache and, if it is long and of an earlier process's log, a
-thread has read it through once: what the kernel has read ahead is cached, but on a virtual machine the first
-access to each page may cost 10 µs, 2.4 ms of the loop per mebibyte (`raymq bench interference`).
+A range is resident if its pages are in the page cache. A long range that an earlier process wrote must also
+have been read by a thread of this process: pages that the kernel read ahead are cached, but on a virtual
+machine the first access to each may take 10 µs, which blocks the event loop for 2.4 ms per MiB
+(`raymq bench interference`).
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 PAGE_BYTES = mmap.PAGESIZE
-# The last bytes of the log are taken to be resident without a check: they have just been written.
+# This many bytes at the end of the log are assumed to be resident, because they were written recently.
 RECENT_BYTES = 4 * 1024 * 1024
-# Records with a smaller gap between them are read in one piece.
+# Records with a gap smaller than this between them are read with one request.
 JOINED_GAP_BYTES = 64 * 1024
 READ_BYTES = 1024 * 1024
 _CHECKED_PAGES_MAX = 64 * 1024 * 1024 // PAGE_BYTES
 READ_AHEAD_FROM_BYTES = 256 * 1024
-"""A range of this length is long: as much after it is read ahead."""
+"""From this length on a range is long: reading it also starts readahead of the same length after it."""
 _SEEN_CHUNK_BYTES = 64 * 1024
-# Kernels read up to 8 MiB ahead by themselves.
+# Twice the 8 MiB that Linux kernels may read ahead on their own.
 _SEEN_CHUNKS_AHEAD = 16 * 1024 * 1024 // _SEEN_CHUNK_BYTES
 _SEEN_FILES_MAX = 64
-# A read of many units is usually followed by one of the next.
+# A read of many consume-queue units is usually followed by a read of the next units: read these ahead.
 _LONG_UNITS_BYTES = 16 * 1024
 _UNITS_AHEAD_BYTES = READ_AHEAD_FROM_BYTES - PAGE_BYTES
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 
-# PyDLL: the call takes a microsecond, and releasing the GIL would take longer.
+# PyDLL keeps the GIL: the call takes a microsecond, releasing the GIL would take longer.
 _mincore = ctypes.PyDLL(None, use_errno=True).mincore
 _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
@@ -51,7 +52,7 @@ class FileRange(NamedTuple):
 
 
 class NotResident(Exception):
-    """A read would have waited for the disk: these ranges are not resident."""
+    """A read would have waited for the disk. `ranges` are the missing parts of files."""
 
     def __init__(self, ranges: Sequence[FileRange]) -> None:
         super().__init__(ranges)
@@ -59,37 +60,40 @@ class NotResident(Exception):
 
 
 class Mapped(Protocol):
-    """What is used of a `MappedFile`."""
+    """The attributes of a `MappedFile` that `Residency` uses."""
 
     @property
     def address(self) -> int:
-        """The address of its first byte in memory."""
+        """The memory address of the first byte of the file."""
 
     @property
     def base(self) -> int:
-        """The offset of its first byte in the log."""
+        """The log offset of the first byte of the file."""
 
     @property
     def size_bytes(self) -> int:
-        """Its length."""
+        """The length of the file in bytes."""
 
     @property
     def name(self) -> str:
-        """The file's path."""
+        """The path of the file."""
 
 
 class Residency:
-    """Residency of one store's files. Used as a context: inside, reads raise NotResident, they never wait."""
+    """Checks the residency of one store's files.
+
+    Inside its context (`with residency:`), reads raise NotResident instead of waiting for the disk.
+    """
 
     __slots__ = ("_pages", "_pages_address", "_seen", "is_required", "written_from")
 
     def __init__(self) -> None:
         self.is_required = False
         self.written_from = 0
-        """This process has written the log from here on, and so has accessed its pages."""
+        """From this log offset on, this process wrote the log and has therefore accessed its pages."""
         self._pages = bytearray(_CHECKED_PAGES_MAX)
         self._pages_address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
-        self._seen: dict[str, bytearray] = {}  # by file: a byte for each chunk
+        self._seen: dict[str, bytearray] = {}  # by file: for each chunk, 1 if this process has read it
 
     def __enter__(self) -> Residency:
         self.is_required = True
@@ -100,23 +104,25 @@ class Residency:
     ) -> None:
         self.is_required = False
 
-    def lacking(self, file: Mapped, begin: int, end: int) -> FileRange | None:
-        """Return what is not resident of bytes [begin, end) of a mapped file, None if all is resident.
+    def missing_range(self, file: Mapped, begin: int, end: int) -> FileRange | None:
+        """Return the part of bytes [begin, end) of a mapped file that must be read to make them resident.
 
-        That is the range from the first absent page to the last, or all of a long range that has not been
-        read through. Pages beyond the first 64 MiB are not checked.
+        That is the range from the first uncached page to the last, or all of a long range that this process
+        has not read before. Returns None if all bytes are resident. Only the first 64 MiB are checked.
         """
-        lacks = self.absent(file, begin, end)
+        missing = self.uncached_range(file, begin, end)
         if end - begin < READ_AHEAD_FROM_BYTES or file.base + begin >= self.written_from:
-            return lacks
+            return missing
         seen = self._seen_of(file)
         first, stop = begin // _SEEN_CHUNK_BYTES, -(-end // _SEEN_CHUNK_BYTES)
-        if lacks is not None:  # what follows is read ahead now
+        if (
+            missing is not None
+        ):  # reading it triggers readahead: the chunks after it need a first access again
             seen[stop : stop + _SEEN_CHUNKS_AHEAD] = bytes(len(seen[stop : stop + _SEEN_CHUNKS_AHEAD]))
         if seen.find(0, first, stop) >= 0:
             seen[first:stop] = b"\x01" * (stop - first)
             return FileRange(file.name, begin, end)
-        return lacks
+        return missing
 
     def _seen_of(self, file: Mapped) -> bytearray:
         seen = self._seen.get(file.name)
@@ -126,26 +132,34 @@ class Residency:
             seen = self._seen[file.name] = bytearray(-(-file.size_bytes // _SEEN_CHUNK_BYTES))
         return seen
 
-    def absent(self, file: Mapped, begin: int, end: int) -> FileRange | None:
-        """Return the range from the first page to the last that is not in the page cache, None if all are."""
+    def uncached_range(self, file: Mapped, begin: int, end: int) -> FileRange | None:
+        """Return the range from the first to the last page of [begin, end) that is not in the page cache.
+
+        Returns None if all pages are cached, or if the kernel cannot tell.
+        """
         first = begin - begin % PAGE_BYTES
         pages = min(-(-(end - first) // PAGE_BYTES), _CHECKED_PAGES_MAX)
         if _mincore(file.address + first, pages * PAGE_BYTES, self._pages_address):
-            return None  # the system cannot tell: the read may wait
-        lacks = self._pages.find(0, 0, pages)
-        if lacks < 0:
+            return None  # the kernel cannot tell: the read may wait
+        missing = self._pages.find(0, 0, pages)
+        if missing < 0:
             return None
         stop = first + (self._pages.rfind(0, 0, pages) + 1) * PAGE_BYTES
-        return FileRange(file.name, first + lacks * PAGE_BYTES, min(stop, file.size_bytes))
+        return FileRange(file.name, first + missing * PAGE_BYTES, min(stop, file.size_bytes))
 
     def require(self, file: Mapped, begin: int, end: int) -> None:
         """Raise NotResident unless bytes [begin, end) are resident."""
-        lacks = self.lacking(file, begin, end)
-        if lacks is not None:
-            raise NotResident([lacks])
+        missing = self.missing_range(file, begin, end)
+        if missing is not None:
+            raise NotResident([missing])
 
     def pread(self, descriptor: int, size_bytes: int, place: int, path: str) -> bytes:
-        """Return the result of `os.pread`. Raises OSError, and NotResident instead of waiting."""
+        """Read from a file like `os.pread`.
+
+        Raises:
+            OSError: The read failed.
+            NotResident: The read would wait for the disk, inside the context.
+        """
         if not self.is_required or not _NO_WAIT:
             return os.pread(descriptor, size_bytes, place)
         into = bytearray(size_bytes)
@@ -153,7 +167,7 @@ class Residency:
             count = os.preadv(descriptor, [into], place, _NO_WAIT)
         except BlockingIOError:
             count = 0
-        except OSError:  # the file system cannot tell, or the plain read raises the failure
+        except OSError:  # the file system does not support RWF_NOWAIT; a real error is raised again here
             return os.pread(descriptor, size_bytes, place)
         if count < size_bytes:
             if os.fstat(descriptor).st_size < place + size_bytes:
@@ -164,7 +178,7 @@ class Residency:
 
 
 class WarmJob:
-    """Reads ranges into the page cache, in any thread; it waits for the disk without the GIL."""
+    """Reads file ranges into the page cache. `run` may be called in any thread; it releases the GIL."""
 
     __slots__ = ("ranges",)
 
@@ -172,7 +186,10 @@ class WarmJob:
         self.ranges = ranges
 
     def run(self) -> None:
-        """Read them all; one that is gone or unreadable is left to the read that needs it, which fails."""
+        """Read all ranges.
+
+        Files that are missing or unreadable are skipped: the caller's next read will fail.
+        """
         scratch = memoryview(bytearray(READ_BYTES))
         for path, begin, end in self.ranges:
             try:
@@ -188,9 +205,9 @@ class WarmJob:
 
 
 def _read_through(descriptor: int, begin: int, end: int, scratch: memoryview) -> None:
-    """Raises OSError."""
+    """Read [begin, end) of a file and discard the data. Raises OSError."""
     if end - begin >= READ_AHEAD_FROM_BYTES:
-        # A long read is usually followed by the next: the disk reads ahead while this one is served.
+        # A long read is usually followed by the next range: start its readahead now.
         os.posix_fadvise(descriptor, end, end - begin, os.POSIX_FADV_WILLNEED)
     place = begin
     while place < end:

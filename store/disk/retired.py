@@ -1,6 +1,7 @@
-"""Files that have left a store: unlinked at once, let go when the last slice in flight is gone (law 10).
+"""Background jobs that remove files of a store and measure its disks.
 
-Both run in the background: unlinking a file of 1 GiB and unmapping it take tens of milliseconds each.
+A retired file is unlinked immediately, and unmapped when no response in flight refers to it any more (design
+section 3, invariant 10). Unlinking and unmapping a file of 1 GiB take tens of milliseconds each.
 """
 
 import os
@@ -12,36 +13,46 @@ from store.disk.disk_use import DiskProbe, DiskState, survey
 
 
 class RetiredFile:
-    """A file that nothing in the store leads to any more."""
+    """A file that is no longer part of the store and is to be removed from the disk."""
 
     def __init__(self, path: Path, release: Callable[[], bool] = lambda: True) -> None:
-        """`release` unmaps and closes it, and tells whether it could; it is asked again until it can."""
+        """Create a retired file.
+
+        `release` unmaps and closes the file. It returns False while the file is in use, and is then called
+        again.
+        """
         self.path = path
         self.is_unlinked = False
-        self.since_ns = 0  # when it was retired
-        self.is_told = False  # that it cannot be removed
-        self._let_go = release
+        self.since_ns = 0  # monotonic time of its retirement
+        self.is_failure_logged = False  # the failure to remove it has been logged
+        self._release = release
 
-    def leave(self) -> bool:
-        """Unlink it, and let go of it; tells whether that is done. Raises OSError."""
+    def remove(self) -> bool:
+        """Unlink and release the file.
+
+        Return False if it is still in use. Raises OSError if unlinking fails.
+        """
         if not self.is_unlinked:
             self.path.unlink(missing_ok=True)
             self.is_unlinked = True
-        return self._let_go()
+        return self._release()
 
 
 class RemoveJob:
-    """Removes files; `left` are those still in use, or not removed because of an error."""
+    """Removes retired files.
+
+    Afterwards, `left` holds the files that are still in use or failed to be removed.
+    """
 
     def __init__(self, files: Sequence[RetiredFile]) -> None:
         self.left = list(files)
 
     def run(self) -> None:
-        """Do it. Raises OSError, when all have been tried."""
+        """Try to remove all files, then raise the last OSError if there was one."""
         left, error = [], None
         for file in self.left:
             try:
-                if not file.leave():
+                if not file.remove():
                     left.append(file)
             except OSError as failure:
                 left.append(file)
@@ -52,30 +63,43 @@ class RemoveJob:
 
 
 class RemoveTreeJob:
-    """Removes a directory that nothing in the store leads to any more, with all that is in it."""
+    """Removes a directory tree that is no longer part of the store."""
 
-    def __init__(self, path: Path, is_given_up: Callable[[], bool] = lambda: False) -> None:
-        """It may be gone already. `is_given_up` is asked again and again: the rest may stay."""
+    def __init__(self, path: Path, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Create a job for the tree at `path`, which need not exist.
+
+        `is_cancelled` is called before each directory; if it returns True, the rest of the tree is kept.
+        """
         self.path = path
-        self._is_given_up = is_given_up
+        self._is_cancelled = is_cancelled
 
     def run(self) -> None:
-        """Do it. Raises OSError."""
+        """Remove the tree. Raises OSError."""
         for directory, _, names in os.walk(self.path, topdown=False):
-            if self._is_given_up():
+            if self._is_cancelled():
                 return
             for name in names:
-                os.unlink(f"{directory}/{name}")  # noqa: PTH108 - of 20,000 files
+                os.unlink(f"{directory}/{name}")  # noqa: PTH108 - runs for 20,000 files
             os.rmdir(directory)  # noqa: PTH106
 
 
 class SurveyJob:
-    """Looks at the disks, and at when the oldest log files were last changed."""
+    """Measures the usage of the store's disks, and reads the modification times of the oldest log files.
+
+    `run` sets `state`, and `changed_ms`: modification times by the first offset of the file.
+    """
 
     def __init__(
         self, logs: Sequence[Path], derived: Path, files: Sequence[tuple[int, Path]], probe: DiskProbe
     ) -> None:
-        """`files` are the candidates by their first offset, the oldest first."""
+        """Create a job.
+
+        Args:
+            logs: The CommitLog's directories.
+            derived: The directory of consume queues and index files.
+            files: Log files that may be deleted, the oldest first, each with its first offset.
+            probe: Returns the usage of the disk that contains a path.
+        """
         self.state: DiskState | None = None
         self.changed_ms: dict[int, int] = {}
         self._logs = logs
@@ -84,6 +108,6 @@ class SurveyJob:
         self._probe = probe
 
     def run(self) -> None:
-        """Do it. Raises OSError."""
+        """Measure disk usage and read the modification times. Raises OSError."""
         self.state = survey(self._logs, self._derived, self._probe)
         self.changed_ms = {base: path.stat().st_mtime_ns // NS_PER_MS for base, path in self._files}

@@ -1,8 +1,8 @@
-"""Pages that a writer will come to are brought into the page cache before it, on another thread.
+"""Reads pages ahead of a writer into the page cache, in another thread.
 
-A fresh page costs the more the colder the machine's memory is: on a virtual machine up to 10 µs, 2.4 ms a
-mebibyte; and one fault in a map brings whatever the system reads ahead, which may be 8 MiB. The store's own
-thread would stand still for that. What is only read stays clean, so fdatasync has no more to write.
+The first access to a new page may take 10 µs on a virtual machine (2.4 ms per MiB), and one page fault may
+trigger 8 MiB of readahead. Without this, the thread that owns the store would be blocked meanwhile. The pages
+are only read and stay clean: fdatasync has nothing more to write.
 """
 
 import contextlib
@@ -12,13 +12,13 @@ from functools import partial
 from store.jobs import Lane
 
 AHEAD_BYTES = 32 * 1024 * 1024
-_STEP_BYTES = 4 * 1024 * 1024  # the system takes no more than some mebibytes in one call
+_STEP_BYTES = 4 * 1024 * 1024  # one call reads at most a few MiB
 
 
 def touch(path: str, begin: int, end: int) -> None:
-    """Bring bytes [begin, end) of a file into the page cache; one that cannot be read is left alone.
+    """Bring bytes [begin, end) of a file into the page cache. Errors are ignored.
 
-    Returns when they are there, if they were never written; else the disk may still be reading.
+    For a range never written, the pages are cached on return. Otherwise the disk may still be reading.
     """
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -31,20 +31,30 @@ def touch(path: str, begin: int, end: int) -> None:
 
 
 class TouchAhead:
-    """Keeps up to AHEAD_BYTES of one growing file touched. Belongs to the store's thread."""
+    """Keeps up to AHEAD_BYTES after the write position of a growing file in the page cache.
+
+    Called by the thread that owns the store; the reads run in the background.
+    """
 
     __slots__ = ("_lane", "_path", "_touched_to", "look_at")
 
     def __init__(self, lane: Lane, written: int) -> None:
-        """Skip a file until it has grown by a step beyond `written`."""
+        """Start at position `written`; nothing is read ahead before the writer has advanced by 4 MiB."""
         self._lane = lane
         self._path = ""
         self._touched_to = 0
         self.look_at = written + _STEP_BYTES
-        """Nothing is to be done before the writer has come so far."""
+        """The position of the writer from which on `look` must be called again."""
 
     def look(self, path: str, base: int, size_bytes: int, position: int) -> None:
-        """The writer is at `position`, in the file at `path` which has `size_bytes` from `base` on."""
+        """Read ahead if the writer has advanced far enough.
+
+        Args:
+            path: The file that is being written.
+            base: Position of the first byte of the file.
+            size_bytes: Size of the file.
+            position: Position of the writer, counted like `base`.
+        """
         if path != self._path:
             self._path, self._touched_to = path, position
         elif position < self.look_at:

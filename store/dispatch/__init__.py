@@ -1,1 +1,1 @@
-"""The one dispatch (design law 3): the walk over the log, units for consume queues, keys for the index."""
+"""Dispatch: read confirmed log records and pass them to the sinks (consume queues, index and others)."""

@@ -1,8 +1,9 @@
-"""The one dispatch (design law 3): from confirmed log bytes to the registered sinks.
+"""Dispatcher: passes confirmed log records to the registered sinks (design law 3).
 
     log ──→ scan a slice (one kernel) ──→ RecordBatch ──→ accept of each sink, in order
 
-Put, recovery, rebuild and replicas share it. A range may be dispatched again: sinks skip what they have.
+Appends, recovery, rebuild and replicas all use it. A range may be dispatched again: sinks skip the records
+that they already have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,21 +22,25 @@ from store.kernels.index import KEY_FIELDS, KEY_HASH, KEY_PHYSICAL_OFFSET
 from store.kernels.properties import FOUND_FIELDS
 
 _ROWS = 16_384
-_GROUPS = 128  # queues that one step writes to: 5 µs each, 10 where a file is to be opened
+_GROUPS = 128  # queues per step: each costs 5 µs, or 10 µs if its file must be opened
 _KEYS = 65_536
 _INCOMPLETE = (walk.NO_ROOM, walk.BEYOND_END)
 
 
 class Mode(Enum):
-    """How far the dispatcher trusts the log."""
+    """How much the dispatcher trusts the bytes of the log."""
 
-    LIVE = "live"  # the store wrote the records; the last one may be half there yet (a replica gets bytes)
-    RECOVERY = "recovery"  # records are checked with their CRC, damage is skipped
-    CHECKED = "checked"  # a walk has checked them before; damage is skipped
+    LIVE = "live"  # trust records; the last one may be incomplete, because replicas receive bytes
+    RECOVERY = "recovery"  # check the CRC of each record and skip damaged ones
+    CHECKED = "checked"  # records were checked by an earlier walk; skip damaged ones
 
 
 class Step(NamedTuple):
-    """How far one step came; offset and storeTimestamp of the last record it saw, −1 and 0 for none."""
+    """Result of one step.
+
+    It has the physical offset at which the next step begins, and the offset and storeTimestamp of the last
+    record dispatched (-1 and 0 if there was none).
+    """
 
     position: int
     last_record: int
@@ -43,7 +48,11 @@ class Step(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Result of a scan: where it stopped and why, counts of rows, groups and keys, last storeTimestamp."""
+    """Result of a scan.
+
+    It has the position where the scan stopped, the reason (a kernel status), the numbers of rows, groups and
+    keys found, and the storeTimestamp of the last record.
+    """
 
     position: int
     status: int
@@ -71,10 +80,10 @@ class Dispatcher:
         self._found = np.zeros(FOUND_FIELDS, dtype=np.int64)
 
     def step(self, begin: int, end: int, mode: Mode = Mode.LIVE) -> Step:
-        """Dispatch up to one slice of [begin, end), which starts at a record.
+        """Dispatch at most one slice of [begin, end); `begin` must be the beginning of a record.
 
-        Stops before a record that is not whole yet. Raises OSError (a full disk), StoreError; then the step
-        is to be repeated.
+        The step ends before an incomplete record. Raises OSError (for example, the disk is full) or
+        StoreError; the caller must then repeat the step.
         """
         file = self._log.file_at(begin)
         start = begin - file.base
@@ -82,7 +91,7 @@ class Dispatcher:
         found = self._scan(file, start, min(stop, start + self._slice_bytes), mode)
         if not found.rows and found.status in _INCOMPLETE:
             size = walk.check_record_at(file.array, start, stop, file.base, False)
-            if size > 0:  # larger than a slice
+            if size > 0:  # a valid record that is larger than a slice
                 found = self._scan(file, start, start + size, mode)
         if not found.rows:
             return Step(file.base + self._place_after(file, start, stop, found.status, mode), -1, 0)
@@ -101,7 +110,10 @@ class Dispatcher:
         return Step(file.base + position, last_record, found.timestamp)
 
     def run(self, begin: int, end: int, mode: Mode) -> int:
-        """Dispatch all of [begin, end); returns how far that came."""
+        """Dispatch [begin, end) and return the offset at which dispatch stopped.
+
+        That is less than `end` if the last record is incomplete.
+        """
         while begin < end:
             step = self.step(begin, end, mode)
             if step.position == begin:
@@ -110,7 +122,7 @@ class Dispatcher:
         return begin
 
     def next_offsets(self, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-        """Yield topic, queue id and next queue offset of what stands in [begin, end); dispatches nothing."""
+        """Yield (topic, queue id, next queue offset) for the records in [begin, end); dispatch nothing."""
         for file, found in self._walk(begin, end, Mode.LIVE):
             for group in self._groups[: found.groups].tolist():
                 if group[kernel.GROUP_COUNT]:
@@ -119,7 +131,7 @@ class Dispatcher:
                     yield name, group[kernel.GROUP_QUEUE_ID], group[kernel.GROUP_NEXT_QUEUE_OFFSET]
 
     def find_hash(self, begin: int, end: int, key_hash: int) -> Iterator[int]:
-        """Yield the offsets of records in [begin, end) that have a key of this hash; dispatches nothing."""
+        """Yield the offsets of records in [begin, end) with a key of this hash; dispatch nothing."""
         for _, found in self._walk(begin, end, Mode.CHECKED):
             keys = self._keys[: found.keys]
             yield from keys[keys[:, KEY_HASH] == key_hash, KEY_PHYSICAL_OFFSET].tolist()
@@ -144,7 +156,7 @@ class Dispatcher:
         )  # fmt: skip
 
     def _place_after(self, file: MappedFile, start: int, stop: int, status: int, mode: Mode) -> int:
-        """Return where to resume in a file after no record was found at `start`."""
+        """Return the position in the file at which to resume if there is no record at `start`."""
         if status == kernel.AT_BLANK:
             return file.size_bytes
         if status in _INCOMPLETE and mode is Mode.LIVE and start + self._slice_bytes >= stop:

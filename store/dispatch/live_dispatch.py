@@ -1,8 +1,8 @@
-"""LiveDispatch: keeps the sinks of an open store behind what is confirmed, one step at a time.
+"""LiveDispatch: dispatches the confirmed records of an open store to its sinks, one step at a time.
 
-idle ──advance──→ idle                                     a slice is dispatched
-             ├──→ under way ──(units written)──→ idle      the consume queues were left to another thread
-             └──→ failed ──(after a second)──→ idle        sends are refused meanwhile; nothing is lost
+idle ──advance──→ idle                                      a slice was dispatched
+             ├──→ under way ──(units written)──→ idle       another thread writes the consume queue units
+             └──→ failed ──(retry after 1 s)──→ idle        appends are refused until then; no data is lost
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _RETRY_NS = 1_000_000_000
 
 
 class LiveDispatch:
-    """Moves `positions.dispatched`. Belongs to the store's thread."""
+    """Advances `positions.dispatched`. Used only on the store's thread."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class LiveDispatch:
         clock: Clock,
         on_step: Callable[[Step], None],
     ) -> None:
-        """Call `on_step` after each step, when all sinks have it."""
+        """Create the dispatch; `on_step` is called after each step, when all sinks have its records."""
         self._dispatcher = dispatcher
         self._queues = queues
         self._positions = positions
@@ -39,13 +39,13 @@ class LiveDispatch:
         self._on_step = on_step
         self._under_way: Step | None = None
         self._retry_ns = 0
-        self._incomplete_before = -1  # up to here there is only a part of a record left
+        self._incomplete_before = -1  # the confirmed bytes up to this offset end with an incomplete record
         self.fault: str | None = None
-        """Why the last step failed; None if it did not."""
+        """Error message of the last step if it failed, else None."""
 
     @property
     def has_more(self) -> bool:
-        """Whether something is confirmed and not dispatched, and can be."""
+        """True if there are confirmed records that `advance` can dispatch now."""
         confirmed = self._positions.confirmed
         return (
             self._positions.dispatched < confirmed
@@ -55,16 +55,19 @@ class LiveDispatch:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether another thread writes units: then nothing may be done to queues but to read them."""
+        """True while another thread writes units; until `finish` is called, queues may only be read."""
         return self._under_way is not None
 
     @property
     def can_finish(self) -> bool:
-        """Whether a step is under way that `finish` need not wait for."""
+        """True if a step is under way and `finish` would return without waiting."""
         return self._queues.can_finish
 
     def advance(self) -> None:
-        """Dispatch one slice; no step may be under way."""
+        """Dispatch one slice. Must not be called while a step is under way.
+
+        After a failed step this does nothing until the retry delay of 1 s has passed.
+        """
         begin, confirmed = self._positions.dispatched, self._positions.confirmed
         if begin >= confirmed or (self.fault is not None and self._clock.monotonic_ns() < self._retry_ns):
             return
@@ -81,7 +84,7 @@ class LiveDispatch:
             self._done(step)
 
     def finish(self) -> None:
-        """Wait for the step under way, if there is one."""
+        """Wait for the step under way, if any, and complete it."""
         step, self._under_way = self._under_way, None
         if step is None:
             return
@@ -93,9 +96,9 @@ class LiveDispatch:
             self._done(step)
 
     def run(self) -> None:
-        """Dispatch all that is confirmed, and wait for it."""
+        """Dispatch all confirmed records and wait for completion."""
         self.finish()
-        self.advance()  # also after a fault, when its time has come
+        self.advance()  # `has_more` is False after a fault; this retries the step once its delay has passed
         self.finish()
         while self.has_more:
             self.advance()

@@ -1,13 +1,14 @@
-"""ConsumeQueueSink: the dispatch sink that writes consume-queue units.
+"""ConsumeQueueSink: the dispatch sink that writes consume queue units.
 
-Units for many queues whose files are new or not open are written by another thread, while the store's own
-continues. They are counted in on the store's thread, and not before: until then nothing may be done to queues
-but to read them, and they end where they ended.
+If a batch has units for many queues whose files are new or not open, another thread writes these units while
+the store's thread continues. The store's thread counts them into their queues in `finish`. Until then the
+queues may only be read, and their `next_offset` does not change.
 
-    accept ──→ all units written
-         └───→ is_under_way: another thread writes ──→ finish: counted in
+    accept ──→ all units are written
+         └───→ is_under_way: another thread writes units ──→ finish: units are counted in
 
-A unit that the other thread could not write is written again in `finish`, which raises the reason.
+Units that the other thread could not write are written again in `finish`, which raises the error if that
+fails.
 """
 
 import os
@@ -23,18 +24,21 @@ from store.commitlog.holes import LogFiles
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
-from store.dispatch.out_of_line import OutOfLine
+from store.dispatch.out_of_order import OutOfOrderUnits
 from store.dispatch.sink import RecordBatch
 from store.jobs import Lane
 from store.kernels import unit_files
 from store.kernels import units as kernel
 
-_TOGETHER_MIN = 4  # fewer files take no longer one by one
-_LEFT_MIN = 16  # with fewer, to hand them over takes as long
+_BULK_WRITE_MIN = 4  # a bulk write of fewer files is not faster than single writes
+_OTHER_THREAD_MIN = 16  # for fewer files, the hand-over to another thread costs more than the writes
 
 
 class Arrival:
-    """New messages of an awaited queue: its new end, and their tags codes for filters of waiting pulls."""
+    """New messages of an awaited queue.
+
+    It has the queue's new end and the tags codes of the messages, which the filters of held pulls need.
+    """
 
     __slots__ = ("_tags_codes", "_units", "max_offset", "queue_id", "topic")
 
@@ -47,7 +51,7 @@ class Arrival:
 
     @property
     def tags_codes(self) -> frozenset[int]:
-        """The different tags codes of the new messages."""
+        """The distinct tags codes of the new messages."""
         if self._tags_codes is None:
             count = len(self._units) // UNIT_BYTES
             codes = np.ndarray(count, np.dtype(">i8"), self._units, offset=12, strides=(UNIT_BYTES,))
@@ -55,51 +59,52 @@ class Arrival:
         return self._tags_codes
 
 
-Waiting: TypeAlias = tuple[int, ConsumeQueue, bool, int, int, int]
-"""A group, whose units follow what its queue has and go into one file: its number, the queue, whether the
-file is to be made, place and size of the units in bytes, and where the last one's record ends.
+GroupWrite: TypeAlias = tuple[int, ConsumeQueue, bool, int, int, int]
+"""Units of one queue that can be part of a bulk write: they follow its last unit and fit into one file.
 
-A queue has one group at most. A plain tuple, as tens of thousands are made a second.
+The fields are: row number of the group, queue, whether the file must be created, byte position and size of
+the units in the batch, and the physical offset at which the last unit's record ends. A batch has at most one
+group per queue. It is a plain tuple because tens of thousands are created per second.
 """
 
 
-class _Found(NamedTuple):
-    """The parts of a batch that a write of many queues needs."""
+class _BatchArrays(NamedTuple):
+    """The arrays of a batch that a bulk write needs."""
 
     log: NDArray[np.uint8]
     groups: NDArray[np.int64]
     units: NDArray[np.uint8]
 
 
-class _Left(NamedTuple):
-    """Units that were left to the other thread; `written` is how many groups it has written."""
+class _PendingWrite(NamedTuple):
+    """A bulk write by the other thread; `written` resolves to the number of groups written."""
 
-    waiting: Sequence[Waiting]
+    writes: Sequence[GroupWrite]
     units: memoryview
     written: Future[int]
 
 
 class ConsumeQueueSink:
-    """Puts units into the queues of one store."""
+    """Writes units into the queues of one store."""
 
     def __init__(self, log: LogFiles, queues: ConsumeQueueTable, lane: Lane | None = None) -> None:
-        """Without a `lane` no units are left to another thread."""
+        """Create the sink; without a `lane` all units are written on the store's thread."""
         self.awaited: Collection[tuple[str, int]] = ()
-        """The queues, (topic, queue id), whose new messages become arrivals."""
+        """The queues, as (topic, queue id), for which new messages are reported as arrivals."""
         self._queues = queues
-        self._out_of_line = OutOfLine(log)
+        self._out_of_order = OutOfOrderUnits(log)
         self._arrivals: list[Arrival] = []
         self._lane = lane
-        self._left: _Left | None = None
+        self._pending: _PendingWrite | None = None
 
     @property
     def refused(self) -> dict[int, int]:
-        """The offsets of records whose queue offsets cannot be right, and these."""
-        return self._out_of_line.refused
+        """Maps the physical offset of each record with an impossible queue offset to that queue offset."""
+        return self._out_of_order.refused
 
     @property
     def missing_from(self) -> int | None:
-        """None: recovery compares each queue with what the last checkpoint noted of it."""
+        """Always None: recovery compares each queue with its snapshot in the last checkpoint instead."""
         return None
 
     def rewind(self, offset: int) -> None:
@@ -113,16 +118,19 @@ class ConsumeQueueSink:
         return arrivals
 
     def accept(self, batch: RecordBatch) -> None:
-        """Put the units of a batch into their queues, or leave some under way. Raises OSError, StoreError."""
-        # A queue has one group, so those that can wait are put together, whatever came between them.
+        """Write the units of a batch into their queues, or let the other thread write some of them.
+
+        Raises OSError, StoreError.
+        """
+        # A queue has at most one group per batch, so the groups can be written in any order.
         is_full = self._queues.files.descriptors.is_full
-        waiting: list[Waiting] = []
+        writes: list[GroupWrite] = []
         all_units = batch.units.data
         name, named_by = b"", -1
         columns = batch.groups[:, kernel.GROUP_TOPIC : kernel.GROUP_FIRST_UNIT + 1].T.tolist()
         for number, group in enumerate(zip(*columns, strict=True)):
             topic, topic_length, queue_id, units_count, first_offset, _, in_order, first, end, unit = group
-            if not units_count:  # transactions that stand in no queue
+            if not units_count:  # prepared or rolled back transactions are in no queue
                 continue
             if topic != named_by:
                 name, named_by = bytes(batch.file.view[topic : topic + topic_length]), topic
@@ -133,65 +141,68 @@ class ConsumeQueueSink:
             if follows:
                 is_new = not batch.is_recovery and queue.begins_file_with(units_count)
                 if is_new or (is_full and queue.has_file_for(units_count)):
-                    waiting.append((number, queue, is_new, place, size_bytes, end))
+                    writes.append((number, queue, is_new, place, size_bytes, end))
                     continue
             units = all_units[place : place + size_bytes]
             if follows:
                 queue.append_units(units, end)
             else:
-                self._out_of_line.put(queue, batch, batch.groups[number].tolist(), units)
-            self._arrived(queue, units)
-        if self._lane is not None and len(waiting) >= _LEFT_MIN and not batch.is_recovery:
-            number, _, _, place, size_bytes, _ = waiting[-1]
+                self._out_of_order.put(queue, batch, batch.groups[number].tolist(), units)
+            self._add_arrival(queue, units)
+        if self._lane is not None and len(writes) >= _OTHER_THREAD_MIN and not batch.is_recovery:
+            number, _, _, place, size_bytes, _ = writes[-1]
             copied = batch.units[: place + size_bytes].copy()
-            found = _Found(batch.file.array, batch.groups[: number + 1].copy(), copied)
-            written = self._lane.submit(partial(_write_units, self._queues, found, waiting))
-            self._left = _Left(waiting, copied.data, written)
-        elif waiting:
-            found = _Found(batch.file.array, batch.groups, batch.units)
-            count = _write_units(self._queues, found, waiting) if len(waiting) >= _TOGETHER_MIN else 0
-            self._count_in(waiting, all_units, count)
+            arrays = _BatchArrays(batch.file.array, batch.groups[: number + 1].copy(), copied)
+            written = self._lane.submit(partial(_write_units, self._queues, arrays, writes))
+            self._pending = _PendingWrite(writes, copied.data, written)
+        elif writes:
+            arrays = _BatchArrays(batch.file.array, batch.groups, batch.units)
+            count = _write_units(self._queues, arrays, writes) if len(writes) >= _BULK_WRITE_MIN else 0
+            self._count_in(writes, all_units, count)
 
-    def _count_in(self, waiting: Sequence[Waiting], all_units: memoryview, written: int) -> None:
-        for order, (_, queue, is_new, place, size_bytes, end) in enumerate(waiting):
+    def _count_in(self, writes: Sequence[GroupWrite], all_units: memoryview, written: int) -> None:
+        for order, (_, queue, is_new, place, size_bytes, end) in enumerate(writes):
             units = all_units[place : place + size_bytes]
             if order < written:
-                queue.take_written(units, end, is_new=is_new)
+                queue.count_written(units, end, is_new=is_new)
             else:
                 queue.append_units(units, end)
-            self._arrived(queue, units)
+            self._add_arrival(queue, units)
 
-    def _arrived(self, queue: ConsumeQueue, units: memoryview) -> None:
+    def _add_arrival(self, queue: ConsumeQueue, units: memoryview) -> None:
         if (queue.topic, queue.queue_id) in self.awaited:
             self._arrivals.append(Arrival(queue, units))
 
-    # ---- units left to the other thread --------------------------------------------------------------------
+    # ---- units that the other thread writes ----------------------------------------------------------------
 
     @property
     def is_under_way(self) -> bool:
-        """Whether units of the last batch are still to be counted in by `finish`."""
-        return self._left is not None
+        """True if the other thread has units of the last batch that `finish` must count in."""
+        return self._pending is not None
 
     @property
     def can_finish(self) -> bool:
-        """Whether `finish` would not wait."""
-        return self._left is not None and self._left.written.done()
+        """True if units are under way and `finish` would return without waiting."""
+        return self._pending is not None and self._pending.written.done()
 
     def finish(self) -> None:
-        """Wait for the units under way, and count them in. Raises OSError; then the batch has failed."""
-        left, self._left = self._left, None
-        if left is not None:
-            has_failed = left.written.exception() is not None
-            self._count_in(left.waiting, left.units, 0 if has_failed else left.written.result())
+        """Wait for the other thread and count in the units that it wrote.
+
+        Raises OSError if units cannot be written; the step must then be repeated.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            has_failed = pending.written.exception() is not None
+            self._count_in(pending.writes, pending.units, 0 if has_failed else pending.written.result())
 
 
-def _write_units(queues: ConsumeQueueTable, found: _Found, waiting: Sequence[Waiting]) -> int:
-    """Write the units of some groups; return how many came before the first that could not be written.
+def _write_units(queues: ConsumeQueueTable, arrays: _BatchArrays, writes: Sequence[GroupWrite]) -> int:
+    """Write the units of some groups; return how many groups were written before the first failure.
 
     Raises OSError.
     """
-    numbers, _, is_new, _, _, _ = zip(*waiting, strict=True)
-    log, groups, units = found
+    numbers, _, is_new, _, _, _ = zip(*writes, strict=True)
+    log, groups, units = arrays
     directory = os.open(queues.root, os.O_PATH)
     try:
         return int(

@@ -1,11 +1,12 @@
-"""DispatchSink: whatever is derived from the records of the log takes them here (design section 4).
+"""DispatchSink: the interface of everything that is derived from log records (design section 4).
 
-A sink is registered with the dispatcher, which hands it every dispatched record: a slice of the log at a
-time, in columns, so that a kernel can work on all of them at once. Consume queues and index are two sinks.
+The dispatcher passes every dispatched record to each registered sink. Records come in batches of columns, one
+slice of the log at a time, so that a kernel can process a whole batch. Consume queues and index are two such
+sinks.
 
-    accept(batch)    the next records; or again those of a step that failed, or of before a restart
-    rewind(offset)   the log was truncated: nothing at or after `offset` exists any more
-    missing_from       the sink's own checkpoint: after a start, dispatch resumes here if not before
+    accept(batch)    the next records; also the records of a failed step, or of the time before a restart
+    rewind(offset)   the log was truncated: records at or after `offset` no longer exist
+    missing_from     after a start, dispatch resumes at this offset or before it
 """
 
 from collections.abc import Iterator
@@ -19,22 +20,22 @@ from store.kernels import units as kernel
 
 
 class RecordBatch(NamedTuple):
-    """The records of one slice of the log, as `kernels.units` lays them out.
+    """The records of one slice of the log, in the layout of `kernels.units`.
 
-    All arrays are the dispatcher's own buffers: copy what must outlive `accept`.
+    All arrays are buffers that the dispatcher reuses: a sink must copy data that it keeps after `accept`.
     """
 
     file: MappedFile
     rows: NDArray[np.int64]
     """One row per record, in the order of the log (`kernels.units.ROW_…`)."""
     groups: NDArray[np.int64]
-    """One row per queue that got records (`kernels.units.GROUP_…`)."""
+    """One row per queue that received records (`kernels.units.GROUP_…`)."""
     units: NDArray[np.uint8]
-    """The consume-queue units of all groups, those of one group side by side."""
+    """The consume queue units of all groups; units of one group are contiguous."""
     keys: NDArray[np.int64]
     """One row per key of a record (`kernels.index.KEY_…`)."""
     is_recovery: bool
-    """Whether a start, a rebuild or a verification dispatches: what a sink holds may be damaged."""
+    """True during recovery, rebuild or verification: data that a sink already has may be damaged."""
 
     def records(self) -> Iterator[tuple[int, memoryview]]:
         """Yield the physical offset and the bytes of each record."""
@@ -43,17 +44,18 @@ class RecordBatch(NamedTuple):
 
 
 class DispatchSink(Protocol):
-    """Derives something from every dispatched record. Called on the store's thread only."""
+    """Derives data from every dispatched record. Called only on the store's thread."""
 
     def accept(self, batch: RecordBatch) -> None:
-        """Take the records of a batch, and skip those that it has.
+        """Process the records of a batch, except those that were already processed.
 
-        Raises OSError, StoreError: sends are refused then, and the batch comes again after a second.
+        Raises OSError or StoreError if that fails; appends are then refused, and the batch is repeated after
+        one second.
         """
 
     def rewind(self, offset: int) -> None:
-        """Forget all records at or after a physical offset. Raises OSError, StoreError."""
+        """Drop all data of records at or after a physical offset. Raises OSError, StoreError."""
 
     @property
     def missing_from(self) -> int | None:
-        """The first physical offset whose record may be missing after a start; None if none is."""
+        """The first physical offset whose record the sink lacks after a start; None if it lacks none."""

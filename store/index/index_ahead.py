@@ -1,9 +1,10 @@
-"""The next index file is made ahead of need, in the background, so that dispatch finds it there.
+"""Create the next index file in the background, before dispatch needs it.
 
-It is named by its first record, which nobody knows yet: so it waits in the store's root, where neither
-RocketMQ nor a start of ours takes it for a part of the index, and is renamed when it is needed. What a kill
-leaves of it the next start removes. When it cannot be made, for a full disk say, dispatch makes it when it
-needs it, and tells the error; it is tried again ahead of that after a second.
+An index file is named by the time of its first record, which is not known in advance. The prepared file
+therefore has a temporary name in the store's root, where neither RocketMQ nor a restart takes it for an index
+file, and is renamed when it is used. A file left by a killed process is deleted at the next start. If the
+file cannot be created (for example, because the disk is full), creation is retried after one second; dispatch
+creates the file itself when it needs one, and reports the error if that fails.
 """
 
 from functools import partial
@@ -21,7 +22,7 @@ _NAME = "index.ahead"
 
 
 class IndexFileJob:
-    """Makes an empty index file at `path`; `made` is it."""
+    """Background job that creates an empty index file at `path` and stores it in `made`."""
 
     def __init__(self, path: Path, slots: int, capacity: int) -> None:
         self.made: IndexFile | None = None
@@ -30,13 +31,13 @@ class IndexFileJob:
         self._capacity = capacity
 
     def run(self) -> None:
-        """Do it. Raises OSError."""
+        """Create the file and load its first pages into memory. Raises OSError."""
         self.made = IndexFile.create(self._path, self._slots, self._capacity, self._path.parent)
         touch(str(self._path), 0, index_file_bytes(self._slots, 1) + AHEAD_BYTES)
 
 
 class IndexFileAhead:
-    """Has the next file of one store's index made. Belongs to the store's thread."""
+    """Creates the next index file of one store in advance. Used only on the store's thread."""
 
     def __init__(
         self,
@@ -46,9 +47,9 @@ class IndexFileAhead:
         clock: Clock,
         settings: StoreSettings,
     ) -> None:
-        """Removes what a kill has left. Raises OSError.
+        """Delete the files that a killed process left. Raises OSError.
 
-        Without `preallocate` a file is made when it is needed.
+        If the setting `preallocate` is off, no file is created in advance.
         """
         self._path = root / _NAME
         self._index = index
@@ -56,29 +57,29 @@ class IndexFileAhead:
         self._clock = clock
         self._settings = settings
         self._is_under_way = False
-        self._again_ns = 0
-        for left in (self._path, *root.glob(f"*-{_NAME}.new"), *root.glob(f"index-{'[0-9]' * 17}.new")):
-            left.unlink(missing_ok=True)
+        self._retry_ns = 0
+        for leftover in (self._path, *root.glob(f"*-{_NAME}.new"), *root.glob(f"index-{'[0-9]' * 17}.new")):
+            leftover.unlink(missing_ok=True)
 
-    def look(self) -> None:
-        """After a dispatch: ask for the next file if it will soon be needed."""
+    def prepare_next(self) -> None:
+        """Start to create the next file if it will be needed soon; called after each dispatch step."""
         index = self._index
-        if index is None or not index.missing_next or self._is_under_way:
+        if index is None or not index.needs_next_file or self._is_under_way:
             return
-        if self._settings.preallocate and self._clock.monotonic_ns() >= self._again_ns:
+        if self._settings.preallocate and self._clock.monotonic_ns() >= self._retry_ns:
             self._is_under_way = True
             job = IndexFileJob(self._path, index.slots, index.capacity)
-            self._lane.submit(job.run, partial(self._take, job))
+            self._lane.submit(job.run, partial(self._on_created, job))
 
-    def _take(self, job: IndexFileJob, error: Exception | None) -> None:
+    def _on_created(self, job: IndexFileJob, error: Exception | None) -> None:
         self._is_under_way = False
         if error is not None:
-            self._again_ns = self._clock.monotonic_ns() + RETRY_NS
+            self._retry_ns = self._clock.monotonic_ns() + RETRY_NS
         elif self._index is not None:
             self._index.next_file = job.made
 
     def discard(self) -> None:
-        """Remove what was made ahead. Raises OSError."""
+        """Delete the prepared file, if there is one. Raises OSError."""
         index = self._index
         if index is not None and index.next_file is not None:
             file, index.next_file = index.next_file, None

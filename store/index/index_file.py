@@ -1,6 +1,6 @@
 """IndexFile: finds records by key.
 
-The layout stands in `store.kernels.index`; offsets never fall within a file.
+The layout is described in `store.kernels.index`. Physical offsets never decrease within a file.
 """
 
 import mmap
@@ -21,17 +21,20 @@ from store.message.crc import running_crc
 _TIMES_AND_OFFSETS = Struct(">qqqq")
 _COUNT = Struct(">i")
 _COUNT_AT = 36
-_UNCOUNTED_MAX = 16_384
+_UPDATE_CRC_AFTER_ENTRIES = 16_384
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
-    """The exact size of an index file."""
+    """Return the exact size of an index file in bytes."""
     return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
 
 
-class IndexNote(NamedTuple):
-    """What an index file held: its count, the CRC of its entries, its header (hexadecimal); and when it was
-    last changed, 0 where that could not tell a later change.
+class IndexSnapshot(NamedTuple):
+    """State of an index file as stored in a checkpoint.
+
+    `entries` is the number of the next entry, `crc` covers all entries before it, and `header` is the file
+    header in hexadecimal. `time_ns` is the modification time; it is 0 if the file changed so recently that a
+    later change could keep the same time.
     """
 
     name: str
@@ -42,12 +45,12 @@ class IndexNote(NamedTuple):
 
     @property
     def end_physical_offset(self) -> int:
-        """Where the last entry's record stood."""
+        """Physical offset of the record of the last entry."""
         return int(_TIMES_AND_OFFSETS.unpack_from(bytes.fromhex(self.header))[3])
 
 
 class IndexView:
-    """What a search needs of an index file; it keeps the map, so that the file may be closed or removed."""
+    """Read access to an index file for a search; it stays usable after the file is closed or deleted."""
 
     __slots__ = ("_array", "_slots")
 
@@ -56,9 +59,10 @@ class IndexView:
         self._slots = slots
 
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Physical offsets of up to `limit` entries with this hash within the times, newest first.
+        """Return the physical offsets of up to `limit` entries with this hash and time range, newest first.
 
-        For any thread: it waits for pages that have to come from the disk, without the GIL.
+        Times are storeTimestamps in milliseconds. May be called on any thread; it releases the GIL while it
+        waits for pages to be read from disk.
         """
         begin, end, _, _ = _TIMES_AND_OFFSETS.unpack_from(self._array.data)
         if begin > end_ms or end + 999 < begin_ms:
@@ -72,10 +76,10 @@ class IndexView:
 class IndexFile:
     """One mapped index file with `slots` hash slots and room for `capacity` − 1 entries."""
 
-    __slots__ = ("_counted_crc", "_crc", "_view", "array", "capacity", "path", "slots")
+    __slots__ = ("_crc", "_crc_end", "_view", "array", "capacity", "path", "slots")
 
     def __init__(self, path: Path, slots: int, capacity: int, *, copy_on_write: bool = False) -> None:
-        """Map a file. Raises StoreError when its size is another one."""
+        """Map an existing file. Raises StoreError if the file does not have the expected size."""
         self.path = path
         self.slots = slots
         self.capacity = capacity
@@ -88,27 +92,31 @@ class IndexFile:
         finally:
             os.close(descriptor)
         self.array: NDArray[np.uint8] = np.frombuffer(self._view, dtype=np.uint8)
-        self._crc = 0  # of the entries below number …
-        self._counted_crc = 1
+        self._crc = 0  # CRC of the entries before number `_crc_end`
+        self._crc_end = 1
 
     @classmethod
     def create(
         cls, path: Path, slots: int, capacity: int, scratch: Path, previous: "IndexFile | None" = None
     ) -> "IndexFile":
-        """Make a file; RocketMQ starts its header with the end of the file before it. Raises OSError."""
+        """Create an empty index file. Raises OSError.
+
+        Its header continues that of `previous` (see `follow`); `scratch` is a directory for the temporary
+        file.
+        """
         allocate_file(path, index_file_bytes(slots, capacity), scratch)
         file = cls(path, slots, capacity)
         file.follow(previous)
         return file
 
     def follow(self, previous: "IndexFile | None") -> None:
-        """Start the header of an empty file with the end of the file before it."""
+        """Initialize the header of an empty file with the end of the previous file, as RocketMQ does."""
         if previous is not None:
             timestamp, offset = previous.end_timestamp, previous.end_physical_offset
             _TIMES_AND_OFFSETS.pack_into(self._view, 0, timestamp, timestamp, offset, offset)
 
     def move_to(self, path: Path) -> None:
-        """Give it the name that it was made for. Raises OSError."""
+        """Rename the file. Raises OSError."""
         self.path.rename(path)
         self.path = path
 
@@ -118,131 +126,135 @@ class IndexFile:
 
     @property
     def end_timestamp(self) -> int:
-        """The storeTimestamp of the last entry's record."""
+        """storeTimestamp of the record of the last entry, in milliseconds."""
         return self._header()[1]
 
     @property
     def begin_physical_offset(self) -> int:
-        """Where the first entry's record stands."""
+        """Physical offset of the record of the first entry."""
         return self._header()[2]
 
     @property
     def end_physical_offset(self) -> int:
-        """Where the last entry's record stands."""
+        """Physical offset of the record of the last entry."""
         return self._header()[3]
 
     @property
     def count(self) -> int:
-        """The number of the next entry; 1 in an empty file."""
+        """Number of the next entry; 1 in an empty file."""
         count: int = _COUNT.unpack_from(self._view, _COUNT_AT)[0]
         return max(count, 1)
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is."""
+        """Size of the file in bytes."""
         return len(self.array)
 
     @property
     def slots_end(self) -> int:
-        """The byte behind the slots, where the entries begin."""
+        """Byte position after the hash slots, where the entries begin."""
         return index_file_bytes(self.slots, 0)
 
     @property
     def written_bytes(self) -> int:
-        """Where the next entry goes."""
+        """Byte position at which the next entry is written."""
         return index_file_bytes(self.slots, self.count)
 
     @property
     def is_full(self) -> bool:
-        """Whether no entry fits any more."""
+        """True if the file has no room for another entry."""
         return self.count >= self.capacity
 
     def insert(self, keys: NDArray[np.int64], first: int, end: int) -> int:
-        """Put rows [first, end) of `keys` (columns KEY_…) in; returns how many found room."""
+        """Insert rows [first, end) of `keys` (columns KEY_…) and return how many fitted into the file."""
         inserted = int(kernel.insert_keys(self.array, self.slots, self.capacity, keys, first, end))
-        if self.count - self._counted_crc > _UNCOUNTED_MAX:  # a note must not have to do it all at once
-            self._count_crc()
+        if self.count - self._crc_end > _UPDATE_CRC_AFTER_ENTRIES:  # keeps a later snapshot short
+            self._update_crc()
         return inserted
 
-    def note(self) -> IndexNote:
-        """What it holds now."""
-        count = self._count_crc()
+    def snapshot(self) -> IndexSnapshot:
+        """Return the current state for a checkpoint."""
+        count = self._update_crc()
         header = self.array[:HEADER_BYTES].tobytes().hex()
-        return IndexNote(self.path.name, count, self._crc, header, settled_time_ns(str(self.path)))
+        return IndexSnapshot(self.path.name, count, self._crc, header, settled_time_ns(str(self.path)))
 
-    def _count_crc(self) -> int:
-        """Take the new entries into the CRC; returns the number of the next one."""
+    def _update_crc(self) -> int:
+        """Update the CRC with the entries added since the last call; return the number of the next entry."""
         count = self.count
-        self._crc = self._entries_crc(self._counted_crc, count, self._crc)
-        self._counted_crc = count
+        self._crc = self._entries_crc(self._crc_end, count, self._crc)
+        self._crc_end = count
         return count
 
     def _entries_crc(self, first: int, end: int, crc: int) -> int:
         entries = HEADER_BYTES + SLOT_BYTES * self.slots
         return running_crc(self.array[entries + ENTRY_BYTES * first : entries + ENTRY_BYTES * end], crc)
 
-    def take_unused(self, note: IndexNote) -> bool:
-        """Whether it is as it was noted, told by its header and the time of its last change; if so, it is
-        taken as that without a look into it.
+    def adopt_if_unchanged(self, snapshot: IndexSnapshot) -> bool:
+        """Return True and adopt the snapshot if the file's header and modification time match it.
 
-        Only for a file that was not written to between its note and the end of its writer: what comes through
-        a map changes that time but once, until the page has been written to the disk.
+        The entries are not read. This is safe only if the file was not written to between its snapshot and
+        the end of the process that wrote it: writes through a map change the modification time only once,
+        until the page has been written to disk.
         """
-        if self.array[:HEADER_BYTES].tobytes().hex() != note.header:
+        if self.array[:HEADER_BYTES].tobytes().hex() != snapshot.header:
             return False
-        if note.time_ns == 0 or self.path.stat().st_mtime_ns != note.time_ns:
+        if snapshot.time_ns == 0 or self.path.stat().st_mtime_ns != snapshot.time_ns:
             return False
-        self._crc, self._counted_crc = note.crc, note.entries
+        self._crc, self._crc_end = snapshot.crc, snapshot.entries
         return True
 
-    def restore(self, note: IndexNote) -> str | None:
-        """Go back to what was noted: later entries are taken out. Returns what is wrong, or None."""
-        if not 1 <= note.entries <= min(self.count, self.capacity):
-            return f"it counts {self.count} entries in place of {note.entries}"
-        if self._entries_crc(1, note.entries, 0) != note.crc:
-            return "its entries are not what was written"
-        self._crc, self._counted_crc = note.crc, note.entries
-        header = bytes.fromhex(note.header)
+    def restore(self, snapshot: IndexSnapshot) -> str | None:
+        """Return the file to the state of the snapshot: remove all later entries.
+
+        Returns a description of the damage, or None if the file is valid.
+        """
+        if not 1 <= snapshot.entries <= min(self.count, self.capacity):
+            return f"it has {self.count} entries instead of {snapshot.entries}"
+        if self._entries_crc(1, snapshot.entries, 0) != snapshot.crc:
+            return "its entries do not match the CRC of the last checkpoint"
+        self._crc, self._crc_end = snapshot.crc, snapshot.entries
+        header = bytes.fromhex(snapshot.header)
         if self.array[:HEADER_BYTES].tobytes() != header:
-            self._cut(note.entries)
+            self._cut(snapshot.entries)
             self.array[:HEADER_BYTES] = np.frombuffer(header, dtype=np.uint8)
-        return None if self.is_valid() else "its chains are not what its entries make"
+        return None if self.is_valid() else "its hash chains do not match its entries"
 
     def view(self) -> IndexView:
-        """What a search needs of it."""
+        """Return read access to the file for a search."""
         return IndexView(self.array, self.slots)
 
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """As `IndexView.select`."""
+        """Search the file; see `IndexView.select`."""
         return self.view().select(key_hash, begin_ms, end_ms, limit)
 
     def entries_from(self, physical_offset: int) -> int:
-        """How many entries it has of records at or after `physical_offset`."""
+        """Return the number of entries whose records are at or after `physical_offset`."""
         return self.count - int(kernel.entry_at_or_after(self.array, self.slots, physical_offset))
 
     def is_valid(self) -> bool:
-        """Whether slots, chains and header agree with the entries."""
+        """Return True if slots, chains and header agree with the entries."""
         newest = np.zeros(self.slots, dtype=np.int32)
         return bool(kernel.index_is_valid(self.array, self.slots, self.capacity, newest))
 
     def cut_at(self, physical_offset: int) -> None:
-        """Forget the entries of records at or after `physical_offset`, and what a kill left behind the last
-        entry.
+        """Remove the entries of records at or after `physical_offset`.
+
+        Incomplete entries that a killed process left after the last entry are removed too.
         """
         self._cut(int(kernel.entry_at_or_after(self.array, self.slots, physical_offset)))
-        self._crc, self._counted_crc = 0, 1
+        self._crc, self._crc_end = 0, 1
 
     def _cut(self, number: int) -> None:
-        # An entry knows its time to the second; the next insert sets the exact end time again.
+        # Entries have their time in seconds only; the next insert sets the exact end time again.
         written = int(kernel.written_entries(self.array, self.slots, self.capacity))
         kernel.cut_entries(self.array, self.slots, number, max(number, written))
 
     def release(self) -> bool:
-        """Let go of the map, on a thread that may wait for it; always True."""
+        """Unmap the file; called on a background thread, because it may wait. Always returns True."""
         self.close()
         return True
 
     def close(self) -> None:
-        """Let go of the map."""
+        """Unmap the file."""
         self.array = np.empty(0, dtype=np.uint8)
         self._view = memoryview(b"")

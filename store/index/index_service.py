@@ -1,4 +1,4 @@
-"""IndexService: the index files of a store, one after the other, and queries over all of them.
+"""IndexService: all index files of a store, and queries over them.
 
 It is a dispatch sink (`store.dispatch.sink`).
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from store.dispatch.sink import RecordBatch
-from store.index.index_file import IndexFile, IndexNote, IndexView, index_file_bytes
+from store.index.index_file import IndexFile, IndexSnapshot, IndexView, index_file_bytes
 from store.kernels.index import HEADER_BYTES, KEY_PHYSICAL_OFFSET, KEY_TIMESTAMP, SLOT_BYTES
 from store.logs import get_logger
 from store.store_errors import StoreError
@@ -22,10 +22,12 @@ _CALENDAR_END_MS = 253_402_214_400_000  # the last day of the year 9999, in any 
 
 
 def index_file_name(timestamp_ms: int, after: str | None) -> str:
-    """RocketMQ's name: local time to the millisecond; later than `after`, whatever the clock did.
+    """Return the file name for the storeTimestamp of its first record, as RocketMQ names index files.
 
-    It is the time of the file's first record, so that a rebuilt file gets the same name. No CRC covers that
-    time: one that no calendar has is named as the last that there is.
+    The name is the local time with milliseconds. It is derived from the record so that a rebuild produces the
+    same name. If it is not later than the name `after` (the clock was set back), the successor of `after` is
+    used. The record CRC does not cover the timestamp, so a damaged one may be outside the calendar: it is
+    replaced by the last valid time.
     """
     in_calendar = timestamp_ms if 0 <= timestamp_ms < _CALENDAR_END_MS else _CALENDAR_END_MS - 1
     local = datetime.fromtimestamp(in_calendar / 1000, tz=UTC).astimezone()
@@ -34,7 +36,7 @@ def index_file_name(timestamp_ms: int, after: str | None) -> str:
 
 
 class IndexSearch:
-    """Finds entries in index files, whose pages may have to come from the disk: `run` is for any thread."""
+    """A search over index files. `run` may be called on any thread, because it may wait for the disk."""
 
     def __init__(
         self, files: Sequence[IndexView], key_hash: int, begin_ms: int, end_ms: int, limit: int
@@ -46,7 +48,7 @@ class IndexSearch:
         self._limit = limit
 
     def run(self) -> list[int]:
-        """Physical offsets of up to `limit` records, newest first."""
+        """Return the physical offsets of up to `limit` matching entries, newest first."""
         found: list[int] = []
         for file in self._files:
             found += file.select(self._key_hash, self._begin_ms, self._end_ms, self._limit - len(found))
@@ -56,7 +58,7 @@ class IndexSearch:
 
 
 class IndexService:
-    """All index files, in order of their names."""
+    """All index files of a store, in the order of their names."""
 
     def __init__(self, directory: Path, slots: int, capacity: int) -> None:
         self.directory = directory
@@ -64,19 +66,19 @@ class IndexService:
         self.capacity = capacity
         self._files: list[IndexFile] = []
         self._dirty: set[Path] = set()
-        self._end: int | None = None  # of the last record, once it is known
+        self._end: int | None = None  # cached `end_physical_offset`; None if it must be computed
         self.next_file: IndexFile | None = None
-        """One that was made ahead, empty and not yet named."""
+        """An empty file created in advance, not yet named; None if no file is prepared."""
         self.missing_from: int | None = None
-        """From this offset on, records are to be put in again; known after `load`."""
+        """The first physical offset whose record must be indexed again; known after `load`."""
 
-    def notes(self) -> list[IndexNote]:
-        """What the files hold now."""
-        return [file.note() for file in self._files]
+    def snapshots(self) -> list[IndexSnapshot]:
+        """Return the current state of every file for a checkpoint."""
+        return [file.snapshot() for file in self._files]
 
     @property
     def end_physical_offset(self) -> int:
-        """Where the last record with a key stands that is in the index; −1 if there is none."""
+        """Physical offset of the last record in the index; -1 if the index is empty."""
         if self._end is None:
             ends = (file.end_physical_offset for file in reversed(self._files) if file.count > 1)
             self._end = next(ends, _NOTHING)
@@ -84,19 +86,19 @@ class IndexService:
 
     @property
     def end_timestamp(self) -> int:
-        """The storeTimestamp of the last record in the index; 0 if there is none."""
+        """storeTimestamp of the last record in the index, in milliseconds; 0 if the index is empty."""
         return self._files[-1].end_timestamp if self._files else 0
 
     @property
-    def missing_next(self) -> bool:
-        """Whether another file will soon be needed, three quarters of the last one being full."""
+    def needs_next_file(self) -> bool:
+        """True if the last file is three quarters full and no next file has been prepared."""
         if self.next_file is not None or not self._files:
             return False
         return self._files[-1].count > self.capacity - self.capacity // 4
 
     @property
     def last(self) -> IndexFile | None:
-        """The file that entries go to."""
+        """The file that receives new entries; None if there is no file yet."""
         return self._files[-1] if self._files else None
 
     def __iter__(self) -> Iterator[IndexFile]:
@@ -104,57 +106,59 @@ class IndexService:
 
     # ---- load ----------------------------------------------------------------------------------------------
 
-    def load(self, notes: list[IndexNote], log_min: int, *, closed_cleanly: bool) -> None:
-        """Open the files as they were noted, as far as they are sound; everything else is removed.
+    def load(self, snapshots: list[IndexSnapshot], log_min: int, *, closed_cleanly: bool) -> None:
+        """Open the files that match their snapshots and delete all others.
 
-        Those that were not written to after their note – all but the last one, or all after an orderly end –
-        and have not been touched since are not looked into.
+        Loading stops at the first damaged or missing file; the index is rebuilt from there (`missing_from`).
+        A missing first file is accepted if all its records are before `log_min`: it was deleted together with
+        them. Entries added after a snapshot are removed; dispatch adds them again.
 
-        A first file whose records are all before `log_min` may be missing: it was removed with them.
-
-        What came after the note is taken out too: it is put in again, with whatever a kill has kept from it.
+        Files that cannot have changed after their snapshot are not read if their modification time matches:
+        all files but the last one, and after a clean shutdown the last one too.
         """
         paths = {path.name: path for path in self.directory.iterdir()} if self.directory.is_dir() else {}
-        for note in notes:
-            path = paths.get(note.name)
-            if path is None and not self._files and note.end_physical_offset < log_min:
+        for snapshot in snapshots:
+            path = paths.get(snapshot.name)
+            if path is None and not self._files and snapshot.end_physical_offset < log_min:
                 continue
-            may_trust = closed_cleanly or note is not notes[-1]
-            damage = "it is missing" if path is None else self._open(path, note, may_trust=may_trust)
+            may_trust = closed_cleanly or snapshot is not snapshots[-1]
+            damage = (
+                "the file is missing" if path is None else self._open(path, snapshot, may_trust=may_trust)
+            )
             if damage is not None:
                 _log.warning(
                     "index_file_damaged",
-                    path=str(self.directory / note.name),
+                    path=str(self.directory / snapshot.name),
                     damage=damage,
                     rebuilt_from=self.end_physical_offset,
                 )
                 self.missing_from = self.end_physical_offset
                 break
-            del paths[note.name]
+            del paths[snapshot.name]
         self._remove(list(paths.values()))
 
     def check_settings(self) -> None:
-        """Raise StoreError when the files look like those of a store with other index settings."""
-        right_bytes = index_file_bytes(self.slots, self.capacity)
+        """Raise StoreError if the existing files were created with other index settings."""
+        expected_bytes = index_file_bytes(self.slots, self.capacity)
         paths = self.directory.iterdir() if self.directory.is_dir() else []
         sizes = {path.stat().st_size for path in paths if path.is_file()}
-        if right_bytes in sizes or len(sizes) != 1:
+        if expected_bytes in sizes or len(sizes) != 1:
             return
         found_bytes = sizes.pop()
         if found_bytes > HEADER_BYTES and (found_bytes - HEADER_BYTES) % SLOT_BYTES == 0:
             raise StoreError(
-                f"index files of {found_bytes:,} bytes, where index_slots {self.slots:,} and index_entries "
-                f"{self.capacity:,} make {right_bytes:,} (set them to what the store was made with)",
+                f"index files have {found_bytes:,} bytes, but index_slots {self.slots:,} and index_entries "
+                f"{self.capacity:,} need {expected_bytes:,}: set them to the store's original values",
                 self.directory,
             )
 
-    def _open(self, path: Path, note: IndexNote, *, may_trust: bool) -> str | None:
-        """Take in a file as it was noted; returns what is wrong with it, or None."""
+    def _open(self, path: Path, snapshot: IndexSnapshot, *, may_trust: bool) -> str | None:
+        """Open one file and restore its snapshot; return a description of the damage, or None."""
         try:
             file = IndexFile(path, self.slots, self.capacity)
         except StoreError as error:
             return error.reason
-        damage = None if may_trust and file.take_unused(note) else file.restore(note)
+        damage = None if may_trust and file.adopt_if_unchanged(snapshot) else file.restore(snapshot)
         if damage is None:
             self._files.append(file)
             self._end = None
@@ -167,7 +171,7 @@ class IndexService:
             self._dirty.discard(path)
 
     def rebuild_from(self, offset: int) -> None:
-        """Remove every file: the index is to be built again, from the record at `offset` on."""
+        """Delete all files; the index is rebuilt from the record at `offset` on."""
         self.missing_from = offset
         self._end = None
         for file in self._files:
@@ -176,7 +180,10 @@ class IndexService:
         self._remove(sorted(self.directory.iterdir()) if self.directory.is_dir() else [])
 
     def take_dead_files(self, min_physical_offset: int) -> list[IndexFile]:
-        """Forget the files whose records are all gone, but the last one; returns them to be removed."""
+        """Detach the files whose records are all deleted, and return them; the caller deletes them.
+
+        The last file is always kept.
+        """
         dead: list[IndexFile] = []
         while len(self._files) > 1 and self._files[0].end_physical_offset < min_physical_offset:
             dead.append(self._files.pop(0))
@@ -184,7 +191,7 @@ class IndexService:
         return dead
 
     def rewind(self, offset: int) -> None:
-        """Forget the records at or after `offset`."""
+        """Remove the entries of records at or after `offset`."""
         self._end = None
         while self._files:
             last = self._files[-1]
@@ -200,17 +207,17 @@ class IndexService:
     # ---- put -----------------------------------------------------------------------------------------------
 
     def accept(self, batch: RecordBatch) -> None:
-        """Put the keys of a batch in, except those of records that are in already. Raises OSError."""
+        """Insert the keys of a batch, except for records that are already in the index. Raises OSError."""
         keys, count, first = batch.keys, len(batch.keys), 0
         if not count:
             return
         known = self.end_physical_offset
         if keys[0, KEY_PHYSICAL_OFFSET] <= known:
             offsets = keys[:, KEY_PHYSICAL_OFFSET]
-            # A record's keys may stand in two files, of which only the first is there.
+            # The keys of a record may span two files, of which the second may be lost.
             of_last = int(np.searchsorted(offsets, known)) + self._keys_of_last_record(known)
             first = min(of_last, int(np.searchsorted(offsets, known, side="right")))
-        self._end = None  # until all is in: a disk may be full
+        self._end = None  # unknown if an insert fails because the disk is full
         while first < count:
             file = self._files[-1] if self._files else None
             if file is None or file.is_full:
@@ -220,7 +227,7 @@ class IndexService:
         self._end = max(known, int(keys[count - 1, KEY_PHYSICAL_OFFSET]))
 
     def _keys_of_last_record(self, physical_offset: int) -> int:
-        """How many entries there are of the last record in the index, which stands at `physical_offset`."""
+        """Return the number of entries for the record at `physical_offset`, the last one in the index."""
         entries = 0
         for file in reversed(self._files):
             found = file.entries_from(physical_offset)
@@ -246,17 +253,17 @@ class IndexService:
     # ---- query ---------------------------------------------------------------------------------------------
 
     def search(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> "IndexSearch":
-        """A search for records that may have a key of this hash, as the index is now."""
+        """Return a search over the current entries for a key hash; `IndexSearch.run` executes it."""
         return IndexSearch([file.view() for file in reversed(self._files)], key_hash, begin_ms, end_ms, limit)
 
     def take_dirty_paths(self) -> list[str]:
-        """The files written since the last call, for whoever makes them durable."""
+        """Return the paths of the files written since the last call; the caller syncs them."""
         paths = [str(path) for path in self._dirty]
         self._dirty.clear()
         return paths
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Unmap all files."""
         for file in self._files:
             file.close()
         self._files = []

@@ -1,4 +1,7 @@
-"""Compiled loops, one file a family, each with its plain-Python twin; importing one compiles or loads it."""
+"""Loops compiled with numba, and pure-Python equivalents with which tests compare them.
+
+Importing a module of this package compiles its kernels or loads them from the cache.
+"""
 
 from store.kernels.cache import install_locator
 

@@ -1,4 +1,4 @@
-"""One queue's records, cut into batches for the wire, under the id that the queue has on its broker."""
+"""Splits the records of one queue into batches for sending, and writes the queue id into them."""
 
 from typing import NamedTuple
 
@@ -11,21 +11,26 @@ from store.message.record import QUEUE_ID, TOTAL_SIZE
 
 
 class Piece(NamedTuple):
-    """`rows` whole records."""
+    """One batch: `records` contains `rows` complete records."""
 
     rows: int
     records: memoryview
 
 
-def number_and_cut(records: memoryview, count: int, queue_id: int, max_bytes: int) -> list[Piece]:
-    """Write `queue_id` into each of the `count` sound `records`, and cut them into pieces of at most
-    `max_bytes`.
+def split_into_batches(records: memoryview, count: int, queue_id: int, max_bytes: int) -> list[Piece]:
+    """Write `queue_id` into each record, and split the records into pieces of at most `max_bytes`.
 
-    A record that alone is over `max_bytes` is a piece of its own.
+    A record longer than `max_bytes` becomes a piece of its own.
+
+    Args:
+        records: Consecutive valid records; they are changed in place.
+        count: The number of records.
+        queue_id: The id of the queue on its broker.
+        max_bytes: The maximum size of a piece.
     """
     ends = np.empty(count, np.int64)
     counts = np.empty(count, np.int64)
-    pieces = _number_and_cut(np.frombuffer(records, np.uint8), queue_id, max_bytes, ends, counts)
+    pieces = _split_into_batches(np.frombuffer(records, np.uint8), queue_id, max_bytes, ends, counts)
     starts = [0, *ends[:pieces].tolist()][:pieces]
     return [
         Piece(counted, records[start:end])
@@ -33,8 +38,8 @@ def number_and_cut(records: memoryview, count: int, queue_id: int, max_bytes: in
     ]
 
 
-def number_and_cut_plain(records: memoryview, count: int, queue_id: int, max_bytes: int) -> list[Piece]:
-    """The plain twin of `number_and_cut`."""
+def split_into_batches_plain(records: memoryview, count: int, queue_id: int, max_bytes: int) -> list[Piece]:
+    """Pure-Python equivalent of `split_into_batches`, for tests."""
     pieces: list[Piece] = []
     start = position = counted = 0
     while position < len(records):
@@ -53,8 +58,8 @@ def number_and_cut_plain(records: memoryview, count: int, queue_id: int, max_byt
 @kernel(
     types.int64(WRITABLE_BYTES, types.int64, types.int64, types.int64[::1], types.int64[::1]),
 )
-def _number_and_cut(records: U8, queue_id: int, max_bytes: int, ends: I64, counts: I64) -> int:
-    """Fill `ends` and `counts` of the pieces; returns how many they are."""
+def _split_into_batches(records: U8, queue_id: int, max_bytes: int, ends: I64, counts: I64) -> int:
+    """Fill `ends` (end position) and `counts` (records) for each piece; return the number of pieces."""
     pieces = 0
     start = 0
     position = 0

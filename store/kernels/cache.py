@@ -1,8 +1,8 @@
-"""Where numba keeps the compiled kernels: a directory of the user's, named by what the kernels' sources say.
+"""The on-disk cache of compiled kernels: one directory per hash of the kernels' sources.
 
-numba's own locators go by the path of the source, so that every `ray job submit`, which unpacks the sources
-into a new directory, would compile them again; and they look at one file only, so that a changed helper in
-another would go unseen.
+numba's own cache is keyed by the path of a source file. Every `ray job submit` unpacks the sources into a new
+directory and would compile all kernels again. Also, numba checks one file only, and would not notice a change
+of a helper in another file.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _NUMBA_LOCATORS = (
 
 
 def install_locator() -> None:
-    """Let numba ask ours first; it declines every function that is not in this package."""
+    """Make numba use ContentCacheLocator for functions of this package, and its own locators for others."""
     ours = f"{ContentCacheLocator.__module__}.{ContentCacheLocator.__qualname__}"
     others = config.CACHE_LOCATOR_CLASSES or _NUMBA_LOCATORS
     if ours not in others:
@@ -34,7 +34,7 @@ def install_locator() -> None:
 
 @cache
 def content_hash() -> str:
-    """A short hash of all sources in this package and of numba's version."""
+    """Return a hash of all source files of this package and of numba's version, as 16 hex digits."""
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(KERNELS.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -42,12 +42,12 @@ def content_hash() -> str:
 
 
 def cache_root() -> Path:
-    """The directory that holds a `kernels-<hash>` for each version of the kernels."""
+    """Return the directory that contains one `kernels-<hash>` directory per version of the kernels."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raymq"
 
 
 def remove_unused() -> None:
-    """Delete the kernels of versions that nobody has loaded for a month."""
+    """Delete the cache directories of versions that no process has loaded for 30 days."""
     now = time.time()
     for directory in cache_root().glob("kernels-*"):
         if now - directory.stat().st_mtime > UNUSED_AFTER_S:
@@ -55,40 +55,46 @@ def remove_unused() -> None:
 
 
 class ContentCacheLocator:
-    """A cache locator in numba's sense (NUMBA_CACHE_LOCATOR_CLASSES)."""
+    """A numba cache locator (see NUMBA_CACHE_LOCATOR_CLASSES) keyed by the content of the sources."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._path = cache_root() / f"kernels-{content_hash()}"
         self._line = function.__code__.co_firstlineno
-        self._py_file = function.__code__.co_filename  # numba names it in warnings
+        self._py_file = function.__code__.co_filename  # numba prints it in warnings
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], source: str) -> "ContentCacheLocator | None":
-        """The locator for a kernel of this package; None for others, or where it cannot write."""
+        """Return the locator for a kernel of this package.
+
+        Returns None for other functions, or if the cache directory is not writable.
+        """
         if Path(source).parent != KERNELS:
             return None
         locator = cls(function)
         try:
             locator.ensure_cache_path()
         except OSError:
-            return None  # numba's own locators come next
+            return None  # numba then tries its own locators
         return locator
 
     def ensure_cache_path(self) -> None:
-        """Make the directory, and note that it is in use. Raises OSError when it cannot be written."""
+        """Create the cache directory and update its modification time.
+
+        Raises OSError if it is not writable.
+        """
         self._path.mkdir(parents=True, exist_ok=True)
         os.utime(self._path)
         if not os.access(self._path, os.W_OK):
-            raise PermissionError(f"{self._path} cannot be written")
+            raise PermissionError(f"the kernel cache directory {self._path} is not writable")
 
     def get_cache_path(self) -> str:
-        """The directory."""
+        """Return the cache directory of this version of the kernels."""
         return str(self._path)
 
     def get_source_stamp(self) -> str:
-        """What must be equal for a cached kernel to be used."""
+        """Return the stamp that a cached kernel must have to be used: the hash of the sources."""
         return content_hash()
 
     def get_disambiguator(self) -> str:
-        """What tells two kernels of one name apart."""
+        """Return the line number, which distinguishes kernels of the same name."""
         return str(self._line)

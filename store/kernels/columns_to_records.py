@@ -1,9 +1,10 @@
-"""Rows of columns as records, grouped by queue: what a bulk send puts on the wire.
+"""Encodes rows of columns as records, grouped by queue, for a bulk send.
 
-First `plan_rows` sorts the rows by queue and knows how many bytes each takes; then `encode_queues` makes the
-records of some queues at a time, so that the first are on their way while the last are not made yet.
+`plan_rows` checks the rows, sorts them by queue and computes the size of each queue's records.
+`encode_queues` then encodes the records of some queues at a time, so that the client can send the first ones
+while it encodes the next.
 
-The broker fills in what only it can know (see `stamp`), the body's CRC among it.
+The fields that only the broker knows stay 0, and so does bodyCRC: the broker fills them in (see `stamp`).
 """
 
 from dataclasses import replace
@@ -57,26 +58,26 @@ _NO_BODY = 5
 
 
 class TextColumn(NamedTuple):
-    """A column in Arrow's layout: row i is `data[offsets[i] : offsets[i + 1]]`."""
+    """A column of byte strings in Arrow's layout: row i is `data[offsets[i] : offsets[i + 1]]`."""
 
     offsets: I64
     data: U8
 
     def row(self, index: int) -> bytes:
-        """The value of one row."""
+        """Return the value of row `index`."""
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
     @classmethod
     def absent(cls, rows: int) -> "TextColumn":
-        """A column of empty values."""
+        """Return a column of `rows` empty values."""
         return cls(np.zeros(rows + 1, np.int64), np.empty(0, np.uint8))
 
 
 class RowBatch(NamedTuple):
-    """Rows to be sent to one topic of one broker; empty keys or tags stand for none.
+    """Rows to be sent to the queues of one topic.
 
-    `queues` names each row's queue, 0 to `len(queue_ids)` - 1, which has that id on its broker. `draft` gives
-    all that the rows have in common, its properties among it.
+    Row i goes to queue `q = queues[i]`, whose id on its broker is `queue_ids[q]`. `draft` has the fields and
+    properties that all rows share. An empty key or tag means that the row has none.
     """
 
     draft: RecordDraft
@@ -91,10 +92,10 @@ class RowBatch(NamedTuple):
 
 
 class RowPlan(NamedTuple):
-    """The rows of a batch in the order of their records: by queue, and by row within one.
+    """The order of the records of a batch: by queue, then by row.
 
-    Queue q has rows `order[first_rows[q] : first_rows[q + 1]]`, whose records take bytes `starts[q]` to
-    `starts[q + 1]` of all.
+    Queue q has the rows `order[first_rows[q] : first_rows[q + 1]]`. Their records occupy the bytes
+    `starts[q]` to `starts[q + 1]`.
     """
 
     order: I64
@@ -103,10 +104,11 @@ class RowPlan(NamedTuple):
 
 
 def plan_rows(rows: RowBatch) -> RowPlan:
-    """Where the record of each row will stand.
+    """Check all rows, and compute the order and sizes of their records.
 
-    Raises MessageInvalid, naming the row, for a body or properties over their limits, an empty body, a queue
-    out of range, or a key or tag that holds a separator character.
+    Raises:
+        MessageInvalid: A row has an empty or too long body, too long properties, a queue out of range, or a
+            key or tag that contains a separator character. The message names the row.
     """
     count, queue_count = len(rows.queues), len(rows.queue_ids)
     template, topic, fixed = _common(rows)
@@ -123,7 +125,7 @@ def plan_rows(rows: RowBatch) -> RowPlan:
         starts[1:],
     )
     if fault:
-        raise _refusal(rows, row, fault)
+        raise _row_error(rows, row, fault)
     np.cumsum(first_rows, out=first_rows)
     np.cumsum(starts, out=starts)
     order = np.empty(count, np.int64)
@@ -132,7 +134,10 @@ def plan_rows(rows: RowBatch) -> RowPlan:
 
 
 def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memoryview:
-    """The records of the queues from `first` to before `end`; row i has the UNIQ_KEY number i."""
+    """Return the consecutive records of the queues `first` to `end` - 1.
+
+    Row i gets UNIQ_KEY number i of `rows.uniq_keys`.
+    """
     template, topic, fixed = _common(rows)
     records = np.empty(plan.starts[end] - plan.starts[first], np.uint8)
     is_all = end - first == len(rows.queue_ids)
@@ -143,7 +148,8 @@ def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memory
         *rows.tags,
         rows.queues,
         rows.queue_ids,
-        # Writing to some places in turn is faster than reading from as many, back and forth.
+        # Read the rows in ascending order: alternating between the queues' output positions is faster than
+        # alternating between input rows.
         np.arange(len(order)) if is_all else np.sort(order),
         plan.starts - plan.starts[first],
         np.frombuffer(template, np.uint8),
@@ -156,7 +162,10 @@ def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memory
 
 
 def encode_rows_plain(rows: RowBatch) -> list[bytes]:
-    """The plain twin of both: the records of each queue."""
+    """Pure-Python equivalent of `plan_rows` and `encode_queues`, for tests.
+
+    Return the records of each queue.
+    """
     fixed = _common(rows)[2]
     by_queue: list[list[bytes]] = [[] for _ in rows.queue_ids]
     for row, queue in enumerate(rows.queues.tolist()):
@@ -165,55 +174,61 @@ def encode_rows_plain(rows: RowBatch) -> list[bytes]:
         for name, value in ((_KEYS, keys), (_TAGS, tags)):
             properties += name.tobytes() + value + b"\x02" if value else b""
         if not 0 <= queue < len(by_queue):
-            raise _refusal(rows, row, _BAD_QUEUE)
+            raise _row_error(rows, row, _BAD_QUEUE)
         if not body:
-            raise _refusal(rows, row, _NO_BODY)
+            raise _row_error(rows, row, _NO_BODY)
         if len(body) > rows.max_body_bytes:
-            raise _refusal(rows, row, _BAD_BODY)
+            raise _row_error(rows, row, _BAD_BODY)
         if len(properties) > MAX_PROPERTIES_BYTES:
-            raise _refusal(rows, row, _BAD_PROPERTIES)
+            raise _row_error(rows, row, _BAD_PROPERTIES)
         if {_NAME_VALUE_SEPARATOR, _SEPARATOR} & set(keys + tags):
-            raise _refusal(rows, row, _BAD_TEXT)
+            raise _row_error(rows, row, _BAD_TEXT)
         queue_id = int(rows.queue_ids[queue])
         draft = replace(rows.draft, queue_id=queue_id, body=body, properties=properties)
         record = bytearray(encode_record(draft, 0, 0, 0, bytes(rows.store_host_bytes)))
-        record[BODY_CRC : BODY_CRC + 4] = bytes(4)  # as `encode_queues` leaves it
+        record[BODY_CRC : BODY_CRC + 4] = bytes(4)  # the broker fills it in
         by_queue[queue].append(bytes(record))
     return [b"".join(records) for records in by_queue]
 
 
 def queues_of_keys(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
-    """Every row's queue by its key's hash (RocketMQ SelectMessageQueueByHash); an empty key gives queue 0."""
+    """Return the queue of each row by the hash of its key, as RocketMQ's SelectMessageQueueByHash does.
+
+    An empty key selects queue 0.
+    """
     queue_ids = np.empty(len(keys.offsets) - 1, np.int32)
     _queues_of_keys(keys.offsets, keys.data, queue_count, queue_ids)
     return queue_ids
 
 
 def queues_of_keys_plain(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
-    """The plain twin of `queues_of_keys`."""
+    """Pure-Python equivalent of `queues_of_keys`, for tests."""
     rows = range(len(keys.offsets) - 1)
-    # Java's remainder has the sign of the hash, and abs follows: the same as the remainder of abs.
+    # RocketMQ takes abs(hash % count). Java's remainder has the sign of the hash, so this equals abs(hash) %
+    # count.
     hashes = [abs(java_hash(keys.row(row).decode("utf-8", "replace"))) for row in rows]
     return np.array([value % queue_count for value in hashes], np.int32)
 
 
 def _common(rows: RowBatch) -> tuple[bytes, bytes, bytes]:
-    """What all records have: what comes before the body, the topic, and what the properties begin with, up to
-    the digits of their UNIQ_KEYs.
+    """Return the parts that all records share.
+
+    These are the header, the topic field, and the beginning of the properties up to the last digits of
+    UNIQ_KEY.
     """
     fixed = rows.draft.properties + f"{MessageConst.UNIQ_KEY}\x01{rows.uniq_keys.prefix}".encode()
     template = record_template(rows.draft, 0, bytes(rows.store_host_bytes))
     return template, topic_field(rows.draft.topic)[1], fixed
 
 
-def _refusal(rows: RowBatch, row: int, fault: int) -> MessageInvalid:
+def _row_error(rows: RowBatch, row: int, fault: int) -> MessageInvalid:
     body_bytes = int(rows.bodies.offsets[row + 1] - rows.bodies.offsets[row])
     faults = {
-        _BAD_QUEUE: f"queue {rows.queues[row]} is not one of the topic's {len(rows.queue_ids)}",
+        _BAD_QUEUE: f"queue {rows.queues[row]} is not one of the topic's {len(rows.queue_ids)} queues",
         _BAD_BODY: f"body of {body_bytes:,} bytes is over max_message_bytes {rows.max_body_bytes:,}",
-        _BAD_PROPERTIES: f"its properties are over the limit of {MAX_PROPERTIES_BYTES:,} bytes",
-        _NO_BODY: "it has no body, or an empty one",
-        _BAD_TEXT: "its keys or tags hold a separator character (0x01 or 0x02)",
+        _BAD_PROPERTIES: f"the properties are over the limit of {MAX_PROPERTIES_BYTES:,} bytes",
+        _NO_BODY: "the body is missing or empty",
+        _BAD_TEXT: "the keys or tags contain a separator character (0x01 or 0x02)",
     }
     return MessageInvalid(f"row {row}: {faults[fault]}")
 
@@ -244,7 +259,11 @@ def _measure_rows(
     counts: I64,
     sizes: I64,
 ) -> tuple[int, int]:
-    """Rows and bytes of each queue; row and fault of the first bad row, or (-1, 0)."""
+    """Add up rows (`counts`) and bytes (`sizes`) of each queue.
+
+    Returns:
+        Row and fault code of the first invalid row, or (-1, 0).
+    """
     for row in range(len(queues)):
         queue = queues[row]
         if queue < 0 or queue >= len(counts):
@@ -274,7 +293,10 @@ def _measure_rows(
 
 @kernel(types.void(_I32, _WRITABLE_I64, _WRITABLE_I64))
 def _sort_rows(queues: npt.NDArray[np.int32], places: I64, order: I64) -> None:
-    """Fill `order` with the rows by queue; `places` says where the first of each goes, and moves on."""
+    """Fill `order` with the rows sorted by queue.
+
+    `places[q]` is the index in `order` for the next row of queue q; it is advanced.
+    """
     for row in range(len(queues)):
         queue = queues[row]
         order[places[queue]] = row
@@ -283,7 +305,7 @@ def _sort_rows(queues: npt.NDArray[np.int32], places: I64, order: I64) -> None:
 
 @helper()
 def _write_pair(records: U8, target: int, name: U8, data: U8, start: int, end: int) -> int:
-    """A property, unless its value is empty; returns where the next one goes."""
+    """Write a property unless its value is empty; return the position after it."""
     if start == end:
         return target
     copy_bytes(records, target, name, 0, len(name))
@@ -296,7 +318,7 @@ def _write_pair(records: U8, target: int, name: U8, data: U8, start: int, end: i
 
 @helper()
 def _write_hex(records: U8, target: int, value: int) -> None:
-    """`value` as SEQUENCE_HEX upper-case hex digits."""
+    """Write `value` as SEQUENCE_HEX upper-case hex digits."""
     for index in range(SEQUENCE_HEX):
         digit = (value >> (4 * (SEQUENCE_HEX - 1 - index))) & 0xF
         store_u8(records, target + index, digit + (48 if digit < 10 else 55))
@@ -338,7 +360,10 @@ def _encode_rows(
     first_uniq: int,
     records: U8,
 ) -> None:
-    """Write the records of the rows in `order`, each at the place of its queue, which moves on."""
+    """Write the records of the rows in `order`.
+
+    `places[q]` is the position for the next record of queue q; it is advanced.
+    """
     for row in order:
         queue = queues[row]
         start = places[queue]

@@ -1,9 +1,9 @@
-"""How all kernels are compiled: without the GIL, and without counting who refers to an array.
+"""The decorators of all kernels: compiled to release the GIL, without reference counting of arrays.
 
-Left to itself, numba counts a reference up and down wherever one kernel hands an array to another, by an
-atomic instruction each: that was more than half of the time of a dispatch. Our kernels make no arrays and
-keep none, so whoever calls them holds all that there are. One that made an array would not always be told:
-its memory would never be freed.
+By default numba increments and decrements a reference count, atomically, each time one kernel passes an array
+to another. That took more than half of the time of a dispatch. It is not needed, because kernels only use the
+arrays that their Python caller holds. A kernel must not create arrays: without reference counting their
+memory would never be freed, and numba does not always report it.
 """
 
 from typing import Any
@@ -14,13 +14,17 @@ _OPTIONS = {"nogil": True, "_nrt": False}
 
 
 def kernel(*signature: Any, keeps_gil: bool = False) -> Any:
-    """For Python to call: kept on disk (`store.kernels.cache`); with a signature, compiled at its import.
+    """Return a decorator for functions that Python code calls; compiled code is cached on disk.
 
-    `keeps_gil` is for what takes a few microseconds beside busy threads: to get it back would take longer.
+    Args:
+        signature: Types of the parameters. If given, the function is compiled or loaded when its module is
+            imported, otherwise at its first call.
+        keeps_gil: Do not release the GIL. For calls of a few microseconds: with other busy threads, acquiring
+            the GIL again would take longer.
     """
     return njit(*signature, cache=True, **_OPTIONS | {"nogil": not keeps_gil})
 
 
 def helper() -> Any:
-    """For kernels to call, which are compiled with it."""
+    """Return a decorator for functions that only kernels call; they are compiled as part of the kernel."""
     return njit(**_OPTIONS)

@@ -1,15 +1,15 @@
-"""CRC-32 (IEEE, reflected) for use inside kernels; the plain twin is `store.message.crc.crc32`.
+"""CRC-32 (IEEE, reflected) for use inside kernels; outside kernels use `store.message.crc.crc32`.
 
     |            blocks of 64 bytes            | lanes of 16 | 0 to 15 bytes |
-     folded with a carry-less multiplication  ──→ 16 bytes ──→ sliced by 16
+     folded with a carry-less multiplication  ──→ 16 bytes ──→ slicing by 16
 
-Folding is four times as fast at 128 bytes and seven times at 64 KiB. A processor without the instruction
-slices all of it: sixteen bytes a step, with one table look-up for each.
+Folding is 4 times as fast as slicing for 128 bytes and 7 times for 64 KiB. On a processor without the
+PCLMULQDQ instruction, slicing processes all bytes: 16 bytes per step, with one table look-up for each byte.
 
 Sources: V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ instruction" (Intel,
-2009), with the constants of the reflected CRC-32; instead of its last reduction, the sixteen bytes left over
-have the same CRC as all that was folded into them. M. Kounavis, F. Berry, "A systematic approach to building
-high performance software-based CRC generators" (2005).
+2009), with the constants of the reflected CRC-32. The final reduction of that paper is replaced by slicing
+the last 16 bytes, which have the same CRC as all bytes folded into them. M. Kounavis, F. Berry, "A systematic
+approach to building high performance software-based CRC generators" (2005).
 """
 
 import platform
@@ -54,7 +54,7 @@ def _tables() -> npt.NDArray[np.uint32]:
 
 
 def _can_fold() -> bool:
-    """Whether numba compiles for a processor that has the instruction."""
+    """Return True if numba compiles for a processor that has the PCLMULQDQ instruction."""
     is_host = not config.CPU_NAME and not config.CPU_FEATURES
     return is_host and platform.machine() == "x86_64" and binding.get_host_cpu_features().get("pclmul", False)
 
@@ -63,9 +63,11 @@ def _can_fold() -> bool:
 def _fold(
     typing_context: Any, buffer: Any, start: Any, blocks: Any, lanes: Any, crc: Any
 ) -> tuple[Any, Callable[..., Any]]:
-    """Sixteen bytes, as two little-endian uint64, whose CRC from 0 is that of all folded bytes from `crc`.
+    """Fold `blocks` (at least one) of 64 bytes and then `lanes` of 16 bytes, starting at `buffer[start]`.
 
-    Takes `blocks` of 64 bytes, at least one, from `buffer[start:]`, and then `lanes` of 16 bytes.
+    Returns:
+        Sixteen bytes, as two little-endian uint64. Their CRC with initial state 0 equals that of all folded
+        bytes with initial state `crc`.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -118,7 +120,7 @@ _CAN_FOLD = _can_fold()
 
 @helper()
 def _slice(low: np.uint64, high: np.uint64) -> np.uint64:
-    """The state after sixteen bytes, with the state before them xor-ed into the first four."""
+    """Return the CRC state after 16 bytes; the caller has xor-ed the previous state into the first four."""
     state = np.uint64(0)
     for byte in range(8):
         shift = np.uint64(8 * byte)
@@ -129,7 +131,10 @@ def _slice(low: np.uint64, high: np.uint64) -> np.uint64:
 
 @helper()
 def crc32_sliced(buffer: U8, start: int, end: int, state: np.uint64) -> np.uint64:
-    """The state after `buffer[start:end]`; a CRC is the state from all ones, inverted."""
+    """Return the CRC state after `buffer[start:end]`.
+
+    The CRC of these bytes is the bitwise complement of the result for the initial `state` 0xFFFFFFFF.
+    """
     position = start
     while position + SLICES <= end:
         low = load_u64_little(buffer, position) ^ state
@@ -143,7 +148,7 @@ def crc32_sliced(buffer: U8, start: int, end: int, state: np.uint64) -> np.uint6
 
 @helper()
 def crc32_kernel(buffer: U8, start: int, end: int) -> np.int64:
-    """CRC-32 of `buffer[start:end]`, 31 bits as RocketMQ keeps it."""
+    """Return the CRC-32 of `buffer[start:end]` with the sign bit cleared, as stored by RocketMQ."""
     state = _ALL_ONES
     if _CAN_FOLD and end - start >= BLOCK_BYTES:
         blocks = (end - start) // BLOCK_BYTES

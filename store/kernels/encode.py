@@ -1,7 +1,7 @@
-"""Many records at once from the body of a batch request.
+"""Encodes the records of a batch from the body of a batch request.
 
-Every record starts as a copy of a template, the fixed fields of a record with an empty body, and is patched
-where it differs.
+Each record starts as a copy of a template (the header of a record with an empty body), in which the kernel
+fills in the fields that differ.
 """
 
 from dataclasses import replace
@@ -38,7 +38,7 @@ _CRC_NAME = np.frombuffer(f"{MessageConst.CRC32}\x01".encode(), np.uint8)
 
 
 class EncodedRecords(NamedTuple):
-    """Records back to back, and where in `records` each begins."""
+    """Consecutive records, and the position of each in `records`."""
 
     records: memoryview
     positions: I64
@@ -47,15 +47,21 @@ class EncodedRecords(NamedTuple):
 def measure_batch(
     batch: Buffer, draft: RecordDraft, store_host_bytes: int, *, append_crc: bool = False
 ) -> tuple[int, int]:
-    """How many messages `batch` holds, and the bytes that their records will take.
+    """Return the number of messages in a batch, and the total size of their records in bytes.
 
-    `draft` gives what the messages have in common; its properties, with a separator at their end, are
-    appended to each one's. `store_host_bytes` is 8 or 20. Raises MessageInvalid when the lengths in the batch
-    do not add up, or properties have no room.
+    Args:
+        batch: The body of the batch request.
+        draft: The fields that the messages share. Its properties, which end with a separator, are appended to
+            the properties of each message.
+        store_host_bytes: The size of the encoded address of the broker: 8 or 20.
+        append_crc: Include the CRC of the whole record.
+
+    Raises:
+        MessageInvalid: The lengths in the batch are inconsistent, or properties are too long.
     """
     count, unterminated, longest, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
     if bad_position >= 0:
-        raise MessageInvalid(f"the lengths in the message at byte {bad_position} of the batch do not add up")
+        raise MessageInvalid(f"the lengths of the message at byte {bad_position} of the batch do not add up")
     common_bytes = len(draft.properties)
     _check_room(longest, common_bytes)
     if append_crc and longest + common_bytes > record.MAX_PROPERTIES_BYTES - record.CRC_PROPERTY_BYTES:
@@ -76,10 +82,20 @@ def encode_batch_records(
     *,
     append_crc: bool = False,
 ) -> EncodedRecords:
-    """The records of all messages in `batch`, at consecutive offsets from those given.
+    """Encode the records of all messages of a batch.
 
-    `draft` gives what they have in common: all but flag, body and properties. Raises MessageInvalid as
-    `measure_batch` does.
+    Args:
+        batch: The body of the batch request.
+        draft: The fields that the records share: all except flag, body and properties. Its properties are
+            appended to the properties of each message.
+        queue_offset: Queue offset of the first record; the others follow.
+        physical_offset: CommitLog offset of the first record; the others follow.
+        store_timestamp: In ms since the epoch.
+        store_host: The encoded address of the broker (`Host.packed`).
+        append_crc: Add the CRC of the whole record.
+
+    Raises:
+        MessageInvalid: The lengths in the batch are inconsistent, or properties are too long.
     """
     count, size_bytes = measure_batch(batch, draft, len(store_host), append_crc=append_crc)
     template = record_template(draft, store_timestamp, store_host)
@@ -109,7 +125,7 @@ def encode_batch_records_plain(
     *,
     append_crc: bool = False,
 ) -> EncodedRecords:
-    """The plain twin of `encode_batch_records`."""
+    """Pure-Python equivalent of `encode_batch_records`, for tests."""
     records = bytearray()
     positions: list[int] = []
     for index, message in enumerate(decode_batch(batch)):
@@ -132,15 +148,18 @@ def encode_batch_records_plain(
 def _check_room(own_bytes: int, common_bytes: int) -> None:
     if common_bytes and own_bytes + common_bytes > record.MAX_PROPERTIES_BYTES:
         raise MessageInvalid(
-            f"properties of {own_bytes + common_bytes:,} bytes (with what the broker adds) are over the "
-            f"limit of {record.MAX_PROPERTIES_BYTES:,}: move data to the body"
+            f"properties of {own_bytes + common_bytes:,} bytes (including {common_bytes:,} that the broker "
+            f"adds) are over the limit of {record.MAX_PROPERTIES_BYTES:,}: move data to the body"
         )
 
 
 @kernel([types.UniTuple(types.int64, 4)(BYTES)])
 def _measure_batch(batch: U8) -> tuple[int, int, int, int]:
-    """The messages, how many of them lack the separator at their properties' end, the most bytes that
-    properties have with it, and where a bad one is.
+    """Measure the messages of a batch.
+
+    Returns:
+        The number of messages; how many of them lack the separator at the end of their properties; the size
+        of the longest properties, including that separator; the position of the first invalid message, or -1.
     """
     count = 0
     longest = 0
@@ -168,7 +187,7 @@ def _measure_batch(batch: U8) -> tuple[int, int, int, int]:
 
 @helper()
 def write_crc_property(records: U8, start: int, end: int) -> None:
-    """Close the record `records[start:end]` with the CRC of all before (store format, section 1.6)."""
+    """Write the CRC of the record `records[start:end]` into its last 20 bytes (store format, section 1.6)."""
     property_start = end - record.CRC_PROPERTY_BYTES
     digits = property_start + len(_CRC_NAME)
     remaining = crc32_kernel(records, start, property_start)
@@ -206,7 +225,7 @@ def _encode_batch(
     records: U8,
     positions: I64,
 ) -> None:
-    """Fill `records` and `positions`, which have the sizes that `measure_batch` gives."""
+    """Fill `records` and `positions`, whose sizes are the results of `measure_batch`."""
     source = 0
     start = 0
     for index in range(len(positions)):

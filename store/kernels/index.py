@@ -1,5 +1,4 @@
-"""Entries of an index file: hash slots, and chains of entries from the newest to the oldest (store format,
-section 4).
+"""Reads and writes an index file: a hash table whose slots start chains of entries (store format, section 4).
 
     0                40                    40 + 4 · slots
     | header         | slot 0 | slot 1 | … | entry 0 (never used) | entry 1 | …
@@ -7,9 +6,9 @@ section 4).
             0                8              16               24             32                 36
     header: | beginTimestamp | endTimestamp | beginPhyOffset | endPhyOffset | slots in use i32 | count i32 |
     slot:   | number of the newest entry of the chain i32 |
-    entry:  | keyHash i32 | phyOffset i64 | seconds since beginTimestamp i32 | number of the one before i32 |
+    entry:  | keyHash i32 | phyOffset i64 | seconds since beginTimestamp i32 | number of the next older i32 |
 
-The count starts at 1, so it is the number of the next entry.
+`count` starts at 1: it is the number of the next entry. All numbers are big-endian.
 """
 
 from struct import Struct
@@ -39,20 +38,23 @@ _SECONDS_MAX = 0x7FFFFFFF
 
 @kernel()
 def index_count(index: Bytes) -> int:
-    """The number that the next entry gets; a zero in the file means 1."""
+    """Return the number of the next entry to be inserted; a count of 0 in the file means 1."""
     count = load_i32(index, 36)
     return count if count > 0 else 1
 
 
 @kernel()
 def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: int, end: int) -> int:
-    """Put rows [first, end) of `keys` into the file; returns how many went in before it was full."""
+    """Insert rows [first, end) of `keys` until the file is full; return the number of rows inserted.
+
+    `capacity` is the number of entries of a full file, including entry 0, which is never used.
+    """
     entries = HEADER_BYTES + SLOT_BYTES * slots
     count = index_count(index)
     used = load_i32(index, 32)
     begin = load_i64(index, 0)
     inserted = max(min(end - first, capacity - count), 0)
-    modulus = np.uint32(slots)  # dividing 64 bits takes twice as long
+    modulus = np.uint32(slots)  # a 64-bit division takes twice as long
     timestamp = -1
     seconds = 0
     for row in range(first, first + inserted):
@@ -62,7 +64,8 @@ def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: i
             seconds = min(max(seconds, 0), _SECONDS_MAX)
         slot = HEADER_BYTES + SLOT_BYTES * np.int64(np.uint32(keys[row, KEY_HASH]) % modulus)
         previous = load_i32(index, slot)
-        is_fresh = (previous <= 0) | (previous > count)  # no branches: half of them would be guessed wrong
+        # `|` instead of `or`: a branch would be mispredicted half of the time.
+        is_fresh = (previous <= 0) | (previous > count)
         previous = 0 if is_fresh else previous
         used += 1 if is_fresh else 0
         entry = entries + ENTRY_BYTES * count
@@ -73,7 +76,7 @@ def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: i
         store_i32(index, slot, count)
         if count == 1:
             begin = timestamp
-            timestamp = -1  # the next one's seconds count from this one
+            timestamp = -1  # compute the seconds of the next entry from this beginTimestamp
             store_i64(index, 0, begin)
             store_i64(index, 16, keys[row, KEY_PHYSICAL_OFFSET])
         count += 1
@@ -87,10 +90,14 @@ def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: i
 
 @kernel()
 def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: int, found: Numbers) -> int:
-    """Write the physical offsets of entries with this hash in [begin_ms, end_ms] to `found`, newest first.
+    """Find the entries with this hash and a time in [begin_ms, end_ms].
 
-    Returns how many there are; no more than `found` holds. An entry's time is known to the second. Another
-    thread may put entries in meanwhile: those that are not counted yet only lead to the ones before them.
+    Writes their CommitLog offsets to `found`, newest first, until `found` is full. Entry times have a
+    resolution of one second. Another thread may insert entries meanwhile: entries above the count are
+    skipped.
+
+    Returns:
+        The number of entries found.
     """
     entries = HEADER_BYTES + SLOT_BYTES * slots
     capacity = (index.size - entries) // ENTRY_BYTES
@@ -100,14 +107,14 @@ def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: i
     matches = 0
     while 0 < number < capacity and matches < found.size:
         entry = entries + ENTRY_BYTES * number
-        # The first entry counts from the end of the file before, but its record's time is the header's.
+        # RocketMQ stores the first entry's seconds relative to the previous file: use beginTimestamp instead.
         time_ms = begin + (load_i32(index, entry + 12) * 1000 if number > 1 else 0)
         is_meant = load_i32(index, entry) == key_hash and begin_ms - 999 <= time_ms <= end_ms
         if is_meant and number < count:
             found[matches] = load_i64(index, entry + 4)
             matches += 1
         before = load_i32(index, entry + 16)
-        if before >= number:  # a chain only leads to older entries
+        if before >= number:  # damaged: a chain must lead to older entries
             break
         number = before
     return matches
@@ -115,9 +122,10 @@ def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: i
 
 @kernel()
 def index_is_valid(index: Bytes, slots: int, capacity: int, newest: NDArray[np.int32]) -> bool:
-    """Whether every slot and chain is what inserting the entries in order would have made.
+    """Return True if all slots and chains are those that inserting the entries in order creates.
 
-    `newest` is `slots` zeros to work in. Offsets must not fall from entry to entry and must fit the header.
+    Also, the CommitLog offsets must be ascending and agree with the header. `newest` is a work area of
+    `slots` zeros.
     """
     entries = HEADER_BYTES + SLOT_BYTES * slots
     count = index_count(index)
@@ -148,9 +156,7 @@ def index_is_valid(index: Bytes, slots: int, capacity: int, newest: NDArray[np.i
 
 @kernel()
 def entry_at_or_after(index: Bytes, slots: int, physical_offset: int) -> int:
-    """The number of the first entry whose record stands at or after `physical_offset`; the count if none
-    does.
-    """
+    """Return the number of the first entry at or after CommitLog offset `physical_offset`, or the count."""
     entries = HEADER_BYTES + SLOT_BYTES * slots
     low = 1
     high = index_count(index)
@@ -165,7 +171,7 @@ def entry_at_or_after(index: Bytes, slots: int, physical_offset: int) -> int:
 
 @kernel()
 def written_entries(index: Bytes, slots: int, capacity: int) -> int:
-    """One more than the last entry written; over the count after a kill in the middle of an insert."""
+    """Return the number after the last written entry. It exceeds the count after a kill during an insert."""
     number = index_count(index)
     entry = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * number
     while number < capacity and (load_i64(index, entry) != 0 or load_i64(index, entry + 8) != 0):
@@ -176,9 +182,9 @@ def written_entries(index: Bytes, slots: int, capacity: int) -> int:
 
 @kernel()
 def cut_entries(index: Bytes, slots: int, cut: int, written: int) -> None:
-    """Take entries [cut, written) out of all chains, and set the header to what is left.
+    """Remove the entries [cut, written) from all chains, and update the header.
 
-    The end timestamp becomes the last entry's time, which is known to the second.
+    endTimestamp becomes the time of the last remaining entry, which has a resolution of one second.
     """
     entries = HEADER_BYTES + SLOT_BYTES * slots
     used = 0
@@ -210,7 +216,10 @@ _ENTRY = Struct(">iqii")
 
 
 def plain_insert_keys(index: Any, slots: int, capacity: int, keys: list[tuple[int, int, int]]) -> int:
-    """The twin of `insert_keys`, over a writable buffer and (hash, physical offset, storeTimestamp) rows."""
+    """Pure-Python equivalent of `insert_keys`, for tests.
+
+    `index` is a writable buffer, `keys` are (hash, CommitLog offset, storeTimestamp).
+    """
     inserted = 0
     for key_hash, physical_offset, timestamp in keys:
         begin, _, begin_offset, _, used, count = _HEADER.unpack_from(index, 0)

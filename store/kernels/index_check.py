@@ -1,7 +1,7 @@
-"""Index files against the log: the entries that inserting its keys would make, compared with those there.
+"""Verifies index files: compares their entries with those that inserting the keys of the log would create.
 
-Chains are followed by the keys of the log, not by what the entries say, so that one damaged entry is one
-finding. The layout stands in `store.kernels.index`.
+The expected chains are computed from the keys of the log, not from the entries in the file, so that one
+damaged entry causes one finding. `store.kernels.index` describes the layout.
 """
 
 import numpy as np
@@ -21,18 +21,18 @@ from store.kernels.memory import load_i32, load_i64
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 
-# What `compare_keys` carries from call to call.
-STATE_NUMBER = 0  # the next entry
-STATE_BEGIN = 1  # the storeTimestamp of the first entry's record; 0 if it is not known
-STATE_TIMESTAMP = 2  # that of the last entry's
-STATE_PHYSICAL_OFFSET = 3  # where the last entry's record stands
-STATE_BEFORE = 4  # the end of the file before it; −1 if that is not known
-STATE_FIRST_OFFSET = 5  # where the first entry's record stands
+# State that `compare_keys` keeps between calls.
+STATE_NUMBER = 0  # number of the next entry
+STATE_BEGIN = 1  # storeTimestamp of the first entry's record, 0 if unknown
+STATE_TIMESTAMP = 2  # storeTimestamp of the last entry's record
+STATE_PHYSICAL_OFFSET = 3  # CommitLog offset of the last entry's record
+STATE_BEFORE = 4  # endTimestamp of the previous file, −1 if unknown
+STATE_FIRST_OFFSET = 5  # CommitLog offset of the first entry's record
 STATE_FIELDS = 6
 
 # Columns of a problem.
 PROBLEM_CODE = 0
-PROBLEM_NUMBER = 1  # of the entry, or the key's physical offset
+PROBLEM_NUMBER = 1  # number of the entry or slot; for MISSING, the CommitLog offset of the key's record
 PROBLEM_EXPECTED = 2
 PROBLEM_FOUND = 3
 PROBLEM_FIELDS = 4
@@ -41,15 +41,15 @@ HASH = 1
 PHYSICAL_OFFSET = 2
 SECONDS = 3
 CHAIN = 4
-EXTRA = 5  # no record has this key
-MISSING = 6  # the key of a record that has no entry
+EXTRA = 5  # an entry for a key that no record has
+MISSING = 6  # a key of a record without an entry
 SLOT = 7
 
 _SECONDS_MAX = 0x7FFFFFFF
 
 
 @kernel()
-def _tell(problems: Numbers, count: int, code: int, number: int, expected: int, found: int) -> int:
+def _add_problem(problems: Numbers, count: int, code: int, number: int, expected: int, found: int) -> int:
     problems[count, PROBLEM_CODE] = code
     problems[count, PROBLEM_NUMBER] = number
     problems[count, PROBLEM_EXPECTED] = expected
@@ -59,7 +59,7 @@ def _tell(problems: Numbers, count: int, code: int, number: int, expected: int, 
 
 @kernel()
 def _is_gone(offset: int, log_min: int, holes: Numbers) -> bool:
-    """Whether no record can be expected at an entry's offset; zeros are no entry."""
+    """Return True if the record of an entry cannot be checked: it was deleted, or is in a hole of the log."""
     gone = 0 < offset < log_min
     for hole in range(holes.shape[0]):
         gone |= holes[hole, 0] <= offset < holes[hole, 1]
@@ -67,13 +67,13 @@ def _is_gone(offset: int, log_min: int, holes: Numbers) -> bool:
 
 
 @kernel()
-def _is_again(offset: int, wanted: int, state: Numbers) -> bool:
-    """Whether an entry is of a record that has had its entries: RocketMQ's restarts make such."""
+def _is_duplicate(offset: int, wanted: int, state: Numbers) -> bool:
+    """Return True if an entry repeats an earlier record: a restart of RocketMQ may index records twice."""
     return offset < wanted and offset <= state[STATE_PHYSICAL_OFFSET] and state[STATE_NUMBER] > 1
 
 
 @kernel()
-def _chain(
+def _check_chain(
     index: Bytes,
     entry: int,
     number: int,
@@ -85,7 +85,7 @@ def _chain(
     slot = key_hash % newest.size
     before = load_i32(index, entry + 16)
     if before != newest[slot]:
-        count = _tell(problems, count, CHAIN, number, newest[slot], before)
+        count = _add_problem(problems, count, CHAIN, number, newest[slot], before)
     newest[slot] = number
     return count
 
@@ -102,28 +102,28 @@ def _compare_fields(
     number = state[STATE_NUMBER]
     key_hash = load_i32(index, entry)
     if key_hash != keys[row, KEY_HASH]:
-        count = _tell(problems, count, HASH, number, keys[row, KEY_HASH], key_hash)
+        count = _add_problem(problems, count, HASH, number, keys[row, KEY_HASH], key_hash)
     offset = load_i64(index, entry + 4)
     if offset != keys[row, KEY_PHYSICAL_OFFSET]:
-        count = _tell(problems, count, PHYSICAL_OFFSET, number, keys[row, KEY_PHYSICAL_OFFSET], offset)
+        count = _add_problem(problems, count, PHYSICAL_OFFSET, number, keys[row, KEY_PHYSICAL_OFFSET], offset)
     seconds = load_i32(index, entry + 12)
     timestamp = keys[row, KEY_TIMESTAMP]
     expected = _seconds(timestamp, state[STATE_BEGIN])
     if number == 1:
-        # RocketMQ counts the first entry's seconds from the end of the file before.
+        # RocketMQ counts the seconds of the first entry from the endTimestamp of the previous file.
         since = _seconds(timestamp, state[STATE_BEFORE])
         expected = seconds if state[STATE_BEFORE] < 0 and seconds >= 0 else since if seconds == since else 0
         state[STATE_BEGIN] = timestamp
         state[STATE_FIRST_OFFSET] = keys[row, KEY_PHYSICAL_OFFSET]
     if seconds != expected:
-        count = _tell(problems, count, SECONDS, number, expected, seconds)
+        count = _add_problem(problems, count, SECONDS, number, expected, seconds)
     state[STATE_TIMESTAMP] = timestamp
     state[STATE_PHYSICAL_OFFSET] = keys[row, KEY_PHYSICAL_OFFSET]
     return count
 
 
 @kernel()
-def _agree(index: Bytes, entry: int, keys: Numbers, row: int) -> bool:
+def _is_entry_of(index: Bytes, entry: int, keys: Numbers, row: int) -> bool:
     return (
         load_i32(index, entry) == keys[row, KEY_HASH]
         and load_i64(index, entry + 4) == keys[row, KEY_PHYSICAL_OFFSET]
@@ -131,13 +131,13 @@ def _agree(index: Bytes, entry: int, keys: Numbers, row: int) -> bool:
 
 
 @kernel()
-def pass_own(
+def accept_entry(
     index: Bytes, entry: int, state: Numbers, newest: NDArray[np.int32], problems: Numbers, count: int
 ) -> int:
-    """Go over an entry whose record is not there any more: it is believed."""
+    """Skip an entry whose record cannot be checked, assuming that its fields are right."""
     key_hash = load_i32(index, entry)
     if key_hash >= 0:
-        count = _chain(index, entry, state[STATE_NUMBER], key_hash, newest, problems, count)
+        count = _check_chain(index, entry, state[STATE_NUMBER], key_hash, newest, problems, count)
     if state[STATE_NUMBER] == 1:
         state[STATE_BEGIN] = load_i64(index, 0)
         state[STATE_FIRST_OFFSET] = load_i64(index, entry + 4)
@@ -162,11 +162,26 @@ def compare_keys(
     is_strict: bool,
     problems: Numbers,
 ) -> tuple[int, int]:
-    """Compare rows [first, end) of `keys` with the entries from STATE_NUMBER on, below `entry_count`.
+    """Compare rows [first, end) of `keys` with the entries from STATE_NUMBER to `entry_count` - 1.
 
-    Returns the row where it stopped – at the end, at that of the file, or as `problems` is full – and how
-    many problems there are. `newest` has the newest entry of each slot so far. Without `is_strict` the file
-    may lack keys, and have entries twice, as RocketMQ's do.
+    Stops at `end`, at the last entry, or when `problems` is full.
+
+    Args:
+        index: The index file.
+        entry_count: The number after the last entry to compare.
+        keys: Keys of the log, with the columns of `store.kernels.index`.
+        first: The first row of `keys` to compare.
+        end: The row after the last one.
+        newest: The newest entry of each slot so far; updated.
+        state: The state between calls (STATE_FIELDS numbers); updated.
+        log_min: The first offset of the log. Entries below it cannot be checked.
+        log_end: The end of the log.
+        holes: Damaged ranges of the log, one (begin, end) per row.
+        is_strict: Report missing keys and duplicate entries, which RocketMQ's own files may have.
+        problems: Receives the problems found, one per row.
+
+    Returns:
+        The row at which it stopped, and the number of problems.
     """
     entries = HEADER_BYTES + SLOT_BYTES * newest.size
     row = first
@@ -176,36 +191,36 @@ def compare_keys(
         entry = entries + ENTRY_BYTES * number
         offset = load_i64(index, entry + 4)
         wanted = keys[row, KEY_PHYSICAL_OFFSET]
-        if _agree(index, entry, keys, row):
+        if _is_entry_of(index, entry, keys, row):
             pass
-        elif _is_gone(offset, log_min, holes) or (not is_strict and _is_again(offset, wanted, state)):
-            count = pass_own(index, entry, state, newest, problems, count)
+        elif _is_gone(offset, log_min, holes) or (not is_strict and _is_duplicate(offset, wanted, state)):
+            count = accept_entry(index, entry, state, newest, problems, count)
             continue
         else:
             following = entry + ENTRY_BYTES if number + 1 < entry_count else entry
-            is_one_off = following > entry and row + 1 < end and _agree(index, following, keys, row + 1)
+            is_one_off = following > entry and row + 1 < end and _is_entry_of(index, following, keys, row + 1)
             next_offset = load_i64(index, following + 4)
             if not is_one_off and (
-                (row + 1 < end and _agree(index, entry, keys, row + 1))
+                (row + 1 < end and _is_entry_of(index, entry, keys, row + 1))
                 or wanted < offset <= next_offset < log_end
             ):
                 if is_strict:
-                    count = _tell(problems, count, MISSING, wanted, 0, 0)
+                    count = _add_problem(problems, count, MISSING, wanted, 0, 0)
                 row += 1
                 continue
-            if not is_one_off and following > entry and _agree(index, following, keys, row):
-                count = _tell(problems, count, EXTRA, number, 0, offset)
-                count = pass_own(index, entry, state, newest, problems, count)
+            if not is_one_off and following > entry and _is_entry_of(index, following, keys, row):
+                count = _add_problem(problems, count, EXTRA, number, 0, offset)
+                count = accept_entry(index, entry, state, newest, problems, count)
                 continue
         count = _compare_fields(index, entry, keys, row, state, problems, count)
-        count = _chain(index, entry, number, keys[row, KEY_HASH], newest, problems, count)
+        count = _check_chain(index, entry, number, keys[row, KEY_HASH], newest, problems, count)
         state[STATE_NUMBER] += 1
         row += 1
     return row, count
 
 
 @kernel()
-def pass_rest(
+def check_remaining_entries(
     index: Bytes,
     entry_count: int,
     newest: NDArray[np.int32],
@@ -215,7 +230,11 @@ def pass_rest(
     holes: Numbers,
     problems: Numbers,
 ) -> int:
-    """Go over the entries that are left when there are no more keys; those within the log are problems."""
+    """Check the remaining entries after the last key of the log, and return the number of problems.
+
+    An entry that refers to the log is a problem: no record has its key. The arguments are those of
+    `compare_keys`.
+    """
     entries = HEADER_BYTES + SLOT_BYTES * newest.size
     count = 0
     while state[STATE_NUMBER] < entry_count and count + 8 < problems.shape[0]:
@@ -224,8 +243,8 @@ def pass_rest(
         offset = load_i64(index, entry + 4)
         is_gone = _is_gone(offset, log_min, holes)
         if not is_gone and offset < log_end and offset != state[STATE_PHYSICAL_OFFSET]:
-            count = _tell(problems, count, EXTRA, number, 0, offset)
-        count = pass_own(index, entry, state, newest, problems, count)
+            count = _add_problem(problems, count, EXTRA, number, 0, offset)
+        count = accept_entry(index, entry, state, newest, problems, count)
     return count
 
 
@@ -233,15 +252,18 @@ def pass_rest(
 def compare_slots(
     index: Bytes, newest: NDArray[np.int32], first: int, entry_count: int, may_lead: bool, problems: Numbers
 ) -> tuple[int, int]:
-    """Compare the slots from `first` on; returns where it stopped, and how many problems there are.
+    """Compare the slots from `first` on with `newest`, until `problems` is full.
 
-    With `may_lead` a slot may point to an entry that a writer has added since.
+    With `may_lead`, a slot may point to an entry that a writer has added meanwhile.
+
+    Returns:
+        The slot at which it stopped, and the number of problems.
     """
     count = 0
     slot = first
     while slot < newest.size and count < problems.shape[0]:
         there = load_i32(index, HEADER_BYTES + SLOT_BYTES * slot)
         if there != newest[slot] and not (may_lead and there >= entry_count):
-            count = _tell(problems, count, SLOT, slot, newest[slot], there)
+            count = _add_problem(problems, count, SLOT, slot, newest[slot], there)
         slot += 1
     return slot, count

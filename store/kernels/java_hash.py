@@ -1,6 +1,6 @@
-"""Java's String.hashCode over UTF-8 bytes: 31·h + c over the UTF-16 code units that the text would have.
+"""Computes Java's String.hashCode() of UTF-8 bytes: h = 31·h + c over the UTF-16 code units of the text.
 
-Bytes that are no UTF-8 count as U+FFFD, one for each maximal part, as Java and Python decode them.
+Invalid UTF-8 counts as U+FFFD, one for each maximal invalid part, as Java and Python decode it.
 """
 
 import numpy as np
@@ -19,14 +19,15 @@ _HIGH_BITS = -0x7F7F7F80  # 0x80808080 as a signed number
 
 @kernel()
 def byte_at(buffer: Bytes, position: int) -> int:
-    """The byte at `position` as a signed number: an unsigned one would turn sums into floats."""
+    """Return the byte at `position` as a signed number: sums with unsigned ones would become floats."""
     return int(np.int64(buffer[position]))
 
 
 @kernel()
 def _sequence(first: int) -> tuple[int, int, int]:
-    """What a leading byte asks for: how many bytes follow, and the range of the first of them; -1 if it is
-    none.
+    """Return the number of continuation bytes of a UTF-8 leading byte, and the range of the first of them.
+
+    The number is -1 if `first` is not a leading byte.
     """
     if 0xC2 <= first <= 0xDF:
         return 1, 0x80, 0xBF
@@ -39,7 +40,7 @@ def _sequence(first: int) -> tuple[int, int, int]:
 
 @kernel()
 def decode_code_point(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
-    """The code point of the non-ASCII sequence at `position`, and where the next one starts."""
+    """Return the code point of the non-ASCII UTF-8 sequence at `position`, and the position after it."""
     first = byte_at(buffer, position)
     following, low, high = _sequence(first)
     position += 1
@@ -58,11 +59,11 @@ def decode_code_point(buffer: Bytes, position: int, end: int) -> tuple[int, int]
 
 @kernel()
 def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
-    """The hash of the text in [start, end) continued from `seed`, as 32 bits without a sign."""
+    """Return the hash of the UTF-8 text in [start, end), continued from `seed`, as an unsigned i32."""
     value = seed
     position = start
     while position < end:
-        # Four ASCII letters at once: the chain of multiplications is what this waits for.
+        # Process four ASCII characters per step: the chain of dependent multiplications limits the speed.
         if position + 4 <= end and load_i32(buffer, position) & _HIGH_BITS == 0:
             letters = (
                 (byte_at(buffer, position) * 31 + byte_at(buffer, position + 1)) * 31
@@ -85,23 +86,23 @@ def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
 
 @kernel()
 def as_i32(value: int) -> int:
-    """32 bits without a sign, read as a signed number."""
+    """Convert an unsigned 32-bit number to a signed one with the same bits."""
     return value - 0x100000000 if value & 0x80000000 else value
 
 
 @kernel()
 def key_hash(value: int) -> int:
-    """The hash that an index entry keeps: without its sign, 0 for Java's Integer.MIN_VALUE."""
+    """Return the keyHash of an index entry: the absolute hash value, or 0 for Java's Integer.MIN_VALUE."""
     signed = as_i32(value)
     return 0 if signed == -0x80000000 else abs(signed)
 
 
 def plain_hash(text: bytes) -> int:
-    """The twin of `hash_bytes` from seed 0."""
+    """Pure-Python equivalent of `hash_bytes` with seed 0, for tests."""
     return java_hash(text.decode("utf-8", "replace")) & _MASK
 
 
 def plain_key_hash(text: bytes) -> int:
-    """The twin of `key_hash` over a whole text."""
+    """Return the keyHash of an index entry for the key `text` (UTF-8), without compiled code."""
     signed = java_hash(text.decode("utf-8", "replace"))
     return 0 if signed == -0x80000000 else abs(signed)

@@ -1,7 +1,8 @@
-"""Big-endian loads and stores, and copies, for use inside kernels.
+"""Loads and stores of big-endian numbers, and copies of bytes, for use inside kernels.
 
-Plain indexing would take a load and a shift for every byte, and test every index for being negative. These
-do no checks at all: a kernel that uses them has checked its lengths before.
+Indexing would take a load and a shift per byte, and check each index for being negative. These functions
+check
+nothing: a kernel must check all lengths before it uses them.
 """
 
 from collections.abc import Callable
@@ -19,19 +20,19 @@ from store.kernels.compiled import helper
 U8: TypeAlias = npt.NDArray[np.uint8]
 I64: TypeAlias = npt.NDArray[np.int64]
 
-# What kernels declare as their parameters; a writable array may be passed as a read-only one.
+# Parameter types of kernels. A writable array may be passed for a read-only parameter.
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 WRITABLE_BYTES = types.Array(types.uint8, 1, "C")
 
 
 def pointer_to(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    """The address of `array[index]`, for the code generators below."""
+    """Return the address of `array[index]`, for the code generators of intrinsics."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [index])
 
 
 def _loader(bits: int) -> Callable[..., Any]:
-    """A load of a signed big-endian number of `bits` bits, as an int64."""
+    """Return the implementation of an intrinsic that loads a signed big-endian number as an int64."""
 
     def load(typing_context: Any, buffer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -48,7 +49,7 @@ def _loader(bits: int) -> Callable[..., Any]:
 
 
 def _storer(bits: int) -> Callable[..., Any]:
-    """A store of the low `bits` bits of an int64, big-endian."""
+    """Return the implementation of an intrinsic that stores the low `bits` bits of an int64, big-endian."""
 
     def store(typing_context: Any, buffer: Any, index: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -77,7 +78,7 @@ store_i64 = intrinsic(_storer(64))
 
 @intrinsic
 def load_u64_little(typing_context: Any, buffer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
-    """Eight bytes as they lie in memory on every machine that numba compiles for."""
+    """Load a little-endian uint64, which is the native byte order of all machines that numba supports."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = pointer_to(context, builder, signature.args[0], *arguments)
@@ -90,7 +91,7 @@ def load_u64_little(typing_context: Any, buffer: Any, index: Any) -> tuple[Any, 
 
 @intrinsic
 def trailing_zeros(typing_context: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
-    """The zero bits below the lowest one of a uint64 that is not 0, as an int64."""
+    """Return the number of trailing zero bits of a uint64 that is not 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], cgutils.true_bit)
@@ -102,7 +103,7 @@ def trailing_zeros(typing_context: Any, value: Any) -> tuple[Any, Callable[..., 
 def copy_bytes(
     typing_context: Any, target: Any, target_index: Any, source: Any, source_index: Any, count: Any
 ) -> tuple[Any, Callable[..., Any]]:
-    """`target[target_index:][:count] = source[source_index:][:count]`; the two do not overlap."""
+    """Copy `count` bytes from `source[source_index:]` to `target[target_index:]`. They must not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, target_index, source, source_index, count = arguments
@@ -125,9 +126,10 @@ _HIGHS = np.uint64(0x8080808080808080)
 
 @helper()
 def find_byte(buffer: U8, start: int, end: int, byte: int) -> int:
-    """Where `byte` first stands in [start, end), or `end`.
+    """Return the position of the first `byte` in [start, end), or `end`.
 
-    Eight bytes a step: the lowest bit set in `hits` is the high bit of the first byte of `word` that is zero.
+    Processes eight bytes per step: the lowest bit set in `hits` is the high bit of the first zero byte of
+    `word`.
     """
     pattern = np.uint64(byte) * _ONES
     position = start

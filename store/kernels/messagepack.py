@@ -1,7 +1,8 @@
-"""The heads of MessagePack's values, as far as kernels write and read them; source: its specification.
+"""The format bytes of MessagePack that kernels read and write (source: the MessagePack specification).
 
-    one byte    FIXMAP | pairs    FIXARRAY | values    FIXSTR | bytes     a number up to FIXINT_MAX
-    and more    STR8 STR16  BIN8 BIN16 BIN32  MAP16 MAP32  ARRAY32: a length    INT32 INT64: a number
+    one byte        FIXMAP | pairs    FIXARRAY | values    FIXSTR | bytes     a number up to FIXINT_MAX
+    with a length   STR8 STR16  BIN8 BIN16 BIN32  MAP16 MAP32  ARRAY32
+    with a number   INT32 INT64
 
 Lengths and numbers are big-endian.
 """
@@ -20,5 +21,5 @@ _LONG_ARRAY_HEAD = 5
 
 
 def array_head_bytes(count: int) -> int:
-    """The bytes before the first value of an array of so many."""
+    """Return the size in bytes of the header of an array with `count` values."""
     return next((head_bytes for most, head_bytes in _ARRAY_HEADS if count <= most), _LONG_ARRAY_HEAD)

@@ -1,12 +1,12 @@
-"""A batch's body from Message objects: msgspec writes them as MessagePack in one step, and a kernel makes
-elements of that (store format 1.8), without the interpreter.
+"""Encodes Message objects as the body of a batch request, without a Python loop over the messages.
+
+msgspec encodes the messages as MessagePack, and a kernel converts that to batch elements (store format 1.8):
 
     | array | map 4 | "topic" str | "body" bin | "properties" map: str str … | "flag" int | map 4 | …
       ──→   | totalSize | magic 0 | bodyCRC 0 | flag | bodyLength | body | propertiesLength | properties | …
 
-Each message gets the next of the ids that are given as its UNIQ_KEY.
-What is out of the ordinary is left to the plain twin, `store.message.batch.encode_elements`, and to the
-checks before it, which say what is wrong.
+Only common messages are supported. For others, `encode_batch` returns None, and the caller uses
+`store.message.batch.encode_elements`, whose checks raise errors with the cause.
 """
 
 from collections.abc import Sequence
@@ -61,17 +61,23 @@ _encoder = msgspec.msgpack.Encoder()
 def encode_batch(
     messages: Sequence[Message], ids: Sequence[str], max_body_bytes: int, reserved_bytes: int
 ) -> bytes | None:
-    """The elements of `messages`, with the ids, which are of one length, as their UNIQ_KEYs.
+    """Encode messages of one topic as batch elements, or return None if one is not supported.
 
-    None when they are not of one topic, or one is out of the ordinary: over `max_body_bytes`, delayed, with
-    an id of its own, with properties that leave no `reserved_bytes`, of a wrong type …
+    Not supported are messages with a body that is empty or longer than `max_body_bytes`, a delay level, a
+    UNIQ_KEY of their own, fields of a wrong type, unusually long or invalid properties, or different topics.
+
+    Args:
+        messages: The messages; at least one.
+        ids: One UNIQ_KEY per message, all of the same length.
+        max_body_bytes: The maximum size of a body.
+        reserved_bytes: Bytes of the properties limit to leave free for properties that the broker adds.
     """
     if set(map(type, messages)) != {Message}:
         return None
     try:
         topic = messages[0].topic.encode()
         packed = _encoder.encode(messages)
-    except (TypeError, ValueError, AttributeError, OverflowError):  # ValueError: also of a lone surrogate
+    except (TypeError, ValueError, AttributeError, OverflowError):  # ValueError: e.g. a lone surrogate
         return None
     added_bytes = MIN_ELEMENT_BYTES + len(_UNIQ_NAME) + len(ids[0]) + 1
     out = np.empty(len(packed) + len(messages) * added_bytes, np.uint8)
@@ -90,7 +96,7 @@ def encode_batch(
 
 @helper()
 def _text(packed: U8, position: int) -> tuple[int, int]:
-    """Where the text at `position` starts, and its length; -1 for none, or one that no property may have."""
+    """Return start and length of the string at `position`; length -1 if it is another type or too long."""
     head = np.int64(packed[position])
     if FIXSTR <= head <= FIXSTR + FIXSTR_MAX:
         return position + 1, int(head - FIXSTR)
@@ -103,7 +109,7 @@ def _text(packed: U8, position: int) -> tuple[int, int]:
 
 @helper()
 def _body(packed: U8, position: int) -> tuple[int, int]:
-    """Where the bytes at `position` start, and their length, or -1."""
+    """Return start and length of the byte string at `position`; length -1 if it is another type."""
     head = np.int64(packed[position])
     if head == BIN8:
         return position + 2, int(np.int64(packed[position + 1]))
@@ -116,7 +122,7 @@ def _body(packed: U8, position: int) -> tuple[int, int]:
 
 @helper()
 def _pairs(packed: U8, position: int) -> tuple[int, int]:
-    """Where the pairs of the map at `position` start, and how many there are, or -1."""
+    """Return start and number of pairs of the map at `position`; -1 if it is another type or too long."""
     head = np.int64(packed[position])
     if FIXMAP <= head <= FIXMAP + FIXMAP_MAX:
         return position + 1, int(head - FIXMAP)
@@ -127,17 +133,17 @@ def _pairs(packed: U8, position: int) -> tuple[int, int]:
 
 @helper()
 def _is_plain(packed: U8, start: int, length: int) -> bool:
-    """Whether a name or value is there and holds no separator."""
-    sound = length > 0
+    """Return True if a name or value is not empty and contains no separator character."""
+    is_plain = length > 0
     for position in range(start, start + length):
         byte = packed[position]
-        sound &= (byte != _NAME_END) & (byte != _PAIR_END)
-    return sound
+        is_plain &= (byte != _NAME_END) & (byte != _PAIR_END)
+    return is_plain
 
 
 @helper()
 def _is_special(packed: U8, name: int, length: int) -> bool:
-    """Whether a property of this name has to be looked at with care."""
+    """Return True for the names UNIQ_KEY and DELAY, which this kernel does not support."""
     if length == 8:
         return load_i64(packed, name) == _UNIQ_KEY
     return length == 5 and load_i32(packed, name) == _DELA and packed[name + 4] == _Y
@@ -153,7 +159,11 @@ def _is_equal(packed: U8, start: int, length: int, text: U8) -> bool:
 
 @helper()
 def _write_properties(packed: U8, position: int, pairs: int, out: U8, used: int) -> tuple[int, int]:
-    """Copy the pairs; returns where they end in both, or -1 for one out of the ordinary."""
+    """Copy the pairs of a map to a property string.
+
+    Returns:
+        The end positions in `packed` and `out`; the first is -1 if a pair is not supported.
+    """
     for _ in range(pairs):
         name, name_bytes = _text(packed, position)
         if not _is_plain(packed, name, name_bytes) or _is_special(packed, name, name_bytes):
@@ -195,7 +205,7 @@ def _write_batch(
     max_properties_bytes: int,
     out: U8,
 ) -> int:
-    """The bytes of `out` in use, or -1 where something is out of the ordinary."""
+    """Write the elements to `out`; return their size, or -1 if a message is not supported."""
     used = 0
     for identity in range(0, len(ids), id_bytes):
         text, length = _text(packed, position + 1 + _TOPIC_KEY)

@@ -1,6 +1,6 @@
-"""What the dispatch wants of a record's properties: the tags code of its unit, and its index keys.
+"""Reads the properties of a record for the dispatch: the tags code of its unit, and its index keys.
 
-`found` says where the values of TAGS, KEYS, UNIQ_KEY and DELAY stand: start and end of each, zeros if absent.
+`found` holds start and end position of the values of TAGS, KEYS, UNIQ_KEY and DELAY; zeros if absent.
 """
 
 import numpy as np
@@ -32,22 +32,22 @@ _NAME_END = 1
 
 @kernel()
 def find_properties(buffer: Bytes, start: int, end: int, found: Numbers) -> None:
-    """Fill `found` from the properties in [start, end)."""
+    """Fill `found` from the property string in [start, end)."""
     found[0:FOUND_FIELDS] = 0
     name = start
     while name < end:
         stop = find_byte(buffer, name, end, _PAIR_END)
         separator = find_byte(buffer, name, stop, _NAME_END)
         if name < separator < stop - 1:
-            which = _which(buffer, name, separator - name)
-            if which >= 0:  # the last of two equal names wins
-                found[2 * which] = separator + 1
-                found[2 * which + 1] = stop
+            index = _property_index(buffer, name, separator - name)
+            if index >= 0:  # the last of two equal names wins
+                found[2 * index] = separator + 1
+                found[2 * index + 1] = stop
         name = stop + 1
 
 
 @kernel()
-def _which(buffer: Bytes, name: int, length: int) -> int:
+def _property_index(buffer: Bytes, name: int, length: int) -> int:
     if length == 4:
         word = load_i32(buffer, name)
         return 0 if word == _TAGS else 1 if word == _KEYS else -1
@@ -60,7 +60,10 @@ def _which(buffer: Bytes, name: int, length: int) -> int:
 
 @kernel()
 def tags_code_of(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbers, is_schedule: int) -> int:
-    """Of a record of the schedule topic when it is due, else the hash of its TAGS."""
+    """Return the tags code of a record.
+
+    That is the hash of its TAGS, or, for a record of the schedule topic, the time at which it is due.
+    """
     if is_schedule and found[_DELAY_END] > 0:
         due = _delivery_time(buffer, found[_DELAY_START], found[_DELAY_END], timestamp, delays_ms)
         if due > 0:
@@ -70,7 +73,10 @@ def tags_code_of(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbe
 
 @kernel()
 def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_ms: Numbers) -> int:
-    """When a scheduled record is due; 0 when its DELAY is no level above 0 (store format, section 2)."""
+    """Return the time at which a scheduled record is due, in ms (store format, section 2).
+
+    Returns 0 if the value of DELAY is not a positive number.
+    """
     level = 0
     for position in range(start, end):
         digit = byte_at(buffer, position) - 0x30
@@ -87,7 +93,7 @@ def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_m
 def add_keys(
     buffer: Bytes, found: Numbers, seed: int, physical_offset: int, timestamp: int, keys: Numbers, count: int
 ) -> int:
-    """Add UNIQ_KEY, then each of KEYS; returns the new count."""
+    """Add rows to `keys` for UNIQ_KEY and for each of KEYS; return the new number of rows."""
     if found[_UNIQ_END] > 0:
         keys[count, KEY_HASH] = key_hash(hash_bytes(buffer, found[_UNIQ_START], found[_UNIQ_END], seed))
         keys[count, KEY_PHYSICAL_OFFSET] = physical_offset

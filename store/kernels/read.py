@@ -1,5 +1,6 @@
-"""From units to the records that they point to: each is compared with its unit before it is served (design
-law 8).
+"""Finds the records to which consume-queue units point.
+
+Each record is checked and compared with its unit before it is served (design section 3, invariant 8).
 """
 
 import numpy as np
@@ -15,26 +16,26 @@ Numbers = NDArray[np.int64]
 UNIT_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
 
-# What `gather_records` counts up.
+# Counters that `gather_records` keeps in `progress` between calls.
 READ_UNITS = 0
 READ_MESSAGES = 1
 READ_BYTES = 2
-READ_FILLERS = 3  # units that only hold the place of a record that is gone
+READ_FILLERS = 3  # placeholder units of lost records
 READ_FIELDS = 4
 
 RUNS_MAX = 4096
 SPANS_MAX = 64
 
-# Why it stopped.
-ALL_UNITS = 0  # they are used up
-OTHER_FILE = 1  # the next unit leads out of this file, or there are no more runs to write to
-ENOUGH = 2  # as many messages or bytes as were asked for
-BAD_UNIT = 3  # the next unit does not lead to a record of this queue and offset
+# Why `gather_records` stopped.
+ALL_UNITS = 0  # all units are processed
+OTHER_FILE = 1  # the next unit points to another file, or `runs` is full
+ENOUGH = 2  # the requested number of messages or bytes is reached
+BAD_UNIT = 3  # the next unit does not point to a record of this queue and offset
 
 
 @kernel()
 def same_bytes(buffer: Bytes, start: int, expected: Bytes, length: int) -> bool:
-    """Whether `buffer` has the first `length` bytes of `expected` at `start`."""
+    """Return True if `buffer[start:]` begins with the first `length` bytes of `expected`."""
     index = 0
     while index < length and buffer[start + index] == expected[index]:
         index += 1
@@ -58,8 +59,8 @@ def _is_record_of(
 
 
 @kernel()
-def _wants(codes: Numbers, tags_code: int) -> bool:
-    """RocketMQ compares the low 32 bits."""
+def _is_wanted(codes: Numbers, tags_code: int) -> bool:
+    """Return True if a wanted tags code equals `tags_code` in the low 32 bits, which RocketMQ compares."""
     wanted = False
     for code in codes:
         wanted |= (code ^ tags_code) & 0xFFFFFFFF == 0
@@ -82,10 +83,25 @@ def gather_records(
     progress: Numbers,
     runs: Numbers,
 ) -> tuple[int, int]:
-    """Find the records of units from `progress` on in one log file; returns the count of runs, and why it
-    stopped.
+    """Find the records of consume-queue units in one log file, and check them.
 
-    A run is the begin and end of neighbouring records. The first unit stands at queue offset `first_offset`.
+    Args:
+        log: The log file.
+        limit: The end of the written bytes in the file.
+        base: The CommitLog offset of the file's first byte.
+        units: Consecutive units of one queue.
+        first_offset: The queue offset of the first unit.
+        queue_id: The id of the queue.
+        topic: The topic of the queue, in UTF-8.
+        codes: The tags codes to select, if `filters` is true.
+        filters: Skip units with other tags codes.
+        max_messages: Stop after this number of messages.
+        max_bytes: Stop before the records exceed this size, but not before the first record.
+        progress: Counters (READ_FIELDS) of units, messages, bytes and placeholders so far; updated.
+        runs: Receives the ranges (begin, end) of adjacent records in the file.
+
+    Returns:
+        The number of runs, and the reason why it stopped.
     """
     count = 0
     index = progress[READ_UNITS]
@@ -98,7 +114,7 @@ def gather_records(
             progress[READ_FILLERS] += 1
             index += 1
             continue
-        if filters and not _wants(codes, load_i64(units, unit + 12)):
+        if filters and not _is_wanted(codes, load_i64(units, unit + 12)):
             index += 1
             continue
         if progress[READ_MESSAGES] >= max_messages:
@@ -139,10 +155,13 @@ def record_spans(
     gap: int,
     spans: Numbers,
 ) -> tuple[int, int]:
-    """Where the records stand that `gather_records` would look at in this file, by their units alone.
+    """Compute from the units alone which ranges of the file `gather_records` would read.
 
-    Returns the count of spans and how many messages they cover, those of `progress` included. Records with
-    less than `gap` between them are in one span, a begin and an end.
+    The arguments are those of `gather_records`. `spans` receives the ranges (begin, end); records less than
+    `gap` bytes apart share a range.
+
+    Returns:
+        The number of ranges, and the number of messages up to their end, including those in `progress`.
     """
     count = 0
     messages = progress[READ_MESSAGES]
@@ -151,12 +170,12 @@ def record_spans(
         unit = index * UNIT_BYTES
         place = load_i64(units, unit) - base
         size = load_i32(units, unit + 8)
-        if (filters and not _wants(codes, load_i64(units, unit + 12))) or size == FILLER_SIZE:
+        if (filters and not _is_wanted(codes, load_i64(units, unit + 12))) or size == FILLER_SIZE:
             continue
         if messages >= max_messages or (messages > 0 and size_bytes + size > max_bytes):
             break
         if place < 0 or size <= 0 or place + size > limit:
-            break  # the file's end, or a unit gone bad: whoever reads it finds out
+            break  # another file, or a damaged unit, which `gather_records` will report
         if count > 0 and spans[count - 1, 0] <= place <= spans[count - 1, 1] + gap:
             spans[count - 1, 1] = max(spans[count - 1, 1], place + size)
         elif count < spans.shape[0]:
@@ -174,7 +193,10 @@ def plain_record_spans(
     limit: int, base: int, units: list[tuple[int, int, int]], codes: frozenset[int] | None, max_messages: int,
     max_bytes: int, gap: int, spans_max: int,
 ) -> tuple[list[tuple[int, int]], int]:  # fmt: skip
-    """The twin of `record_spans`, over units (physical offset, size, tags code) and from the first one on."""
+    """Pure-Python equivalent of `record_spans`, for tests.
+
+    `units` are (CommitLog offset, size, tags code); it starts at the first unit.
+    """
     spans: list[tuple[int, int]] = []
     messages = size_bytes = 0
     low = {code & 0xFFFFFFFF for code in codes} if codes is not None else None

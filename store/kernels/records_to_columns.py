@@ -1,8 +1,8 @@
-"""Records as columns: numbers in arrays, and where texts lie in the buffer, to be gathered one by one.
+"""Converts records to columns: arrays of numbers, and positions of byte strings, which are copied on demand.
 
-In passes, so that a reader pays only for the columns it wants: find the records, read their fixed fields,
-find their properties, gather the bytes of a column. The plain twin of it all is
-`store.message.record.decode_record`.
+A reader calls only the steps for the columns that it needs: find the records, read their fixed fields, find
+their properties, copy the bytes of a column. `store.message.record.decode_record` is the pure-Python
+equivalent.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -29,10 +29,10 @@ from store.store_errors import RecordDamaged
 
 I32: TypeAlias = npt.NDArray[np.int32]
 
-MAX_BUFFER_BYTES = (1 << 31) - 1  # places in the buffer are kept as i32
+MAX_BUFFER_BYTES = (1 << 31) - 1  # positions in the buffer are stored as i32
 MIN_PAIR_BYTES = 4  # of a property: name, separator, value, separator
 
-# The rows of the two tables that `_read_fields` fills.
+# Rows of the tables `longs` and `ints` that `_read_fields` fills.
 _LONGS = 4
 _QUEUE_OFFSET, _PHYSICAL_OFFSET, _BORN_TIMESTAMP, _STORE_TIMESTAMP = range(_LONGS)
 _INTS = 9
@@ -48,9 +48,10 @@ _INTS = 9
     _PROPERTIES_LENGTH,
 ) = range(_INTS)
 
-# The rows of the table of known properties, and of the table of all pairs.
+# Rows of the table of known properties, and of the table of all pairs: start positions. The row after each
+# contains the lengths.
 _KNOWN = 6
-_TAGS, _KEYS, _UNIQ_KEY = 0, 2, 4  # starts; lengths are in the row after each
+_TAGS, _KEYS, _UNIQ_KEY = 0, 2, 4
 _PAIRS = 4
 _NAME, _VALUE = 0, 2
 
@@ -65,14 +66,14 @@ _I64 = types.Array(types.int64, 1, "C", readonly=True)
 
 
 class Spans(NamedTuple):
-    """Where a text of each row lies in the buffer; a length of -1 says that the row has none."""
+    """Start and length of one byte string per row, in the buffer. The length is -1 if the row has none."""
 
     starts: I32
     lengths: I32
 
 
 class RecordColumns(NamedTuple):
-    """The fixed fields of records, and where their parts lie. All have one length."""
+    """The fixed fields of records, and positions of bodies, topics and properties; one element per record."""
 
     queue_ids: I32
     queue_offsets: I64
@@ -87,7 +88,10 @@ class RecordColumns(NamedTuple):
 
 
 class PropertyColumns(NamedTuple):
-    """The properties of records: row i has the pairs `pair_offsets[i]` to `pair_offsets[i + 1]`."""
+    """The positions of the properties of records.
+
+    Row i has the pairs `pair_offsets[i]` to `pair_offsets[i + 1]` - 1 of `names` and `values`.
+    """
 
     tags: Spans
     keys: Spans
@@ -98,7 +102,7 @@ class PropertyColumns(NamedTuple):
 
 
 def find_records(buffer: U8) -> I64:
-    """Where records that stand back to back begin. Raises RecordDamaged where something else stands."""
+    """Return the start positions of consecutive records. Raises RecordDamaged at the first invalid header."""
     count, end, code = _count_records(buffer)
     if code < 0:
         raise RecordDamaged(REASONS[code], position=end)
@@ -108,17 +112,26 @@ def find_records(buffer: U8) -> I64:
 
 
 def read_records(buffer: U8, positions: I64, *, check_crc: bool) -> tuple[RecordColumns, list[RecordDamaged]]:
-    """The fixed fields of the sound records at `positions`, and what is wrong with the others."""
+    """Read the fixed fields of the records at `positions`.
+
+    Returns:
+        The columns of the valid records, and one error for each damaged record.
+
+    Raises:
+        ValueError: The buffer is longer than MAX_BUFFER_BYTES.
+    """
     if len(buffer) > MAX_BUFFER_BYTES:
-        raise ValueError(f"a buffer of {len(buffer):,} bytes is over {MAX_BUFFER_BYTES:,}: read it in pieces")
+        raise ValueError(
+            f"buffer of {len(buffer):,} bytes is over the limit of {MAX_BUFFER_BYTES:,}: read fewer records"
+        )
     longs = np.empty((_LONGS, len(positions)), np.int64)
     ints = np.empty((_INTS, len(positions)), np.int32)
     codes = np.empty(len(positions), np.int64)
-    sound = _read_fields(buffer, positions, check_crc, longs, ints, codes)
-    longs, ints = longs[:, :sound], ints[:, :sound]
+    valid = _read_fields(buffer, positions, check_crc, longs, ints, codes)
+    longs, ints = longs[:, :valid], ints[:, :valid]
     damaged = [
         RecordDamaged(REASONS[int(codes[row])], position=int(positions[row]))
-        for row in (np.flatnonzero(codes) if sound < len(positions) else ())
+        for row in (np.flatnonzero(codes) if valid < len(positions) else ())
     ]
     columns = RecordColumns(
         queue_ids=ints[_QUEUE_ID],
@@ -136,7 +149,7 @@ def read_records(buffer: U8, positions: I64, *, check_crc: bool) -> tuple[Record
 
 
 def find_properties(buffer: U8, properties: Spans) -> PropertyColumns:
-    """Where the properties of every row lie; of two with one name in a row the last one counts."""
+    """Find the properties of each row. If a name occurs twice in a row, the last value is used."""
     rows = len(properties.starts)
     known = np.empty((_KNOWN, rows), np.int32)
     pair_offsets = np.empty(rows + 1, np.int32)
@@ -154,7 +167,11 @@ def find_properties(buffer: U8, properties: Spans) -> PropertyColumns:
 
 
 def gather(buffer: U8, spans: Spans) -> tuple[I32, U8]:
-    """The texts of a column in Arrow's layout: row i is `data[offsets[i] : offsets[i + 1]]`."""
+    """Copy the byte strings of a column into Arrow's layout.
+
+    Returns:
+        `offsets` and `data`: row i is `data[offsets[i] : offsets[i + 1]]`.
+    """
     offsets = np.empty(len(spans.starts) + 1, np.int32)
     data = np.empty(_add_up(spans.lengths, offsets), np.uint8)
     _gather(buffer, spans.starts, offsets, data)
@@ -163,7 +180,10 @@ def gather(buffer: U8, spans: Spans) -> tuple[I32, U8]:
 
 @kernel(types.UniTuple(types.int64, 3)(BYTES))
 def _count_records(buffer: U8) -> tuple[int, int, int]:
-    """How many records there are, where they end, and why they end there (0 at the end of the buffer)."""
+    """Return the number of consecutive records, their end, and the reason why they end there.
+
+    The reason is 0 at the end of the buffer.
+    """
     count = 0
     position = 0
     while position < len(buffer):
@@ -187,7 +207,11 @@ def _find_records(buffer: U8, positions: I64) -> None:
     types.int64(BYTES, _I64, types.boolean, types.int64[:, ::1], types.int32[:, ::1], types.int64[::1]),
 )
 def _read_fields(buffer: U8, positions: I64, check_crc: bool, longs: I64, ints: I32, codes: I64) -> int:
-    """Fill the tables with the sound records, and `codes` with 0 or what is wrong; returns the sound ones."""
+    """Fill `longs` and `ints` with the fields of valid records, and `codes` with 0 or a reason per record.
+
+    Returns:
+        The number of valid records.
+    """
     row = 0
     for index in range(len(positions)):
         position = positions[index]
@@ -225,7 +249,7 @@ def _read_fields(buffer: U8, positions: I64, check_crc: bool, longs: I64, ints: 
 
 @helper()
 def _earlier_pair(buffer: U8, pairs: I32, first: int, count: int, name: int, name_length: int) -> int:
-    """Which of the pairs from `first` has the same name, or -1."""
+    """Return the index of a pair in [first, count) with the same name, or -1."""
     for pair in range(first, count):
         if pairs[_NAME + 1, pair] != name_length:
             continue
@@ -240,7 +264,7 @@ def _earlier_pair(buffer: U8, pairs: I32, first: int, count: int, name: int, nam
 
 @helper()
 def _known_row(buffer: U8, name: int, length: int) -> int:
-    """The row of the table of known properties that a name has, or -1."""
+    """Return the row of the table of known properties for a name, or -1."""
     if length == 4:
         letters = load_i32(buffer, name)
         if letters == _NAME_TAGS:
@@ -253,7 +277,7 @@ def _known_row(buffer: U8, name: int, length: int) -> int:
     types.int64(BYTES, _I32, _I32, types.int32[:, ::1], types.int32[::1], types.int32[:, ::1]),
 )
 def _find_properties(buffer: U8, starts: I32, lengths: I32, known: I32, pair_offsets: I32, pairs: I32) -> int:
-    """Fill `known`, `pair_offsets` and `pairs`; returns how many pairs there are."""
+    """Fill `known`, `pair_offsets` and `pairs`; return the number of pairs."""
     count = 0
     for row in range(len(starts)):
         pair_offsets[row] = count
@@ -288,7 +312,7 @@ def _find_properties(buffer: U8, starts: I32, lengths: I32, known: I32, pair_off
 
 @kernel(types.int64(_I32, types.int32[::1]))
 def _add_up(lengths: I32, offsets: I32) -> int:
-    """Fill `offsets` with the running sum of `lengths`, where -1 counts as 0; returns the whole sum."""
+    """Fill `offsets` with the running sum of `lengths`, counting -1 as 0; return the total."""
     total = 0
     offsets[0] = 0
     for row in range(len(lengths)):

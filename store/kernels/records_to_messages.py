@@ -1,15 +1,15 @@
-"""Records as the messages that consumers get: a kernel writes them as MessagePack, and msgspec makes objects
-of that in one step, without the interpreter.
+"""Decodes records into MessageExt objects for consumers, without a Python loop over the records.
 
-For each record a map, with the fields of MessageExt by name:
+A kernel converts the records to MessagePack, and msgspec creates the objects from that. Each record becomes a
+map with the fields of MessageExt:
 
     template   | map16 | "broker_name" str16 | "queue_id" i32 | "queue_offset" i64 | … the other numbers |
     after it   | "topic" str16 | "body" bin32 | "properties" map32: str16 str16 … |
                | "born_host" [ip str8, port i32] | "store_host" [ip str8, port i32] |
 
-Numbers are big-endian in both, so they are copied as they stand. The plain twin is
-`store.message.fetched.decode_messages`, which also has the last word on every record that is out of the
-ordinary: an IPv6 host, a compressed body, one that is large, a text that is no UTF-8, damage.
+Numbers are big-endian in both formats and are copied unchanged. `store.message.fetched.decode_messages` is
+the pure-Python equivalent; it also decodes the records that the kernel does not support: those with an IPv6
+host, a compressed or large body, invalid UTF-8, or damage.
 """
 
 import threading
@@ -51,11 +51,11 @@ from store.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store.message.sys_flag import COMPRESSED, HOST_BITS
 
 SCRATCH_BYTES = 256 * 1024
-"""What a thread keeps for the MessagePack of a run: a run ends where it is full."""
+"""Size of the buffer per thread for MessagePack. `decode_messages` returns when it is full."""
 
-_HEAD_BYTES = 5  # of the array of all messages
+_HEAD_BYTES = 5  # header of the array of all messages
 
-# The numbers of a record with IPv4 hosts: where they stand, and how wide they are.
+# The numeric fields of a record with IPv4 hosts: position and size in bytes.
 _NUMBERS = {
     "queue_id": (record.QUEUE_ID, 4),
     "queue_offset": (record.QUEUE_OFFSET, 8),
@@ -76,7 +76,10 @@ def _key(name: str) -> bytes:
 
 
 def _numbers() -> tuple[bytes, list[tuple[int, int, int]]]:
-    """The numbers' part of the template; for each its place there, its place in the record, and its width."""
+    """Return the part of the template with the numeric fields.
+
+    Also return, for each field, its position in the template, its position in the record, and its size.
+    """
     part, places = b"", []
     for name, (at, width) in _NUMBERS.items():
         part += _key(name) + bytes([INT32 if width == 4 else INT64])
@@ -91,13 +94,14 @@ _NUMBERS_BYTES = len(_NUMBERS_PART)
 _TOPIC, _BODY, _PROPERTIES, _BORN_HOST, _STORE_HOST = (
     np.frombuffer(_key(name), np.uint8) for name in ("topic", "body", "properties", "born_host", "store_host")
 )
-# Names, the widths of lengths, and two hosts of at most 15 characters.
+# Field names, length prefixes, and two hosts with addresses of at most 15 characters.
 _OTHERS_BYTES = (
     sum(map(len, (_TOPIC, _BODY, _PROPERTIES, _BORN_HOST, _STORE_HOST))) + 3 + 5 + 5 + 2 * (3 + 15 + 5)
 )
 _UNUSUAL = HOST_BITS | COMPRESSED
 _NAME_END, _PAIR_END = ord(NAME_VALUE_SEPARATOR), ord(PROPERTY_SEPARATOR)
-# A pair of n bytes, four at least or three at the end, becomes n - 2 and two lengths of three bytes each.
+# A property of n bytes (n is at least 4, or 3 at the end) becomes n - 2 bytes and two lengths of 3 bytes
+# each.
 _PROPERTIES_GROWTH = 3
 
 _decoder = msgspec.msgpack.Decoder(list[MessageExt])
@@ -107,9 +111,16 @@ _of_thread = threading.local()
 def decode_messages(
     records: Buffer, position: int, count: int, broker_name: str
 ) -> tuple[list[MessageExt], int]:
-    """Up to `count` messages of `records` from `position` on, and where the next one stands.
+    """Decode up to `count` messages, starting at byte `position` of `records`.
 
-    Raises as the plain twin. A run may be shorter than that one's.
+    Like `store.message.fetched.decode_messages`, but may return fewer messages per call.
+
+    Returns:
+        The messages, and the position of the next record.
+
+    Raises:
+        RecordDamaged: The first record is damaged.
+        MessageInvalid: The body of the first record cannot be decompressed.
     """
     scratch = _scratch()
     written, end, used = _write_messages(
@@ -119,7 +130,7 @@ def decode_messages(
         return fetched.decode_messages(records, position, 1, broker_name)
     try:
         return _decoder.decode(scratch.data[:used]), end
-    except (UnicodeDecodeError, msgspec.DecodeError):  # a text that is no UTF-8
+    except (UnicodeDecodeError, msgspec.DecodeError):  # invalid UTF-8
         return fetched.decode_messages(records, position, written, broker_name)
 
 
@@ -164,7 +175,7 @@ def _write_text(records: U8, start: int, length: int, out: U8, used: int) -> int
 
 @helper()
 def _write_properties(records: U8, start: int, end: int, out: U8, used: int) -> int:
-    """The pairs that have a name and a value; of equal names the last one counts when the map is read."""
+    """Write the properties with a name and a value as a map. The decoder keeps the last of equal names."""
     head = used
     used += 5
     pairs = 0
@@ -183,7 +194,7 @@ def _write_properties(records: U8, start: int, end: int, out: U8, used: int) -> 
 
 @helper()
 def _write_host(records: U8, start: int, out: U8, used: int) -> int:
-    """An IPv4 address in its four numbers, and the port."""
+    """Write a host as an array of two values: the IPv4 address in dotted decimal, and the port."""
     store_u8(out, used, FIXARRAY | 2)
     store_u8(out, used + 1, STR8)
     text = used + 3
@@ -211,7 +222,11 @@ def _write_host(records: U8, start: int, out: U8, used: int) -> int:
     types.UniTuple(types.int64, 3)(BYTES, types.int64, types.int64, BYTES, WRITABLE_BYTES), keeps_gil=True
 )
 def _write_messages(records: U8, position: int, count: int, template: U8, out: U8) -> tuple[int, int, int]:
-    """How many messages have been written, where the next record stands, and the bytes of `out` in use."""
+    """Write up to `count` records to `out` as MessagePack.
+
+    Returns:
+        The number of messages written, the position of the next record, and the bytes used in `out`.
+    """
     used = _HEAD_BYTES
     written = 0
     while written < count and position < len(records):

@@ -1,7 +1,7 @@
-"""Finding the way back after damage: where in a log file the next sound thing stands.
+"""Finds the next valid record after damage in a log file.
 
-Bytes that only look like a record do not pass: it must name its own place and have the right CRC. A blank
-that closes its file to the byte passes too.
+To exclude bytes that only look like a record, its physicalOffset must equal its position and its CRC must be
+right. A blank record that ends exactly at the end of its file is also accepted.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ from store.message.record import (
 
 Bytes = NDArray[np.uint8]
 
-_MAGIC_FIRST = 0xDA  # the first byte of both magics
+_MAGIC_FIRST = 0xDA  # first byte of both record magics
 _BLANK_FIRST = 0xCB
 _HEAD_BYTES = 8
 _SEPARATOR = 2
@@ -39,7 +39,10 @@ _CRC_NAME = int.from_bytes(b"__CRC32#", "big")
 
 @kernel()
 def next_record(buffer: Bytes, start: int, stop: int, size: int, base: int) -> int:
-    """The first place in [start, stop) of a file of `size` bytes where a sound record stands; else `stop`."""
+    """Return the position of the first valid record in [start, stop), or `stop`.
+
+    `size` is the length of the file, `base` the CommitLog offset of its first byte.
+    """
     position = start
     while position + _HEAD_BYTES <= stop:
         position = find_byte(buffer, position + 4, stop, _MAGIC_FIRST) - 4
@@ -53,7 +56,7 @@ def next_record(buffer: Bytes, start: int, stop: int, size: int, base: int) -> i
 
 @kernel()
 def closing_blank(buffer: Bytes, start: int, stop: int, size: int) -> int:
-    """The first place in [start, stop) of a blank that reaches to the file's very end; else `stop`."""
+    """Return the position in [start, stop) of a blank record that ends at the end of the file, or `stop`."""
     position = start
     while position + _HEAD_BYTES <= stop:
         position = find_byte(buffer, position + 4, stop, _BLANK_FIRST) - 4
@@ -67,9 +70,9 @@ def closing_blank(buffer: Bytes, start: int, stop: int, size: int) -> int:
 
 @kernel()
 def append_end(buffer: Bytes, start: int, size: int, base: int) -> int:
-    """Where the sound records from `start` on end that one append can have made.
+    """Return the end of the valid records from `start` on that can come from a single append.
 
-    They have one topic, one queue and one storeTimestamp, and their queue offsets follow each other.
+    Records of one append have the same topic, queue and storeTimestamp, and consecutive queue offsets.
     """
     position = start
     queue_id = queue_offset = timestamp = first_topic = first_length = 0
@@ -99,10 +102,10 @@ def append_end(buffer: Bytes, start: int, size: int, base: int) -> int:
 
 
 @kernel()
-def next_bad_whole(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
-    """The next sound record in [start, end) whose CRC of the whole is wrong, and its size; else `end`.
+def next_bad_crc_property(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
+    """Return position and size of the next record in [start, end) whose whole-record CRC is wrong.
 
-    Only records with that property (store format 1.6) are judged.
+    Returns (end, 0) if there is no such record. Records without that property (store format 1.6) are skipped.
     """
     position = start
     while position < end:
@@ -110,12 +113,12 @@ def next_bad_whole(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
         if size <= 0:
             break
         _, body_length, _, _, _, length = record_parts(buffer, position, size)
-        if body_length < 0:  # where the next record stands is not known then
+        if body_length < 0:  # the position of the next record is unknown then
             break
         last = position + size - CRC_PROPERTY_BYTES
         if length >= CRC_PROPERTY_BYTES and load_i64(buffer, last) == _CRC_NAME and buffer[last + 8] == 1:
             stated = 0
-            for digit in range(CRC_PROPERTY_DIGITS - 1, -1, -1):  # the lowest comes first
+            for digit in range(CRC_PROPERTY_DIGITS - 1, -1, -1):  # the lowest digit is stored first
                 stated = stated * 10 + int(np.int64(buffer[last + 9 + digit])) - 0x30
             if stated != crc32_kernel(buffer, position, last) or buffer[position + size - 1] != _SEPARATOR:
                 return position, size
@@ -124,7 +127,7 @@ def next_bad_whole(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def plain_next_record(buffer: Any, start: int, stop: int, size: int, base: int) -> int:
-    """The twin of `next_record`, over the record codec."""
+    """Pure-Python equivalent of `next_record`, for tests."""
     for position in range(start, stop - _HEAD_BYTES + 1):
         if plain_check_record_at(buffer, position, size, base, True) > 0:
             return position
@@ -132,7 +135,7 @@ def plain_next_record(buffer: Any, start: int, stop: int, size: int, base: int) 
 
 
 def plain_closing_blank(buffer: Any, start: int, stop: int, size: int) -> int:
-    """The twin of `closing_blank`."""
+    """Pure-Python equivalent of `closing_blank`, for tests."""
     for position in range(start, stop - _HEAD_BYTES + 1):
         head = (size - position).to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True)
         if bytes(buffer[position : position + _HEAD_BYTES]) == head:
@@ -141,7 +144,7 @@ def plain_closing_blank(buffer: Any, start: int, stop: int, size: int) -> int:
 
 
 def plain_append_end(buffer: Any, start: int, size: int, base: int) -> int:
-    """The twin of `append_end`, over the record codec."""
+    """Pure-Python equivalent of `append_end`, for tests."""
     position, expected = start, None
     while (code := plain_check_record_at(buffer, position, size, base, True)) > 0:
         message = decode_record(buffer, position)
@@ -153,8 +156,8 @@ def plain_append_end(buffer: Any, start: int, size: int, base: int) -> int:
     return position
 
 
-def plain_next_bad_whole(buffer: Any, start: int, end: int) -> tuple[int, int]:
-    """The twin of `next_bad_whole`, over the record codec."""
+def plain_next_bad_crc_property(buffer: Any, start: int, end: int) -> tuple[int, int]:
+    """Pure-Python equivalent of `next_bad_crc_property`, for tests."""
     view = memoryview(buffer)[:end]
     position = start
     while position < end:

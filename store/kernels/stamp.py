@@ -1,8 +1,8 @@
-"""Stamping: records that a client has built get, on the broker, what only the broker can know.
+"""Stamps records: writes the fields that only the broker knows into records that a client encoded.
 
-That is bodyCRC, queueOffset, physicalOffset, bornHost, storeTimestamp and storeHost. All else is checked:
-sizes, magic, topic, queue id, flags, and that the hosts have the widths of those to be written. A batch is
-refused as a whole: who gets MessageInvalid throws the records away.
+These fields are bodyCRC, queueOffset, physicalOffset, bornHost, storeTimestamp and storeHost. The other
+fields are checked: sizes, magic, topic, queue id, flags, and the sizes of both hosts. On MessageInvalid some
+records may already be stamped; the caller must discard the whole batch.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from store.message.runs import Runs
 from store.message.sys_flag import BORN_HOST_V6, COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, STORE_HOST_V6
 from store.store_errors import MessageInvalid, RecordDamaged
 
-# Transactions and RocketMQ's inner batches are not for bulk sends.
+# sysFlag bits that a client may set. Transactions and RocketMQ's inner batches are not allowed in bulk sends.
 FREE_FLAGS = COMPRESSED | COMPRESSION_MASK | MULTI_TAGS
 
 _BAD_RECORD = -1
@@ -46,12 +46,15 @@ _BAD_COUNT = -6
 
 
 Shared: TypeAlias = tuple[int, U8, int, int, int, U8, U8]
-"""Magic, topic field, the hosts' flags, max_body_bytes, store timestamp, born host, store host."""
+"""Magic, topic field, flags of the hosts, max_body_bytes, storeTimestamp, born host, store host."""
 _SHARED = types.Tuple((types.int64, BYTES, types.int64, types.int64, types.int64, BYTES, BYTES))
 
 
 class Stamp(NamedTuple):
-    """What records must have and shall get; hosts are packed, the offsets are those of the first record."""
+    """The values that records must have (topic, queue id, maximum body size) and those to write into them.
+
+    Hosts are encoded addresses (`Host.packed`). Both offsets are those of the first record.
+    """
 
     topic: str
     queue_id: int
@@ -64,13 +67,13 @@ class Stamp(NamedTuple):
 
     @property
     def host_flags(self) -> int:
-        """The sysFlag bits that tell the widths of both hosts."""
+        """The sysFlag bits for the sizes of both hosts."""
         born = BORN_HOST_V6 if len(self.born_host) == V6_BYTES else 0
         return born | (STORE_HOST_V6 if len(self.store_host) == V6_BYTES else 0)
 
     @property
     def shared(self) -> Shared:
-        """What all records have in common, as the kernels take it."""
+        """The values that all records share, in the form that the kernels take."""
         magic, topic = topic_field(self.topic)
         return (
             magic,
@@ -84,9 +87,10 @@ class Stamp(NamedTuple):
 
 
 def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
-    """Check and stamp `records`, which stand back to back, in place; returns how many they are.
+    """Check and stamp consecutive records in place, and return their number.
 
-    Raises MessageInvalid with the position of the first bad record.
+    Raises:
+        MessageInvalid: A record is invalid; the message has its position.
     """
     count, position, fault = _stamp_records(
         np.frombuffer(records, np.uint8),
@@ -96,15 +100,20 @@ def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
         stamp.shared,
     )
     if fault:
-        raise _refusal(stamp, position, fault)
+        raise _record_error(stamp, position, fault)
     return count
 
 
 def stamp_runs(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
-    """Check and stamp the records of `runs` in place, by one call.
+    """Check and stamp the records of `runs` in place.
 
-    `queue_offsets` are those of each run's first record; `stamp` has all else that they share, its queue id
-    and queue offset are not looked at. Raises MessageInvalid with the position of the first bad record.
+    Args:
+        runs: Records of several queues.
+        stamp: The values that all records share; its queue id and queue offset are not used.
+        queue_offsets: The queue offset of the first record of each run.
+
+    Raises:
+        MessageInvalid: A record or the number of records of a run is invalid; the message has the position.
     """
     number, position, fault = _stamp_runs(
         np.frombuffer(runs.records, np.uint8),
@@ -113,11 +122,11 @@ def stamp_runs(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
         stamp.shared,
     )
     if fault:
-        raise _refusal_of_run(stamp, runs, number, position, fault)
+        raise _run_error(stamp, runs, number, position, fault)
 
 
 def stamp_runs_plain(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
-    """The plain twin of `stamp_runs`."""
+    """Pure-Python equivalent of `stamp_runs`, for tests."""
     position = 0
     for number, (queue_id, messages, size_bytes, queue_offset) in enumerate(
         zip(*runs.heads, queue_offsets, strict=True)
@@ -128,16 +137,16 @@ def stamp_runs_plain(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> 
         count = _stamp_plain(runs.records[position : position + size_bytes], own, position)
         position += size_bytes
         if count != messages:
-            raise _refusal_of_run(stamp, runs, number, position, _BAD_COUNT)
+            raise _run_error(stamp, runs, number, position, _BAD_COUNT)
 
 
 def stamp_records_plain(records: bytearray | memoryview, stamp: Stamp) -> int:
-    """The plain twin of `stamp_records`."""
+    """Pure-Python equivalent of `stamp_records`, for tests."""
     return _stamp_plain(memoryview(records), stamp, 0)
 
 
 def _stamp_plain(view: memoryview, stamp: Stamp, begin: int) -> int:
-    """Stamp what stands in `view`, which is at byte `begin` of its batch."""
+    """Stamp the records in `view`, which starts at byte `begin` of the batch; return their number."""
     hosts = stamp.born_host + stamp.store_timestamp.to_bytes(8, "big") + stamp.store_host
     position = 0
     count = 0
@@ -145,10 +154,12 @@ def _stamp_plain(view: memoryview, stamp: Stamp, begin: int) -> int:
         try:
             message = decode_record(view, position, check_crc=False)
         except RecordDamaged:
-            raise _refusal(stamp, begin + position, _BAD_RECORD) from None
-        fault = _judge_plain(message, int.from_bytes(view[position + MAGIC :][:4], "big", signed=True), stamp)
+            raise _record_error(stamp, begin + position, _BAD_RECORD) from None
+        fault = _find_fault_plain(
+            message, int.from_bytes(view[position + MAGIC :][:4], "big", signed=True), stamp
+        )
         if fault:
-            raise _refusal(stamp, begin + position, fault)
+            raise _record_error(stamp, begin + position, fault)
         pack_into(">i", view, position + BODY_CRC, crc32(message.body))
         pack_into(
             ">qq", view, position + QUEUE_OFFSET, stamp.queue_offset + count, stamp.physical_offset + position
@@ -159,8 +170,8 @@ def _stamp_plain(view: memoryview, stamp: Stamp, begin: int) -> int:
     return count
 
 
-def _judge_plain(message: MessageExt, magic: int, stamp: Stamp) -> int:
-    """The first fault of a record, or 0."""
+def _find_fault_plain(message: MessageExt, magic: int, stamp: Stamp) -> int:
+    """Return the code of the first fault of a record, or 0."""
     if message.sys_flag & ~FREE_FLAGS != stamp.host_flags:
         return _BAD_FLAGS
     if (message.topic, magic) != (stamp.topic, topic_field(stamp.topic)[0]):
@@ -170,29 +181,29 @@ def _judge_plain(message: MessageExt, magic: int, stamp: Stamp) -> int:
     return _BAD_BODY if len(message.body) > stamp.max_body_bytes else 0
 
 
-def _refusal(stamp: Stamp, position: int, fault: int) -> MessageInvalid:
+def _record_error(stamp: Stamp, position: int, fault: int) -> MessageInvalid:
     faults = {
-        _BAD_RECORD: "is no whole record",
-        _BAD_FLAGS: "has a sysFlag for a transaction, an inner batch, or hosts of another width",
+        _BAD_RECORD: "is truncated or malformed",
+        _BAD_FLAGS: "has a sysFlag of a transaction, an inner batch, or hosts of another size",
         _BAD_TOPIC: f"is not of the topic {stamp.topic!r}",
         _BAD_QUEUE: f"is not of queue {stamp.queue_id}",
-        _BAD_BODY: f"has a body over max_message_bytes {stamp.max_body_bytes:,} (or set that on the broker)",
+        _BAD_BODY: f"has a body over max_message_bytes {stamp.max_body_bytes:,} (raise it on the broker)",
     }
     return MessageInvalid(f"the record at byte {position} of the batch {faults[fault]}")
 
 
-def _refusal_of_run(stamp: Stamp, runs: Runs, number: int, position: int, fault: int) -> MessageInvalid:
+def _run_error(stamp: Stamp, runs: Runs, number: int, position: int, fault: int) -> MessageInvalid:
     queue_id = runs.queue_ids[number]
     if fault == _BAD_COUNT:
         return MessageInvalid(
-            f"the run of queue {queue_id}, which ends at byte {position} of the batch, has not the "
-            f"{runs.messages[number]:,} records that its head says"
+            f"the run of queue {queue_id} that ends at byte {position} of the batch does not contain "
+            f"{runs.messages[number]:,} records, the number in its header"
         )
-    return _refusal(stamp._replace(queue_id=queue_id), position, fault)
+    return _record_error(stamp._replace(queue_id=queue_id), position, fault)
 
 
 @helper()
-def _judge(
+def _find_fault(
     records: U8,
     position: int,
     end: int,
@@ -202,8 +213,10 @@ def _judge(
     host_flags: int,
     max_body_bytes: int,
 ) -> tuple[int, int, int, int]:
-    """The first fault of a record that ends at `end` or before, or 0; its size; where its body starts and
-    ends.
+    """Check the record at `position`, which must not extend beyond `end`.
+
+    Returns:
+        The code of its first fault or 0, its size, and the start and end of its body.
     """
     size = record_size(records, position, end)
     if size <= 0:
@@ -225,7 +238,7 @@ def _judge(
 
 @helper()
 def _same_bytes(records: U8, start: int, topic: U8) -> bool:
-    """Whether the topic field at `start` is `topic`; their first bytes being equal, the lengths are."""
+    """Return True if the topic field at `start` equals `topic`. Both include their length prefix."""
     for index in range(len(topic)):  # noqa: SIM110 -- numba compiles no generator expressions
         if records[start + index] != topic[index]:
             return False
@@ -236,15 +249,19 @@ def _same_bytes(records: U8, start: int, topic: U8) -> bool:
 def _stamp_run(
     records: U8, begin: int, end: int, queue_id: int, queue_offset: int, physical_offset: int, shared: Shared
 ) -> tuple[int, int, int]:
-    """How many records of one queue are stamped in [begin, end), and position and fault of the first bad one
-    (0 if there is none). `physical_offset` is where `records` stand.
+    """Check and stamp the records of one queue in [begin, end).
+
+    `physical_offset` is the CommitLog offset of the first byte of `records`.
+
+    Returns:
+        The number of records stamped, and position and fault code (0 if valid) of the first invalid record.
     """
     magic, topic, host_flags, max_body_bytes, store_timestamp, born_host, store_host = shared
     store_timestamp_at = BORN_HOST + len(born_host)
     position = begin
     count = 0
     while position < end:
-        fault, size, body, body_end = _judge(
+        fault, size, body, body_end = _find_fault(
             records, position, end, magic, topic, queue_id, host_flags, max_body_bytes
         )
         if fault != 0:
@@ -266,7 +283,7 @@ def _stamp_run(
 def _stamp_records(
     records: U8, queue_id: int, queue_offset: int, physical_offset: int, shared: Shared
 ) -> tuple[int, int, int]:
-    """`_stamp_run` over all of `records`."""
+    """Apply `_stamp_run` to all of `records`."""
     return _stamp_run(records, 0, len(records), queue_id, queue_offset, physical_offset, shared)
 
 
@@ -274,9 +291,12 @@ def _stamp_records(
     [types.UniTuple(types.int64, 3)(WRITABLE_BYTES, types.int64[:, ::1], types.int64, _SHARED)],
 )
 def _stamp_runs(records: U8, runs: I64, physical_offset: int, shared: Shared) -> tuple[int, int, int]:
-    """The number of the first bad run, and position and fault there (0 if there is none).
+    """Check and stamp the records of all runs.
 
-    Rows of `runs`: queue ids, messages, sizes, queue offsets.
+    The rows of `runs` are queue ids, numbers of messages, sizes in bytes, and first queue offsets.
+
+    Returns:
+        The number of the first invalid run, and position and fault code (0 if all are valid) of its error.
     """
     begin = 0
     for number in range(runs.shape[1]):

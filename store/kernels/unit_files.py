@@ -1,12 +1,14 @@
-"""Units into the files of many queues, each opened, written once and closed, in one call: with tens of
-thousands of queues the interpreter would take longer over it than the system does.
+"""Writes units to the consume-queue files of many queues: opens, writes and closes each file, in one kernel.
 
-A queue's file, below the directory of all queues, is named by its first byte's place (store format 3):
+With tens of thousands of queues, a Python loop would take longer than the system calls.
+
+The path of a queue's file, below the directory of all queues, ends with the position of its first byte (store
+format 3):
 
     <topic>/<queueId>/<20 digits>
 
-A new one is sparse, of its exact size, and so are the directories above it made: 20,000 of them may take the
-disk seconds.
+A new file is created sparse, with its final size, and so are missing directories. Creating 20,000 of them may
+take the disk seconds.
 """
 
 import os
@@ -29,8 +31,8 @@ from store.kernels.units import (
     Numbers,
 )
 
-_TOPIC_BYTES_MAX = 255  # a file system takes no longer names
-_PATH_BYTES = 512  # the topic, ten digits, twenty digits, two slashes and the zero at the end
+_TOPIC_BYTES_MAX = 255  # maximum length of a name in Linux file systems
+_PATH_BYTES = 512  # the topic, 10 and 20 digits, two slashes and a final zero byte fit in
 _PLACE_DIGITS = 20
 _SLASH = ord("/")
 _ZERO = ord("0")
@@ -39,8 +41,8 @@ _FILE_MODE = 0o644
 _DIRECTORY_MODE = 0o777
 _FAILED = -1
 
-# Addresses are passed as numbers. Of a failure nothing is asked here: whoever calls does that queue again by
-# itself, and is told.
+# Addresses are passed as numbers. The cause of a failure (errno) is not read: the caller writes the failed
+# queue again in Python and gets the exception.
 _openat = types.ExternalFunction("openat", types.intc(types.intc, types.intp, types.intc, types.intc))
 _mkdirat = types.ExternalFunction("mkdirat", types.intc(types.intc, types.intp, types.intc))
 _ftruncate = types.ExternalFunction("ftruncate", types.intc(types.intc, types.int64))
@@ -50,7 +52,7 @@ _close = types.ExternalFunction("close", types.intc(types.intc))
 
 @helper()
 def _write_digits(path: U8, end: int, value: int, digits: int) -> int:
-    """`value` in decimal digits before `end`, at least so many; returns where they start."""
+    """Write `value` in decimal, with at least `digits` digits, before `end`; return the start position."""
     start = end
     while value > 0 or end - start < digits:
         start -= 1
@@ -61,7 +63,7 @@ def _write_digits(path: U8, end: int, value: int, digits: int) -> int:
 
 @helper()
 def _write_path(path: U8, log: U8, topic: int, length: int, queue_id: int, base: int) -> int:
-    """The file's name, with a zero behind it, at the end of `path`; returns where it starts."""
+    """Write the path of the file and a final zero byte to the end of `path`; return its start position."""
     end = len(path) - 1
     store_u8(path, end, 0)
     start = _write_digits(path, end, base, _PLACE_DIGITS) - 1
@@ -75,7 +77,7 @@ def _write_path(path: U8, log: U8, topic: int, length: int, queue_id: int, base:
 
 @helper()
 def _make_directory(directory: int, path: U8, start: int, end: int) -> None:
-    """Make what `path` names from `start` to the slash at `end`, if it is not there."""
+    """Create the directory `path[start:end]` if it does not exist; a slash follows at `end`."""
     store_u8(path, end, 0)
     _mkdirat(directory, path.ctypes.data + start, _DIRECTORY_MODE)
     store_u8(path, end, _SLASH)
@@ -83,7 +85,7 @@ def _make_directory(directory: int, path: U8, start: int, end: int) -> None:
 
 @helper()
 def _make_file(directory: int, path: U8, start: int, topic_length: int, file_bytes: int) -> int:
-    """Make a queue's file, and the directories above it; returns its descriptor, or that it failed."""
+    """Create the file of a queue and its directories; return its descriptor, or _FAILED."""
     _make_directory(directory, path, start, start + topic_length)
     _make_directory(directory, path, start, len(path) - 2 - _PLACE_DIGITS)
     descriptor = _openat(directory, path.ctypes.data + start, _FLAGS | os.O_CREAT, _FILE_MODE)
@@ -102,13 +104,21 @@ def write_units(
     is_new: NDArray[np.bool_],
     units: U8,
 ) -> int:
-    """Write the units of the `chosen` groups of `dispatch_records`, each from its first queue offset on, into
-    its file; returns how many came before the first that could not be written whole.
+    """Write the units of some groups of `dispatch_records` to the files of their queues.
 
-    Where it `is_new` (one flag for each of the chosen) the file is made; the others have to be there.
+    Stops at the first group whose units cannot be written completely.
 
-    `directory` is a descriptor of that of all queues. No group's units go over the end of a file of
-    `file_bytes`, and none's first queue offset is below 0.
+    Args:
+        directory: Descriptor of the directory of all queues.
+        file_bytes: Size of a consume-queue file. The units of a group must not cross the end of a file.
+        log: The log file that was dispatched: it contains the topic names.
+        groups: The groups, as filled by `dispatch_records`. First queue offsets must not be negative.
+        chosen: Indices of the groups to write.
+        is_new: For each of `chosen`, True to create the file. Other files must exist.
+        units: The units, as filled by `dispatch_records`.
+
+    Returns:
+        The number of groups written.
     """
     path = np.empty(_PATH_BYTES, np.uint8)
     return int(_write_units(directory, file_bytes, log, groups, chosen, is_new, units, path))
@@ -131,7 +141,7 @@ def _write_units(
     units: U8,
     path: U8,
 ) -> int:
-    """`write_units`, with room for a `path`."""
+    """Implement `write_units`; `path` is a work area."""
     for done in range(len(chosen)):
         group = chosen[done]
         place = groups[group, GROUP_FIRST_QUEUE_OFFSET] * UNIT_BYTES
@@ -139,7 +149,7 @@ def _write_units(
         topic, length = groups[group, GROUP_TOPIC], groups[group, GROUP_TOPIC_LENGTH]
         queue_id = groups[group, GROUP_QUEUE_ID]
         if queue_id < 0 or not 0 < length <= _TOPIC_BYTES_MAX or log[topic] == _SLASH:
-            return done  # no broker of ours makes such
+            return done  # not a queue that a RayMQ broker creates
         start = _write_path(path, log, topic, length, queue_id, place - within)
         if is_new[done]:
             descriptor = _make_file(directory, path, start, length, file_bytes)
@@ -165,7 +175,7 @@ def write_units_plain(
     is_new: list[bool],
     units: bytes,
 ) -> int:
-    """The plain twin of `write_units`."""
+    """Pure-Python equivalent of `write_units`, for tests."""
     for done, number in enumerate(chosen):
         group = groups[number].tolist()
         topic = log[group[GROUP_TOPIC] : group[GROUP_TOPIC] + group[GROUP_TOPIC_LENGTH]].decode()

@@ -1,9 +1,10 @@
-"""From log bytes to consume-queue units and index keys: the one dispatch (design law 3), as one kernel.
+"""The dispatch kernel: converts records of the log to consume-queue units and index keys.
 
-It walks records that have been checked when they were written or recovered, groups them by (topic, queue) and
-lays out the units of each group side by side, so that a queue takes one write however many records it got.
+This is the only dispatch (design section 3, invariant 3). It reads records that were checked when they were
+written or recovered, groups them by topic and queue, and stores the units of each group contiguously, so that
+each queue needs one write regardless of its number of records.
 
-A unit, 20 bytes, big-endian (store format 3.1):
+A unit has 20 bytes, big-endian (store format 3.1):
 
     0                8      12         20
     | physicalOffset | size | tagsCode |
@@ -38,39 +39,38 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 
 UNIT_BYTES = 20
-FILLER_SIZE = 0x7FFFFFFF  # the size of a unit that only holds a place
+FILLER_SIZE = 0x7FFFFFFF  # the size of a placeholder unit, which stands for a lost record
 
-# Columns of a record's row.
+# Columns of the row of a record.
 ROW_POSITION = 0
 ROW_SIZE = 1
-ROW_GROUP = 2  # -1: stands in no queue
+ROW_GROUP = 2  # -1: the record is in no queue
 ROW_TAGS_CODE = 3
 ROW_FIELDS = 4
 
 # Columns of a group: the records of one queue.
 GROUP_HASH = 0
-GROUP_TOPIC = 1  # where it stands: at one place for groups of one topic that follow each other
+GROUP_TOPIC = 1  # position of the topic name; consecutive groups of one topic have the same position
 GROUP_TOPIC_LENGTH = 2
 GROUP_QUEUE_ID = 3
 GROUP_COUNT = 4
 GROUP_FIRST_QUEUE_OFFSET = 5
 GROUP_NEXT_QUEUE_OFFSET = 6
-GROUP_IN_ORDER = 7  # 1 while the queue offsets follow each other without a gap
+GROUP_IN_ORDER = 7  # 1 if the queue offsets are consecutive
 GROUP_FIRST_PHYSICAL_OFFSET = 8
 GROUP_END_PHYSICAL_OFFSET = 9
-GROUP_FIRST_UNIT = 10  # where its units start in the output, in units
-GROUP_KEY_SEED = 11  # the hash of "topic#", which each of its keys continues
+GROUP_FIRST_UNIT = 10  # index of its first unit in the output
+GROUP_KEY_SEED = 11  # the hash of "topic#", the prefix of its index keys
 GROUP_IS_SCHEDULE = 12
 GROUP_BUCKET = 13
 GROUP_FIELDS = 14
 
-# Why the walk stopped.
-AT_END = 1  # everything is done, or the output is full: call again
+# Why the dispatch stopped; negative values are reasons of `store.kernels.walk`.
+AT_END = 1  # all records are dispatched, or the output is full: call again
 AT_BLANK = BLANK
-# below zero: a reason of the walk
 
 _HASH_SIGN = 0x23
-_KEYS_PER_RECORD_MAX = 16_384  # more do not fit into 32,767 bytes of properties
+_KEYS_PER_RECORD_MAX = 16_384  # more keys do not fit in 32,767 bytes of properties
 _SCHEDULE_TOPIC = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
 
 
@@ -130,7 +130,10 @@ def _group_of(
     count: int,
     buckets: NDArray[np.int32],
 ) -> int:
-    """The number of this queue's group; `count` if it is new (it is then made), -1 if there is no room."""
+    """Return the index of the group of a queue. Add a group with index `count` if it is new.
+
+    Returns -1 if `groups` is full.
+    """
     wanted = _topic_hash(buffer, topic, length, queue_id)
     bucket = wanted & (buckets.size - 1)
     while buckets[bucket] != 0:
@@ -162,8 +165,8 @@ def _group_of(
 
 
 @kernel()
-def _enter(groups: Numbers, group: int, queue_offset: int, physical_offset: int, size: int) -> None:
-    """Count a record into its group."""
+def _add_to_group(groups: Numbers, group: int, queue_offset: int, physical_offset: int, size: int) -> None:
+    """Update the counters and offsets of a group for one more record."""
     if groups[group, GROUP_FIRST_QUEUE_OFFSET] < 0:
         groups[group, GROUP_FIRST_QUEUE_OFFSET] = queue_offset
         groups[group, GROUP_FIRST_PHYSICAL_OFFSET] = physical_offset
@@ -182,7 +185,7 @@ def _write_units(
     for group in range(group_count):
         groups[group, GROUP_FIRST_UNIT] = first
         first += groups[group, GROUP_COUNT]
-        groups[group, GROUP_HASH] = groups[group, GROUP_FIRST_UNIT]  # from here on: where its next unit goes
+        groups[group, GROUP_HASH] = groups[group, GROUP_FIRST_UNIT]  # reused below: index of its next unit
     for row in range(count):
         group = rows[row, ROW_GROUP]
         if group < 0:
@@ -236,10 +239,25 @@ def dispatch_records(
     keys: Numbers,
     found: Numbers,
 ) -> tuple[int, int, int, int, int, int]:
-    """Dispatch the records in [start, end) of a log file whose first byte is at offset `base`.
+    """Dispatch the records in [start, end) of a log file.
 
-    Returns (where it stopped, why, records, groups, keys, storeTimestamp of the last record). `rows`,
-    `groups`, `buckets` (a power of two, all zeros, left so), `units`, `keys`, `found` are work and output.
+    Args:
+        buffer: The log file.
+        start: Position of the first record.
+        end: The end of the records.
+        base: The CommitLog offset of the file's first byte.
+        check_crc: Check the records completely, including their CRC.
+        delays_ms: Delay of each delay level in ms, for records of the schedule topic.
+        rows: Work area: one row per record (ROW_FIELDS).
+        groups: Receives one row per queue (GROUP_FIELDS).
+        buckets: Hash table of the groups: zeros, and left so; the size must be a power of two.
+        units: Receives the units, group by group.
+        keys: Receives the index keys (`store.kernels.index.KEY_FIELDS`).
+        found: Work area of `store.kernels.properties.FOUND_FIELDS` numbers.
+
+    Returns:
+        The position at which it stopped, the reason, the numbers of records, groups and keys, and the
+        storeTimestamp of the last record.
     """
     position = start
     status = AT_END
@@ -273,7 +291,7 @@ def dispatch_records(
         is_schedule = groups[group, GROUP_IS_SCHEDULE]
         rows[count, ROW_TAGS_CODE] = tags_code_of(buffer, found, timestamp, delays_ms, is_schedule)
         if not transaction & TRANSACTION_UNQUEUED:
-            _enter(groups, group, load_i64(buffer, position + 20), base + position, size)
+            _add_to_group(groups, group, load_i64(buffer, position + 20), base + position, size)
         if transaction != TRANSACTION_ROLLBACK:
             seed = groups[group, GROUP_KEY_SEED]
             key_count = add_keys(buffer, found, seed, base + position, timestamp, keys, key_count)
@@ -286,11 +304,10 @@ def dispatch_records(
 
 @kernel()
 def valid_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tuple[int, int]:
-    """How many of the first `count` units follow each other soundly, and the log offset where the last one's
-    record ends.
+    """Return how many of the first `count` units are valid, and the end of the last one's record in the log.
 
-    Physical offsets rise from `previous_end`, sizes are above 0, records end at or before `log_end`; units
-    that only hold a place may stand anywhere.
+    Valid units have ascending CommitLog offsets of at least `previous_end` and positive sizes, and their
+    records end at or before `log_end`. Placeholder units are valid anywhere.
     """
     end = previous_end
     for index in range(count):
@@ -306,7 +323,7 @@ def valid_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tu
 
 
 class PlainUnit(NamedTuple):
-    """What the dispatch makes of one record, by the twin."""
+    """The result of `plain_dispatch` for one record: its unit, or None, and its index keys."""
 
     topic: str
     queue_id: int
@@ -316,7 +333,7 @@ class PlainUnit(NamedTuple):
 
 
 def plain_dispatch(buffer: Any, start: int, end: int, base: int, delays_ms: list[int]) -> list[PlainUnit]:
-    """The twin of `dispatch_records`, over the record codec; stops at the first thing that is no record."""
+    """Pure-Python equivalent of `dispatch_records`, for tests. Stops at the first invalid record header."""
     made: list[PlainUnit] = []
     position = start
     while position < end and record_size(np.frombuffer(buffer, dtype=np.uint8), position, end) > 0:

@@ -1,8 +1,7 @@
-"""The walk over a CommitLog file: one rule for what a record is (store format 6.1), for recovery and dispatch
-alike.
+"""Checks the records of a CommitLog file (store format 6.1). Recovery and dispatch use the same rules.
 
-A code is the record's size, BLANK, or one of the reasons below zero. Beyond RocketMQ's rule a record must
-stand where its own physicalOffset says.
+The functions return a code: the size of the record, BLANK, or a negative reason why it is not valid. In
+addition to RocketMQ's rules, the physicalOffset of a record must equal its position.
 """
 
 from typing import Any
@@ -19,25 +18,25 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 
 BLANK = 0
-NO_ROOM = -1  # fewer bytes are left than a size and a magic take
-BEYOND_END = -2  # the size leads over the end (or is less than the smallest record's)
-BAD_MAGIC = -3  # also what zeros are
-BAD_PARTS = -4  # the lengths within do not add up to the size
+NO_ROOM = -1  # not enough bytes for totalSize and magic
+BEYOND_END = -2  # totalSize exceeds the end of the data, or is less than that of the smallest record
+BAD_MAGIC = -3  # also for zeros
+BAD_PARTS = -4  # the length fields do not add up to totalSize
 BAD_CRC = -5
-BAD_PLACE = -6  # it says that it stands elsewhere
+BAD_PLACE = -6  # physicalOffset is not the position of the record
 BAD_TOPIC = -7
 
 REASONS = {
-    NO_ROOM: "fewer than 8 bytes are left",
-    BEYOND_END: "its size leads over the end of the data",
-    BAD_MAGIC: "no record starts here",
-    BAD_PARTS: "its parts do not add up to its size",
-    BAD_CRC: "the body's CRC is wrong",
-    BAD_PLACE: "its physicalOffset names another place",
-    BAD_TOPIC: "its topic is no name",
+    NO_ROOM: "fewer than 8 bytes before the end of the data",
+    BEYOND_END: "totalSize is too small or exceeds the end of the data",
+    BAD_MAGIC: "no record starts here: wrong magic",
+    BAD_PARTS: "the fields of the record do not add up to totalSize",
+    BAD_CRC: "the CRC of the body is wrong",
+    BAD_PLACE: "physicalOffset is not the position of the record",
+    BAD_TOPIC: "the topic is not a valid name",
 }
 
-# What `scan_records` tells besides its return value.
+# Fields of `found`, which `scan_records` fills.
 SCAN_COUNT = 0
 SCAN_LAST_POSITION = 1
 SCAN_LAST_TIMESTAMP = 2
@@ -52,7 +51,7 @@ _SPACE, _DOT, _SLASH = 0x20, 0x2E, 0x2F
 
 @kernel()
 def hosts_extra(buffer: Bytes, position: int) -> tuple[int, int]:
-    """Bytes that IPv6 hosts add before storeTimestamp, and before reconsumeTimes."""
+    """Return the bytes that IPv6 hosts add before storeTimestamp, and before reconsumeTimes."""
     sys_flag = load_i32(buffer, position + 36)
     born = 12 if sys_flag & 0x10 else 0
     return born, born + (12 if sys_flag & 0x20 else 0)
@@ -60,7 +59,7 @@ def hosts_extra(buffer: Bytes, position: int) -> tuple[int, int]:
 
 @kernel()
 def record_size(buffer: Bytes, position: int, limit: int) -> int:
-    """The size of the record at `position`, BLANK, or a reason; only size and magic are looked at."""
+    """Return the size of the record at `position`, BLANK or a reason, checking totalSize and magic only."""
     if limit - position < 8:
         return NO_ROOM
     size = load_i32(buffer, position)
@@ -74,8 +73,9 @@ def record_size(buffer: Bytes, position: int, limit: int) -> int:
 
 @kernel()
 def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int, int, int, int]:
-    """Where body, topic and properties start and how long they are; the body's length is -1 if they do not
-    fit.
+    """Return start and length of body, topic and properties of the record at `position`.
+
+    The length of the body is -1 if the fields do not add up to `size`.
     """
     bad = (0, -1, 0, 0, 0, 0)
     end = position + size
@@ -99,7 +99,7 @@ def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int
 
 @kernel()
 def body_is_valid(buffer: Bytes, position: int, body: int, body_length: int) -> bool:
-    """Whether the body of the record at `position` has the record's CRC; an empty one always has."""
+    """Return True if the CRC of the body equals bodyCRC of the record at `position`, or the body is empty."""
     return body_length == 0 or crc32_kernel(buffer, body, body + body_length) == load_i32(
         buffer, position + 8
     )
@@ -107,24 +107,27 @@ def body_is_valid(buffer: Bytes, position: int, body: int, body_length: int) -> 
 
 @kernel()
 def is_topic(buffer: Bytes, start: int, length: int) -> bool:
-    """Whether this may be a topic's name: no CRC covers it, and it becomes a directory's name."""
-    sound = length > 0
+    """Return True if a topic is usable as a directory name. No CRC covers the topic, so it may be damaged."""
+    is_name = length > 0
     only_dots = True
     for position in range(start, start + length):
         byte = buffer[position]
-        sound &= (byte > _SPACE) & (byte != _SLASH)
+        is_name &= (byte > _SPACE) & (byte != _SLASH)
         only_dots &= byte == _DOT
-    return sound and not only_dots
+    return is_name and not only_dots
 
 
 @kernel()
 def check_record_at(buffer: Bytes, position: int, limit: int, base: int, check_crc: bool) -> int:
-    """Judge what stands at `position`; `limit` is the end of the file's data, `base` the offset of byte 0."""
+    """Check the record at `position`; return its size, BLANK or a reason.
+
+    `limit` is the end of the data in the file, `base` the CommitLog offset of the file's first byte.
+    """
     size = record_size(buffer, position, limit)
     if size <= 0:
         return size
     body, body_length, topic, topic_length, _, properties_length = record_parts(buffer, position, size)
-    # A lost page leaves zeros: properties end with a separator, or with text at least.
+    # Valid properties end with a separator or text. A zero at the end means that a page was lost.
     if body_length < 0 or (properties_length > 0 and buffer[position + size - 1] == 0):
         return BAD_PARTS
     if not is_topic(buffer, topic, topic_length):
@@ -136,7 +139,7 @@ def check_record_at(buffer: Bytes, position: int, limit: int, base: int, check_c
 
 @kernel()
 def store_timestamp_at(buffer: Bytes, position: int) -> int:
-    """The storeTimestamp of the record at `position`, which has been checked."""
+    """Return the storeTimestamp of the valid record at `position`."""
     return load_i64(buffer, position + 56 + hosts_extra(buffer, position)[0])
 
 
@@ -144,10 +147,13 @@ def store_timestamp_at(buffer: Bytes, position: int) -> int:
 def scan_records(
     buffer: Bytes, start: int, limit: int, base: int, check_crc: bool, found: Numbers
 ) -> tuple[int, int]:
-    """Walk records from `start` to the first thing that is none.
+    """Check consecutive records from `start` up to the first position without a valid record.
 
-    Returns where that stands and its code. `found` (SCAN_FIELDS numbers) gets the count, and position and
-    storeTimestamp of the last record; position -1 if there is none.
+    `found` (SCAN_FIELDS numbers) receives the number of records, and position (-1 without records) and
+    storeTimestamp of the last record.
+
+    Returns:
+        The position at which it stopped, and its code: BLANK or a reason.
     """
     position = start
     count = 0
@@ -168,7 +174,7 @@ def scan_records(
 
 
 def plain_check_record_at(buffer: Any, position: int, limit: int, base: int, check_crc: bool) -> int:
-    """The twin of `check_record_at` over the record codec; reasons are not told apart: all are BAD_PARTS."""
+    """Pure-Python equivalent of `check_record_at`, for tests. Returns BAD_PARTS for all reasons."""
     view = memoryview(buffer)[:limit]
     check = check_record(view, position, check_crc=check_crc)
     if check.verdict == RecordVerdict.BLANK:

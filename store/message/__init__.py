@@ -1,1 +1,1 @@
-"""Messages and their codecs: the bottom layer, in plain Python, which clients import too."""
+"""Messages and their codecs: the lowest layer, in plain Python, imported by clients and brokers."""

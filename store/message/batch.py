@@ -1,6 +1,7 @@
-"""A batch: the body of one request that stores many messages (store format, section 1.8).
+"""Codec of a batch: the body of one request that stores many messages (store format, section 1.8).
 
-One element, big-endian; magic and bodyCRC are 0, the broker computes its own:
+A batch is a sequence of elements, one per message. All numbers are big-endian. magic and bodyCRC are 0: the
+broker computes them when it stores the message.
 
     0           4       8         12     16           20
     | totalSize | magic | bodyCRC | flag | bodyLength | body | propertiesLength i16 | properties |
@@ -26,7 +27,10 @@ _SHORT = Struct(">h")
 
 
 class BatchElement(NamedTuple):
-    """One message of a batch; its topic and queue are the batch's."""
+    """One message of a batch. The request header names the topic and queue of all elements.
+
+    `properties` is the encoded property string (see `store.message.properties`).
+    """
 
     flag: int
     body: bytes
@@ -34,15 +38,22 @@ class BatchElement(NamedTuple):
 
 
 def encode_batch(messages: Sequence[Message]) -> bytes:
-    """The body of a batch request. Raises MessageInvalid when a message's properties are over the limit."""
+    """Return the body of a batch request. Raises MessageInvalid if a message's properties are too long."""
     return encode_elements(messages, properties_texts([message.properties for message in messages]))
 
 
 def encode_elements(
     messages: Sequence[Message], properties: Sequence[str], *, reserved_bytes: int = 0
 ) -> bytes:
-    """As `encode_batch`, where each message has the `properties` that are given and not its own, of which
-    `reserved_bytes` are left to the broker.
+    """Return the body of a batch request, with `properties[i]` in place of the properties of `messages[i]`.
+
+    Args:
+        messages: The messages; only `body` and `flag` are used.
+        properties: One property string per message.
+        reserved_bytes: Bytes of the properties limit to leave free for properties that the broker adds.
+
+    Raises:
+        MessageInvalid: A property string is longer than the limit less `reserved_bytes`.
     """
     encoded = [text.encode("utf-8", "replace") for text in properties]  # "?" for a lone surrogate, as in Java
     check_properties(max(encoded, key=len, default=b""), reserved_bytes)
@@ -57,7 +68,7 @@ def encode_elements(
 
 
 def decode_batch(body: Buffer) -> list[BatchElement]:
-    """The messages of a batch request's body. Raises MessageInvalid when a length does not fit."""
+    """Return the messages of a batch request's body. Raises MessageInvalid if a length field is wrong."""
     elements: list[BatchElement] = []
     position = 0
     while position < len(body):
@@ -68,19 +79,23 @@ def decode_batch(body: Buffer) -> list[BatchElement]:
 
 def _decode_element(body: Buffer, position: int) -> tuple[BatchElement, int]:
     if len(body) - position < MIN_ELEMENT_BYTES:
-        raise MessageInvalid(f"the batch ends within the header of the message at byte {position}")
+        raise MessageInvalid(
+            f"the batch of {len(body):,} bytes ends inside the header of the message at byte {position}"
+        )
     size_bytes, flag, body_length = _HEADER.unpack_from(body, position)
     start = position + ELEMENT_HEADER_BYTES
     end = position + size_bytes
     if end > len(body) or body_length < 0 or start + body_length + _SHORT.size > end:
         raise MessageInvalid(
-            f"the message at byte {position} of the batch claims {size_bytes} bytes, {body_length} of body"
+            f"the message at byte {position} of the batch has totalSize {size_bytes} and bodyLength "
+            f"{body_length}, which do not fit in the batch of {len(body):,} bytes"
         )
     properties_start = start + body_length + _SHORT.size
     (properties_length,) = _SHORT.unpack_from(body, start + body_length)
     if properties_length < 0 or properties_start + properties_length != end:
         raise MessageInvalid(
-            f"the parts of the message at byte {position} of the batch do not add up to {size_bytes} bytes"
+            f"the fields of the message at byte {position} of the batch do not add up to its totalSize "
+            f"{size_bytes}"
         )
     element = BatchElement(flag, bytes(body[start : start + body_length]), bytes(body[properties_start:end]))
     return element, end

@@ -1,4 +1,4 @@
-"""The types that the codecs read from."""
+"""The bytes-like types that the codecs read from."""
 
 from typing import TypeAlias
 

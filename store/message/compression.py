@@ -1,4 +1,7 @@
-"""Compressed bodies: clients compress and inflate, brokers store what they get (store format 1.4)."""
+"""Compress and decompress message bodies (store format 1.4).
+
+Clients compress and decompress; brokers store bodies as received.
+"""
 
 import zlib
 
@@ -14,13 +17,17 @@ from store.message.sys_flag import (
 from store.store_errors import MessageInvalid
 
 DEFAULT_LEVEL = 5
-MAX_PLAIN_BYTES = 64 << 20  # a small body must not inflate without end
+MAX_PLAIN_BYTES = 64 << 20  # limits the memory that a small malicious body can make a client allocate
 
 
 def compress(
     body: bytes, compression: int = COMPRESSION_ZLIB, level: int = DEFAULT_LEVEL
 ) -> tuple[bytes, int]:
-    """The compressed body and the sysFlag bits that say so; `compression` is one of sys_flag's."""
+    """Compress a body with one of the COMPRESSION_ codecs of `sys_flag`.
+
+    Returns:
+        The compressed body, and the sysFlag bits that mark it as compressed with this codec.
+    """
     bits = COMPRESSED | compression
     if compression == COMPRESSION_LZ4:
         import lz4.frame
@@ -34,9 +41,11 @@ def compress(
 
 
 def decompress(body: bytes, sys_flag: int, max_plain_bytes: int = MAX_PLAIN_BYTES) -> bytes:
-    """The plain body, `body` itself where `sys_flag` does not say that it is compressed.
+    """Return the decompressed body, or `body` itself if `sys_flag` does not mark it as compressed.
 
-    Raises MessageInvalid when it cannot be inflated or is over `max_plain_bytes`.
+    Raises:
+        MessageInvalid: The body cannot be decompressed, its codec is unknown, or the result is longer than
+            `max_plain_bytes`.
     """
     if not is_compressed(sys_flag):
         return body
@@ -46,21 +55,24 @@ def decompress(body: bytes, sys_flag: int, max_plain_bytes: int = MAX_PLAIN_BYTE
             plain = _inflate_lz4(body, max_plain_bytes + 1)
         elif compression == COMPRESSION_ZSTD:
             plain = _inflate_zstd(body, max_plain_bytes + 1)
-        elif compression in (COMPRESSION_ZLIB, 0):  # 0: clients from before there was a choice
+        elif compression in (COMPRESSION_ZLIB, 0):  # 0: old clients, which knew zlib only
             plain = _inflate_zlib(body, max_plain_bytes + 1)
         else:
             raise MessageInvalid(
-                f"compression type {compression:#05x} is not known (0x100 LZ4, 0x200 ZSTD, 0x300 ZLIB)"
+                f"compression type {compression:#05x} of the body is unknown: "
+                "use 0x100 (LZ4), 0x200 (ZSTD) or 0x300 (ZLIB)"
             )
     except (ValueError, RuntimeError) as error:
-        raise MessageInvalid(f"a body of {len(body):,} bytes cannot be inflated: {error}") from error
+        raise MessageInvalid(f"body of {len(body):,} bytes cannot be decompressed: {error}") from error
     if len(plain) > max_plain_bytes:
-        raise MessageInvalid(f"a body of {len(body):,} bytes inflates to more than {max_plain_bytes:,} bytes")
+        raise MessageInvalid(
+            f"body of {len(body):,} bytes decompresses to more than the limit of {max_plain_bytes:,} bytes"
+        )
     return plain
 
 
 def plain_body(message: MessageExt) -> bytes:
-    """The body as its producer gave it. Raises MessageInvalid when it cannot be inflated."""
+    """Return the decompressed body of `message`. Raises MessageInvalid if it cannot be decompressed."""
     return decompress(message.body, message.sys_flag)
 
 
@@ -71,7 +83,7 @@ def _inflate_zlib(body: bytes, limit_bytes: int) -> bytes:
     except zlib.error as error:
         raise ValueError(str(error)) from error
     if not inflater.eof and len(plain) < limit_bytes:
-        raise ValueError("the stream ends early")
+        raise ValueError("the compressed stream is truncated")
     return plain
 
 
@@ -81,7 +93,7 @@ def _inflate_lz4(body: bytes, limit_bytes: int) -> bytes:
     inflater = lz4.frame.LZ4FrameDecompressor()
     plain: bytes = inflater.decompress(body, limit_bytes)
     if not inflater.eof and len(plain) < limit_bytes:
-        raise ValueError("the stream ends early")
+        raise ValueError("the compressed stream is truncated")
     return plain
 
 
@@ -91,11 +103,12 @@ def _inflate_zstd(body: bytes, limit_bytes: int) -> bytes:
     try:
         plain = zstandard.ZstdDecompressor().stream_reader(body).read(limit_bytes)
         if len(plain) < limit_bytes:
-            # The reader takes the end of its input for the end of the frame; this tells one from the other.
+            # The stream reader treats the end of its input as the end of the frame. Decompress again with
+            # `decompressobj`, whose `eof` is True only at the real end of the frame.
             frame = zstandard.ZstdDecompressor().decompressobj()
             frame.decompress(body)
             if not frame.eof:
-                raise ValueError("the stream ends early")
+                raise ValueError("the compressed stream is truncated")
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
     return plain

@@ -1,6 +1,7 @@
-"""CRC-32: of bodies as RocketMQ keeps it, with the sign bit cleared (store format 1.2), or over parts.
+"""CRC-32 (IEEE), with the implementation of the isal package if it is installed, else of zlib.
 
-Kernels have their own (`store.kernels.crc32`).
+`crc32` clears the sign bit, as RocketMQ does in records (store format 1.2). `running_crc` returns all 32 bits
+and takes the CRC of the preceding bytes as second argument. Compiled kernels use `store.kernels.crc32`.
 """
 
 from store.message.buffers import Buffer
@@ -16,5 +17,5 @@ CRC_MASK = 0x7FFF_FFFF
 
 
 def crc32(data: Buffer) -> int:
-    """Return the CRC-32 (IEEE) of `data`, 31 bits."""
+    """Return the CRC-32 (IEEE) of `data` with the sign bit cleared: 31 bits."""
     return running_crc(data) & CRC_MASK

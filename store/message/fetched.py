@@ -1,6 +1,6 @@
-"""Messages as a consumer gets them: decoded in runs, bodies as their producer gave them.
+"""Decode fetched records into messages with decompressed bodies.
 
-Its compiled twin is `store.kernels.records_to_messages`.
+The compiled implementation of the same function is `store.kernels.records_to_messages`.
 """
 
 from store.message.buffers import Buffer
@@ -13,10 +13,16 @@ from store.store_errors import MessageInvalid, RecordDamaged
 def decode_messages(
     records: Buffer, position: int, count: int, broker_name: str
 ) -> tuple[list[MessageExt], int]:
-    """Up to `count` messages of `records` from `position` on, and where the next one stands.
+    """Decode up to `count` messages, starting at byte `position` of `records`.
 
-    Raises RecordDamaged, or MessageInvalid for a body that cannot be inflated, when that is the first; a
-    later one ends the run before it.
+    Stops before a record that cannot be decoded, unless it is the first.
+
+    Returns:
+        The messages, and the position of the next record.
+
+    Raises:
+        RecordDamaged: The first record is damaged.
+        MessageInvalid: The body of the first record cannot be decompressed.
     """
     messages: list[MessageExt] = []
     while position < len(records) and len(messages) < count:

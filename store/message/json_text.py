@@ -1,6 +1,6 @@
-"""Read JSON as RocketMQ writes it, in files and bodies: map keys that are no strings have no quotes.
+"""Parse the JSON of RocketMQ's files and bodies, in which map keys may be unquoted.
 
-A key is a number or a queue:
+RocketMQ's library (fastjson) writes a number or an object as a map key without quotes:
 
     {"brokerAddrs":{0:"127.0.0.1:10911"}}
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}
@@ -13,8 +13,9 @@ import orjson
 
 from store.message.buffers import Buffer
 
-# A string, which stays as it is, or a key that is a number or an object without objects in it. A string once
-# begun is never given up: one without an end would be looked through again from each of its quotes.
+# Matches either a string, which is kept as it is, or an unquoted key: a number, or an object that contains no
+# other object. The quantifiers are possessive (*+): with backtracking, an unterminated string would be
+# scanned again from each of its quotes, which takes quadratic time.
 _STRING_OR_KEY: Final = re.compile(
     rb"""
     ( "(?: [^"\\] | \\. )*+ "? )
@@ -25,12 +26,12 @@ _STRING_OR_KEY: Final = re.compile(
 
 
 def parse_rocketmq_json(text: Buffer) -> dict[str, Any]:
-    """Return the object in `text`.
+    """Parse a JSON object.
 
-    A key that is a number or an object becomes the string of its JSON text.
+    An unquoted key (a number or an object) becomes a string that holds its JSON text.
 
     Raises:
-        ValueError: `text` is no JSON object.
+        ValueError: `text` is not valid JSON, or is not a JSON object.
     """
     try:
         content = orjson.loads(text)

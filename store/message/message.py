@@ -1,4 +1,4 @@
-"""Message, as a producer makes it, and MessageExt, as it comes back from a broker."""
+"""Message, created by a producer, and MessageExt, a stored message with the fields that the broker added."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,15 +8,18 @@ from store.message.message_id import offset_message_id
 from store.message.properties import KEY_SEPARATOR, MessageConst
 
 UNKNOWN_HOST = Host("0.0.0.0", 0)
-# Producers make and consumers read millions: a name of this module is found in one step.
+# Looking up a global is faster than an attribute of MessageConst; this runs for every message.
 _TAGS, _KEYS, _UNIQ_KEY = MessageConst.TAGS, MessageConst.KEYS, MessageConst.UNIQ_KEY
 
 
 @dataclass(slots=True, init=False)
 class Message:
-    """A topic, a body and properties, among which RocketMQ keeps tags, keys and the delay level too.
+    """A message to send: topic, body and properties.
 
-    Raises TypeError for tags, keys or properties that are no texts.
+    As in RocketMQ, tags, keys and the delay level are stored as properties.
+
+    Raises:
+        TypeError: Tags, keys, or the names or values of the properties are not strings.
     """
 
     topic: str
@@ -38,19 +41,19 @@ class Message:
         self.topic = topic
         self.body = body
         self.flag = flag
-        self.properties = given = _texts(properties) if properties else {}
+        self.properties = given = _checked_properties(properties) if properties else {}
         if tags is not None:
             if not isinstance(tags, str):
-                raise TypeError(f"tags are {tags!r}: give a text")
+                raise TypeError(f"tags are {tags!r}: give a string")
             given[_TAGS] = tags
         if keys is not None:
-            given[_KEYS] = keys if isinstance(keys, str) else _joined(keys)
+            given[_KEYS] = keys if isinstance(keys, str) else _join_keys(keys)
         if delay_level:
             self.delay_level = delay_level
 
     @property
     def tags(self) -> str | None:
-        """What consumers filter by."""
+        """The tag by which consumers filter messages (property TAGS), or None."""
         return self.properties.get(_TAGS)
 
     @tags.setter
@@ -59,7 +62,7 @@ class Message:
 
     @property
     def keys(self) -> str | None:
-        """What queries find the message by: any number of keys, separated by blanks."""
+        """The index keys of the message, separated by spaces (property KEYS), or None."""
         return self.properties.get(_KEYS)
 
     @keys.setter
@@ -68,7 +71,7 @@ class Message:
 
     @property
     def delay_level(self) -> int:
-        """1 to 18, or 0 for none."""
+        """The delay level, 1 to 18, or 0 if the message is not delayed (property DELAY)."""
         return int(self.properties.get(MessageConst.DELAY, "0"))
 
     @delay_level.setter
@@ -77,30 +80,33 @@ class Message:
 
     @property
     def uniq_key(self) -> str | None:
-        """The id that the producer gave the message."""
+        """The message id that the producer assigned (property UNIQ_KEY), or None."""
         return self.properties.get(_UNIQ_KEY)
 
 
-def _joined(keys: Sequence[str]) -> str:
+def _join_keys(keys: Sequence[str]) -> str:
     try:
         return KEY_SEPARATOR.join(keys)
     except TypeError as error:
-        raise TypeError(f"keys are {keys!r}: give a text or texts") from error
+        raise TypeError(f"keys are {keys!r}: give a string or a sequence of strings") from error
 
 
-def _texts(properties: Mapping[str, str]) -> dict[str, str]:
+def _checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(properties, Mapping):
-        raise TypeError(f"properties are {properties!r}: give a mapping of names to values")
+        raise TypeError(f"properties are {properties!r}: give a mapping of strings to strings")
     given = dict(properties)
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"properties are {name!r}: {value!r} …: give names and values as texts")
+            raise TypeError(f"property {name!r} has the value {value!r}: names and values must be strings")
     return given
 
 
 @dataclass(slots=True)
 class MessageExt(Message):
-    """A stored message: `body` is as stored (see `compression.plain_body`), timestamps are in ms."""
+    """A stored message, with the fields of its record.
+
+    `body` may be compressed: `compression.plain_body` decompresses it. Timestamps are in ms since the epoch.
+    """
 
     topic: str
     body: bytes
@@ -122,10 +128,10 @@ class MessageExt(Message):
 
     @property
     def offset_msg_id(self) -> str:
-        """The broker's id of the message: where it is stored."""
+        """The message id that the broker assigned: address of the broker and CommitLog offset, as hex."""
         return offset_message_id(self.store_host, self.commit_log_offset)
 
     @property
     def msg_id(self) -> str:
-        """The producer's id of the message, or the broker's where the producer gave none."""
+        """The message id that the producer assigned, or `offset_msg_id` if the producer assigned none."""
         return self.properties.get(_UNIQ_KEY) or self.offset_msg_id

@@ -1,11 +1,11 @@
-"""Message ids: the broker's says where the message is stored, the other is its producer's (store format 10).
+"""Message ids: offsetMsgId, assigned by the broker, and UNIQ_KEY, assigned by the producer (store format 10).
 
     offsetMsgId, 16 or 28 bytes          UNIQ_KEY, 16 or 28 bytes
     0    4|16   8|20                     0    4|16  6|18   10|22   14|26
     | ip | port | physicalOffset |       | ip | pid | salt | time  | counter |
 
-Both are written as upper-case hex. `time` is in ms since the first day of the month, 00:00 local time.
-RocketMQ's `salt` is the hash of its class loader; ours is random.
+Both are written as upper-case hex. `time` is in ms since the start of the month in local time. RocketMQ uses
+the hash of its class loader as `salt`; RayMQ uses a random number.
 """
 
 import random
@@ -28,41 +28,49 @@ _LAST_DIGITS = [f"{number:0{_LAST_HEX}X}" for number in range(16**_LAST_HEX)]
 
 
 def offset_message_id(store_host: Host, physical_offset: int) -> str:
-    """The offsetMsgId of the record at `physical_offset` of the broker at `store_host`."""
+    """Return the offsetMsgId of the record at `physical_offset` on the broker at `store_host`."""
     return (store_host.packed + physical_offset.to_bytes(PHYSICAL_OFFSET_BYTES, "big")).hex().upper()
 
 
 def offset_message_ids(packed_host: bytes, physical_offsets: Sequence[int]) -> str:
-    """The offsetMsgIds of records, with a comma between each two: RocketMQ's answer to a batch."""
+    """Return the offsetMsgIds of several records, separated by commas, as in RocketMQ's response to a batch.
+
+    `packed_host` is the encoded address of the broker (`Host.packed`).
+    """
     host = packed_host.hex()
     offsets = struct.pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", PHYSICAL_OFFSET_BYTES)
     return f"{host}{offsets.replace(',', f',{host}')}".upper()
 
 
 def decode_message_id(message_id: str) -> tuple[Host, int]:
-    """The store host and the physical offset in an offsetMsgId. Raises MessageInvalid when it is none."""
+    """Return the broker's address and the CommitLog offset in an offsetMsgId.
+
+    Raises:
+        MessageInvalid: `message_id` is not an offsetMsgId.
+    """
     try:
         raw = bytes.fromhex(message_id)
     except ValueError:
         raw = b""
     if len(raw) - PHYSICAL_OFFSET_BYTES not in (V4_BYTES, V6_BYTES) or len(message_id) != 2 * len(raw):
-        raise MessageInvalid(f"{message_id!r} is no offset message id: it must be 32 or 56 hex digits")
+        raise MessageInvalid(f"{message_id!r} is not an offsetMsgId: it must have 32 or 56 hex digits")
     offset = int.from_bytes(raw[-PHYSICAL_OFFSET_BYTES:], "big", signed=True)
     return unpack_host(raw[:-PHYSICAL_OFFSET_BYTES]), offset
 
 
 class UniqKeyBlock(NamedTuple):
-    """A run of UNIQ_KEYs: the n-th is `prefix` followed by `first + n` as 12 hex digits."""
+    """A block of consecutive UNIQ_KEYs: key number n is `prefix` followed by `first + n` as 12 hex digits."""
 
     prefix: str
     first: int
 
     def key(self, index: int) -> str:
-        """The UNIQ_KEY number `index` of the run."""
+        """Return UNIQ_KEY number `index` of the block, counted from 0."""
         return f"{self.prefix}{self.first + index:0{SEQUENCE_HEX}X}"
 
     def keys(self, count: int) -> list[str]:
-        """The first `count` UNIQ_KEYs of the run; only their last digits differ, and these are a table."""
+        """Return the first `count` UNIQ_KEYs of the block."""
+        # Most keys of a block differ in their last three digits only: take those from a table.
         keys: list[str] = []
         while len(keys) < count:
             high, low = divmod(self.first + len(keys), len(_LAST_DIGITS))
@@ -72,10 +80,10 @@ class UniqKeyBlock(NamedTuple):
 
 
 class UniqKeyGenerator:
-    """Makes UNIQ_KEYs that never repeat within a month; may be called from any thread.
+    """Generates UNIQ_KEYs that do not repeat within a month. Thread-safe.
 
-    Time and counter are treated as one number of 48 bits that only grows. RocketMQ's own generator wraps
-    its counter instead, which is safe up to 65,536 keys a millisecond only: a bulk send asks for more.
+    Time and counter form one 48-bit number that only increases. RocketMQ's generator lets the counter wrap
+    around, so its keys can repeat above 65,536 keys per millisecond; a bulk send needs more.
     """
 
     def __init__(self, ip: str, pid: int, clock: Clock, rng: random.Random) -> None:
@@ -88,11 +96,11 @@ class UniqKeyGenerator:
         self._month_end_ms = 0
 
     def next(self) -> str:
-        """The next UNIQ_KEY."""
+        """Return a new UNIQ_KEY."""
         return f"{self._prefix}{self._reserve(1):0{SEQUENCE_HEX}X}"
 
     def next_block(self, count: int) -> UniqKeyBlock:
-        """The next `count` UNIQ_KEYs."""
+        """Return a block of `count` new UNIQ_KEYs."""
         return UniqKeyBlock(self._prefix, self._reserve(count))
 
     def _reserve(self, count: int) -> int:
@@ -101,7 +109,7 @@ class UniqKeyGenerator:
             if now_ms >= self._month_end_ms:
                 self._month_start_ms, self._month_end_ms = _month_of(now_ms)
                 self._next = 0
-            # A clock that is set back must not bring old keys back, not even over the month's start.
+            # If the clock is set back, even to the previous month, no key must repeat.
             elapsed_ms = max(now_ms - self._month_start_ms, 0)
             first = max(self._next, elapsed_ms << COUNTER_BITS)
             self._next = first + count
@@ -109,7 +117,7 @@ class UniqKeyGenerator:
 
 
 def _month_of(wall_ms: int) -> tuple[int, int]:
-    """Start and end of the month, local time, in ms since the epoch."""
+    """Return start and end of the month that contains `wall_ms`, in local time, as ms since the epoch."""
     now = time.localtime(wall_ms / 1000)
     start = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     end = time.mktime((now.tm_year, now.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))

@@ -1,15 +1,18 @@
-"""MessageQueue: the name of one queue of one broker."""
+"""MessageQueue: identifies one queue of a topic on one broker."""
 
 from typing import NamedTuple
 
 
 class MessageQueue(NamedTuple):
-    """Ordered by topic, broker name and queue id: the order in which RocketMQ allocates queues."""
+    """Identifies one queue of a topic on one broker.
+
+    Sorts by topic, broker name and queue id: the order in which RocketMQ assigns queues to consumers.
+    """
 
     topic: str
     broker_name: str
     queue_id: int
 
     def __str__(self) -> str:
-        # RocketMQ's own text; its consistent-hash allocation hashes exactly this.
+        # Must equal the text of RocketMQ's class: its consistent-hash assignment strategy hashes this string.
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"

@@ -1,9 +1,9 @@
-"""Properties: a map on the outside, one string on disk and on the wire (store format, section 1.5).
+"""Codec of message properties: a map in memory, a string on disk and on the wire (store format, section 1.5).
 
     name 0x01 value 0x02  name 0x01 value 0x02 …
 
-Writers end the last pair with 0x02 too; readers accept its absence, skip pairs without a name or a value,
-and let the last of two equal names win.
+Writers append 0x02 to every pair, including the last. Readers accept a last pair without it, skip pairs with
+an empty name or value, and use the last value if a name occurs twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ PROPERTY_SEPARATOR = "\x02"
 
 
 class MessageConst:
-    """The names of RocketMQ's own properties."""
+    """The names of the properties that RocketMQ itself reads or writes."""
 
     KEYS = "KEYS"
     TAGS = "TAGS"
@@ -61,30 +61,34 @@ KEY_SEPARATOR = " "
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The string of a property map, as UTF-8. Raises as `properties_text`."""
+    """Return `properties_text` as UTF-8. Raises MessageInvalid as `properties_text` does."""
     return properties_text(properties).encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """The string of a property map.
+    """Return the property string of a map. Pairs with an empty name or value are left out.
 
-    Raises MessageInvalid when a name holds either separator or a value holds 0x02: it would be read back as
-    another property.
+    Raises:
+        MessageInvalid: A name contains a separator, or a value contains 0x02: readers would see other
+            properties.
     """
     text = ""
     for name, value in properties.items():
         if not name or not value:
-            return _with_care(properties)
-        text += f"{name}\x01{value}\x02"  # in full: every message of a producer comes by here
-    # One separator of each kind for every pair: none can be within a name or a value then.
+            return _checked_text(properties)
+        text += f"{name}\x01{value}\x02"  # literals, not constants: this runs for every message sent
+    # With exactly one separator of each kind per pair, no name or value can contain one.
     pairs = len(properties)
     if text.count("\x01") != pairs or text.count("\x02") != pairs:
-        return _with_care(properties)
+        return _checked_text(properties)
     return text
 
 
 def properties_texts(maps: Sequence[Mapping[str, str]]) -> list[str]:
-    """`properties_text` of each; what they may not hold is looked for in all of them at once."""
+    """Return `properties_text` of each map. Raises MessageInvalid as `properties_text` does.
+
+    Faster than separate calls: the joined text is checked once.
+    """
     texts: list[str] = []
     for properties in maps:
         text = ""
@@ -98,22 +102,23 @@ def properties_texts(maps: Sequence[Mapping[str, str]]) -> list[str]:
     return [properties_text(properties) for properties in maps]
 
 
-def _with_care(properties: Mapping[str, str]) -> str:
-    """The same where a name or a value is empty or holds a separator, which nearly none does."""
+def _checked_text(properties: Mapping[str, str]) -> str:
+    """Return `properties_text`, checking each pair: the slow path for empty names, values or separators."""
     parts: list[str] = []
     for name, value in properties.items():
         if not name or not value:
-            continue  # every reader drops them
+            continue  # readers skip such pairs
         if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name or PROPERTY_SEPARATOR in value:
             raise MessageInvalid(
-                f"property {name!r} holds a separator character (0x01 or 0x02): leave it out"
+                f"property {name!r} contains a separator character (0x01 or 0x02): remove it from the "
+                "name or value"
             )
         parts.append(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}")
     return "".join(parts)
 
 
 def decode_properties(encoded: bytes) -> dict[str, str]:
-    """The map of a property string, read leniently; bytes that are not UTF-8 become U+FFFD."""
+    """Return the map of a property string. Malformed pairs are skipped, invalid UTF-8 becomes U+FFFD."""
     properties: dict[str, str] = {}
     for pair in encoded.decode("utf-8", "replace").split(PROPERTY_SEPARATOR):
         name, _, value = pair.partition(NAME_VALUE_SEPARATOR)

@@ -1,6 +1,6 @@
-"""A record: one message as it stands in the CommitLog and in the answer to a pull (store format 1.2).
+"""Codec of a record: one message as stored in the CommitLog and returned by a pull (store format 1.2).
 
-With two IPv4 hosts, big-endian:
+The layout with two IPv4 hosts; all numbers are big-endian:
 
     0           4       8         12        16     20            28               36        40
     | totalSize | magic | bodyCRC | queueId | flag | queueOffset | physicalOffset | sysFlag | bornTimestamp |
@@ -8,8 +8,8 @@ With two IPv4 hosts, big-endian:
     | bornHost | storeTimestamp | storeHost | reconsumeTimes | preparedTransactionOffset | bodyLength | body |
     | topicLength | topic | propertiesLength | properties |
 
-An IPv6 host takes 12 bytes more. topicLength is one byte under magic V1 and two under V2; propertiesLength
-is an i16.
+An IPv6 host takes 12 bytes more. topicLength has one byte with magic V1 and two with V2. propertiesLength is
+an i16.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from store.store_errors import MessageInvalid, RecordDamaged
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
-MAGIC_BLANK = 0xCBD43194 - (1 << 32)  # what is left of a file that has no room for the next record
+MAGIC_BLANK = 0xCBD43194 - (1 << 32)  # fills the end of a file in which the next record does not fit
 
 TOTAL_SIZE = 0
 MAGIC = 4
@@ -40,19 +40,20 @@ PHYSICAL_OFFSET = 28
 SYS_FLAG = 36
 BORN_TIMESTAMP = 40
 BORN_HOST = 48
-STORE_TIMESTAMP = 56  # this and what follows: + 12 if the born host is IPv6
+STORE_TIMESTAMP = 56  # this field and all after it: + 12 if the born host is IPv6
 STORE_HOST = 64
 RECONSUME_TIMES = 72  # from here on: + 12 for each IPv6 host
 PREPARED_TRANSACTION_OFFSET = 76
 BODY_LENGTH = 84
 BODY = 88
 
-BLANK_BYTES = 8  # totalSize and magic: all that a blank record has
+BLANK_BYTES = 8  # totalSize and magic: a blank record has no other fields
 MIN_RECORD_BYTES = BODY + 1 + 2  # no body, no topic, no properties
 MAX_V1_TOPIC_BYTES = 127  # RocketMQ reads the length as a signed byte
 MAX_PROPERTIES_BYTES = 32_767
 
-# The optional CRC of the whole record is its last 20 bytes (section 1.6), lowest digit first:
+# The optional CRC of the whole record is its last property, of 20 bytes; d are its decimal digits, the lowest
+# first, padded with zeros (store format 1.6):
 #   __CRC32# 0x01 dddddddddd 0x02
 CRC_PROPERTY_DIGITS = 10
 CRC_PROPERTY_BYTES = len(MessageConst.CRC32) + 1 + CRC_PROPERTY_DIGITS + 1
@@ -73,7 +74,10 @@ _HEADERS = {
 
 @dataclass(slots=True)
 class RecordDraft:
-    """What is known of a record before it has a place; properties are encoded, the host is packed."""
+    """The fields of a record that are known before it gets its queue offset and CommitLog offset.
+
+    `properties` is a property string, `born_host` an encoded address (`Host.packed`), `born_timestamp` in ms.
+    """
 
     topic: str
     queue_id: int
@@ -89,7 +93,7 @@ class RecordDraft:
 
 @lru_cache(maxsize=8192)
 def topic_field(topic: str) -> tuple[int, bytes]:
-    """The magic that a topic calls for, and the topic with its length before it."""
+    """Return the magic for records of this topic, and the topic prefixed with its length."""
     name = topic.encode()
     if len(name) <= MAX_V1_TOPIC_BYTES:
         return MAGIC_V1, len(name).to_bytes(1, "big") + name
@@ -97,7 +101,7 @@ def topic_field(topic: str) -> tuple[int, bytes]:
 
 
 def record_size(draft: RecordDraft, store_host_bytes: int = V4_BYTES, *, append_crc: bool = False) -> int:
-    """The bytes that `encode_record` will make of `draft`."""
+    """Return the size in bytes of the record that `encode_record` makes from `draft`."""
     properties_bytes = len(draft.properties)
     if append_crc:
         properties_bytes += CRC_PROPERTY_BYTES + _lacks_separator(draft.properties)
@@ -121,10 +125,21 @@ def encode_record(
     *,
     append_crc: bool = False,
 ) -> bytes:
-    """The bytes of a record; `store_timestamp` is in ms since the epoch, `store_host` is packed.
+    """Return the bytes of a record.
 
-    A prepared or rolled-back transaction's record gets queueOffset 0, as it stands in no consume queue.
-    `append_crc` adds the CRC of the whole record (RocketMQ's enabledAppendPropCRC).
+    A record of a prepared or rolled-back transaction is stored with queueOffset 0, because no consume queue
+    refers to it.
+
+    Args:
+        draft: The fields that do not depend on where the record is stored.
+        queue_offset: Offset of the message in its queue.
+        physical_offset: Offset of the record in the CommitLog.
+        store_timestamp: In ms since the epoch.
+        store_host: The encoded address of the broker (`Host.packed`).
+        append_crc: Add the CRC of the whole record as a property (RocketMQ's enabledAppendPropCRC).
+
+    Raises:
+        MessageInvalid: The properties leave no room for the CRC.
     """
     magic, topic = topic_field(draft.topic)
     body, born_host, properties = draft.body, draft.born_host, draft.properties
@@ -158,7 +173,10 @@ def encode_record(
 
 
 def record_template(draft: RecordDraft, store_timestamp: int, store_host: bytes) -> bytes:
-    """The fixed fields of a record of `draft` with an empty body, for code that makes many records alike."""
+    """Return the fixed-length header of a record of `draft`, with the lengths of an empty body.
+
+    Kernels that encode many similar records copy it and fill in the fields that differ.
+    """
     empty = replace(draft, body=b"", properties=b"")
     return encode_record(empty, 0, 0, store_timestamp, store_host)[
         : -len(topic_field(draft.topic)[1]) - _SHORT.size
@@ -166,15 +184,15 @@ def record_template(draft: RecordDraft, store_timestamp: int, store_host: bytes)
 
 
 def encode_blank(size_bytes: int) -> bytes:
-    """The record that closes a file whose last `size_bytes` are not used."""
+    """Return a blank record: it marks the last `size_bytes` of a CommitLog file as unused."""
     return _SIZE_AND_MAGIC.pack(size_bytes, MAGIC_BLANK)
 
 
 def no_room_for_crc(properties_bytes: int) -> MessageInvalid:
-    """What is said of properties that leave no room for the CRC of the whole record."""
+    """Return the error for properties that leave no room for the CRC of the whole record."""
     return MessageInvalid(
-        f"properties of {properties_bytes:,} bytes and the record's CRC are over the limit of "
-        f"{MAX_PROPERTIES_BYTES:,}: move data to the body"
+        f"properties of {properties_bytes:,} bytes and {CRC_PROPERTY_BYTES} bytes of CRC are over the limit "
+        f"of {MAX_PROPERTIES_BYTES:,} bytes: move data to the body"
     )
 
 
@@ -196,7 +214,7 @@ def _with_crc(record: bytes) -> bytes:
 
 
 class RecordVerdict(IntEnum):
-    """What stands at a position of the log."""
+    """The result of checking a position of the log: a valid record, a blank record, or neither."""
 
     RECORD = 0
     BLANK = 1
@@ -204,7 +222,10 @@ class RecordVerdict(IntEnum):
 
 
 class RecordCheck(NamedTuple):
-    """`size_bytes` leads to the next record; a blank's is what it claims for itself, a damaged one's is 0."""
+    """The result of `check_record`.
+
+    `size_bytes` is the size of the record or blank record, 0 if damaged. `reason` says what is damaged.
+    """
 
     verdict: RecordVerdict
     size_bytes: int
@@ -212,7 +233,7 @@ class RecordCheck(NamedTuple):
 
 
 class _Parsed(NamedTuple):
-    """The header's fields and where the rest lies in the buffer."""
+    """The header's fields, and the positions of the other fields in the buffer."""
 
     fields: tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
     body: int
@@ -225,20 +246,24 @@ class _Parsed(NamedTuple):
 def check_record(
     buffer: Buffer, position: int = 0, *, check_crc: bool = True, force_crc_property: bool = False
 ) -> RecordCheck:
-    """Judge what stands at `position`; the end of `buffer` is the end of its file (store format 6.1).
+    """Check whether a valid record or blank record starts at `position` (store format 6.1).
 
-    With `force_crc_property` the CRC of the whole record is demanded, instead of the body's (RocketMQ's
-    forceVerifyPropCRC).
+    Args:
+        buffer: Bytes of a CommitLog file, up to the end of the file.
+        position: Index in `buffer`.
+        check_crc: Verify the CRC of the body.
+        force_crc_property: Verify the CRC of the whole record instead. A record without it is damaged
+            (RocketMQ's forceVerifyPropCRC).
     """
     if len(buffer) - position < BLANK_BYTES:
-        return RecordCheck(RecordVerdict.DAMAGED, 0, "fewer than 8 bytes are left")
+        return RecordCheck(RecordVerdict.DAMAGED, 0, "fewer than 8 bytes before the end of the data")
     size_bytes, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
     if magic == MAGIC_BLANK and BLANK_BYTES <= size_bytes <= len(buffer) - position:
         return RecordCheck(RecordVerdict.BLANK, size_bytes)
     try:
         parsed = _parse(buffer, position, check_crc=check_crc and not force_crc_property)
         if force_crc_property:
-            _demand_crc_property(buffer, position, parsed)
+            _check_crc_property(buffer, position, parsed)
     except RecordDamaged as damage:
         return RecordCheck(RecordVerdict.DAMAGED, 0, damage.reason)
     return RecordCheck(RecordVerdict.RECORD, size_bytes)
@@ -247,7 +272,10 @@ def check_record(
 def decode_record(
     buffer: Buffer, offset: int = 0, *, check_crc: bool = True, broker_name: str = ""
 ) -> MessageExt:
-    """The message whose record stands at `offset` of `buffer`. Raises RecordDamaged."""
+    """Decode the record at `offset` of `buffer`. Raises RecordDamaged if it is not valid.
+
+    The body is returned as stored: it may be compressed.
+    """
     parsed = _parse(buffer, offset, check_crc=check_crc)
     fields = parsed.fields
     return MessageExt(
@@ -272,7 +300,7 @@ def decode_record(
 
 
 def decode_records(buffer: Buffer, *, check_crc: bool = True, broker_name: str = "") -> list[MessageExt]:
-    """The messages of records back to back. Raises RecordDamaged with the position of the first bad one."""
+    """Decode consecutive records. Raises RecordDamaged with the position of the first invalid record."""
     messages: list[MessageExt] = []
     position = 0
     while position < len(buffer):
@@ -286,13 +314,19 @@ def _parse(buffer: Buffer, position: int, *, check_crc: bool) -> _Parsed:
     available = len(buffer) - position
     if available < MIN_RECORD_BYTES:
         raise RecordDamaged(
-            f"{available} bytes are left, a record has at least {MIN_RECORD_BYTES}", position=position
+            f"{available} bytes before the end of the data; a record has at least {MIN_RECORD_BYTES}",
+            position=position,
         )
     size_bytes, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position)
     if magic not in (MAGIC_V1, MAGIC_V2):
-        raise RecordDamaged(f"magic {magic & 0xFFFFFFFF:#010x} is not a record's", position=position)
+        raise RecordDamaged(
+            f"magic {magic & 0xFFFFFFFF:#010x} is not the magic of a record", position=position
+        )
     if not MIN_RECORD_BYTES <= size_bytes <= available:
-        raise RecordDamaged(f"a size of {size_bytes} bytes with {available} bytes left", position=position)
+        raise RecordDamaged(
+            f"totalSize {size_bytes} is not between {MIN_RECORD_BYTES} and the {available} bytes available",
+            position=position,
+        )
     (sys_flag,) = _INT.unpack_from(buffer, position + SYS_FLAG)
     header = _HEADERS[
         V6_BYTES if sys_flag & BORN_HOST_V6 else V4_BYTES,
@@ -302,26 +336,30 @@ def _parse(buffer: Buffer, position: int, *, check_crc: bool) -> _Parsed:
     body = position + header.size
     topic_length_bytes = 1 if magic == MAGIC_V1 else 2
     if body + topic_length_bytes + _SHORT.size > end:
-        raise RecordDamaged(f"a size of {size_bytes} bytes is less than its own header", position=position)
+        raise RecordDamaged(f"totalSize {size_bytes} is shorter than the header", position=position)
     fields = header.unpack_from(buffer, position)
     body_length = fields[14]
     topic = body + body_length + topic_length_bytes
     if body_length < 0 or topic + _SHORT.size > end:
-        raise RecordDamaged(f"a body of {body_length} bytes in a record of {size_bytes}", position=position)
+        raise RecordDamaged(
+            f"bodyLength {body_length} does not fit in totalSize {size_bytes}", position=position
+        )
     topic_length = int.from_bytes(buffer[topic - topic_length_bytes : topic], "big", signed=True)
     topic_end = topic + topic_length
     properties = topic_end + _SHORT.size
     if topic_length < 0 or properties > end:
-        raise RecordDamaged(f"a topic of {topic_length} bytes in a record of {size_bytes}", position=position)
+        raise RecordDamaged(
+            f"topicLength {topic_length} does not fit in totalSize {size_bytes}", position=position
+        )
     (properties_length,) = _SHORT.unpack_from(buffer, topic_end)
     if properties_length < 0 or properties + properties_length != end:
-        raise RecordDamaged(f"its parts do not add up to its size of {size_bytes} bytes", position=position)
+        raise RecordDamaged(f"its fields do not add up to totalSize {size_bytes}", position=position)
     if check_crc and body_length and crc32(buffer[body : body + body_length]) != fields[2]:
-        raise RecordDamaged(f"the body's CRC is not {fields[2]:#010x}", position=position)
+        raise RecordDamaged(f"the CRC of the body is not bodyCRC {fields[2]:#010x}", position=position)
     return _Parsed(fields, body, topic, topic_end, properties, end)
 
 
-def _demand_crc_property(buffer: Buffer, position: int, parsed: _Parsed) -> None:
+def _check_crc_property(buffer: Buffer, position: int, parsed: _Parsed) -> None:
     record = bytes(buffer[position : parsed.end])
     if parsed.end - parsed.properties < CRC_PROPERTY_BYTES or _with_crc(record) != record:
         raise RecordDamaged("the CRC of the whole record is missing or wrong", position=position)

@@ -1,12 +1,13 @@
-"""Runs: V1 records of several queues in one body, and where the first record of each has got its place.
+"""Codec of runs: a request body with the records of several queues, and its response.
 
-What is sent; all numbers are big-endian and signed:
+A run is a sequence of V1 records of one queue. The request body (all numbers are big-endian and signed):
 
     0   4         8          12     16                 4 + 12·n
     | n | queueId | messages | size | … n of these … | records of the first run | of the second | …
 
-A run is the records of one queue, so many `messages`, `size` bytes in all. The queue ids rise, so that none
-stands there twice. What is answered:
+`messages` is the number of records of the run, `size` their total size in bytes. The queue ids are in
+ascending order, so that no queue occurs twice. The response body holds, for each run, the queue offset of its
+first record:
 
     0             8
     | queueOffset | … n of these
@@ -21,7 +22,8 @@ from store.message.buffers import Buffer
 from store.store_errors import MessageInvalid
 
 RUNS_MAX = 1024
-"""How many runs a body may have: each costs its broker some 3 µs, and a request must not hold the loop up."""
+"""Maximum number of runs in one body: each takes a broker about 3 µs, and one request must not block the
+event loop for long."""
 
 _COUNT = Struct(">i")
 _HEAD_FIELDS = 3
@@ -29,8 +31,10 @@ _HEAD_BYTES = 4 * _HEAD_FIELDS
 
 
 class Runs(NamedTuple):
-    """What a body holds, in columns: run i is of queue `queue_ids[i]`, and has `messages[i]` records of
-    `sizes[i]` bytes in all. `records` are those of all runs, back to back.
+    """The runs of one body, in columns.
+
+    Run i belongs to queue `queue_ids[i]` and has `messages[i]` records of `sizes[i]` bytes in total.
+    `records` holds the consecutive records of all runs.
     """
 
     queue_ids: Sequence[int]
@@ -40,12 +44,12 @@ class Runs(NamedTuple):
 
     @property
     def heads(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """The columns of numbers, in the order in which they are sent."""
+        """The numeric columns, in the order of the fields in the body."""
         return self.queue_ids, self.messages, self.sizes
 
 
 def encode_heads(runs: Runs) -> bytes:
-    """What stands before the records of `runs`."""
+    """Return the part of the body that precedes the records: the number of runs, and three fields per run."""
     count = len(runs.queue_ids)
     fields = [0] * (_HEAD_FIELDS * count)
     for number, column in enumerate(runs.heads):
@@ -54,55 +58,68 @@ def encode_heads(runs: Runs) -> bytes:
 
 
 def decode_runs(body: Buffer) -> Runs:
-    """The runs of a body, whose records are not looked at. Raises MessageInvalid with what is wrong."""
+    """Decode a request body. The records themselves are not checked.
+
+    Raises:
+        MessageInvalid: The number of runs, or a field of a run, is not valid.
+    """
     view = memoryview(body)
     if len(view) < _COUNT.size:
-        raise MessageInvalid(f"a body of {len(view)} bytes has no count of runs")
+        raise MessageInvalid(f"body of {len(view)} bytes is too short for the number of runs (4 bytes)")
     (count,) = _COUNT.unpack_from(view)
     if not 1 <= count <= RUNS_MAX:
-        raise MessageInvalid(f"a body of {count} runs: send 1 to {RUNS_MAX:,}")
+        raise MessageInvalid(f"body of {count} runs: send 1 to {RUNS_MAX:,}")
     head_bytes = _COUNT.size + count * _HEAD_BYTES
     if head_bytes > len(view):
         raise MessageInvalid(
-            f"the heads of {count} runs take {head_bytes:,} bytes, the body has {len(view):,}"
+            f"the headers of {count} runs take {head_bytes:,} bytes, but the body has {len(view):,}"
         )
     fields = unpack_from(f">{_HEAD_FIELDS * count}i", view, _COUNT.size)
     queue_ids, messages, sizes = (fields[number::_HEAD_FIELDS] for number in range(_HEAD_FIELDS))
     runs = Runs(queue_ids, messages, sizes, view[head_bytes:])
-    if min(messages) <= 0 or min(sizes) <= 0 or not _rise(queue_ids):
-        raise _refusal(runs)
+    if min(messages) <= 0 or min(sizes) <= 0 or not _is_ascending(queue_ids):
+        raise _run_error(runs)
     size_bytes = sum(sizes)
     if size_bytes != len(runs.records):
-        raise MessageInvalid(f"the runs have {size_bytes:,} bytes of records, the body {len(runs.records):,}")
+        raise MessageInvalid(
+            f"the sizes of the runs add up to {size_bytes:,} bytes, "
+            f"but the body has {len(runs.records):,} bytes of records"
+        )
     return runs
 
 
-def _rise(queue_ids: Sequence[int]) -> bool:
+def _is_ascending(queue_ids: Sequence[int]) -> bool:
     return all(map(lt, (-1, *queue_ids), queue_ids))
 
 
-def _refusal(runs: Runs) -> MessageInvalid:
-    """What is wrong with the first bad run."""
+def _run_error(runs: Runs) -> MessageInvalid:
+    """Return the error for the first run that is not valid."""
     before = -1
     for number, (queue_id, messages, size_bytes) in enumerate(zip(*runs.heads, strict=True)):
         if queue_id <= before:
             return MessageInvalid(
-                f"run {number} is of queue {queue_id}, that before it of {before}: queue ids must rise"
+                f"run {number} has queue id {queue_id}, which is not above {before}: "
+                "queue ids must be in ascending order, starting at 0 or above"
             )
         if messages <= 0 or size_bytes <= 0:
             break
         before = queue_id
-    return MessageInvalid(f"run {number}, of queue {queue_id}, has {messages} messages in {size_bytes} bytes")
+    return MessageInvalid(
+        f"run {number} of queue {queue_id} has {messages} messages and {size_bytes} bytes: "
+        "both must be positive"
+    )
 
 
 def encode_offsets(offsets: Sequence[int]) -> bytes:
-    """The body of the answer."""
+    """Encode the response body: one queue offset per run."""
     return pack(f">{len(offsets)}q", *offsets)
 
 
 def decode_offsets(body: Buffer, count: int) -> tuple[int, ...]:
-    """The queue offsets of `count` runs. Raises ValueError when the body has not so many."""
+    """Decode the queue offsets of `count` runs. Raises ValueError if the body has another length."""
     try:
         return unpack(f">{count}q", body)
     except error:
-        raise ValueError(f"{len(body)} bytes in place of the offsets of {count} runs") from None
+        raise ValueError(
+            f"body of {len(body)} bytes: the offsets of {count} runs take {8 * count} bytes"
+        ) from None

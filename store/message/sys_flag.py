@@ -3,7 +3,7 @@
     0x700         0x80    0x40     0x20       0x10      0x0C          0x2          0x1
     | compression | batch | unwrap | store v6 | born v6 | transaction | multi tags | compressed |
 
-Compression type 0 of a compressed body means zlib: it was the only one once.
+Compression type 0 of a compressed body means zlib, the only codec of old clients.
 """
 
 COMPRESSED = 0x001
@@ -14,7 +14,7 @@ TRANSACTION_NONE = 0x000
 TRANSACTION_PREPARED = 0x004
 TRANSACTION_COMMIT = 0x008
 TRANSACTION_ROLLBACK = 0x00C
-# Set in PREPARED and ROLLBACK only: such records stand in no consume queue and carry queueOffset 0.
+# This bit is set in PREPARED and ROLLBACK only. No consume queue refers to such records; queueOffset is 0.
 TRANSACTION_UNQUEUED = 0x004
 
 BORN_HOST_V6 = 0x010
@@ -31,5 +31,5 @@ COMPRESSION_ZLIB = 0x300
 
 
 def is_compressed(sys_flag: int) -> bool:
-    """Whether the body is stored compressed."""
+    """Return True if the body is compressed."""
     return bool(sys_flag & COMPRESSED)

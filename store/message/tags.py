@@ -1,11 +1,11 @@
-"""Tags and their hash, by which brokers filter (store format, section 2)."""
+"""The hash of a message's tag, by which brokers filter messages (store format, section 2)."""
 
 from array import array
 from functools import lru_cache
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`: 31·h + c over UTF-16 code units, as a signed 32-bit number."""
+    """Return Java's `String.hashCode()` of `text`: h = 31·h + c over UTF-16 code units, a signed i32."""
     units = array("H", text.encode("utf-16-le", "surrogatepass"))
     value = 0
     for unit in units:
@@ -19,5 +19,5 @@ def _cached_hash(tags: str) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """The tagsCode of a ConsumeQueue unit: the hash of the TAGS property, 0 where there is none."""
+    """Return the tagsCode of a ConsumeQueue unit: the hash of the TAGS property, or 0 without it."""
     return _cached_hash(tags) if tags else 0

@@ -1,4 +1,7 @@
-"""What a message and its names must be (store format, section 1.7). Every check raises MessageInvalid."""
+"""Checks of topics, groups, bodies and properties (store format, section 1.7).
+
+Each function raises MessageInvalid if its check fails.
+"""
 
 import re
 
@@ -19,37 +22,37 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def check_topic(topic: str) -> None:
-    """A topic: letters, digits and %|_-, at most 127 of them (255 for a retry or dead-letter topic)."""
+    """Check a topic name: 1 to 127 letters, digits and %|_- (255 for a retry or dead-letter topic)."""
     if not isinstance(topic, str):
-        raise MessageInvalid(f"the topic is {topic!r}: give a text")
+        raise MessageInvalid(f"the topic is {topic!r}: give a string")
     long_names = topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
     _check_name("topic", topic, MAX_RETRY_TOPIC_CHARS if long_names else MAX_TOPIC_CHARS)
 
 
 def check_group(group: str) -> None:
-    """A producer or consumer group: letters, digits and %|_-, at most 255 of them."""
+    """Check the name of a producer or consumer group: 1 to 255 letters, digits and %|_-."""
     if not isinstance(group, str):
-        raise MessageInvalid(f"the group is {group!r}: give a text")
+        raise MessageInvalid(f"the group is {group!r}: give a string")
     _check_name("group", group, MAX_GROUP_CHARS)
 
 
 def check_body(body: Buffer, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
-    """A body to be sent: not empty, at most `max_message_bytes`."""
+    """Check the body of a message to send: 1 to `max_message_bytes` bytes."""
     if not body:
-        raise MessageInvalid("the body is empty: RocketMQ's clients send no message without one")
+        raise MessageInvalid("the body is empty: as in RocketMQ, a message needs a body of at least 1 byte")
     if len(body) > max_message_bytes:
         raise MessageInvalid(
             f"body of {len(body):,} bytes is over max_message_bytes {max_message_bytes:,} "
-            "(set it on the broker, or compress)"
+            "(raise it on the broker or compress the body)"
         )
 
 
 def check_properties(properties: bytes, reserved_bytes: int = 0) -> None:
-    """An encoded property string: at most 32,767 bytes, less `reserved_bytes` that the store adds itself."""
+    """Check a property string: at most 32,767 bytes, less `reserved_bytes` for properties the store adds."""
     limit_bytes = MAX_PROPERTIES_BYTES - reserved_bytes
     if len(properties) > limit_bytes:
         raise MessageInvalid(
-            f"properties of {len(properties):,} bytes are over the limit of {limit_bytes:,} "
+            f"properties of {len(properties):,} bytes are over the limit of {limit_bytes:,} bytes "
             "(move data to the body)"
         )
 
@@ -60,4 +63,6 @@ def _check_name(kind: str, name: str, max_chars: int) -> None:
     if len(name) > max_chars:
         raise MessageInvalid(f"{kind} {name[:40]!r}… has {len(name)} characters, the limit is {max_chars}")
     if not _NAME.match(name):
-        raise MessageInvalid(f"{kind} {name!r} has characters other than letters, digits and %|_-")
+        raise MessageInvalid(
+            f"{kind} {name!r} contains characters other than letters, digits and %|_-: rename it"
+        )

@@ -1,5 +1,7 @@
-"""What a broker keeps in `config/*.json`, in RocketMQ's shape: topics, groups, offsets, delays, filters,
-modes."""
+"""The tables that a broker keeps in `config/*.json`, in RocketMQ's format.
+
+Topics, subscription groups, consumer offsets, delay offsets, consumer filters and message request modes.
+"""
 
 from store.metadata.consumer_filters import ConsumerFilterData, ConsumerFilterTable
 from store.metadata.consumer_offsets import ConsumerOffsetTable

@@ -1,4 +1,4 @@
-"""`consumerFilter.json`: the expressions, other than tags, by which groups choose among messages."""
+"""`consumerFilter.json`: the filter expressions other than tags (SQL92) of the consumer groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,14 +6,17 @@ from typing import Any
 
 import msgspec
 
-from store.metadata.fields import ConfigObject, entries, faults_of, others, table_entries
+from store.metadata.fields import ConfigObject, entries, fields_except, store_errors_for, table_entries
 
 _BY_TOPIC = "filterDataByTopic"
 _BY_GROUP = "groupFilterData"
 
 
 class ConsumerFilterData(ConfigObject, frozen=True):
-    """One group's expression on one topic; `dead_time_ms` is 0 while the group is there."""
+    """The filter expression of one group on one topic.
+
+    `dead_time_ms` is 0 as long as the group is registered. Corresponds to RocketMQ's ConsumerFilterData.
+    """
 
     topic: str
     consumer_group: str
@@ -27,7 +30,7 @@ class ConsumerFilterData(ConfigObject, frozen=True):
 
 @dataclass(slots=True)
 class ConsumerFilterTable:
-    """The expressions by topic and group."""
+    """Filter expressions by topic and group: `filters[topic][group]`."""
 
     filters: dict[str, dict[str, ConsumerFilterData]] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
@@ -35,19 +38,22 @@ class ConsumerFilterTable:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "ConsumerFilterTable":
-        """Raises StoreError."""
-        table = cls({}, others(content, _BY_TOPIC))
-        with faults_of("consumerFilter.json"):
+        """Return the table in a parsed `consumerFilter.json`.
+
+        Raises StoreError if a field has a wrong type.
+        """
+        table = cls({}, fields_except(content, _BY_TOPIC))
+        with store_errors_for("consumerFilter.json"):
             for topic, entry in table_entries(content, _BY_TOPIC).items():
                 table.filters[topic] = {
                     group: ConsumerFilterData.from_json({"topic": topic, "consumerGroup": group, **found})
                     for group, found in entries(entry, _BY_GROUP).items()
                 }
-                table._unknown_by_topic[topic] = others(entry, "topic", _BY_GROUP)
+                table._unknown_by_topic[topic] = fields_except(entry, "topic", _BY_GROUP)
         return table
 
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's object, a copy of the present state."""
+        """Return the content of `consumerFilter.json`; later changes of the table do not affect it."""
         by_topic = {
             topic: {
                 **self._unknown_by_topic.get(topic, {}),
@@ -59,13 +65,13 @@ class ConsumerFilterTable:
         return {**self.unknown, _BY_TOPIC: by_topic}
 
     def remove_group(self, group: str) -> bool:
-        """Forget the expressions of a group; returns whether there were any."""
+        """Remove all expressions of a group. Return True if it had any."""
         having = [groups for groups in self.filters.values() if group in groups]
         for groups in having:
             del groups[group]
         return bool(having)
 
     def remove_topic(self, topic: str) -> bool:
-        """Forget the expressions on a topic; returns whether there were any."""
+        """Remove all expressions on a topic. Return True if it had any."""
         self._unknown_by_topic.pop(topic, None)
         return self.filters.pop(topic, None) is not None

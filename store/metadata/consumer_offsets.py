@@ -1,4 +1,4 @@
-"""`consumerOffset.json`: what each group will read next of each queue."""
+"""`consumerOffset.json`: the next offset that each group reads from each queue."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -6,18 +6,21 @@ from typing import Any
 
 from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import faults_of, others, typed
+from store.metadata.fields import fields_except, store_errors_for, typed
 from store.metadata.pieces import table_pieces
 
-COMMITS_A_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep
+COMMITS_PER_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep
 
 _TABLE = "offsetTable"
-_DERIVED = "groupTopicMap"  # RocketMQ writes it and does not read it
+_DERIVED = "groupTopicMap"  # RocketMQ writes this field but never reads it
 
 
 @dataclass(slots=True)
 class ConsumerOffsetTable:
-    """Offsets by "topic@group" and queue id; every 500th commit moves the version."""
+    """Committed offsets: `offsets["topic@group"][queue_id]` is the next offset that the group reads.
+
+    Every 500th commit changes the data version, as in RocketMQ.
+    """
 
     clock: Clock
     offsets: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -27,14 +30,17 @@ class ConsumerOffsetTable:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "ConsumerOffsetTable":
-        """Raises StoreError."""
-        with faults_of("consumerOffset.json"):
+        """Return the table in a parsed `consumerOffset.json`.
+
+        Raises StoreError if a field has a wrong type.
+        """
+        with store_errors_for("consumerOffset.json"):
             offsets = typed(content.get(_TABLE, None if content else {}), dict[str, dict[int, int]], _TABLE)
-            unknown = others(content, DATA_VERSION, _TABLE, _DERIVED)
+            unknown = fields_except(content, DATA_VERSION, _TABLE, _DERIVED)
             return cls(clock, offsets, DataVersion.of_table(content), unknown)
 
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's object, a copy of the present state."""
+        """Return the content of `consumerOffset.json`; later commits do not affect it."""
         table = {
             key: {str(queue_id): offset for queue_id, offset in queues.items()}
             for key, queues in self.offsets.items()
@@ -42,13 +48,13 @@ class ConsumerOffsetTable:
         return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
     def to_pieces(self) -> Iterator[bytes]:
-        """The same as text, in pieces between which others may work."""
+        """Yield the JSON text of the table in pieces, so that other work can run between two of them."""
         head = {**self.unknown, DATA_VERSION: self.data_version.to_json()}
         return table_pieces(head, _TABLE, self.offsets)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """`group` will read `offset` next; a lower one than before is taken too, as a reset does that."""
+        """Set the next offset that `group` reads; it may be lower than before (an offset reset)."""
         self.offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
         self._commits += 1
-        if self._commits % COMMITS_A_VERSION == 0:
+        if self._commits % COMMITS_PER_VERSION == 0:
             self.data_version = self.data_version.next(self.clock.wall_ms())

@@ -1,4 +1,4 @@
-"""DataVersion: tells one state of a table from another, for the nameservers and slaves that hold copies."""
+"""DataVersion: the version of a table, by which nameservers and slaves detect that their copy is outdated."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,12 +9,12 @@ from store.metadata.fields import typed
 
 DATA_VERSION = "dataVersion"
 
-# A larger number could not be written again.
+# The range of Java's long: orjson could not write a larger number back.
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63 - 1), le=2**63 - 1)]
 
 
 class DataVersion(msgspec.Struct, frozen=True):
-    """The later of two states has the higher counter; `timestamp_ms` is when it came about."""
+    """A table's version: `counter` grows with each change, `timestamp_ms` is the time of the last change."""
 
     counter: _Long = 0
     timestamp_ms: _Long = msgspec.field(name="timestamp", default=0)
@@ -22,19 +22,22 @@ class DataVersion(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "DataVersion":
-        """Return the version in RocketMQ's object. Raises ValueError."""
+        """Return the version in a JSON object of RocketMQ. Raises ValueError if a field has a wrong type."""
         return typed({name: value for name, value in content.items() if value is not None}, cls, DATA_VERSION)
 
     @classmethod
     def of_table(cls, content: Mapping[str, Any]) -> "DataVersion":
-        """Return the version in a table's object, the first one if it has none. Raises ValueError."""
+        """Return the version in the JSON of a table, or the initial version if it has none.
+
+        Raises ValueError if a field has a wrong type.
+        """
         version = content.get(DATA_VERSION)
         return cls() if version is None else cls.from_json(typed(version, dict, DATA_VERSION))
 
     def to_json(self) -> dict[str, Any]:
-        """Return RocketMQ's object."""
+        """Return the version as a JSON object of RocketMQ."""
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
     def next(self, now_ms: int) -> "DataVersion":
-        """Return the version after a change."""
+        """Return the version that follows this one, for a change at time `now_ms`."""
         return DataVersion(self.counter + 1, now_ms, self.state_version)

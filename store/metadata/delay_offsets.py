@@ -1,4 +1,4 @@
-"""`delayOffset.json`: how far the messages of each delay level have been delivered."""
+"""`delayOffset.json`: the delivery progress of each delay level."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,16 +6,19 @@ from typing import Any
 
 from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import faults_of, others, typed
+from store.metadata.fields import fields_except, store_errors_for, typed
 
-MOVES_A_VERSION = 200  # RocketMQ's delayOffsetUpdateVersionStep
+MOVES_PER_VERSION = 200  # RocketMQ's delayOffsetUpdateVersionStep
 
 _TABLE = "offsetTable"
 
 
 @dataclass(slots=True)
 class DelayOffsetTable:
-    """By level, the next offset to deliver of its queue; every 200th move changes the version."""
+    """Delivery progress: `offsets[level]` is the next offset to deliver from the level's queue.
+
+    Every 200th change of an offset changes the data version, as in RocketMQ.
+    """
 
     clock: Clock
     offsets: dict[int, int] = field(default_factory=dict)
@@ -25,21 +28,23 @@ class DelayOffsetTable:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "DelayOffsetTable":
-        """Raises StoreError."""
-        with faults_of("delayOffset.json"):
+        """Return the table in a parsed `delayOffset.json`. Raises StoreError if a field has a wrong type."""
+        with store_errors_for("delayOffset.json"):
             offsets = typed(content.get(_TABLE, None if content else {}), dict[int, int], _TABLE)
-            return cls(clock, offsets, DataVersion.of_table(content), others(content, DATA_VERSION, _TABLE))
+            return cls(
+                clock, offsets, DataVersion.of_table(content), fields_except(content, DATA_VERSION, _TABLE)
+            )
 
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's object, a copy of the present state."""
+        """Return the content of `delayOffset.json`; later changes of the table do not affect it."""
         table = {str(level): offset for level, offset in self.offsets.items()}
         return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
     def move(self, level: int, offset: int) -> None:
-        """What comes before `offset` has been delivered."""
+        """Set the next offset to deliver of a level: all messages before it have been delivered."""
         if self.offsets.get(level) == offset:
             return
         self.offsets[level] = offset
         self._moves += 1
-        if self._moves % MOVES_A_VERSION == 0:
+        if self._moves % MOVES_PER_VERSION == 0:
             self.data_version = self.data_version.next(self.clock.wall_ms())

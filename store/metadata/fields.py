@@ -1,6 +1,7 @@
-"""JSON objects of `config/*.json`: each field is declared once, and fields of later versions are kept.
+"""Conversion of the JSON objects in `config/*.json` to typed structs and back.
 
-msgspec converts 1,000 topics in 1.9 ms; a loop over their fields takes 2.7 ms.
+Each field is declared once. Fields that are not declared, such as those of a later RocketMQ, are kept.
+msgspec converts 1,000 topics in 1.9 ms; a Python loop over their fields takes 2.7 ms.
 """
 
 import re
@@ -15,22 +16,25 @@ from store.store_errors import StoreError
 Typed = TypeVar("Typed")
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
-_UNKNOWN: Final = "?"  # RocketMQ has no such field
+_UNKNOWN: Final = "?"  # a name that no field of RocketMQ has
 _FAULT: Final = re.compile(r"(Object missing required field `(.*?)`|.*?)(?: - at `(?:key` in `)?\$(.*)`)?")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 class ConfigObject(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of the objects in RocketMQ's tables: `perm` is `perm` there, `read_queue_nums` is `readQueueNums`.
+    """Base of the objects in RocketMQ's tables; a field `read_queue_nums` is `readQueueNums` in JSON.
 
-    `unknown` holds the fields that are not declared, which are written back as they are.
+    `unknown` holds the fields that are not declared; `to_json` writes them back unchanged.
     """
 
     unknown: Mapping[str, Any] = msgspec.field(name=_UNKNOWN, default_factory=dict)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return the object in `content`; null counts as absent. Raises ValueError with field and value."""
+        """Return the object in `content`; a null field counts as absent.
+
+        Raises ValueError, with the field's name and value, if a value has a wrong type.
+        """
         fields = {name: value for name, value in content.items() if value is not None}
         unknown = content.keys() - cls.__struct_encode_fields__
         if unknown:
@@ -38,25 +42,28 @@ class ConfigObject(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return typed(fields, cls)
 
     def to_json(self) -> dict[str, Any]:
-        """Return RocketMQ's object, without the fields that are UNSET."""
+        """Return the JSON object of RocketMQ; fields that are UNSET are left out."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         unknown = fields.pop(_UNKNOWN)
         return {**unknown, **fields} if unknown else fields
 
 
 def typed(value: Any, kind: type[Typed], name: str = "") -> Typed:
-    """Return `value` as `kind`. Raises ValueError that names field, value and type."""
+    """Return `value` converted to `kind`. Raises ValueError that names the field, the value and the type.
+
+    `name` is the field's name, for the error.
+    """
     try:
         return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as error:
-        if get_origin(kind) is dict and isinstance(value, dict):  # msgspec names no keys of maps
+        if get_origin(kind) is dict and isinstance(value, dict):  # msgspec's error does not contain the key
             for key, each in value.items():
                 typed(each, get_args(kind)[1], f"{name}.{key}")
         raise ValueError(_fault(error, value, name)) from error
 
 
 def _fault(error: msgspec.ValidationError, value: Any, name: str) -> str:
-    """Return what msgspec says, with the field's own name and value."""
+    """Return the error text of msgspec, with the path and the value of the invalid field."""
     match = _FAULT.fullmatch(str(error))
     assert match is not None
     fault, missing, place = match[1], match[2], match[3] or ""
@@ -68,29 +75,32 @@ def _fault(error: msgspec.ValidationError, value: Any, name: str) -> str:
 
 
 def entries(content: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """Return the table of objects in a field, empty if it is absent. Raises ValueError."""
+    """Return the objects in the field `name` of `content`, by key; empty if the field is absent.
+
+    Raises ValueError if the field is not an object of objects.
+    """
     table = content.get(name)
     return {} if table is None else typed(table, dict[str, dict[str, Any]], name)
 
 
 def table_entries(content: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """Return the table that the file exists for: only a file without any content may lack it.
+    """Return the objects in the main field `name` of a table file, by key.
 
-    Raises ValueError.
+    Raises ValueError if the field has a wrong type, or is absent although the file has other content.
     """
     if content and content.get(name) is None:
         raise ValueError(f"{name} is missing")
     return entries(content, name)
 
 
-def others(content: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return the fields of `content` except `names`."""
+def fields_except(content: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return the fields of `content` except those called `names`."""
     return {name: value for name, value in content.items() if name not in names}
 
 
 @contextmanager
-def faults_of(file_name: str) -> Iterator[None]:
-    """Raise a ValueError as a StoreError that names the file."""
+def store_errors_for(file_name: str) -> Iterator[None]:
+    """Convert a ValueError raised in the `with` block to a StoreError that names the file."""
     try:
         yield
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""One of RocketMQ's `config/*.json` files, with its `.bak` beside it (store format, section 5.4).
+"""One of RocketMQ's `config/*.json` files and its `.bak` backup (store format, section 5.4).
 
-A save puts the new content in a temporary file in the store's root, renames the present file to `.bak`, and
-the temporary one to the file's name. A crash at any point leaves the old content, the new, or the old as
-`.bak` only, which a load then takes.
+A save writes the new content to a temporary file in the store's root, renames the present file to `.bak`, and
+renames the temporary file to the file's name. After a crash at any point either the file is complete (with
+the old or the new content), or the old content exists as `.bak`, from which the next load reads it.
 """
 
 import os
@@ -23,7 +23,10 @@ Parsed = TypeVar("Parsed")
 
 
 class JsonConfigFile:
-    """A file of a store's `config` directory; `save` may run in another thread, but only one at a time."""
+    """A file of a store's `config` directory.
+
+    `save` may run in another thread, but only one save at a time.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,15 +35,14 @@ class JsonConfigFile:
         self._is_damaged = False
 
     def load(self) -> dict[str, Any] | None:
-        """The content as it is: see `read`."""
+        """Return the content of the file or its backup, or None if neither exists; see `read`."""
         return self.read(dict)
 
     def read(self, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed | None:
-        """What `parse` makes of the content, or of the backup's where the file is missing or damaged; None
-        when neither exists.
+        """Return `parse(content)` for the file, or for the backup if the file is missing or damaged.
 
-        Damaged is what is no JSON object, and what `parse` raises StoreError or ValueError for. Raises
-        StoreError when all that exists is damaged.
+        A file is damaged if it does not contain a JSON object or if `parse` raises StoreError or ValueError.
+        Return None if neither file exists. Raises StoreError if all files that exist are damaged.
         """
         faults: list[str] = []
         for path in (self.path, self.backup):
@@ -53,30 +55,30 @@ class JsonConfigFile:
                 self._is_damaged |= path == self.path
                 continue
             if faults:
-                logger.warning("config_file_damaged", path=str(self.path), fault=faults[0], used=path.name)
+                logger.warning("config_file_damaged", path=str(self.path), error=faults[0], loaded=path.name)
             return parsed
         if faults:
             raise StoreError(
-                f"damaged, and no sound copy beside it ({'; '.join(faults)}): "
-                "put one back, or remove the file and its .bak to start without it",
+                f"the file is damaged and there is no valid backup ({'; '.join(faults)}): "
+                "restore one of them, or remove the file and its .bak to start without this table",
                 self.path,
             )
         return None
 
     def save(self, content: dict[str, Any]) -> None:
-        """Put `content` in the file's place, durably. Raises OSError."""
+        """Replace the file's content with `content` as JSON, durably. Raises OSError."""
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
         self.save_text(orjson.dumps(content, option=options))
 
     def save_text(self, text: bytes) -> None:
-        """Put `text`, which is the JSON of an object, in the file's place, durably. Raises OSError."""
+        """Replace the file's content with `text`, a JSON object, durably. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._temporary.open("wb") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         if self.path.exists():
-            # A damaged file must not take the place of the sound backup that it was loaded from.
+            # Keep the valid backup that the table was loaded from: a damaged file must not overwrite it.
             self.path.replace(
                 self.path.with_name(f"{self.path.name}.damaged") if self._is_damaged else self.backup
             )

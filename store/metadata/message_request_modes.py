@@ -1,16 +1,16 @@
-"""`messageRequestMode.json`: how a group gets the messages of a topic, by PULL or by POP."""
+"""`messageRequestMode.json`: whether a group consumes a topic by PULL or by POP."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.metadata.fields import ConfigObject, entries, faults_of, others, table_entries
+from store.metadata.fields import ConfigObject, entries, fields_except, store_errors_for, table_entries
 
 _TABLE = "messageRequestModeMap"
 
 
 class MessageRequestMode(ConfigObject, frozen=True):
-    """One group's mode on one topic (RocketMQ SetMessageRequestModeRequestBody)."""
+    """The mode of one group on one topic (RocketMQ's SetMessageRequestModeRequestBody)."""
 
     topic: str
     consumer_group: str
@@ -20,16 +20,19 @@ class MessageRequestMode(ConfigObject, frozen=True):
 
 @dataclass(slots=True)
 class MessageRequestModeTable:
-    """The modes that were set, by topic and group; every other is PULL."""
+    """The modes that were set: `modes[topic][group]`. A group that is not in the table uses PULL."""
 
     modes: dict[str, dict[str, MessageRequestMode]] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "MessageRequestModeTable":
-        """Raises StoreError."""
-        table = cls({}, others(content, _TABLE))
-        with faults_of("messageRequestMode.json"):
+        """Return the table in a parsed `messageRequestMode.json`.
+
+        Raises StoreError if a field has a wrong type.
+        """
+        table = cls({}, fields_except(content, _TABLE))
+        with store_errors_for("messageRequestMode.json"):
             found = table_entries(content, _TABLE)
             for topic in found:
                 table.modes[topic] = {
@@ -39,7 +42,7 @@ class MessageRequestModeTable:
         return table
 
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's object, a copy of the present state."""
+        """Return the content of `messageRequestMode.json`; later changes of the table do not affect it."""
         by_topic = {
             topic: {group: mode.to_json() for group, mode in groups.items()}
             for topic, groups in self.modes.items()
@@ -47,15 +50,15 @@ class MessageRequestModeTable:
         return {**self.unknown, _TABLE: by_topic}
 
     def put(self, mode: MessageRequestMode) -> None:
-        """Set a mode."""
+        """Set the mode of a group on a topic."""
         self.modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
 
     def remove_topic(self, topic: str) -> bool:
-        """Forget a topic; returns whether it was there."""
+        """Remove the modes of all groups on a topic. Return True if there were any."""
         return self.modes.pop(topic, None) is not None
 
     def remove_group(self, group: str) -> bool:
-        """Forget a group; returns whether it was there."""
+        """Remove the modes of a group on all topics. Return True if there were any."""
         found = [topic for topic, groups in self.modes.items() if group in groups]
         for topic in found:
             del self.modes[topic][group]

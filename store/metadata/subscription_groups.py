@@ -1,4 +1,4 @@
-"""`subscriptionGroup.json`: the consumer groups that a broker knows, and what they may do."""
+"""`subscriptionGroup.json`: the consumer groups of a broker and their settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ import msgspec
 
 from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import ConfigObject, Name, entries, faults_of, others, table_entries
+from store.metadata.fields import ConfigObject, Name, entries, fields_except, store_errors_for, table_entries
 
 _TABLE = "subscriptionGroupTable"
 _FORBIDDEN = "forbiddenTable"
 
 
 class SubscriptionGroupConfig(ConfigObject, frozen=True):
-    """A consumer group's settings, with RocketMQ's defaults."""
+    """The settings of a consumer group, with the defaults of RocketMQ's SubscriptionGroupConfig."""
 
     group_name: Name
     consume_enable: bool = True
@@ -36,9 +36,10 @@ class SubscriptionGroupConfig(ConfigObject, frozen=True):
 
 @dataclass(slots=True)
 class SubscriptionGroupTable:
-    """All groups by name, under a version that every change moves.
+    """All groups by name; every change changes the data version.
 
-    `forbidden` holds, by group and topic, a mask of what the group may not do there.
+    `forbidden[group][topic]` is RocketMQ's bit mask of the operations that the group must not do on the
+    topic.
     """
 
     clock: Clock
@@ -49,17 +50,20 @@ class SubscriptionGroupTable:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "SubscriptionGroupTable":
-        """Raises StoreError."""
-        with faults_of("subscriptionGroup.json"):
+        """Return the table in a parsed `subscriptionGroup.json`.
+
+        Raises StoreError if a field has a wrong type.
+        """
+        with store_errors_for("subscriptionGroup.json"):
             groups = {
                 name: SubscriptionGroupConfig.from_json({"groupName": name, **group})
                 for name, group in table_entries(content, _TABLE).items()
             }
-            unknown = others(content, DATA_VERSION, _TABLE, _FORBIDDEN)
+            unknown = fields_except(content, DATA_VERSION, _TABLE, _FORBIDDEN)
             return cls(clock, groups, DataVersion.of_table(content), entries(content, _FORBIDDEN), unknown)
 
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's object, a copy of the present state."""
+        """Return the content of `subscriptionGroup.json`; later changes of the table do not affect it."""
         return {
             **self.unknown,
             DATA_VERSION: self.data_version.to_json(),
@@ -68,12 +72,12 @@ class SubscriptionGroupTable:
         }
 
     def put(self, group: SubscriptionGroupConfig) -> None:
-        """Create the group or replace its settings."""
+        """Create a group or replace its settings."""
         self.groups[group.group_name] = group
         self.data_version = self.data_version.next(self.clock.wall_ms())
 
     def remove(self, group_name: str) -> bool:
-        """Forget the group; returns whether it existed."""
+        """Remove a group. Return True if it existed."""
         if self.groups.pop(group_name, None) is None:
             return False
         self.data_version = self.data_version.next(self.clock.wall_ms())

@@ -1,4 +1,4 @@
-"""`topics.json`: the topics of a broker."""
+"""`topics.json`: the topics of a broker and their settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,16 @@ import msgspec
 
 from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import ConfigObject, Name, faults_of, others, table_entries
+from store.metadata.fields import ConfigObject, Name, fields_except, store_errors_for, table_entries
 
 _TABLE = "topicConfigTable"
 
 
 class TopicConfig(ConfigObject, frozen=True):
-    """A topic's settings, with RocketMQ's defaults; `perm` is 4 read + 2 write + 1 inherit."""
+    """The settings of a topic, with the defaults of RocketMQ's TopicConfig.
+
+    `perm` is the sum of 4 (read), 2 (write) and 1 (inherit).
+    """
 
     topic_name: Name
     read_queue_nums: int = 16
@@ -28,7 +31,7 @@ class TopicConfig(ConfigObject, frozen=True):
 
 @dataclass(slots=True)
 class TopicConfigTable:
-    """All topics by name, under a version that every change moves."""
+    """All topics by name; every change changes the data version."""
 
     clock: Clock
     topics: dict[str, TopicConfig] = field(default_factory=dict)
@@ -37,30 +40,32 @@ class TopicConfigTable:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "TopicConfigTable":
-        """Raises StoreError."""
-        with faults_of("topics.json"):
+        """Return the table in a parsed `topics.json`. Raises StoreError if a field has a wrong type."""
+        with store_errors_for("topics.json"):
             topics = {
                 name: TopicConfig.from_json({"topicName": name, **topic})
                 for name, topic in table_entries(content, _TABLE).items()
             }
-            return cls(clock, topics, DataVersion.of_table(content), others(content, DATA_VERSION, _TABLE))
+            return cls(
+                clock, topics, DataVersion.of_table(content), fields_except(content, DATA_VERSION, _TABLE)
+            )
 
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's object, a copy of the present state."""
+        """Return the content of `topics.json`; later changes of the table do not affect it."""
         table = {name: topic.to_json() for name, topic in self.topics.items()}
         return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
     def put(self, topic: TopicConfig) -> None:
-        """Create the topic or replace its settings."""
+        """Create a topic or replace its settings."""
         self.topics[topic.topic_name] = topic
         self.touch()
 
     def touch(self) -> None:
-        """Move the version: what is told of the topics has changed."""
+        """Change the data version, so that nameservers and slaves fetch the topics again."""
         self.data_version = self.data_version.next(self.clock.wall_ms())
 
     def remove(self, topic_name: str) -> bool:
-        """Forget the topic; returns whether it existed."""
+        """Remove a topic. Return True if it existed."""
         if self.topics.pop(topic_name, None) is None:
             return False
         self.touch()

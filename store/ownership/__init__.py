@@ -1,1 +1,1 @@
-"""Which broker a store belongs to, and which process writes it."""
+"""Ownership of a store: the broker that it belongs to, and the one process that may write to it."""

@@ -1,9 +1,9 @@
-"""Whose store this is, and who may write to it (design law 9).
+"""The identity of a store and the guarantee that only one process writes to it.
 
-<root>/raymq.json     names the store: format, cluster, broker, replica, store id, sizes of its files
-<root>/raymq.epoch    a number, raised by each writer that opens the store
-<root>/lock           its first byte is locked while a writer is there, as RocketMQ locks it
-<root>/abort          exists while a writer is there or after one died; holds its PID
+<root>/raymq.json     identity of the store: format, cluster, broker, replica, store id, file sizes
+<root>/raymq.epoch    a number that each writer increases when it opens the store
+<root>/lock           a writer holds a POSIX lock on its first byte, as RocketMQ does
+<root>/abort          exists while a writer runs and after one was killed; contains its PID
 """
 
 import fcntl
@@ -29,13 +29,16 @@ EPOCH_FILE = "raymq.epoch"
 LOCK_FILE = "lock"
 _ABORT_FILE = "abort"
 _LOCK_RETRY_S = 0.05
-_NAME_LOST = "(put a copy back; without one, move it away and set adopt_store: true on the broker)"
+_NAME_REMEDY = (
+    "(restore the file from a copy; without one, move it away and set adopt_store: true on the broker)"
+)
 # struct flock of 64-bit Linux: type i16, whence i16, padding, start i64, length i64, pid i32
 _FLOCK = struct.Struct("hh4xqqi4x")
-# A POSIX lock goes when any descriptor of its file is closed in the process: one open of a root per process.
+# The lock files that this process has open. It must not open one of them twice: closing any descriptor of a
+# file releases all POSIX locks that the process holds on the file.
 _locked_here: set[str] = set()
 
-# Directories of stores that we do not read; an empty one is harmless.
+# Directories of kinds of stores that are not supported; an empty directory is harmless.
 _FOREIGN = {
     "batchconsumequeue": "batch consume queues",
     "consumequeue_r": "RocksDB consume queues",
@@ -54,7 +57,7 @@ class StoreIdentity:
 
 @dataclass(frozen=True)
 class StoreName:
-    """What raymq.json says."""
+    """The content of raymq.json."""
 
     identity: StoreIdentity
     store_id: str
@@ -63,13 +66,13 @@ class StoreName:
     index_slots: int
     index_entries: int
     commit_log_paths: tuple[str, ...] = (COMMIT_LOG,)
-    """Where the log's files are, read-only directories among them; relative ones below the root."""
+    """Directories of the log's files, including read-only ones; relative paths are relative to the root."""
 
 
 def read_name(root: Path) -> StoreName | None:
-    """The name of the store at `root`; None when it has none.
+    """Return the content of raymq.json of the store at `root`, or None if the file does not exist.
 
-    Raises StoreError when the file cannot be understood.
+    Raises StoreError if the file is damaged, StoreFormatUnsupported if a later version wrote it.
     """
     path = root / _IDENTITY_FILE
     try:
@@ -77,13 +80,15 @@ def read_name(root: Path) -> StoreName | None:
     except FileNotFoundError:
         return None
     except orjson.JSONDecodeError as error:
-        raise StoreError(f"is no JSON: {error} {_NAME_LOST}", path) from error
+        raise StoreError(f"is not valid JSON: {error} {_NAME_REMEDY}", path) from error
     if not isinstance(content, dict):
-        raise StoreError(f"is no JSON object {_NAME_LOST}", path)
+        raise StoreError(f"is not a JSON object {_NAME_REMEDY}", path)
     try:
         if content["formatVersion"] != FORMAT_VERSION:
             raise StoreFormatUnsupported(
-                f"format {content['formatVersion']}, this program knows {FORMAT_VERSION}", path
+                f"store format {content['formatVersion']} is not supported, only format {FORMAT_VERSION}: "
+                "use the version of RayMQ that wrote the store",
+                path,
             )
         identity = StoreIdentity(content["cluster"], content["broker"], content["replica"])
         files = content["files"]
@@ -97,11 +102,11 @@ def read_name(root: Path) -> StoreName | None:
             tuple(map(str, content.get("commitLogPaths", (COMMIT_LOG,)))),
         )
     except (KeyError, TypeError) as error:
-        raise StoreError(f"lacks {error} {_NAME_LOST}", path) from error
+        raise StoreError(f"has no valid field {error} {_NAME_REMEDY}", path) from error
 
 
 def write_name(root: Path, name: StoreName) -> None:
-    """Name a store."""
+    """Write raymq.json of the store at `root`, durably. Raises OSError."""
     content = {
         "formatVersion": FORMAT_VERSION,
         **asdict(name.identity),
@@ -118,7 +123,7 @@ def write_name(root: Path, name: StoreName) -> None:
 
 
 def refuse_foreign_kinds(root: Path) -> None:
-    """Raise StoreError, with the kind's name, for a store that would only be half read."""
+    """Raise StoreError if the store has files of an unsupported kind (RocksDB consume queues, DLedger, …)."""
     for directory, kind in _FOREIGN.items():
         path = root / directory
         if path.is_dir() and any(path.iterdir()):
@@ -127,12 +132,11 @@ def refuse_foreign_kinds(root: Path) -> None:
         raise StoreError("a DLedger log is not supported: nothing was changed", path)
 
 
-def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *, adopt: bool) -> StoreName:
-    """The store's name after checks: it is ours and has the file sizes of `settings`.
+def resolve_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *, adopt: bool) -> StoreName:
+    """Return the content for raymq.json, after a check of the existing file; nothing is written.
 
-    A new one is not written yet.
-
-    Raises StoreError for a store of another broker, and for one without a name unless `adopt` is set.
+    Raises StoreError if the store belongs to another broker, has other file sizes than `settings`, or has a
+    log but no raymq.json and `adopt` is not set.
     """
     name = read_name(root)
     read_only = settings.read_only_commit_log_paths
@@ -140,8 +144,8 @@ def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *,
     if name is None:
         if not adopt and not LogPaths(root, settings.commit_log_paths, read_only).is_empty:
             raise StoreError(
-                "a store that RayMQ has not made (there is no raymq.json): "
-                "set adopt_store: true on the broker if no other uses it",
+                "this store was not created by RayMQ (it has no raymq.json): "
+                "set adopt_store: true on the broker if no other broker uses it",
                 root,
             )
         return StoreName(
@@ -155,50 +159,52 @@ def settle_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *,
         )
     if name.identity != identity:
         raise StoreError(
-            f"belongs to {_spelled(name.identity)}, not to {_spelled(identity)}", root / _IDENTITY_FILE
+            f"the store belongs to {_describe(name.identity)}, not to {_describe(identity)}: "
+            "set another store root for this broker",
+            root / _IDENTITY_FILE,
         )
     for setting in ("commit_log_file_bytes", "consume_queue_file_bytes", "index_slots", "index_entries"):
         made_with, wanted = getattr(name, setting), getattr(settings, setting)
         if made_with != wanted:
             raise StoreError(
-                f"the store was made with {setting} {made_with:,}, "
-                f"the settings say {wanted:,}: set it to {made_with}",
+                f"the store was created with {setting} {made_with:,}, "
+                f"but the settings have {wanted:,}: set it to {made_with}",
                 root / _IDENTITY_FILE,
             )
-    _refuse_to_leave_files(root, name.commit_log_paths, log_paths)
-    _refuse_without_a_disk(root, {*name.commit_log_paths} & {*log_paths})
+    _check_no_directory_dropped(root, name.commit_log_paths, log_paths)
+    _check_directories_exist(root, {*name.commit_log_paths} & {*log_paths})
     return replace(name, commit_log_paths=log_paths)
 
 
-def _refuse_without_a_disk(root: Path, noted: Iterable[str]) -> None:
-    """Raise StoreError when a directory beside the store, with a part of its log, is not there."""
+def _check_directories_exist(root: Path, noted: Iterable[str]) -> None:
+    """Raise StoreError if a directory of the log outside the store's root does not exist."""
     for directory in sorted(root / path for path in noted):
         if not directory.is_relative_to(root) and not directory.is_dir():
             raise StoreError(
-                "the directory with files of this store's CommitLog does not exist: mount its disk, "
-                "or make the directory if they are lost",
+                "no such directory, but it contained files of this store's CommitLog: mount its disk, "
+                "or create the directory if the files are lost",
                 directory,
             )
 
 
-def _refuse_to_leave_files(root: Path, noted: Iterable[str], configured: Iterable[str]) -> None:
-    """Raise StoreError when a directory with a part of the log is no longer in the settings."""
+def _check_no_directory_dropped(root: Path, noted: Iterable[str], configured: Iterable[str]) -> None:
+    """Raise StoreError if a directory that contains log files is no longer in the settings."""
     left_out = {root / path for path in noted} - {root / path for path in configured}
     for directory in sorted(left_out):
         if not LogPaths(root, [directory]).is_empty:
             raise StoreError(
-                "holds files of this store's CommitLog, but the settings do not name it: add it to "
-                "commit_log_paths, or to read_only_commit_log_paths if it is to get no new files",
+                "contains files of this store's CommitLog but is not in the settings: add it to "
+                "commit_log_paths, or to read_only_commit_log_paths if it shall get no new files",
                 directory,
             )
 
 
-def _spelled(identity: StoreIdentity) -> str:
+def _describe(identity: StoreIdentity) -> str:
     return f"broker {identity.broker!r}, replica {identity.replica}, of cluster {identity.cluster!r}"
 
 
 class StoreLock:
-    """The lock of a store's root, held until `release`."""
+    """The lock of a store, held from `acquire` to `release`; compatible with RocketMQ's lock file."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / LOCK_FILE
@@ -206,9 +212,13 @@ class StoreLock:
         self._descriptor = -1
 
     def acquire(self, wait_ms: int) -> None:
-        """Take the lock; try for `wait_ms`. Raises StoreLocked with the PID of its holder."""
+        """Lock the store; retry for up to `wait_ms`.
+
+        Raises StoreLocked, with the PID of the holder, if another process holds the lock, and StoreError if
+        this process already holds it.
+        """
         if self._key in _locked_here:
-            raise StoreError("is open in this very process", self._path.parent)
+            raise StoreError("the store is already open in this process: close it first", self._path.parent)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         deadline = time.monotonic() + wait_ms / 1000
         while True:
@@ -220,7 +230,7 @@ class StoreLock:
                     holder = self._holder(descriptor)
                     os.close(descriptor)
                     raise StoreLocked(
-                        f"is locked by another process{holder}: end that one first "
+                        f"the store is locked by another process{holder}: stop that process first "
                         f"(tried for {wait_ms:,} ms)",
                         self._path.parent,
                     ) from None
@@ -231,15 +241,15 @@ class StoreLock:
 
     @staticmethod
     def _holder(descriptor: int) -> str:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
-            answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+            result = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
         except OSError:
             return ""
-        return f", PID {answer[4]}" if answer[0] != fcntl.F_UNLCK else ""
+        return f", PID {result[4]}" if result[0] != fcntl.F_UNLCK else ""
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Release the lock, if it is held."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -247,19 +257,22 @@ class StoreLock:
 
 
 def writer_of(root: Path) -> int | None:
-    """The process that has the store open, 0 if that is not to be found out; None when none has."""
+    """Return the PID of the process that holds the store's lock, or None if no process holds it.
+
+    Return 0 if the PID cannot be determined.
+    """
     path = root / LOCK_FILE
     if str(path.resolve()) in _locked_here:
-        return os.getpid()  # and nothing may be opened: closing it would end the lock
+        return os.getpid()  # do not open the file: closing it would release the lock
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return None
     try:
-        answer = _FLOCK.unpack(
+        result = _FLOCK.unpack(
             fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
         )
-        return None if answer[0] == fcntl.F_UNLCK else int(answer[4])
+        return None if result[0] == fcntl.F_UNLCK else int(result[4])
     except OSError:
         return 0
     finally:
@@ -267,7 +280,7 @@ def writer_of(root: Path) -> int | None:
 
 
 class WriterEpoch:
-    """This writer's number. It is no longer the writer once another has raised the epoch."""
+    """The epoch of this writer, which is fenced once another process has increased the store's epoch."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / EPOCH_FILE
@@ -275,7 +288,10 @@ class WriterEpoch:
         self.number = 0
 
     def raise_epoch(self) -> None:
-        """Become the writer. Raises StoreError when the file is damaged, OSError."""
+        """Increase the store's epoch and become its writer.
+
+        Raises StoreError if the epoch file is damaged, OSError if it cannot be written.
+        """
         try:
             text = self._path.read_text()
             self.number = int(text) + 1 if text.strip() else 1
@@ -283,26 +299,26 @@ class WriterEpoch:
             self.number = 1
         except ValueError as error:
             raise StoreError(
-                "holds no number (write one into it that is above every epoch this store has had)", self._path
+                "does not contain a number: write one into it that is greater than every epoch of this store",
+                self._path,
             ) from error
         replace_file(self._path, f"{self.number}\n".encode())
         self._descriptor = os.open(self._path, os.O_RDONLY)
 
     def is_ours(self) -> bool:
-        """Whether nobody has raised the epoch since: a new epoch takes the file's place, so ours has no name
-        then.
-        """
+        """Return True as long as no other process has increased the epoch."""
+        # A new epoch replaces the file, so the file that this writer has open then has no link left.
         return self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink > 0
 
     def close(self) -> None:
-        """Stop being the writer."""
+        """Close the epoch file; `is_ours` is False from now on."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def read_epoch(root: Path) -> int:
-    """The number of the last writer; 0 when there was none, or when it cannot be read."""
+    """Return the epoch of the last writer, or 0 if the store had no writer or the file is damaged."""
     try:
         return int((root / EPOCH_FILE).read_text())
     except (FileNotFoundError, ValueError):
@@ -310,29 +326,29 @@ def read_epoch(root: Path) -> int:
 
 
 class AbortFile:
-    """Tells the next start whether this one ended in order."""
+    """The `abort` file: if it exists at a start, the previous writer was not closed cleanly."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / _ABORT_FILE
 
     @property
     def exists(self) -> bool:
-        """Whether the last writer was not closed cleanly."""
+        """True if a writer runs, or if the last one was not closed cleanly."""
         return self._path.exists()
 
     def create(self) -> None:
-        """A writer has begun."""
+        """Create the file with the PID of this process, durably, when a writer starts."""
         self._path.write_text(str(os.getpid()))
         sync_directory(self._path.parent)
 
     def remove(self) -> None:
-        """The writer has ended in order."""
+        """Remove the file, durably, when the writer was closed cleanly."""
         self._path.unlink(missing_ok=True)
         sync_directory(self._path.parent)
 
 
 class Guards(NamedTuple):
-    """What keeps other writers out."""
+    """The three files that keep other writers out of a store: lock, epoch and abort file."""
 
     lock: StoreLock
     epoch: WriterEpoch
@@ -340,12 +356,15 @@ class Guards(NamedTuple):
 
     @classmethod
     def take(cls, root: Path, wait_ms: int) -> "Guards":
-        """Lock the store at `root`, and no more yet. Raises StoreError, OSError."""
+        """Lock the store at `root`; epoch and abort file are not changed yet.
+
+        Raises StoreLocked if another process holds the lock after `wait_ms`; see `StoreLock.acquire`.
+        """
         lock = StoreLock(root)
         lock.acquire(wait_ms)
         return cls(lock, WriterEpoch(root), AbortFile(root))
 
     def release(self) -> None:
-        """Let others in."""
+        """Close the epoch file and release the lock, so that another process can open the store."""
         self.epoch.close()
         self.lock.release()

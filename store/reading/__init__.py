@@ -1,1 +1,1 @@
-"""Reading a store: messages of a queue, by key and by time, as records or Arrow columns."""
+"""Reading a store: messages by queue offset, by key and by time, as records or as Arrow columns."""

@@ -1,4 +1,4 @@
-"""Arrow on both sides of a record: records as a RecordBatch, and Arrow columns for a bulk send."""
+"""Conversion between records and Arrow: records to a RecordBatch, and Arrow columns for a bulk send."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -26,8 +26,8 @@ from store.store_errors import MessageInvalid, RecordDamaged
 
 logger = get_logger(__name__)
 
-# Timestamps are milliseconds since the epoch. A body that was compressed is inflated; one that cannot be is
-# null.
+# Timestamps are milliseconds since the epoch. Compressed bodies are decompressed; a body that cannot be
+# decompressed is null.
 RECORD_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -51,9 +51,9 @@ _LAST_ASCII = 0x7F
 def records_to_arrow(
     records: Buffer, broker_name: str, columns: Sequence[str] | None = None, *, check_crc: bool = True
 ) -> pa.RecordBatch:
-    """Records that stand back to back, as rows of RECORD_SCHEMA or of those `columns` of it.
+    """Convert contiguous records to rows of RECORD_SCHEMA, or of the given `columns` of it.
 
-    Raises RecordDamaged with the position of the first record that is not sound.
+    Raises RecordDamaged with the position of the first invalid record.
     """
     buffer = np.frombuffer(records, np.uint8)
     batch, damaged = _batch(buffer, find_records(buffer), broker_name, columns, check_crc)
@@ -70,14 +70,18 @@ def records_at_to_arrow(
     *,
     check_crc: bool = True,
 ) -> tuple[pa.RecordBatch, list[RecordDamaged]]:
-    """The sound ones of the records that should begin at `positions`, and what is wrong with the others."""
+    """Convert the valid records at `positions` in `buffer` to rows of RECORD_SCHEMA.
+
+    Also returns one error for each position without a valid record.
+    """
     return _batch(np.frombuffer(buffer, np.uint8), positions, broker_name, columns, check_crc)
 
 
 def text_column(array: pa.Array | pa.ChunkedArray) -> TextColumn:
-    """An Arrow column of texts or bytes for the kernels; nulls become empty, numbers their decimal text.
+    """Convert an Arrow column of strings, bytes or numbers to the kernels' text format.
 
-    Raises MessageInvalid when the column's type has no text.
+    Nulls become empty texts, and numbers become decimal text. Raises MessageInvalid if the column's type
+    cannot be converted to text.
     """
     is_binary = pa.types.is_binary(array.type) or pa.types.is_fixed_size_binary(array.type)
     wide = pa.large_binary() if is_binary or pa.types.is_large_binary(array.type) else pa.large_string()
@@ -98,7 +102,7 @@ def text_column(array: pa.Array | pa.ChunkedArray) -> TextColumn:
 
 
 class _Rows:
-    """Sound records, of which each column is built when it is asked for."""
+    """Valid records; each column is built on first use."""
 
     def __init__(self, buffer: U8, fields: RecordColumns, broker_name: str) -> None:
         self.buffer = buffer
@@ -116,7 +120,7 @@ class _Rows:
         return _array(pa.string(), self.count, None, offsets, data)
 
     def texts(self, spans: Spans) -> pa.Array:
-        """A column of texts, null where a row has none; bytes that are not UTF-8 become U+FFFD."""
+        """Build a text column: null for rows without a value; bytes that are not UTF-8 become U+FFFD."""
         offsets, data = gather(self.buffer, spans)
         array = _array(pa.string(), len(spans.starts), _validity(spans), offsets, data)
         if len(data) and data.max() > _LAST_ASCII:
@@ -145,7 +149,7 @@ class _Rows:
         except MessageInvalid as error:
             offset = int(self.fields.commit_log_offsets[row])
             logger.warning("body_decompression_failed", commit_log_offset=offset, remark=error.remark)
-            return None  # one bad body must not hide the good ones around it
+            return None  # a damaged body must not hide the valid records around it
 
     def maps(self) -> pa.Array:
         found = self.properties
@@ -184,7 +188,7 @@ def _numbers(values: I32 | I64) -> pa.Array:
 
 
 def _validity(spans: Spans) -> U8 | None:
-    """Arrow's bitmap of the rows that have a value; None if all have one."""
+    """Return Arrow's validity bitmap of the rows that have a value; None if all rows have one."""
     present = spans.lengths >= 0
     return None if present.all() else np.packbits(present, bitorder="little")
 

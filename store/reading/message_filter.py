@@ -1,6 +1,7 @@
-"""MessageFilter: which messages of a queue a consumer wants (design section 4).
+"""MessageFilter: decides which messages of a queue a consumer receives (design section 4).
 
-A read applies a filter in two steps. The first needs the consume-queue unit only, the second the record:
+A read applies a filter in two steps. The first needs only the consume queue unit, the second needs the
+record:
 
     unit ── prefilter(tags_code) ──► record ── matches(record) ──► served
                 │ False                            │ False
@@ -20,31 +21,32 @@ _LOW_32_BITS = 0xFFFFFFFF
 
 
 def codes_of_units(units: memoryview | bytes | NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the tags code of each of the units that stand back to back in `units`."""
+    """Return the tags codes of contiguous consume queue units."""
     count = len(units) // UNIT_BYTES
     return np.ndarray(count, np.dtype(">i8"), units, offset=12, strides=(UNIT_BYTES,))
 
 
 class MessageFilter(ABC):
-    """A filter, compiled once per subscription. Equal filters want the same messages."""
+    """A filter, compiled once per subscription. Equal filters accept the same messages."""
 
     accepts_all = False
-    """Whether the filter refuses nothing, so that a read need not apply it."""
+    """True if the filter accepts every message, so that a read need not apply it."""
     reads_records = True
-    """Whether `matches` may refuse a record that the prefilter has accepted."""
+    """True if `matches` may reject a record that `prefilter` accepted."""
 
     @abstractmethod
     def prefilter(self, tags_code: int | None) -> bool:
-        """Return False if no message with this tags code is wanted; None stands for an unknown code."""
+        """Return False if no message with this tags code can match; None means that the code is unknown."""
 
     @abstractmethod
     def matches(self, record: memoryview) -> bool:
-        """Return True if this record, whose tags code passed the prefilter, is wanted."""
+        """Return True if the record matches; called only for records whose tags code passed `prefilter`."""
 
     def accepted_codes(self, units: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the tags codes of `units` that pass the prefilter; it may return further codes that would.
+        """Return all tags codes in `units` that pass `prefilter`; codes not in `units` may be included.
 
-        A read calls this once for all its units. Override it if the codes are known without a look at them.
+        A read calls this once for all its units. Override it if the accepted codes are known without reading
+        the units.
         """
         codes = frozenset(codes_of_units(units).tolist())
         return np.array([code for code in codes if self.prefilter(code)], dtype=np.int64)
@@ -62,13 +64,13 @@ class _MatchAll(MessageFilter):
 
 
 MATCH_ALL: MessageFilter = _MatchAll()
-"""The filter of a consumer that wants every message."""
+"""The filter that accepts every message."""
 
 
 class TagFilter(MessageFilter):
-    """Accepts messages by the hash of their tag; RocketMQ compares its low 32 bits.
+    """Accepts messages by the hash of their tag; compares the low 32 bits, as RocketMQ does.
 
-    Hashes collide: clients compare the tags themselves.
+    Different tags may have the same hash, so clients compare the tags themselves.
     """
 
     reads_records = False
@@ -78,15 +80,15 @@ class TagFilter(MessageFilter):
         self._low = frozenset((self._codes & _LOW_32_BITS).tolist())
 
     def prefilter(self, tags_code: int | None) -> bool:
-        """Return True if the code is the hash of one of the tags, or unknown."""
+        """Return True if the code is the hash of one of the tags, or is unknown."""
         return tags_code is None or tags_code & _LOW_32_BITS in self._low
 
     def matches(self, record: memoryview) -> bool:
-        """Return True: the prefilter has decided."""
+        """Return True: `prefilter` has already decided."""
         return True
 
     def accepted_codes(self, units: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the hashes of the tags."""
+        """Return the hashes of all tags."""
         return self._codes
 
     def __eq__(self, other: object) -> bool:

@@ -1,6 +1,6 @@
-"""MessageReader: reads the messages of a queue that a filter wants, as slices of the log.
+"""MessageReader: reads messages of a queue that match a filter, as slices of the log.
 
-Each record is compared with its consume-queue unit before it is served.
+Each record is compared with its consume queue unit before it is served.
 """
 
 from dataclasses import dataclass, field
@@ -21,13 +21,13 @@ from store.reading.message_filter import MessageFilter
 
 _log = get_logger(__name__)
 
-# A filtered read looks at this many units at most (RocketMQ's maxFilterMessageSize: 16,000 bytes of units),
-# or at as many as messages are wanted, if that is more.
+# A filtered read checks at most this many units (RocketMQ's maxFilterMessageSize: 16,000 bytes of units), or
+# `max_messages` units if that is more.
 _FILTER_SCAN_UNITS = 800
 # A bulk read reads at least this many units.
 _BULK_UNITS_MIN = 4096
 _NO_CODES = np.zeros(0, dtype=np.int64)
-_REPORTED_MAX = 4096  # damaged places remembered, so that each is logged once
+_REPORTED_MAX = 4096  # damaged offsets to remember, so that each is logged once
 
 
 class GetMessageStatus(IntEnum):
@@ -47,7 +47,7 @@ class GetMessageStatus(IntEnum):
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """The outcome of a read; `slices` are runs of whole records, neighbours in the log joined."""
+    """Result of a read; `slices` are runs of whole records, and adjacent records share a slice."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -58,8 +58,8 @@ class GetMessageResult:
     size_bytes: int = 0
 
 
-def misplaced(queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
-    """Return the result of a read where the queue has no message, else None (store format 3.8)."""
+def out_of_range_result(queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
+    """Return the result for an offset outside the queue; None for an offset in it (store format 3.8)."""
     status = GetMessageStatus
     if queue is None:
         return GetMessageResult(status.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -83,9 +83,9 @@ class MessageReader:
         self._progress = np.zeros(kernel.READ_FIELDS, dtype=np.int64)
         self._runs = np.zeros((kernel.RUNS_MAX, 2), dtype=np.int64)
         self._spans = np.zeros((kernel.SPANS_MAX, 2), dtype=np.int64)
-        self.bad_units = 0  # skipped, as they do not lead to their records
-        self.gap_units = 0  # skipped, as they only hold the places of records that are gone
-        self._mean_bytes = MIN_RECORD_BYTES  # of the records of the last read
+        self.bad_units = 0  # skipped units that do not lead to their records
+        self.gap_units = 0  # skipped fillers, whose records no longer exist
+        self._mean_bytes = MIN_RECORD_BYTES  # mean size of the records of the last read
         self._reported: set[tuple[str, int, int]] = set()
 
     def read(
@@ -96,16 +96,18 @@ class MessageReader:
         max_bytes: int,
         wanted: MessageFilter,
     ) -> GetMessageResult:
-        """Return up to `max_messages` records and `max_bytes` (one record at least) that `wanted` accepts.
+        """Return records from `offset` on that `wanted` accepts.
 
-        A read ends with the file of units that it began in.
+        At most `max_messages` records and `max_bytes` are returned, but one record is returned even if it is
+        larger. A read ends at the end of the consume queue file in which it begins.
 
-        Raises StoreError if the queue cannot be read, and NotResident if the read must not wait.
+        Raises StoreError if the queue cannot be read, and NotResident if the read would have to wait for the
+        disk inside `resident_only`.
         """
-        nothing = misplaced(queue, offset)
-        if nothing is not None or queue is None:
-            assert nothing is not None
-            return nothing
+        out_of_range = out_of_range_result(queue, offset)
+        if out_of_range is not None or queue is None:
+            assert out_of_range is not None
+            return out_of_range
         result = GetMessageResult(GetMessageStatus.FOUND, offset, queue.min_offset, queue.next_offset)
         if wanted.accepts_all:
             count = min(max_messages, self._units_for(max_bytes))
@@ -125,9 +127,9 @@ class MessageReader:
         return result
 
     def _units_for(self, max_bytes: int) -> int:
-        """Return how many units to read for `max_bytes` of records of the size of the last ones.
+        """Return the number of units to read for `max_bytes` of records of the recent mean size.
 
-        If that is too few, the result is a little shorter than it might be.
+        If the estimate is too low, the read returns less than `max_bytes`.
         """
         at_most = max_bytes // MIN_RECORD_BYTES + 1
         return min(at_most, max(max_bytes * 3 // 2 // self._mean_bytes, _BULK_UNITS_MIN))
@@ -157,8 +159,10 @@ class MessageReader:
             file = self._log.file_at(physical_offset)
             limit = min(self._log.positions.written, file.end) - file.base
             if self._log.may_be_cold(physical_offset):
-                max_messages = self._require(file, limit, units, codes, filters, max_messages, max_bytes)
-            # A filter that reads records takes them one by one, and those that it refuses do not count.
+                max_messages = self._require_resident(
+                    file, limit, units, codes, filters, max_messages, max_bytes
+                )
+            # Filters that read records get one record at a time; rejected records do not count as read.
             stop = int(progress[kernel.READ_MESSAGES]) + 1 if wanted.reads_records else max_messages
             runs, status = kernel.gather_records(
                 file.array, limit, file.base, units, first, queue.queue_id, topic, codes, filters,
@@ -182,7 +186,7 @@ class MessageReader:
             self._mean_bytes = max(result.size_bytes // result.message_count, MIN_RECORD_BYTES)
         result.next_begin_offset = first + int(progress[kernel.READ_UNITS])
 
-    def _require(
+    def _require_resident(
         self,
         file: MappedFile,
         limit: int,
@@ -192,31 +196,31 @@ class MessageReader:
         max_messages: int,
         max_bytes: int,
     ) -> int:
-        """Raise NotResident unless all that the next read of this file looks at is resident.
+        """Raise NotResident unless everything that the next read of this file accesses is resident.
 
-        Returns the number of messages at which that read stops: their records lie in few places, as the wait
-        would be long otherwise.
+        Returns the number of messages at which that read stops. The number is limited if the records are in
+        many different places, because loading all of them would take long.
         """
         residency, progress = self._log.residency, self._progress
         first = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
         begin = UNIT.unpack_from(units.data, first)[0] - file.base
         last, size, _ = UNIT.unpack_from(units.data, len(units) - UNIT_BYTES)
         end = last - file.base + size
-        is_short = 0 < end - begin < READ_AHEAD_FROM_BYTES  # checked as a whole first
-        if is_short and residency.lacking(file, begin, min(end, limit)) is None:
+        is_short = 0 < end - begin < READ_AHEAD_FROM_BYTES  # a short range is checked as a whole
+        if is_short and residency.missing_range(file, begin, min(end, limit)) is None:
             return max_messages
         spans, messages = kernel.record_spans(
             limit, file.base, units, codes, filters, max_messages, max_bytes, progress, JOINED_GAP_BYTES,
             self._spans,
         )  # fmt: skip
-        found = [residency.lacking(file, begin, end) for begin, end in self._spans[:spans].tolist()]
+        found = [residency.missing_range(file, begin, end) for begin, end in self._spans[:spans].tolist()]
         lacks = [each for each in found if each is not None]
         if lacks:
             raise NotResident(lacks)
         return min(max_messages, messages) if spans == kernel.SPANS_MAX else max_messages
 
     def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
-        """Log and skip a unit that does not lead to its record; sound ones after it are served."""
+        """Log and skip a unit that does not lead to its record, so that later valid units are served."""
         self._progress[kernel.READ_UNITS] += 1
         self.bad_units += 1
         if self._is_first_report(queue, offset):
@@ -242,7 +246,7 @@ class MessageReader:
             )
 
     def _is_first_report(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Return True if this place has not been logged: each pull across it would log it again."""
+        """Return True if this offset has not been logged yet, so that repeated pulls log it only once."""
         place = (queue.topic, queue.queue_id, offset)
         if place in self._reported:
             return False

@@ -1,4 +1,4 @@
-"""Finding messages other than by queue offset: by key, and by the time they were stored."""
+"""Queries: find messages by key, and queue offsets by the time at which messages were stored."""
 
 from struct import Struct
 
@@ -12,16 +12,16 @@ from store.message.record import MAGIC_V1, MAGIC_V2, decode_record
 from store.store_errors import StoreError
 
 FOREVER_MS = 0x7FFF_FFFF_FFFF_FFFF
-# Hash-equal candidates beyond the messages wanted: a file's chain may hold other keys of the same hash.
+# Limit of index entries per search: other keys may have the same hash, so it exceeds the messages wanted.
 _CANDIDATES_MAX = 65_536
 _SIZE_AND_MAGIC = Struct(">ii")
 _OWN_OFFSET = Struct(">q")
-_LOOKED_AT_ONCE = 64
+_CANDIDATES_PER_STEP = 64
 _PROBED_ONE_BY_ONE = 64
 
 
 def has_key(record: Buffer, topic: str, key: str) -> bool:
-    """Whether a record is of this topic and has `key` as its UNIQ_KEY or among its KEYS."""
+    """Return True if the record is of this topic and has `key` as its UNIQ_KEY or among its KEYS."""
     message = decode_record(record, check_crc=False)
     properties = message.properties
     return message.topic == topic and (
@@ -30,7 +30,10 @@ def has_key(record: Buffer, topic: str, key: str) -> bool:
 
 
 class KeyQuery:
-    """A search by key. `find` may run in any thread; then, on the store's own, `look` until it is done."""
+    """A search by key, in steps.
+
+    `find` may run on any thread. After it, the store's thread calls `check_candidates` until it returns True.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class KeyQuery:
         begin_ms: int,
         end_ms: int,
     ) -> None:
-        """For the newest `max_messages` records with this very key that were stored in [begin_ms, end_ms]."""
+        """Search for the newest `max_messages` records with this key, stored in [begin_ms, end_ms]."""
         self._log = log
         self._topic = topic
         self._key = key
@@ -52,38 +55,41 @@ class KeyQuery:
         key_hash = plain_key_hash(f"{topic}#{key}".encode())
         self._search = index.search(key_hash, begin_ms, end_ms, _CANDIDATES_MAX)
         self._candidates: list[int] = []
-        self._looked_at = 0
+        self._checked = 0
         self._found: dict[int, memoryview] = {}
 
     def find(self) -> None:
-        """Find the candidates: records with a key of the same hash."""
+        """Find the candidates in the index: records with a key of the same hash."""
         if self._max_messages:
             self._candidates = self._search.run()
 
-    def look(self) -> bool:
-        """Look at the next candidates, some tens of them; returns whether all is done.
+    def check_candidates(self) -> bool:
+        """Check the next candidates and keep matching records; return True when the search is complete.
 
-        Raises NotResident where it must not wait: then it is to be called again.
+        Raises NotResident if it would have to wait for the disk inside `resident_only`; call it again after
+        the pages are loaded.
         """
-        stop = self._looked_at + _LOOKED_AT_ONCE
-        some = self._candidates[self._looked_at : stop]
+        stop = self._checked + _CANDIDATES_PER_STEP
+        batch = self._candidates[self._checked : stop]
         if self._log.residency.is_required:
-            lacks = [each for offset in some if (each := self._log.missing_record_range(offset)) is not None]
-            if lacks:
-                raise NotResident(lacks)
-        for offset in some:
+            absent = [
+                missing for offset in batch if (missing := self._log.missing_record_range(offset)) is not None
+            ]
+            if absent:
+                raise NotResident(absent)
+        for offset in batch:
             if len(self._found) >= self._max_messages:
                 return True
-            self._look_at(offset)
-        self._looked_at = stop
+            self._check(offset)
+        self._checked = stop
         return len(self._found) >= self._max_messages or stop >= len(self._candidates)
 
-    def _look_at(self, offset: int) -> None:
+    def _check(self, offset: int) -> None:
         if offset in self._found:
             return
         try:
             record = self._log.record_at(offset)
-        except StoreError:  # deleted with its log file, or an index entry gone bad: the others still count
+        except StoreError:  # the record was deleted, or the index entry is damaged: skip this candidate
             return
         if self._begin_ms <= store_timestamp_of(record) <= self._end_ms and has_key(
             record, self._topic, self._key
@@ -92,17 +98,17 @@ class KeyQuery:
 
     @property
     def records(self) -> list[memoryview]:
-        """What has been found, in the order of the log."""
+        """The records found so far, in log order."""
         return [self._found[offset] for offset in sorted(self._found)]
 
 
 def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
-    """Lower: the first offset stored at or after the time, the queue's end if none.
+    """Return a queue offset for a storeTimestamp, as RocketMQ's ConsumeQueue.getOffsetInQueueByTime does.
 
-    Upper: the last at or before it, the queue's beginning if none. As RocketMQ's
-    ConsumeQueue.getOffsetInQueueByTime; but where that gives an offset whose record is gone, this gives the
-    first that is there. Damaged records count as stored with the next sound one. Raises StoreError when the
-    queue cannot be read.
+    If `upper` is False, that is the first offset stored at or after the time, or the end of the queue. If
+    `upper` is True, it is the last offset stored at or before the time, or the beginning of the queue. Unlike
+    RocketMQ, this never returns an offset whose record is deleted, but the first one that exists. A damaged
+    record counts as stored at the time of the next valid one. Raises StoreError if the queue cannot be read.
     """
     low, high = queue.min_offset, queue.next_offset
     while low < high:
@@ -114,14 +120,16 @@ def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, 
             high = probe if is_beyond_a_hole else middle
         else:
             low = probe + 1
-    return max(low - 1, queue.min_offset) if upper else queue.first_real(low, queue.next_offset)
+    return max(low - 1, queue.min_offset) if upper else queue.skip_fillers(low, queue.next_offset)
 
 
 def _next_valid(log: CommitLog, queue: ConsumeQueue, offset: int, stop: int) -> int:
-    """The first offset in [offset, stop) whose record is sound, `stop` if none is; in a hole of more than a
-    few records, which may have millions, one that is sound behind one that is not.
+    """Return the first offset in [offset, stop) whose record is valid; `stop` if all are invalid.
+
+    A hole may have millions of damaged records. In a hole of more than `_PROBED_ONE_BY_ONE` records, a binary
+    search is used: it returns a valid record that follows a damaged one, which may not be the first.
     """
-    offset = queue.first_real(offset, stop)
+    offset = queue.skip_fillers(offset, stop)
     for probe in range(offset, min(offset + _PROBED_ONE_BY_ONE, stop)):
         if _stored_at(log, queue, probe) is not None:
             return probe
@@ -154,14 +162,17 @@ def _stored_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int | None:
 
 
 def _begins_with_header(record: Buffer, physical_offset: int) -> bool:
-    """Whether the fixed fields are those of a record at this place; its body is not looked at."""
+    """Return True if the record begins with a valid header for this physical offset.
+
+    The body is not checked.
+    """
     size, magic = _SIZE_AND_MAGIC.unpack_from(record)
     (own_offset,) = _OWN_OFFSET.unpack_from(record, 28)
     return size == len(record) and magic in (MAGIC_V1, MAGIC_V2) and own_offset == physical_offset
 
 
 def store_timestamp_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
-    """When the message at an offset was stored; -1 where it is not there, or no longer."""
+    """Return the storeTimestamp of the message at a queue offset; -1 if the message does not exist."""
     if not queue.min_offset <= offset < queue.next_offset:
         return -1
     try:
@@ -171,6 +182,6 @@ def store_timestamp_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
 
 def store_timestamp_of(record: Buffer) -> int:
-    """When a record was stored."""
+    """Return the storeTimestamp of an encoded record."""
     extra_bytes = 12 if record[39] & 0x10 else 0
     return int.from_bytes(record[56 + extra_bytes : 64 + extra_bytes], "big", signed=True)

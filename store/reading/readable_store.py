@@ -1,4 +1,4 @@
-"""ReadableStore: what can be read of a store – messages, offsets, times, keys. It writes nothing."""
+"""ReadableStore: read access to a store by offset, time and key. It writes nothing."""
 
 from collections.abc import Iterator
 
@@ -21,13 +21,13 @@ from store.upkeep.retention import Retention
 
 
 class ReadableStore:
-    """The reading half of a MessageStore; the same thread owns both.
+    """The read operations of a MessageStore. Used only on the store's thread.
 
     Inside `with store.resident_only:` a read raises NotResident instead of waiting for the disk.
     """
 
     def __init__(self, parts: StoreParts, retention: Retention) -> None:
-        """Reads `parts`; `retention` knows which queues may begin with records that are gone."""
+        """Read from `parts`; `retention` knows which queues may begin with deleted records."""
         self.positions: Positions = parts.positions
         self.resident_only: Residency = parts.residency
         self.retention = retention
@@ -38,7 +38,7 @@ class ReadableStore:
 
     @property
     def skipped(self) -> int:
-        """Messages that reads have passed over, as their records are damaged or gone."""
+        """Number of messages that reads have skipped because their records are damaged or deleted."""
         return self._reader.bad_units + self._reader.gap_units
 
     def get_message(
@@ -55,56 +55,57 @@ class ReadableStore:
         return self._reader.read(queue, offset, max_messages, max_bytes, wanted)
 
     def _find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, which begins with a record that is still there."""
+        """Return the queue after correcting its first offset if log files have been deleted."""
         queue = self._queues.find(topic, queue_id)
         if queue is not None and self.retention.has_stale_queues:
-            self.retention.settle(queue)
+            self.retention.correct(queue)
         return queue
 
     def record_at(self, physical_offset: int) -> memoryview:
-        """The record that stands at a physical offset.
+        """Return the record at a physical offset.
 
-        Raises StoreError when there is none, or a damaged one.
+        Raises StoreError if there is no valid record at this offset, or if the offset is not confirmed.
         """
         if physical_offset >= self.positions.confirmed:
             raise StoreError(
-                f"offset {physical_offset:,} is beyond the confirmed {self.positions.confirmed:,}"
+                f"physical offset {physical_offset:,} is not confirmed yet: the log is confirmed up to "
+                f"{self.positions.confirmed:,}"
             )
         return self._log.record_at(physical_offset)
 
     def record_timestamp(self, physical_offset: int) -> int:
-        """When the record at a physical offset was stored. Raises StoreError as `record_at`."""
+        """Return the storeTimestamp of the record at a physical offset. Raises the errors of `record_at`."""
         return store_timestamp_of(self.record_at(physical_offset))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first offset of a queue that can be read.
+        """Return the first queue offset that can be read; 0 if the queue does not exist.
 
-        It never waits: right after a log file was deleted, where the queue's units have to come from the disk
-        first, it may be an offset that is gone. Within `resident_only` that is NotResident.
+        The call never waits for the disk. Immediately after a log file is deleted, the result may therefore
+        be an offset whose record is deleted. Inside `resident_only` NotResident is raised instead.
         """
         return self.known_min_offset(topic, queue_id) or 0
 
     def known_min_offset(self, topic: str, queue_id: int) -> int | None:
-        """The same; None for a queue that has had no message: a topic's others are made with their first."""
+        """Return `min_offset`, or None if the queue has never received a message."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return None
         if self.retention.has_stale_queues:
-            self.retention.settle_if_there(queue)
+            self.retention.correct_if_resident(queue)
         return queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset after the last message of a queue that can be read."""
+        """Return the queue offset after the last message that can be read; 0 if the queue does not exist."""
         queue = self._queues.find(topic, queue_id)
         return queue.next_offset if queue is not None else 0
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """When the message at an offset was stored; -1 where there is none."""
+        """Return the storeTimestamp of the message at a queue offset; -1 if there is no such message."""
         queue = self._find(topic, queue_id)
         return -1 if queue is None else store_timestamp_at(self._log, queue, offset)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
-        """Up to `count` consume-queue units from an offset on, as far as there are any."""
+        """Return up to `count` consume queue units from `offset` on; fewer at the end of the queue."""
         queue = self._find(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return []
@@ -112,14 +113,14 @@ class ReadableStore:
         return [queue.unit_at(place) for place in range(offset, end)]
 
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
-        """The offset in a queue for a time: see `queries.offset_by_timestamp`. 0 for an unknown queue."""
+        """Return the queue offset for a time (see `queries.offset_by_timestamp`); 0 for an unknown queue."""
         queue = self._find(topic, queue_id)
         return offset_by_timestamp(self._log, queue, timestamp_ms, upper=upper) if queue is not None else 0
 
     def key_query(
         self, topic: str, key: str, max_messages: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> KeyQuery | None:
-        """A search by key in steps; None without an index."""
+        """Return a search by key that is executed in steps; None if the store has no index."""
         index = self._parts.index
         if index is None:
             return None
@@ -128,15 +129,15 @@ class ReadableStore:
     def query_by_key(
         self, topic: str, key: str, max_messages: int = 64, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> list[memoryview]:
-        """Records with this very key, the newest `max_messages`, in the order of the log. May wait."""
+        """Return the newest `max_messages` records with this key, in log order. May wait for the disk."""
         query = self.key_query(topic, key, max_messages, begin_ms, end_ms)
         if query is None:
             return []
         query.find()
-        while not query.look():
+        while not query.check_candidates():
             pass
         return query.records
 
     def queues(self) -> Iterator[tuple[str, int]]:
-        """All queues that have got messages, (topic, queue id)."""
+        """Iterate over (topic, queue id) of all queues that have received messages."""
         return ((queue.topic, queue.queue_id) for queue in self._queues if queue.next_offset)

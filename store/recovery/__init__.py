@@ -1,1 +1,1 @@
-"""Opening a store: where its log ends, what its derived files lack, and the notes that say so quickly."""
+"""Opening a store: find the end of its log, and dispatch the records that derived files lack."""

@@ -1,4 +1,4 @@
-"""StoreCheckpoint: how far things were durable, as RocketMQ's recovery wants to know it (store format 5.1).
+"""StoreCheckpoint: RocketMQ's `checkpoint` file, which tells its recovery what is durable (store format 5.1).
 
 4,096 bytes, big-endian, zeros after the last field:
 
@@ -11,14 +11,17 @@ from pathlib import Path
 from struct import Struct
 
 CHECKPOINT_BYTES = 4096
-MARGIN_MS = 3_000  # messages are stored this much out of order at most
+MARGIN_MS = 3_000  # storeTimestamps may be out of order by at most this much
 
 _FIELDS = Struct(">qqqqq")
 
 
 @dataclass(slots=True)
 class StoreCheckpoint:
-    """Timestamps are those of the last message that is durable in the log, the queues and the index."""
+    """The fields of the checkpoint file.
+
+    The timestamps are the storeTimestamps of the last durable message in log, consume queues and index.
+    """
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -28,7 +31,7 @@ class StoreCheckpoint:
 
     @classmethod
     def read(cls, path: Path) -> "StoreCheckpoint":
-        """What the file says; zeros, which make recovery look at everything, when it says nothing."""
+        """Read the file; a missing or short file gives zeros, which make recovery check everything."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -36,7 +39,7 @@ class StoreCheckpoint:
         return cls(*_FIELDS.unpack_from(content)) if len(content) >= _FIELDS.size else cls()
 
     def encode(self) -> bytes:
-        """The file's content."""
+        """Return the content of the checkpoint file."""
         fields = _FIELDS.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,
@@ -48,5 +51,5 @@ class StoreCheckpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """What is older than this is durable in log and queues (RocketMQ's getMinTimestamp)."""
+        """Messages stored before this time are durable in log and queues (RocketMQ's getMinTimestamp)."""
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - MARGIN_MS, 0)

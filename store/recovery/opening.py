@@ -1,4 +1,4 @@
-"""Opening a store: everything is found, checked, cut to the log's end, and what is lacking is dispatched."""
+"""Open a store: load its files, truncate them to the valid end of the log, and dispatch missing records."""
 
 import os
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from store.disk.residency import Residency
 from store.dispatch.dispatcher import Dispatcher, Mode
 from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import DispatchSink
-from store.index.index_file import IndexNote
+from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
 from store.jobs import Jobs
 from store.logs import get_logger
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.summary import DerivedSummary, read_summary
-from store.recovery.tail import Tail, dispatch_start, find_tail, keep_places, scan_start
+from store.recovery.tail import Tail, dispatch_start, find_tail, reserve_lost_offsets, scan_start
 from store.store_settings import StoreSettings
 
 _log = get_logger(__name__)
@@ -33,7 +33,7 @@ CHECKPOINT = "checkpoint"
 
 @dataclass
 class StoreParts:
-    """What a store is made of, once it has been recovered."""
+    """The components of an open store."""
 
     positions: Positions
     log: CommitLog
@@ -51,7 +51,7 @@ class StoreParts:
     holes: list[Hole] = field(default_factory=list)
 
     def close(self) -> None:
-        """End the background work and close all files, writing nothing."""
+        """Stop the background work and close all files, without writing anything."""
         self.jobs.close()
         self.log.close()
         self.log.paths.unlock()
@@ -61,10 +61,10 @@ class StoreParts:
 
 
 def open_parts(root: Path, settings: StoreSettings, sinks: Sequence[DispatchSink] = ()) -> StoreParts:
-    """Return the store's files, checked for what can be told from their names and sizes; change nothing.
+    """Create the components of a store and check the names and sizes of its files; change nothing on disk.
 
-    `sinks` are dispatched to beside index and queues. Raises StoreError for files that do not belong there or
-    are those of other settings.
+    `sinks` receive dispatched records in addition to index and consume queues. Raises StoreError for
+    unexpected files and for files that were created with other settings.
     """
     positions = Positions(CONFIRM_POLICIES[settings.flush])
     residency = Residency()
@@ -93,7 +93,7 @@ def open_parts(root: Path, settings: StoreSettings, sinks: Sequence[DispatchSink
         index.check_settings()
     jobs = Jobs()
     queue_sink = ConsumeQueueSink(log, queues, jobs.lane("store-units"))
-    # The queues come last: when a message can be read, all other sinks have it.
+    # The queues come last: when a message becomes readable, all other sinks have it.
     sinks = [*([] if index is None else [index]), *sinks, queue_sink]
     dispatcher = Dispatcher(log, sinks, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
     checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
@@ -122,13 +122,13 @@ def _walk_log(
     start: int,
     is_ours: bool,
 ) -> Tail:
-    """Find the log's end and its holes from `start` on."""
+    """Find the end of the log and the holes in it, from the record at `start` on."""
     confirmed = summary.position if summary is not None else 0
     tail = find_tail(
         parts.log, start, check_crc=settings.check_crc_on_recover, is_ours=is_ours, confirmed=confirmed
     )
     if tail.position < confirmed:
-        _log.error("log_tail_missing", root=str(root), end=tail.position, noted_end=confirmed)
+        _log.error("log_tail_missing", root=str(root), end=tail.position, expected_end=confirmed)
     parts.tail = tail
     parts.holes = known_holes(summary.holes if summary is not None else (), tail.holes, start, tail.position)
     return tail
@@ -143,9 +143,9 @@ def recover(
     closed_cleanly: bool,
     is_ours: bool,
 ) -> None:
-    """Make the store at `root` whole. Raises StoreError, OSError.
+    """Recover the store at `root`: lock it, truncate damaged ends, and dispatch what derived files lack.
 
-    `is_ours` tells that RayMQ has written it before: its log has no stale records behind its end.
+    `is_ours`: RayMQ wrote this store, so no stale records follow its log. Raises StoreError, OSError.
     """
     parts.log.paths.prepare()
     parts.log.paths.lock()
@@ -155,60 +155,60 @@ def recover(
     summary = read_summary(root, store_id)
     log_min = log.bases[0] if log.bases else 0
     if summary is not None and log_min < summary.min_offset:
-        summary = None  # older files are back: what was derived from them is not
+        summary = None  # older log files were restored, but the files derived from them were not
     start = scan_start(log, summary)
     tail = _walk_log(root, settings, parts, summary, start, is_ours)
     if log.bases:
         log.truncate_to(tail.position)
     if not closed_cleanly:
-        # What a kill left in the page cache is about to be called flushed.
+        # These bytes may be only in the page cache after a kill, and they are reported as flushed below.
         for descriptor in log.descriptors(min(start, max(tail.position - 1, log_min)), tail.position):
             os.fdatasync(descriptor)
     parts.positions.set_all(log_min, tail.position)
     loaded = queues.load(tail.position, summary.queues if summary is not None else {})
     _truncate_after_valid_units(queues, loaded, closed_cleanly=closed_cleanly)
     if index is not None:
-        noted = summary.index_files if summary is not None and log.bases else None
-        _load_index(index, noted, log_min, closed_cleanly=closed_cleanly)
+        snapshots = summary.index_files if summary is not None and log.bases else None
+        _load_index(index, snapshots, log_min, closed_cleanly=closed_cleanly)
     if not log.bases:
         queues.remove_all()
-    for sink in parts.sinks[:-1]:  # the queues have been loaded up to there
+    for sink in parts.sinks[:-1]:  # the last sink, the queues, was loaded up to the end of the log
         sink.rewind(tail.position)
-    lack = dispatch_start(summary, log_min, tail.position, queues, loaded, parts.sinks)
-    parts.dispatched_from = lack.position
-    parts.positions.dispatched = parts.dispatcher.run(lack.position, tail.position, Mode.RECOVERY)
+    begin = dispatch_start(summary, log_min, tail.position, queues, loaded, parts.sinks)
+    parts.dispatched_from = begin.position
+    parts.positions.dispatched = parts.dispatcher.run(begin.position, tail.position, Mode.RECOVERY)
     if summary is not None and tail.position >= summary.position:
-        keep_places(queues, {place: note.next_offset for place, note in summary.queues.items()})
+        reserve_lost_offsets(queues, {key: each.next_offset for key, each in summary.queues.items()})
     for each in queues:
         each.correct_min_offset(log_min)
     if not log.bases and summary is None and not loaded:
-        return  # a new store: nothing was there
+        return  # a new store: nothing to report
     _log.info(
         "store_recovered",
         root=str(root),
         closed_cleanly=closed_cleanly,
         scanned_from=start,
         end=tail.position,
-        dispatched_from=lack.position,
-        lacking=lack.reasons[:10],
+        dispatched_from=begin.position,
+        dispatch_reasons=begin.reasons[:10],
         damaged_bytes=tail.damaged_bytes,
     )
 
 
 def _load_index(
-    index: IndexService, noted: list[IndexNote] | None, log_min: int, *, closed_cleanly: bool
+    index: IndexService, snapshots: list[IndexSnapshot] | None, log_min: int, *, closed_cleanly: bool
 ) -> None:
-    if noted is None:
+    if snapshots is None:
         index.rebuild_from(log_min)
     else:
-        index.load(noted, log_min, closed_cleanly=closed_cleanly)
+        index.load(snapshots, log_min, closed_cleanly=closed_cleanly)
 
 
 def _truncate_after_valid_units(
     queues: ConsumeQueueTable, loaded: Sequence[LoadedQueue], *, closed_cleanly: bool
 ) -> None:
     for queue in loaded:
-        if queue.damage is not None or not queue.is_as_noted:
+        if queue.damage is not None or not queue.matches_snapshot:
             queues.discard_invalid(queue)
-        elif not closed_cleanly:  # units that came after the note are put in again
+        elif not closed_cleanly:  # units after the snapshot are dispatched again
             queue.queue.clear_tail()

@@ -1,7 +1,7 @@
-"""ScanAhead: the walk over the log's files, with the next files walked by other threads meanwhile.
+"""ScanAhead: scans the log file by file, while other threads already scan the next files.
 
-Each file begins with a record, whatever stands before it, so files can be walked from their first bytes
-before it is known that the walk comes there. What a thread has found counts only where it does.
+Each log file begins with a record, so it can be scanned before the scan of the previous file is finished. The
+result of another thread is used only if the sequential scan really reaches the beginning of that file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _THREADS_MAX = 4
 
 
 class Scan(NamedTuple):
-    """Where a walk within one file stopped, and why; how many records it saw, and the last one's offset and
-    storeTimestamp (of no meaning where there are none).
+    """Result of scanning records within one file.
+
+    `position` is the offset at which the scan stopped, and `code` the reason (`kernels.walk`). The offset and
+    storeTimestamp of the last record are undefined if `records` is 0.
     """
 
     position: int
@@ -36,10 +38,13 @@ class Scan(NamedTuple):
 
 
 class ScanAhead:
-    """A context manager: its threads end with it."""
+    """Scans log files sequentially and the next files in advance.
+
+    It is a context manager; its threads stop when it exits.
+    """
 
     def __init__(self, log: LogFiles, *, check_crc: bool) -> None:
-        """Nothing is read before the first `scan`."""
+        """Prepare a scan of `log`; nothing is read before the first call of `scan`."""
         self._log = log
         self._check_crc = check_crc
         self._ahead: deque[tuple[int, Future[Scan]]] = deque()
@@ -55,14 +60,15 @@ class ScanAhead:
         self._lane.close()
 
     def scan(self, position: int) -> Scan:
-        """Walk the file that holds `position` from there to the first thing that is no record. Raises
-        StoreError.
+        """Scan from `position` to the end of its file, or to the first invalid record.
+
+        Raises StoreError.
         """
         while self._ahead and self._ahead[0][0] < position:
             self._ahead.popleft()[1].cancel()
         if not self._ahead:
             self._begin(position)
-        while len(self._ahead) < self._threads and (following := self._end_of_last()) < self._log.end:
+        while len(self._ahead) < self._threads and (following := self._last_end()) < self._log.end:
             self._begin(following)
         begin, future = self._ahead[0]
         if begin == position:
@@ -70,11 +76,11 @@ class ScanAhead:
             return future.result()
         return self._walk(self._log.file_at(position), position)
 
-    def _end_of_last(self) -> int:
+    def _last_end(self) -> int:
         return self._log.file_at(self._ahead[-1][0]).end
 
     def _begin(self, position: int) -> None:
-        # Files are opened here: the log belongs to this thread.
+        # The file is opened here, because the log may be used only on this thread.
         future = self._lane.submit(partial(self._walk, self._log.file_at(position), position))
         self._ahead.append((position, future))
 

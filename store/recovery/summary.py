@@ -1,9 +1,9 @@
-"""What the derived files should hold, as far as it was noted: `raymq.derived` in the store's root.
+"""The summary of derived files (`raymq.derived`): what queues and index contained at the last checkpoint.
 
-Written at every checkpoint and at the end. It is a lower bound, valid however the store ended: whatever of it
-is missing at the next start has been lost and is built again from the log. The file itself can be deleted at
-any time; then all derived files are compared by one walk over the log. One wrong digit in it would hide
-records for good, so its first line is the CRC-32 of the rest.
+The file is written at every checkpoint and at shutdown. It is a lower bound, whatever kind of crash followed:
+data that it lists and that a start does not find was lost, and is rebuilt from the log. The file may be
+deleted at any time; all derived files are then compared with the log in one walk. A wrong digit in it could
+hide records permanently, so its first line is the CRC-32 of the rest.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 
 from store.commitlog.holes import Hole
-from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
+from store.consumequeue.consume_queue import ConsumeQueue, QueueSnapshot
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import SYNC_ONE_BY_ONE_MAX
-from store.index.index_file import IndexNote
+from store.index.index_file import IndexSnapshot
 from store.logs import get_logger
 from store.message.crc import running_crc
 
@@ -28,81 +28,85 @@ _VERSION = 2
 
 @dataclass(frozen=True)
 class DerivedSummary:
-    """Everything before `position` was dispatched; `last_record` is the last one's place, −1 for none.
+    """State of the derived files at a checkpoint.
 
-    `queues` and `index_files` are what was there then; no index files are known of a store without an index.
-    `holes` are those of the log, as far as they have been found.
+    All records before `position` were dispatched; `last_record` is the offset of the last of them, or -1.
+    `queues` and `index_files` are the snapshots at that time; `index_files` is None for a store without an
+    index. `holes` are the damaged ranges of the log found so far.
     """
 
     store_id: str
     position: int
     last_record: int
     min_offset: int
-    queues: dict[tuple[str, int], QueueNote]
-    index_files: list[IndexNote] | None
+    queues: dict[tuple[str, int], QueueSnapshot]
+    index_files: list[IndexSnapshot] | None
     holes: tuple[Hole, ...] = ()
 
 
-class QueueNotes:
-    """The notes of all queues as they stand in the file, kept up to date by those queues that change."""
+class QueueSnapshots:
+    """The latest snapshots of all queues; a checkpoint updates only those of changed queues."""
 
     def __init__(self, queues: ConsumeQueueTable) -> None:
         self._queues = queues
         self._by_topic: dict[str, dict[str, orjson.Fragment]] = {}
         self._unsettled: list[ConsumeQueue] = []
-        self._left: list[ConsumeQueue] = list(queues)
+        self._remaining: list[ConsumeQueue] = list(queues)
         self.dirty_paths: list[str] = []
-        """Files that the notes speak of and that are not durable yet; of so many that all files are to be
-        synced (SYNC_ONE_BY_ONE_MAX), only some."""
+        """Queue files that the checkpoint must sync first.
+
+        If there are more than SYNC_ONE_BY_ONE_MAX, the list is incomplete, because the whole file system is
+        synced then.
+        """
 
     @property
     def has_unsettled(self) -> bool:
-        """Whether some notes lack times: of files that had just changed when they were noted."""
+        """True if some snapshots lack modification times, because files had just changed."""
         return bool(self._unsettled)
 
     def begin(self) -> None:
-        """Start to note what has changed since the last time; `resume` does it."""
+        """Collect the queues that changed since the last checkpoint; `resume` takes their snapshots."""
         for topic, queue_id in self._queues.gone:
-            notes = self._by_topic.get(topic, {})
-            notes.pop(str(queue_id), None)
-            if not notes:
+            snapshots = self._by_topic.get(topic, {})
+            snapshots.pop(str(queue_id), None)
+            if not snapshots:
                 self._by_topic.pop(topic, None)
         self._queues.gone.clear()
         changed = self._queues.files.changed
-        self._left += changed
-        self._left += [queue for queue in self._unsettled if not queue.has_changed]
+        self._remaining += changed
+        self._remaining += [queue for queue in self._unsettled if not queue.has_changed]
         self._unsettled = []
         changed.clear()
 
     def resume(self, count: int) -> bool:
-        """Note up to `count` queues; returns whether all are done."""
-        for queue in self._left[:count]:
-            self._take(queue, is_last=False)
-        del self._left[:count]
-        return not self._left
+        """Take the snapshots of up to `count` queues; return True if all are done."""
+        for queue in self._remaining[:count]:
+            self._take_snapshot(queue, is_last=False)
+        del self._remaining[:count]
+        return not self._remaining
 
     def finish(self) -> None:
-        """Note all that are left, for the last time as far as is known."""
-        for queue in self._left:
-            self._take(queue, is_last=True)
-        self._left = []
+        """Take all remaining snapshots, with modification times, because no further change is expected."""
+        for queue in self._remaining:
+            self._take_snapshot(queue, is_last=True)
+        self._remaining = []
 
-    def _take(self, queue: ConsumeQueue, *, is_last: bool) -> None:
+    def _take_snapshot(self, queue: ConsumeQueue, *, is_last: bool) -> None:
         if self._queues.find(queue.topic, queue.queue_id) is not queue:
             return  # deleted since
-        if len(self.dirty_paths) <= SYNC_ONE_BY_ONE_MAX:  # with more than that, all files are synced
+        if len(self.dirty_paths) <= SYNC_ONE_BY_ONE_MAX:  # for more, the whole file system is synced
             self.dirty_paths += queue.dirty_paths()
-        note = queue.note(is_last=is_last)
-        notes = self._by_topic.setdefault(queue.topic, {})
-        if note.next_offset:
-            notes[str(queue.queue_id)] = orjson.Fragment(orjson.dumps(tuple(note)))
+        snapshot = queue.snapshot(is_last=is_last)
+        snapshots = self._by_topic.setdefault(queue.topic, {})
+        if snapshot.next_offset:
+            snapshots[str(queue.queue_id)] = orjson.Fragment(orjson.dumps(tuple(snapshot)))
         else:
-            notes.pop(str(queue.queue_id), None)
-        if 0 in note.times_ns:
+            snapshots.pop(str(queue.queue_id), None)
+        if 0 in snapshot.times_ns:
             self._unsettled.append(queue)
 
     def encode(self, summary: DerivedSummary) -> bytes:
-        """The file's content: these queues, and all else as in `summary`."""
+        """Return the content of the summary file: these queues, and everything else from `summary`."""
         index_files = summary.index_files
         content = orjson.dumps(
             {
@@ -111,7 +115,7 @@ class QueueNotes:
                 "position": summary.position,
                 "lastRecord": summary.last_record,
                 "minOffset": summary.min_offset,
-                "indexFiles": None if index_files is None else [tuple(note) for note in index_files],
+                "indexFiles": None if index_files is None else [tuple(snapshot) for snapshot in index_files],
                 "queues": self._by_topic,
                 "holes": [tuple(hole) for hole in summary.holes],
             }
@@ -120,29 +124,29 @@ class QueueNotes:
 
 
 def summary_path(root: Path) -> Path:
-    """Where a store keeps its summary."""
+    """Return the path of the summary file."""
     return root / _FILE
 
 
 def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
-    """The summary of this very store; None when there is none that can be used."""
+    """Return the summary of this store; None if the file is missing, damaged or of another store."""
     path = summary_path(root)
     try:
         crc, _, text = path.read_bytes().partition(b"\n")
         if crc != b"%08x" % running_crc(text):
-            raise ValueError("its CRC is another one")  # noqa: TRY301 - all that is wrong with it ends below
+            raise ValueError("CRC does not match the content")  # noqa: TRY301 - the handler below logs all damage
         content: Any = orjson.loads(text)
         if content["version"] != _VERSION or content["storeId"] != store_id:
             return None
         queues = {
-            (topic, int(queue_id)): QueueNote._make(note)
+            (topic, int(queue_id)): QueueSnapshot._make(snapshot)
             for topic, by_id in content["queues"].items()
-            for queue_id, note in by_id.items()
+            for queue_id, snapshot in by_id.items()
         }
-        noted = content["indexFiles"]
+        snapshots = content["indexFiles"]
         index_files = None
-        if noted is not None:
-            index_files = [IndexNote._make(note) for note in noted]
+        if snapshots is not None:
+            index_files = [IndexSnapshot._make(snapshot) for snapshot in snapshots]
         return DerivedSummary(
             store_id,
             int(content["position"]),

@@ -1,20 +1,21 @@
-"""Recovery: where the log ends, and from where on derived files lack something.
+"""Find the end of the log, and the offset from which derived files lack records.
 
-Fault model. A kill stops an append at any byte; the first 8 bytes of an append are written last, so it is
-there as a whole or its place still starts with a zero somewhere in them. A power loss keeps any subset of the
-pages that were not flushed. Consume queues, index and our own notes may be missing, cut, stale or damaged in
-any way.
+Fault model. A kill may stop an append at any byte. The first 8 bytes of an append are written last, so the
+append is either complete or at least one of these bytes is still zero. A power loss keeps any subset of the
+pages that were not flushed. Consume queues, index and the summary file may be missing, truncated, stale or
+damaged in any way.
 
-The log's end is found by walking its records from a place that is known to be good; damage before it is a
-hole (`store.commitlog.holes`), and is told. Dispatch then starts at the minimum of what any derived file
-lacks – not at "the last file", which forgets what was behind before.
+The end of the log is found by walking its records from a record that is known to be valid. Damage before the
+end is logged and recorded as a hole (`store.commitlog.holes`). Dispatch then resumes at the minimum of the
+offsets that the derived files lack. RocketMQ's rule, the last file only, would miss a derived file that was
+further behind.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.holes import Hole, LogFiles, holes_between, next_valid, unfinished_end
+from store.commitlog.holes import Hole, LogFiles, holes_between, next_valid, torn_append_end
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.dispatch.sink import DispatchSink
 from store.kernels import walk
@@ -26,9 +27,10 @@ _log = get_logger(__name__)
 
 
 class Tail(NamedTuple):
-    """The end of the log: what comes after `position` is no record. `last_record` is −1 if none was seen.
+    """The end of the log, at `position`, and the results of the walk to it.
 
-    `unfinished_bytes` are those of an append that never was: nobody was told that it is stored.
+    `last_record` is -1 if no record was found. `unfinished_bytes` is the size of an incomplete append after
+    the end; it was never acknowledged.
     """
 
     position: int
@@ -40,7 +42,7 @@ class Tail(NamedTuple):
 
     @property
     def damaged_bytes(self) -> int:
-        """What the holes take."""
+        """Total size of the holes in bytes."""
         return sum(hole.size_bytes for hole in self.holes)
 
 
@@ -53,12 +55,15 @@ def find_tail(
     confirmed: int = 0,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Tail:
-    """Walk the log from the record at `start`.
+    """Walk the log from the record at `start` to its end.
 
-    Bytes that are no record, with sound ones behind them, are a hole and not the end. A log of RocketMQ's
-    (not `is_ours`) may have stale records behind its end: there, what is older than what stands before the
-    damage does not count. An append that a kill has cut short is the end: it leaves zeros in its first 8
-    bytes, which are written last, and nothing but its own records behind; below `confirmed` there is none.
+    Invalid bytes that are followed by valid records are a hole, not the end. The log of RocketMQ (`is_ours`
+    is False) may have stale records after its end, so records older than the last one before the damage are
+    ignored there.
+
+    An append that was interrupted by a kill is the end: one of its first 8 bytes is zero, and only its own
+    records follow. Below `confirmed` there are no interrupted appends. `on_progress` is called with the
+    current position.
     """
     holes: list[Hole] = []
     position, last_record, last_timestamp, records, unfinished_bytes = start, -1, 0, 0, 0
@@ -77,7 +82,7 @@ def find_tail(
             following = next_valid(log, position, None if is_ours else last_timestamp)
             if following is None:
                 break
-            if position >= confirmed and is_ours and (end := unfinished_end(log, position, following)) >= 0:
+            if position >= confirmed and is_ours and (end := torn_append_end(log, position, following)) >= 0:
                 unfinished_bytes = end - position
                 _log.warning(
                     "partial_append_found",
@@ -94,7 +99,10 @@ def find_tail(
 
 
 def scan_start(log: CommitLog, summary: DerivedSummary | None) -> int:
-    """Where to look for the log's end: at the last noted record if it is still there, else from the start."""
+    """Return the offset at which `find_tail` begins.
+
+    That is the last record of the summary if it is valid, else the beginning of the log.
+    """
     first = log.bases[0] if log.bases else 0
     if summary is None or not first <= summary.last_record < log.end:
         return first
@@ -103,8 +111,11 @@ def scan_start(log: CommitLog, summary: DerivedSummary | None) -> int:
     return summary.last_record if size > 0 else first
 
 
-class Lack(NamedTuple):
-    """From where on to dispatch, and why."""
+class DispatchStart(NamedTuple):
+    """The offset at which dispatch must begin.
+
+    `reasons` lists why it is before the position of the summary; empty if it is not.
+    """
 
     position: int
     reasons: list[str]
@@ -117,36 +128,40 @@ def dispatch_start(
     queues: ConsumeQueueTable,
     loaded: list[LoadedQueue],
     sinks: Sequence[DispatchSink],
-) -> Lack:
-    """Return the minimum over all derived positions; queues that lack their beginning are emptied for it."""
+) -> DispatchStart:
+    """Return the minimum of the offsets that derived files lack.
+
+    A queue that lacks its first files is emptied, and is rebuilt from the beginning of the log.
+    """
     if summary is None:
-        return Lack(log_min, ["nothing is noted about the derived files"])
-    positions = [(summary.position, "noted")]
+        return DispatchStart(log_min, ["there is no usable summary of the derived files"])
+    positions = [(summary.position, "summary")]
     for queue, damage, _ in loaded:
         if damage is not None:
             positions.append((queue.end_physical_offset, f"{queue.topic}-{queue.queue_id}: {damage}"))
-    for (topic, queue_id), note in summary.queues.items():
+    for (topic, queue_id), snapshot in summary.queues.items():
         found = queues.find(topic, queue_id)
-        if found is None or (found.first_offset > note.first_offset and summary.min_offset >= log_min):
-            positions.append((log_min, f"{topic}-{queue_id} is missing or lacks its beginning"))
+        if found is None or (found.first_offset > snapshot.first_offset and summary.min_offset >= log_min):
+            positions.append((log_min, f"{topic}-{queue_id} is missing or lacks its first files"))
             if found is not None:
                 queues.reset(found)
-        elif found.next_offset < note.next_offset:
-            positions.append((found.end_physical_offset, f"{topic}-{queue_id} ends at {found.next_offset}"))
+        elif found.next_offset < snapshot.next_offset:
+            reason = f"{topic}-{queue_id} ends at {found.next_offset} instead of {snapshot.next_offset}"
+            positions.append((found.end_physical_offset, reason))
     positions += [
-        (sink.missing_from, f"{type(sink).__name__} lacks its end")
+        (sink.missing_from, f"{type(sink).__name__} lacks its last records")
         for sink in sinks
         if sink.missing_from is not None
     ]
     position = min(position for position, _ in positions)
-    reasons = [reason for lacking, reason in positions if lacking < summary.position]
-    return Lack(min(max(position, log_min), tail), reasons)
+    reasons = [reason for missing, reason in positions if missing < summary.position]
+    return DispatchStart(min(max(position, log_min), tail), reasons)
 
 
-def keep_places(queues: ConsumeQueueTable, following: Mapping[tuple[str, int], int]) -> None:
-    """Queues whose last records are in a hole go on behind the offsets they had given: none is given twice.
+def reserve_lost_offsets(queues: ConsumeQueueTable, following: Mapping[tuple[str, int], int]) -> None:
+    """Append fillers to queues whose last records are in a hole, so that no queue offset is used twice.
 
-    `following` has the next offset of each queue as it was noted. Raises OSError.
+    `following` maps each queue to its next offset in the summary. Raises OSError.
     """
     for (topic, queue_id), offset in following.items():
         queue = queues.find(topic, queue_id)

@@ -1,1 +1,1 @@
-"""What people ask of a store that no broker holds: what it is, what it holds, is it sound, make it anew."""
+"""Offline tools for a store: info, dump, query, verify and rebuild. They need no broker."""

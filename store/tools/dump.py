@@ -1,4 +1,4 @@
-"""What a store holds, a line for each consume-queue unit, and what it finds by key – without touching it."""
+"""Dump the messages of a store, or query it by key, without changing it."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,13 @@ Line = dict[str, Any]
 
 
 def dump(root: Path, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
-    """A line for each unit in order of topic, queue and offset; what recovery would dispatch is among them.
+    """Yield one dict for each consume queue unit, in order of topic, queue and offset.
 
-    `log_paths`: where a store of RocketMQ's own has its log, if not in commitlog.
+    Records that recovery would still dispatch are included. For a unit whose record is damaged the dict has
+    the fields of the unit and `damage`, the reason.
 
-    A unit whose record is damaged has its own fields and `damage`. Raises StoreError when there is no store.
+    `log_paths` are the directories of the log, if it is a store of RocketMQ and they are not `commitlog`.
+    Raises StoreError if there is no store at `root`.
     """
     image = StoreImage(root, log_paths)
     try:
@@ -36,9 +38,9 @@ def dump(root: Path, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
 
 
 def query(root: Path, topic: str, key: str, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
-    """One line: the CommitLog offsets of the records with this key.
+    """Yield one dict with the CommitLog offsets of the records of `topic` that have this key.
 
-    Raises StoreError when there is no store.
+    Raises StoreError if there is no store at `root`.
     """
     image = StoreImage(root, log_paths)
     try:

@@ -1,7 +1,7 @@
-"""A store as it would be after recovery, made in memory: nothing is written, no lock is taken, no setting is
-needed.
+"""A read-only image of a store as it would be after recovery.
 
-Log and index files are mapped copy-on-write; what the log has and the queues lack is kept beside the files.
+It needs no settings, takes no lock and writes nothing: log and index files are mapped copy-on-write, and
+consume queue units that recovery would append are kept in memory.
 """
 
 from collections.abc import Sequence
@@ -34,17 +34,17 @@ _FOREVER_MS = 1 << 62
 
 
 class ImageQueue(ConsumeQueue):
-    """A queue whose new units stay in memory; `read_units` joins them to those of the files."""
+    """A consume queue whose new units are kept in memory; `read_units` reads from files and memory."""
 
     __slots__ = ("_extra", "_extra_from")
 
     def __init__(self, topic: str, queue_id: int, directory: str, files: QueueFiles) -> None:
         super().__init__(topic, queue_id, directory, files)
         self._extra = bytearray()
-        self._extra_from = -1  # units from this offset on are not in files; −1 as long as all are
+        self._extra_from = -1  # the first offset whose unit is in memory; −1 if all are in files
 
     def append_units(self, units: memoryview, end_physical_offset: int) -> None:
-        """Keep units in memory."""
+        """Append units in memory."""
         if self._extra_from < 0:
             self._extra_from = self.next_offset
         self._extra += units
@@ -52,16 +52,16 @@ class ImageQueue(ConsumeQueue):
         self.end_physical_offset = end_physical_offset
 
     def start_at(self, offset: int) -> None:
-        """Begin at `offset`."""
+        """Start an empty queue at `offset`."""
         self.first_offset = self.next_offset = self.min_offset = self._extra_from = offset
         self._extra.clear()
 
     def fill_to(self, offset: int) -> None:
-        """Hold the places up to `offset`."""
+        """Append filler units up to `offset`, for messages whose records are lost."""
         self.append_units(memoryview(FILLER * (offset - self.next_offset)), self.end_physical_offset)
 
     def truncate_to(self, next_offset: int, end_physical_offset: int) -> None:
-        """Forget units from `next_offset` on."""
+        """Remove the units from `next_offset` on; the files are not changed."""
         if self._extra_from < 0 or next_offset < self._extra_from:
             self._extra_from = next_offset
         del self._extra[(next_offset - self._extra_from) * UNIT_BYTES :]
@@ -69,7 +69,7 @@ class ImageQueue(ConsumeQueue):
         self.end_physical_offset = end_physical_offset
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """Up to `count` units from `offset` on, out of one file or out of memory."""
+        """Return up to `count` units from `offset` on, from one file or from memory."""
         if self._extra_from < 0:
             return super().read_units(offset, count)
         if offset < self._extra_from:
@@ -79,12 +79,13 @@ class ImageQueue(ConsumeQueue):
 
 
 class StoreImage:
-    """The log, the queues and queries by key of a store that nobody opens."""
+    """Log, consume queues and queries by key of a store that is not opened."""
 
     def __init__(self, root: Path, log_paths: Sequence[Path] = ()) -> None:
-        """Look at the store. Raises StoreError when there is none, or one of another kind.
+        """Find the end of the log of the store at `root`.
 
-        `log_paths`: where its log is, if that is neither noted in raymq.json nor the directory commitlog.
+        `log_paths` are the directories of the log, if they are neither in raymq.json nor `commitlog`.
+        Raises StoreError if there is no store, or one of an unsupported kind.
         """
         require_directory(root)
         name = read_name(root)
@@ -119,7 +120,7 @@ class StoreImage:
         self.log.positions.set_all(log_min, self.tail.position)
 
     def load_queues(self) -> list[ConsumeQueue]:
-        """All queues in order of topic and id, with the units that the log has and the files lack."""
+        """Return all queues by topic and id; units that are missing in the files are built from the log."""
         positions = self.log.positions
         self.queues.load(positions.written, {})
         self._dispatcher.run(positions.min, positions.written, Mode.RECOVERY)
@@ -128,8 +129,9 @@ class StoreImage:
         return sorted(self.queues, key=lambda queue: (queue.topic, queue.queue_id))
 
     def query_by_key(self, topic: str, key: str) -> list[int]:
-        """Physical offsets of the records with this key, in order: through the index, and the log where it
-        lacks.
+        """Return the physical offsets of the records of `topic` with this key, in ascending order.
+
+        Uses the index, and a walk over the part of the log that is not indexed.
         """
         key_hash = plain_key_hash(f"{topic}#{key}".encode())
         candidates: set[int] = set()
@@ -141,7 +143,7 @@ class StoreImage:
             candidates.update(file.select(key_hash, 0, _FOREVER_MS, _CANDIDATES_MAX))
             scan_from = max(scan_from, file.end_physical_offset)
         if not self._is_ours and AbortFile(self.root).exists:
-            # What RocketMQ's own recovery keeps: full index files, and what it dispatches again.
+            # As RocketMQ's recovery: it keeps full index files and dispatches the log again from here.
             scan_from = self._abnormal_start()
         candidates.update(self._dispatcher.find_hash(scan_from, self.log.positions.written, key_hash))
         return [offset for offset in sorted(candidates) if self._matches(offset, topic, key)]
@@ -164,7 +166,7 @@ class StoreImage:
         return StoreCheckpoint.read(self.root / CHECKPOINT)
 
     def _abnormal_start(self) -> int:
-        """The file that RocketMQ starts from after a crash (store format 6.2)."""
+        """Return the base of the log file that RocketMQ starts from after a crash (store format 6.2)."""
         durable_ms = self._checkpoint().min_timestamp
         for base in reversed(self.log.bases):
             file = self.log.file_at(base)
@@ -181,6 +183,6 @@ class StoreImage:
             return False
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self.log.close()
         self._descriptors.close()

@@ -1,4 +1,4 @@
-"""What a store is and holds, found out quickly: from notes, names and ends of files, not by reading all."""
+"""Summary of a store: identity, topics and files. Fast, because it reads only the ends of files."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from store.commitlog.log_paths import COMMIT_LOG, LogPaths
-from store.consumequeue.consume_queue import ConsumeQueue, QueueNote
+from store.consumequeue.consume_queue import ConsumeQueue, QueueSnapshot
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors
@@ -33,7 +33,10 @@ _OPEN_QUEUES = 64
 
 
 class QueueInfo(NamedTuple):
-    """One queue; times are those of its first and last message, None when they cannot be read."""
+    """Offsets of one queue, and the store times of its first and last message.
+
+    A time is None if the queue is empty or the record cannot be read.
+    """
 
     topic: str
     queue_id: int
@@ -44,13 +47,13 @@ class QueueInfo(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many can be read."""
+        """The number of messages in the queue."""
         return self.max_offset - self.min_offset
 
 
 @dataclass
 class FilesInfo:
-    """Files of one kind: how many, their sizes, and the space that they take on the disk."""
+    """Number, total size and disk usage of the files of one kind."""
 
     files: int = 0
     size_bytes: int = 0
@@ -59,7 +62,7 @@ class FilesInfo:
 
 @dataclass
 class StoreInfo:
-    """The whole."""
+    """Everything that `raymq store info` shows of a store."""
 
     root: Path
     name: StoreName | None
@@ -76,17 +79,17 @@ class StoreInfo:
     queues: list[QueueInfo]
     files: dict[str, FilesInfo]
     damage: list[str] = field(default_factory=list)
-    """What is wrong at first sight; a verification finds the rest."""
+    """Damage seen without reading whole files; `raymq store verify` finds the rest."""
 
     def topics(self) -> list[dict[str, Any]]:
-        """A row for each topic."""
+        """Return one row for each topic: numbers of queues and messages, ranges of offsets and times."""
         by_topic: dict[str, list[QueueInfo]] = {}
         for queue in self.queues:
             by_topic.setdefault(queue.topic, []).append(queue)
         return [_topic_row(topic, queues) for topic, queues in sorted(by_topic.items())]
 
     def as_json(self) -> dict[str, Any]:
-        """The whole as one object."""
+        """Return the object that `raymq store info --json` prints."""
         identity = self.name.identity if self.name is not None else None
         return {
             "store": str(self.root),
@@ -142,8 +145,8 @@ def _queue_row(queue: QueueInfo) -> dict[str, Any]:
     }
 
 
-class _Look:
-    """One look at a store."""
+class _StoreInspection:
+    """Reads the files of one store to collect a `StoreInfo`."""
 
     def __init__(self, root: Path, log_paths: Sequence[Path]) -> None:
         require_directory(root)
@@ -159,10 +162,10 @@ class _Look:
         self.descriptors = Descriptors(_OPEN_QUEUES, read_only=True)
         self.table = ConsumeQueueTable(root / CONSUME_QUEUE, sizes.queue_file_bytes, self.descriptors)
         self.table.add_all_on_disk()
-        self.last_unit = -1  # the highest record that a unit leads to
+        self.last_unit = -1  # the highest physical offset that a unit contains
 
     def info(self) -> StoreInfo:
-        """Look."""
+        """Return the summary of the store."""
         queues = [self._queue(queue) for queue in self.table]
         tail = self._tail()
         summary: DerivedSummary | None = self.summary
@@ -185,19 +188,22 @@ class _Look:
         )
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self.log.close()
         self.descriptors.close()
 
     def _tail(self) -> Tail:
-        """The log's end, looked for from the last record that anything knows of."""
+        """Find the end of the log.
+
+        Start at the last record that is in raymq.derived or in a consume queue.
+        """
         noted = self.summary.last_record if self.summary is not None else -1
         starts = (max(noted, self.last_unit), self.log.first)
         start = next((start for start in starts if self._timestamp(start) is not None), self.log.first)
         return find_tail(self.log, start, check_crc=False, is_ours=self.name is not None)
 
     def _timestamp(self, position: int) -> int | None:
-        """When the record at an offset was stored; None when there is none."""
+        """Return the store time of the record at a physical offset, or None if there is no valid record."""
         if not self.log.first <= position < self.log.end:
             return None
         file = self.log.file_at(position)
@@ -217,18 +223,18 @@ class _Look:
         if not bases:
             return QueueInfo(queue.topic, queue.queue_id, 0, 0, None, None)
         first, made_to = bases[0] // UNIT_BYTES, bases[-1] // UNIT_BYTES + queue.units_per_file
-        queue.set_extent(QueueNote(first, first, made_to, 0, [], []), made_to)
+        queue.set_extent(QueueSnapshot(first, first, made_to, 0, [], []), made_to)
         end = next(
             (end for base in reversed(bases) if (end := _end_of(queue, base // UNIT_BYTES)) >= 0), first
         )
-        queue.set_extent(QueueNote(first, first, end, 0, [], []), made_to)
+        queue.set_extent(QueueSnapshot(first, first, end, 0, [], []), made_to)
         queue.correct_min_offset(self.log.first)
         first_ms = last_ms = None
         if queue.min_offset < end:
             last = queue.unit_at(end - 1)
             self.last_unit = max(self.last_unit, last.physical_offset)
             first_ms = self._timestamp(queue.unit_at(queue.min_offset).physical_offset)
-            # The places of lost messages have no time.
+            # A filler unit stands for a lost message, which has no time.
             last_ms = None if last.is_filler else self._timestamp(last.physical_offset)
         return QueueInfo(queue.topic, queue.queue_id, queue.min_offset, end, first_ms, last_ms)
 
@@ -246,7 +252,7 @@ class _Look:
 
 
 def _end_of(queue: ConsumeQueue, first: int) -> int:
-    """The offset after the last unit of the file that begins with unit `first`; −1 when it has none."""
+    """Return the offset after the last unit of the file that begins at unit `first`, or −1 if it is empty."""
     low, high = first, first + queue.units_per_file
     while low < high:
         middle = (low + high) // 2
@@ -273,9 +279,13 @@ def _stats(path: Path) -> Iterator[os.stat_result]:
 
 
 def store_info(root: Path, *, log_paths: Sequence[Path] = ()) -> StoreInfo:
-    """What the store at `root` is and holds. Raises StoreError when there is none, or one of another kind."""
-    look = _Look(root, log_paths)
+    """Return a summary of the store at `root`.
+
+    `log_paths` are the directories of the log, if they are neither in raymq.json nor `commitlog`.
+    Raises StoreError if there is no store, or one of an unsupported kind.
+    """
+    inspection = _StoreInspection(root, log_paths)
     try:
-        return look.info()
+        return inspection.info()
     finally:
-        look.close()
+        inspection.close()

@@ -1,4 +1,4 @@
-"""What is found at a store's place before it is opened: its directories, and how long its files are."""
+"""Find the directories and file sizes of a store without opening it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,25 +14,25 @@ from store.store_settings import StoreSettings
 
 
 def require_directory(root: Path) -> None:
-    """Raise StoreError where there is no directory."""
+    """Raise StoreError if `root` is not a directory."""
     if not root.is_dir():
-        raise StoreError("is no directory" if root.exists() else "no such directory", root)
+        raise StoreError("is not a directory" if root.exists() else "no such directory", root)
 
 
 def log_directories(root: Path, given: Sequence[Path], name: StoreName | None) -> list[Path]:
-    """Where the log of the store at `root` is: as given, as its name says, or where RocketMQ has it.
+    """Return the directories of the log: the `given` ones, else those in raymq.json, else `commitlog`.
 
-    Raises StoreError when one of them is missing.
+    Raises StoreError if one of them does not exist.
     """
     directories = [*given] or [Path(path) for path in (name.commit_log_paths if name else (COMMIT_LOG,))]
     for directory in directories:
         if not (root / directory).is_dir():
-            raise StoreError(f"no store: there is no directory {directory} in it", root)
+            raise StoreError(f"not a store: it has no directory {directory}", root)
     return directories
 
 
 class StoreSizes(NamedTuple):
-    """The sizes of a store's files, and how many slots and entries an index file has."""
+    """The file sizes of a store, and the number of slots and entries of an index file."""
 
     log_file_bytes: int
     queue_file_bytes: int
@@ -41,13 +41,13 @@ class StoreSizes(NamedTuple):
 
 
 def _first_size(paths: list[Path], fallback_bytes: int) -> int:
-    """The size that most of these files have."""
+    """Return the size that most of the files have, or `fallback_bytes` if the list is empty."""
     sizes = [path.stat().st_size for path in paths if path.is_file()]
     return max(set(sizes), key=sizes.count) if sizes else fallback_bytes
 
 
 def find_sizes(root: Path, log_paths: Sequence[Path], name: StoreName | None) -> StoreSizes:
-    """The sizes of a store's files: as raymq.json says, else from the files themselves."""
+    """Return the file sizes of a store: those in raymq.json, else as measured on the files."""
     if name is not None:
         return StoreSizes(
             name.commit_log_file_bytes, name.consume_queue_file_bytes, name.index_slots, name.index_entries
@@ -58,7 +58,8 @@ def find_sizes(root: Path, log_paths: Sequence[Path], name: StoreName | None) ->
     index_bytes = _first_size(
         sorted((root / INDEX).glob("*")), index_file_bytes(defaults.index_slots, defaults.index_entries)
     )
-    # One number for two: RocketMQ's default, and whoever scales it down, has four entries for each slot.
+    # The file size alone does not determine slots and entries. Assume four entries for each slot, as in
+    # RocketMQ's defaults.
     slots = (index_bytes - HEADER_BYTES) // (SLOT_BYTES + 4 * ENTRY_BYTES)
     return StoreSizes(
         _first_size(logs, defaults.commit_log_file_bytes),

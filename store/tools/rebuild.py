@@ -1,14 +1,14 @@
-"""Rebuild: consume queues and index made again from the CommitLog, as a broker's start would make them.
+"""Rebuild: recreate consume queues and index from the CommitLog, as the start of a broker would.
 
-    1. raymq.derived says that nothing is derived yet
-    2. raymq.rebuild says that a rebuild has begun, and under which epoch
-    3. queues and index are removed, and raymq.rebuild says so
-    4. the log is dispatched; from time to time what there is becomes durable, and raymq.derived says how far
-    5. raymq.rebuild goes
+    1. write raymq.derived: nothing is dispatched yet
+    2. write raymq.rebuild: a rebuild has started, and the epoch of the store
+    3. remove queues and index, and record that in raymq.rebuild
+    4. dispatch the log; from time to time flush queues and index and write the position to raymq.derived
+    5. remove raymq.rebuild
 
-A kill at any point leaves a store that a broker opens as it is, since raymq.derived never says too much; the
-next rebuild goes on from where this one was, unless a broker has written meanwhile (it has raised the epoch).
-The log is mapped copy-on-write: no byte of it can change.
+After a kill at any point a broker can open the store, because raymq.derived never contains a position that
+is not durable. The next rebuild resumes at that position, unless a broker has opened the store meanwhile (the
+epoch has changed). The log is mapped copy-on-write, so it cannot be changed.
 """
 
 import shutil
@@ -28,7 +28,7 @@ from store.disk.files import Descriptors, replace_file, sync_directory, sync_fil
 from store.dispatch.dispatcher import Dispatcher, Mode
 from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import DispatchSink
-from store.index.index_file import IndexNote
+from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
 from store.ownership.identity import (
     AbortFile,
@@ -41,8 +41,8 @@ from store.ownership.identity import (
     writer_of,
 )
 from store.recovery.opening import CONSUME_QUEUE, INDEX
-from store.recovery.summary import DerivedSummary, QueueNotes, read_summary, summary_path
-from store.recovery.tail import Tail, dispatch_start, find_tail, keep_places
+from store.recovery.summary import DerivedSummary, QueueSnapshots, read_summary, summary_path
+from store.recovery.tail import Tail, dispatch_start, find_tail, reserve_lost_offsets
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.tools.layout import StoreSizes, find_sizes, log_directories, require_directory
@@ -53,12 +53,12 @@ _SLICE_BYTES = 4 << 20
 _NOTE_EVERY_BYTES = 256 << 20
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are done, of how many."""
+"""Called with the number of bytes done and the total."""
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What a rebuild has done, or would do."""
+    """The result of a rebuild or of a dry run."""
 
     store: str
     log_begin: int
@@ -66,13 +66,13 @@ class Rebuilt:
     records: int
     holes: int
     resumed_from: int | None
-    """Where an interrupted rebuild had come to; None when it begins from the start."""
+    """The log position at which an interrupted rebuild was resumed; None if it began from the start."""
     queues: int
     index_files: int
     is_done: bool
 
     def as_json(self) -> dict[str, Any]:
-        """For people's tools."""
+        """Return the object that `raymq store rebuild --json` prints."""
         return {
             "store": self.store,
             "logBegin": self.log_begin,
@@ -87,13 +87,13 @@ class Rebuilt:
 
 
 class _Mark:
-    """`raymq.rebuild`: a rebuild that is under way."""
+    """The file `raymq.rebuild`, which exists while a rebuild runs or after it was interrupted."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / _MARK
 
     def read(self) -> dict[str, Any] | None:
-        """What it says; None when there is none that could be used."""
+        """Return the content of the file, or None if it does not exist or is damaged."""
         try:
             content: Any = orjson.loads(self._path.read_bytes())
         except (FileNotFoundError, orjson.JSONDecodeError):
@@ -101,39 +101,42 @@ class _Mark:
         return content if isinstance(content, dict) and content.get("version") == 1 else None
 
     def write(self, content: dict[str, Any]) -> None:
-        """Begin. Raises OSError."""
+        """Write the file, durably. Raises OSError."""
         replace_file(self._path, orjson.dumps({"version": 1, **content}))
 
     def remove(self) -> None:
-        """Done. Raises OSError."""
+        """Remove the file, durably. Raises OSError."""
         self._path.unlink(missing_ok=True)
         sync_directory(self._path.parent)
 
 
 def is_interrupted(root: Path) -> bool:
-    """Whether a rebuild has begun that can go on: nobody has written to the store since."""
+    """Return True if an interrupted rebuild can be resumed: no broker has opened the store since."""
     begun = _Mark(root).read()
     return begun is not None and begun.get("epoch") == read_epoch(root)
 
 
 class Rebuild:
-    """One store whose derived files are made again. Nothing is changed before `run`."""
+    """Rebuilds consume queues and index of one store. Nothing is changed before `run`."""
 
     def __init__(
         self, root: Path, log_paths: Sequence[Path], settings: StoreSettings, *, with_index: bool
     ) -> None:
-        """Look at the store. Raises StoreError when there is none, one of another kind, or one in use."""
+        """Read the identity of the store and the state of an interrupted rebuild.
+
+        Raises StoreError if there is no store, one of an unsupported kind, or one that is open.
+        """
         require_directory(root)
         refuse_foreign_kinds(root)
         pid = writer_of(root)
         if pid is not None:
-            raise StoreError(f"process {pid} has this store open: end that one first", root)
+            raise StoreError(f"process {pid} has this store open: stop that process first", root)
         self.root = root
         self.name: StoreName | None = read_name(root)
         paths = log_directories(root, log_paths, self.name)
         self._mark = _Mark(root)
-        self._begun = self._begun_before(with_index)
-        # RocketMQ's sizes are known from its files only, which are gone when a rebuild goes on.
+        self._begun = self._interrupted_rebuild(with_index)
+        # Without raymq.json the sizes are measured on the files, which an interrupted rebuild has removed.
         self.sizes = StoreSizes(*self._begun["sizes"]) if self._begun else find_sizes(root, paths, self.name)
         self.paths = LogPaths(root, paths)
         self.log = CommitLog(self.paths, self.sizes.log_file_bytes, Positions(), read_only=True)
@@ -146,8 +149,8 @@ class Rebuild:
     def _own_id(self) -> str:
         return self.name.store_id if self.name is not None else uuid.uuid4().hex
 
-    def _begun_before(self, with_index: bool) -> dict[str, Any] | None:
-        """A rebuild that was interrupted, if it can go on: since then nobody has written to the store."""
+    def _interrupted_rebuild(self, with_index: bool) -> dict[str, Any] | None:
+        """Return the content of raymq.rebuild if that rebuild can be resumed, else None."""
         begun = self._mark.read()
         if begun is None or begun.get("epoch") != read_epoch(self.root):
             return None
@@ -157,11 +160,11 @@ class Rebuild:
 
     @property
     def resumes_from(self) -> int | None:
-        """Where the work begins again; None when it begins from the start."""
+        """The log position at which `run` resumes; None if it begins from the start."""
         return self.summary.position if self._begun is not None and self.summary is not None else None
 
     def plan(self) -> Rebuilt:
-        """What `run` would do, without a look at records."""
+        """Return what `run` would do, without reading any record (a dry run)."""
         queues = sum(1 for _ in (self.root / CONSUME_QUEUE).glob("*/*"))
         index_files = sum(1 for _ in (self.root / INDEX).glob("*"))
         first = self.log.bases[0] if self.log.bases else 0
@@ -170,7 +173,10 @@ class Rebuild:
         )
 
     def run(self, progress: Progress) -> Rebuilt:
-        """Do it. Raises StoreError, OSError; whatever ends it, it can be run again."""
+        """Rebuild consume queues and index.
+
+        Raises StoreError or OSError; after any error or kill the rebuild can be run again.
+        """
         lock = StoreLock(self.root)
         lock.acquire(0)
         try:
@@ -183,7 +189,7 @@ class Rebuild:
             lock.release()
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         self.log.close()
 
     # ---- the work ------------------------------------------------------------------------------------------
@@ -208,7 +214,7 @@ class Rebuild:
         try:
             work.load()
             work.build(lambda position: progress(self.log.end - 2 * first + position, total))
-            queues, index_files = len(work.queues), len(work.index.notes()) if work.index else 0
+            queues, index_files = len(work.queues), len(work.index.snapshots()) if work.index else 0
         finally:
             work.close()
         self._end()
@@ -219,7 +225,7 @@ class Rebuild:
         )  # fmt: skip
 
     def _begin(self, first: int, tail: Tail) -> None:
-        """Note that nothing is there, then mark – in this order."""
+        """Write raymq.derived for an empty store, then raymq.rebuild – in this order."""
         had_abort = self._abort.exists
         places: dict[str, dict[str, int]] = {}
         if self.summary is not None and tail.position >= self.summary.position:
@@ -232,12 +238,12 @@ class Rebuild:
             epoch = writer.number
             writer.close()
         self._abort.create()
-        index_files: list[IndexNote] | None = [] if self.with_index else None
+        index_files: list[IndexSnapshot] | None = [] if self.with_index else None
         nothing = DerivedSummary(self.store_id, first, -1, first, {}, index_files, tail.holes)
         no_queues = ConsumeQueueTable(
             self.root / CONSUME_QUEUE, self.sizes.queue_file_bytes, Descriptors(1, read_only=True)
         )
-        replace_file(summary_path(self.root), QueueNotes(no_queues).encode(nothing))
+        replace_file(summary_path(self.root), QueueSnapshots(no_queues).encode(nothing))
         self.summary = nothing
         self._begun = {
             "storeId": self.store_id,
@@ -251,7 +257,7 @@ class Rebuild:
         self._mark.write(self._begun)
 
     def _empty(self) -> None:
-        """Remove the queues and the index, unless that is done already. Raises OSError."""
+        """Remove consume queues and index, unless an interrupted rebuild has done so. Raises OSError."""
         assert self._begun is not None
         if self._begun["emptied"]:
             return
@@ -266,14 +272,14 @@ class Rebuild:
     def _end(self) -> None:
         assert self._begun is not None
         if self.name is None:
-            summary_path(self.root).unlink(missing_ok=True)  # RocketMQ's stores have no such file
+            summary_path(self.root).unlink(missing_ok=True)  # a store of RocketMQ has no such file
         if not self._begun["abort"]:
             self._abort.remove()
         self._mark.remove()
 
     @property
     def places(self) -> dict[tuple[str, int], int]:
-        """The next offset of each queue before the rebuild, as far as that was noted."""
+        """The next offset of each queue before the rebuild, as far as raymq.derived contained it."""
         noted = self._begun["places"] if self._begun is not None else {}
         return {
             (topic, int(queue_id)): offset
@@ -283,7 +289,7 @@ class Rebuild:
 
 
 class _Derived:
-    """The queues and the index that are being built."""
+    """The consume queues and the index that a rebuild creates."""
 
     def __init__(self, rebuild: Rebuild, tail: Tail) -> None:
         self._root = rebuild.root
@@ -305,10 +311,10 @@ class _Derived:
         self._dispatcher = Dispatcher(self._log, self._sinks, rebuild.delays_ms, _SLICE_BYTES)
         self._begin = self._log.positions.min
         self._last_record = -1
-        self._notes: QueueNotes | None = None
+        self._notes: QueueSnapshots | None = None
 
     def load(self) -> None:
-        """Take up what an interrupted rebuild has left. Raises OSError, StoreError."""
+        """Load the files that an interrupted rebuild has left. Raises OSError, StoreError."""
         first, end = self._log.positions.min, self._tail.position
         summary = self._rebuild.summary
         loaded = self.queues.load(end, summary.queues if summary is not None else {})
@@ -317,28 +323,35 @@ class _Derived:
         if self.index is not None and summary is not None and summary.index_files is not None:
             self.index.load(summary.index_files, first, closed_cleanly=False)
         self._begin = dispatch_start(summary, first, end, self.queues, loaded, self._sinks).position
-        self._notes = QueueNotes(self.queues)
+        self._notes = QueueSnapshots(self.queues)
 
     def build(self, progress: Callable[[int], None]) -> None:
-        """Dispatch all that is lacking, noting from time to time how far it has come."""
+        """Dispatch the rest of the log; write the position to raymq.derived from time to time.
+
+        Raises StoreError if a part of the log cannot be dispatched, OSError.
+        """
         position, noted = self._begin, self._begin
         while position < self._tail.position:
             step = self._dispatcher.step(position, self._tail.position, Mode.RECOVERY)
             if step.position == position:
-                raise StoreError("the log cannot be dispatched beyond this offset", self._root, position)
+                raise StoreError(
+                    "the log cannot be dispatched beyond this offset: run `raymq store verify`",
+                    self._root,
+                    position,
+                )
             position = step.position
             self._last_record = max(self._last_record, step.last_record)
             progress(position)
             if position - noted >= _NOTE_EVERY_BYTES:
                 self._note(position)
                 noted = position
-        keep_places(self.queues, self._rebuild.places)
+        reserve_lost_offsets(self.queues, self._rebuild.places)
         for queue in self.queues:
             queue.correct_min_offset(self._log.positions.min)
         self._note(position)
 
     def _note(self, position: int) -> None:
-        """Make what there is durable, then say so. Raises OSError."""
+        """Flush queues and index, then write `position` to raymq.derived. Raises OSError."""
         assert self._notes is not None
         self._notes.begin()
         self._notes.finish()
@@ -346,7 +359,7 @@ class _Derived:
         index_notes = None
         if self.index is not None:
             paths += self.index.take_dirty_paths()
-            index_notes = self.index.notes()
+            index_notes = self.index.snapshots()
             sync_directory(self.index.directory)
         sync_files(paths, self._root)
         sync_directory(self.queues.root)
@@ -363,7 +376,7 @@ class _Derived:
         replace_file(summary_path(self._root), self._notes.encode(summary))
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         if self.index is not None:
             self.index.close()
         self._descriptors.close()
@@ -378,9 +391,13 @@ def rebuild(
     dry_run: bool = False,
     progress: Progress = lambda _done, _total: None,
 ) -> Rebuilt:
-    """Make the consume queues and the index of a store again from its log.
+    """Recreate the consume queues and, with `with_index`, the index of a store from its log.
 
-    Raises StoreError when there is no store, one of another kind or one in use, and OSError.
+    `log_paths` are the directories of the log, if they are neither in raymq.json nor `commitlog`.
+    `message_delay_level` is needed for a broker with other delay levels than RocketMQ's: the units of delayed
+    messages depend on them. `progress` is called with the bytes done and the total.
+
+    Raises StoreError if there is no store, one of an unsupported kind or one that is open, and OSError.
     """
     given = {} if message_delay_level is None else {"message_delay_level": message_delay_level}
     work = Rebuild(root, log_paths, StoreSettings.model_validate(given), with_index=with_index)

@@ -1,1 +1,1 @@
-"""Files created ahead of need, deleted topics, checkpoints and retention."""
+"""Background maintenance of a store: preallocated files, deleted topics, checkpoints and retention."""

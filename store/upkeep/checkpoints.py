@@ -1,10 +1,10 @@
-"""Checkpoints: derived files are made durable, and what they hold is noted for the next start.
+"""Checkpoints: sync derived files to disk and record their state for the next start.
 
-    idle ──(due, or awaited)──→ noting: 100 queues per turn ──→ a job syncs and writes ──→ idle
-                                                                └──(sync failed)──→ lost: no more checkpoints
+    idle ──(due, or requested)──→ snapshots of 100 queues per turn ──→ a job syncs and writes ──→ idle
+                                                                       └──(sync failed)──→ no more checkpoints
 
-A checkpoint is a lower bound: it says how far the log was dispatched when noting began, and what is noted of
-queues after that is more, never less.
+A checkpoint is a lower bound. Its position is the dispatched offset at its beginning; the snapshots of queues
+are taken later and may contain more records, but never fewer.
 """
 
 import errno
@@ -20,19 +20,20 @@ from store.dispatch.dispatcher import Step
 from store.jobs import Lane
 from store.logs import get_logger
 from store.recovery.opening import CHECKPOINT, StoreParts
-from store.recovery.summary import DerivedSummary, QueueNotes, summary_path
+from store.recovery.summary import DerivedSummary, QueueSnapshots, summary_path
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 
-_QUEUES_A_TURN = 100  # about a millisecond
-# To note and sync tens of thousands of queues takes seconds: then the pause is ten times as long, bounded.
-_PAUSES = 10
+_QUEUES_PER_TURN = 100  # about a millisecond
+# A checkpoint of tens of thousands of queues takes seconds. To limit its cost, the pause after it is ten
+# times as long as the checkpoint took, up to the maximum.
+_PAUSE_FACTOR = 10
 _PAUSE_MAX_NS = 15_000_000_000
 
 
 class CheckpointJob:
-    """Make derived files durable, then say so in the checkpoint and the summary."""
+    """Background job that syncs derived files and then writes the checkpoint and summary files."""
 
     def __init__(
         self,
@@ -43,8 +44,15 @@ class CheckpointJob:
         summary: Callable[[], bytes],
         position: int,
     ) -> None:
-        """`checkpoint` is a path and its content; `summary` gives the content of the file at `summary_path`,
-        by which everything before `position` was dispatched.
+        """Create the job.
+
+        Args:
+            paths: The files to sync.
+            directories: The directories to sync.
+            checkpoint: Path and content of the checkpoint file.
+            summary_path: The path of the summary file.
+            summary: Returns the content of the summary file.
+            position: All records before this physical offset were dispatched when the checkpoint began.
         """
         self._paths = paths
         self._directories = directories
@@ -55,7 +63,7 @@ class CheckpointJob:
         self.is_synced = False
 
     def run(self) -> None:
-        """Do it. Raises OSError."""
+        """Sync and write all files. Raises OSError."""
         sync_files(self._paths, self._summary_path.parent)
         for directory in self._directories:
             if directory.is_dir():
@@ -66,7 +74,7 @@ class CheckpointJob:
 
 
 class Checkpoints:
-    """The checkpoints of one store. Belongs to the store's thread."""
+    """The checkpoints of one store. Used only on the store's thread."""
 
     def __init__(
         self, root: Path, store_id: str, interval_ms: int, clock: Clock, parts: StoreParts, lane: Lane
@@ -78,106 +86,116 @@ class Checkpoints:
         self._parts = parts
         self._lane = lane
         self._last = Step(-1, parts.tail.last_record, parts.tail.last_timestamp)
-        self._noted_position = -1
-        self._notes = QueueNotes(parts.queues)
-        self._noting: DerivedSummary | None = None  # what the checkpoint says, while queues are being noted
-        self._began_ns: int | None = None  # of the checkpoint under way
+        self._checkpoint_position = -1
+        self._snapshots = QueueSnapshots(parts.queues)
+        self._draft: DerivedSummary | None = None  # the summary, while snapshots are being taken
+        self._began_ns: int | None = None  # when the checkpoint under way began
         self._due_ns = clock.monotonic_ns() + self._interval_ns
-        self._has_lost = False  # derived files could not be made durable
-        self._awaiting: list[Callback] = []  # the end of the next checkpoint that is begun …
-        self._serving: list[Callback] = []  # … and of the one under way
+        self._sync_failed = False  # derived files could not be made durable
+        self._next_callbacks: list[Callback] = []  # callbacks for the next checkpoint
+        self._callbacks: list[Callback] = []  # callbacks for the checkpoint under way
 
     @property
-    def has_more_to_note(self) -> bool:
-        """Whether the next turns bring an awaited checkpoint nearer."""
-        return self._noting is not None and bool(self._serving or self._awaiting)
+    def has_more_snapshots(self) -> bool:
+        """True if a requested checkpoint needs further turns."""
+        return self._draft is not None and bool(self._callbacks or self._next_callbacks)
 
     @property
     def dispatched_timestamp(self) -> int:
-        """The storeTimestamp of the last dispatched record."""
+        """storeTimestamp of the last dispatched record, in milliseconds."""
         return self._last.timestamp
 
     def mark_changed(self) -> None:
-        """Something derived has changed beside dispatch: the next checkpoint is not left out."""
-        self._noted_position = -1
+        """Do not skip the next checkpoint: derived files were changed other than by dispatch."""
+        self._checkpoint_position = -1
 
-    def note(self, step: Step) -> None:
-        """A dispatch step has been done."""
+    def add_step(self, step: Step) -> None:
+        """Report a completed dispatch step."""
         if step.last_record >= 0:
             self._last = step
 
-    def await_next(self, callback: Callback) -> None:
-        """Call back in a turn when a checkpoint that is begun after this is durable, or cannot be."""
-        if self._has_lost:
-            callback(self._cannot_note(self._lost()))
+    def on_next_checkpoint(self, callback: Callback) -> None:
+        """Request a checkpoint; call back during a turn when it is durable or has failed.
+
+        The checkpoint begins after this call, even if another one is under way.
+        """
+        if self._sync_failed:
+            callback(self._checkpoint_error(self._sync_error()))
         else:
-            self._awaiting.append(callback)
+            self._next_callbacks.append(callback)
 
     def fail(self, error: StoreError) -> None:
-        """Pass this error to all who wait for a checkpoint."""
-        waiting, self._serving, self._awaiting = self._serving + self._awaiting, [], []
-        for callback in waiting:
+        """Report this error to all callers that wait for a checkpoint."""
+        callbacks, self._callbacks, self._next_callbacks = self._callbacks + self._next_callbacks, [], []
+        for callback in callbacks:
             callback(error)
 
     def turn(self) -> None:
-        """Once per `advance`: begin what is due, note some queues."""
-        if self._noting is not None:
-            self._resume_noting()
+        """Begin a checkpoint if one is due, or take the next snapshots.
+
+        Called by every `advance` of the store.
+        """
+        if self._draft is not None:
+            self._resume_snapshots()
             return
         now_ns = self._clock.monotonic_ns()
-        if now_ns >= self._due_ns or self._awaiting:
+        if now_ns >= self._due_ns or self._next_callbacks:
             self._due_ns = now_ns + self._interval_ns
-            has_news = self._parts.positions.dispatched != self._noted_position or self._notes.has_unsettled
-            if (has_news or self._awaiting) and self._began_ns is None and not self._has_lost:
+            dispatched = self._parts.positions.dispatched
+            has_changes = dispatched != self._checkpoint_position or self._snapshots.has_unsettled
+            if (has_changes or self._next_callbacks) and self._began_ns is None and not self._sync_failed:
                 self._began_ns = now_ns
-                self._begin_noting()
-                self._resume_noting()
+                self._begin_checkpoint()
+                self._resume_snapshots()
 
     def finish(self) -> None:
-        """Wait for the checkpoint under way."""
+        """Wait for the checkpoint job under way, if any."""
         self._lane.finish()
 
     def checkpoint_now(self) -> None:
-        """Make everything derived durable and note it, on this thread. Raises OSError."""
+        """Make a checkpoint on this thread and wait for it. Raises OSError."""
         self.finish()
-        if self._has_lost:
-            raise self._lost()
+        if self._sync_failed:
+            raise self._sync_error()
         if self._last.last_record >= self._parts.positions.dispatched:
             self._last = self._last._replace(last_record=-1)
-        self._begin_noting()
-        self._notes.finish()
+        self._begin_checkpoint()
+        self._snapshots.finish()
         job = self._job()
         self._began_ns = None
         job.run()
-        self._noted_position = job.position
+        self._checkpoint_position = job.position
         self._call_back(None)
 
-    def _begin_noting(self) -> None:
-        """The position first: what is noted of the queues after that is more than it says, never less."""
-        self._serving, self._awaiting = self._serving + self._awaiting, []
-        self._notes.begin()
+    def _begin_checkpoint(self) -> None:
+        """Begin a checkpoint.
+
+        The dispatched position is read before the snapshots are taken, because it must not exceed them.
+        """
+        self._callbacks, self._next_callbacks = self._callbacks + self._next_callbacks, []
+        self._snapshots.begin()
         positions = self._parts.positions
-        self._noting = DerivedSummary(
+        self._draft = DerivedSummary(
             self._store_id, positions.dispatched, self._last.last_record, positions.min, {}, None
         )
 
-    def _resume_noting(self) -> None:
-        if self._notes.resume(_QUEUES_A_TURN):
+    def _resume_snapshots(self) -> None:
+        if self._snapshots.resume(_QUEUES_PER_TURN):
             job = self._job()
-            self._lane.submit(job.run, partial(self._take, job))
+            self._lane.submit(job.run, partial(self._on_job_done, job))
 
     def _job(self) -> CheckpointJob:
-        parts, noting = self._parts, self._noting
-        assert noting is not None
-        self._noting = None
-        paths, self._notes.dirty_paths = self._notes.dirty_paths, []
+        parts, draft = self._parts, self._draft
+        assert draft is not None
+        self._draft = None
+        paths, self._snapshots.dirty_paths = self._snapshots.dirty_paths, []
         directories = [parts.queues.root]
         if parts.index is not None:
             paths += parts.index.take_dirty_paths()
             directories.append(parts.index.directory)
-            noting = replace(noting, index_files=parts.index.notes())
+            draft = replace(draft, index_files=parts.index.snapshots())
         holes = tuple(hole for hole in parts.holes if hole.position >= parts.positions.min)
-        noting = replace(noting, holes=holes)
+        draft = replace(draft, holes=holes)
         checkpoint = parts.checkpoint
         checkpoint.logics_msg_timestamp = self._last.timestamp
         checkpoint.index_msg_timestamp = parts.index.end_timestamp if parts.index is not None else 0
@@ -187,33 +205,34 @@ class Checkpoints:
             directories,
             (self._root / CHECKPOINT, checkpoint.encode()),
             summary_path(self._root),
-            partial(self._notes.encode, noting),
-            noting.position,
+            partial(self._snapshots.encode, draft),
+            draft.position,
         )
 
-    def _take(self, job: CheckpointJob, error: Exception | None) -> None:
+    def _on_job_done(self, job: CheckpointJob, error: Exception | None) -> None:
         now_ns = self._clock.monotonic_ns()
         took_ns = now_ns - self._began_ns if self._began_ns is not None else 0
         self._began_ns = None
-        self._due_ns = max(self._due_ns, now_ns + min(_PAUSES * took_ns, _PAUSE_MAX_NS))
+        self._due_ns = max(self._due_ns, now_ns + min(_PAUSE_FACTOR * took_ns, _PAUSE_MAX_NS))
         if error is None:
-            self._noted_position = job.position
+            self._checkpoint_position = job.position
         else:
-            # After a failed sync pages may be lost that look clean: the last good note stays (law 7).
-            self._has_lost = not job.is_synced
-            _log.warning("checkpoint_failed", error=str(error), is_final=self._has_lost)
+            # After a failed sync, pages that look clean may be lost: keep the last checkpoint (design law 7).
+            self._sync_failed = not job.is_synced
+            _log.warning("checkpoint_failed", error=str(error), is_final=self._sync_failed)
         self._call_back(error)
-        if self._has_lost:
-            self.fail(self._cannot_note(self._lost()))
+        if self._sync_failed:
+            self.fail(self._checkpoint_error(self._sync_error()))
 
     def _call_back(self, error: Exception | None) -> None:
-        serving, self._serving = self._serving, []
-        for callback in serving:
-            callback(None if error is None else self._cannot_note(error))
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(None if error is None else self._checkpoint_error(error))
 
-    def _cannot_note(self, error: Exception) -> StoreError:
+    def _checkpoint_error(self, error: Exception) -> StoreError:
         reason = explain(error) if isinstance(error, OSError) else repr(error)
-        return StoreError(f"what has gone cannot be noted: {reason}", self._root)
+        return StoreError(f"the checkpoint failed, so the deletion is not durable: {reason}", self._root)
 
-    def _lost(self) -> OSError:
-        return OSError(errno.EIO, "derived files could not be made durable: restart", str(self._root))
+    def _sync_error(self) -> OSError:
+        message = "derived files could not be made durable: restart the broker to recover"
+        return OSError(errno.EIO, message, str(self._root))

@@ -1,6 +1,6 @@
-"""What a store does beside appending and reading: files ahead of need, topics that go, and checkpoints.
+"""Maintenance: preallocates files, removes deleted topics, and makes checkpoints.
 
-Disk waits run in the background.
+All waiting for the disk is done in the background.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ _REMOVED = "removed-"
 
 
 class Maintenance:
-    """Belongs to one store and is driven by its `advance`."""
+    """The maintenance of one store; driven by the store's `advance`."""
 
     def __init__(
         self, root: Path, settings: StoreSettings, store_id: str, clock: Clock, parts: StoreParts
@@ -35,7 +35,8 @@ class Maintenance:
         self._root = root
         self._parts = parts
         background = parts.jobs.lane("store-background")
-        self._removals = parts.jobs.lane("store-removals")  # 20,000 queues may take the disk a minute
+        # A separate lane: deleting the files of 20,000 queues may take a minute.
+        self._removals = parts.jobs.lane("store-removals")
         self._is_closing = False
         self.checkpoints = Checkpoints(
             root, store_id, settings.checkpoint_interval_ms, clock, parts, background
@@ -44,26 +45,25 @@ class Maintenance:
             parts.log, clock, settings, parts.jobs.lane("store-allocate")
         )
         self._index_ahead = IndexFileAhead(root, parts.index, background, clock, settings)
-        self._touches = parts.jobs.lane(
-            "store-touch"
-        )  # a checkpoint may take seconds, the writer does not wait
+        # A separate lane: a checkpoint may take seconds, and appends do not wait for pages to be touched.
+        self._touches = parts.jobs.lane("store-touch")
         self._log_touches = TouchAhead(self._touches, parts.positions.written)
         self._index_touches = TouchAhead(self._touches, 0)
         if parts.index is not None and (file := parts.index.last) is not None:
-            # After a start all of these are on the disk, and the first dispatch looks at any of them.
+            # After a start the hash slots are not in memory, and the first dispatch accesses them at random.
             self._touches.submit(partial(touch, str(file.path), 0, file.slots_end))
-        for left in root.glob(f"{_REMOVED}*"):
-            self._remove(self._removal(left))
+        for leftover in root.glob(f"{_REMOVED}*"):
+            self._remove(self._removal(leftover))
 
-    def note(self, step: Step) -> None:
-        """A dispatch step has been done."""
-        self.checkpoints.note(step)
-        self._index_ahead.look()
+    def on_step(self, step: Step) -> None:
+        """Report a completed dispatch step."""
+        self.checkpoints.add_step(step)
+        self._index_ahead.prepare_next()
         if self._parts.index is not None and (file := self._parts.index.last) is not None:
             self._index_touches.look(str(file.path), 0, file.size_bytes, file.written_bytes)
 
     def turn(self) -> None:
-        """Once per `advance`: start what is due."""
+        """Start the tasks that are due; called by every `advance` of the store."""
         self.allocator.turn()
         written = self._parts.positions.written
         if written >= self._log_touches.look_at:
@@ -72,9 +72,9 @@ class Maintenance:
         self.checkpoints.turn()
 
     def take_out_topic(self, topic: str) -> tuple[int, RemoveTreeJob]:
-        """Forget the queues of a topic, in one step: how many, and the job that removes their files.
+        """Remove all queues of a topic from the table.
 
-        Raises OSError.
+        Returns their number and the job that deletes their files. Raises OSError.
         """
         paths = (self._root / f"{_REMOVED}{number}" for number in count())
         target = next(path for path in paths if not path.exists())
@@ -84,9 +84,9 @@ class Maintenance:
         return RemoveTreeJob(path, lambda: self._is_closing)
 
     def remove_soon(self, removal: RemoveTreeJob, callback: Callback) -> None:
-        """Do it in the background, note in a checkpoint that it is gone, and call back in a turn."""
+        """Run a removal job in the background; call back when a checkpoint has made the deletion durable."""
         self._remove(removal)
-        self.checkpoints.await_next(callback)
+        self.checkpoints.on_next_checkpoint(callback)
 
     def _remove(self, removal: RemoveTreeJob) -> None:
         def done(error: Exception | None) -> None:
@@ -96,16 +96,16 @@ class Maintenance:
         self._removals.submit(removal.run, done)
 
     def fail(self, error: StoreError) -> None:
-        """Pass this error to all who wait for a checkpoint."""
+        """Report this error to all callers that wait for a checkpoint."""
         self.checkpoints.fail(error)
 
     def finish(self) -> None:
-        """Wait for files that are being made, and for the checkpoint under way."""
+        """Wait for file preallocation and for the checkpoint under way."""
         self.allocator.finish()
         self.checkpoints.finish()
 
     def close(self) -> None:
-        """End the background work. What has not been removed yet the next start removes."""
+        """Stop the background work. The next start deletes the files that are not deleted yet."""
         self._is_closing = True
         self.allocator.close()
         self.finish()
@@ -113,7 +113,7 @@ class Maintenance:
         self._index_ahead.discard()
 
     def close_cleanly(self) -> None:
-        """Write the last notes of a store whose log is flushed and dispatched. Raises OSError."""
+        """Make the last checkpoint; the log must be flushed and dispatched. Raises OSError."""
         log = self._parts.log
         self.allocator.discard()
         self._index_ahead.discard()

@@ -1,12 +1,13 @@
-"""Retention: old log files go, and with them what was derived from them (store format, section 8).
+"""Retention: deletes old log files and the derived data of their records (store format, section 8).
 
-A file may go when it was last changed `file_reserved_time_h` ago, whether its messages have been read or not:
-at the hours of `delete_when_h`, whenever the disk is fuller than `disk_max_used_percent`, or when somebody
-asks. A disk fuller than `disk_force_clean_percent` takes the oldest files at any age, no more than are
-needed. The file that is written to never goes, nor one that is not flushed and dispatched.
+A log file is expired `file_reserved_time_h` hours after its last change, whether its messages have been
+consumed or not. Expired files are deleted at the hours of `delete_when_h`, while the disk is fuller than
+`disk_max_used_percent`, and on request. If the disk is fuller than `disk_force_clean_percent`, the oldest
+files are deleted at any age, as many as are needed. A file is never deleted before it is flushed and
+dispatched, and the last file is always kept.
 
-The store's own thread decides and forgets; the disk is asked, and files are unlinked and unmapped, in the
-background. Queues are corrected a slice a turn, and each before it is read.
+The store's thread decides what to delete. Checking the disk and deleting files happen in the background.
+Queues are corrected a few per turn, and each queue is corrected before it is read.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,31 +29,38 @@ from store.upkeep.stale_queues import StaleQueues
 _log = get_logger(__name__)
 
 _MS_PER_H = 3_600_000
-_MANUAL_ROUNDS = 20  # a request by hand lasts so many rounds, as in RocketMQ
+_MANUAL_ROUNDS = 20  # rounds for which a manual request stays active, as in RocketMQ
 
 
 class Round(NamedTuple):
-    """What one round found: the disks, and when the oldest files that may go were last changed, in order."""
+    """Input of one cleaning round.
+
+    `changed_ms` maps the first offset of each removable file to its modification time, oldest file first.
+    `excess_bytes` is how much the disk usage exceeds the level for forced cleaning.
+    """
 
     now_ms: int
     pressure: Pressure
     excess_bytes: int
     changed_ms: dict[int, int]
-    is_asked_for: bool
+    is_requested: bool
 
 
 def is_time_to_delete(delete_when_h: str, now_ms: int) -> bool:
-    """Whether the local hour is one of `04;16` (RocketMQ UtilAll.isItTimeToDo)."""
+    """Return True if `delete_when_h` (for example "04;16") lists the local hour of `now_ms`.
+
+    The format is that of RocketMQ's UtilAll.isItTimeToDo.
+    """
     hour = datetime.fromtimestamp(now_ms / 1000, tz=UTC).astimezone().hour
     return any(int(part) == hour for part in delete_when_h.split(";") if part.strip())
 
 
 def files_to_delete(settings: StoreSettings, found: Round) -> list[int]:
-    """The first offsets of the files that go in this round, the oldest first: never one before an older."""
+    """Return the first offsets of the files to delete in this round, oldest first, without gaps."""
     by_force = settings.force_clean_enabled and found.pressure >= Pressure.FORCE
     if not (
         by_force
-        or found.is_asked_for
+        or found.is_requested
         or found.pressure >= Pressure.CLEAN
         or is_time_to_delete(settings.delete_when_h, found.now_ms)
     ):
@@ -68,7 +76,7 @@ def files_to_delete(settings: StoreSettings, found: Round) -> list[int]:
 
 
 class Retention:
-    """Belongs to one store and is driven by its `advance`."""
+    """The retention of one store; driven by the store's `advance`."""
 
     def __init__(
         self,
@@ -78,7 +86,7 @@ class Retention:
         probe: DiskProbe,
         on_derived_changed: Callable[[], None],
     ) -> None:
-        """`on_derived_changed` is called when queues or index have lost files."""
+        """Create the retention of a store; `on_derived_changed` is called when queues or index lost files."""
         self.refusal: str | None = None
         self._settings = settings
         self._clock = clock
@@ -88,24 +96,24 @@ class Retention:
         self._lane = parts.jobs.lane("store-retention")
         self._is_surveying = False
         self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * NS_PER_MS
-        self._asked_rounds = 0
+        self._requested_rounds = 0
         self._chosen: list[int] = []
         self._drop_due_ns = 0
         self._in_use: list[RetiredFile] = []
         self.stale_queues = StaleQueues(parts, self._lane, clock, self._remove_dead_files)
 
-    # ---- by hand -------------------------------------------------------------------------------------------
+    # ---- on request ----------------------------------------------------------------------------------------
 
     def delete_expired(self) -> None:
-        """Delete what has expired now, whatever the hour (RocketMQ deleteExpiredCommitLog)."""
-        self._asked_rounds = _MANUAL_ROUNDS
+        """Delete expired files now, at any hour (RocketMQ deleteExpiredCommitLog)."""
+        self._requested_rounds = _MANUAL_ROUNDS
         self._due_ns = self._clock.monotonic_ns()
 
     def clean_expired_queues(self, is_kept: Callable[[str], bool], limit: int) -> list[tuple[str, int]]:
-        """Remove up to `limit` queues whose messages are all gone, but none of a topic that is kept.
+        """Delete up to `limit` queues whose messages are all deleted, and return them as (topic, queue id).
 
-        Returns them; there may be more when it is `limit`. As in RocketMQ (cleanExpiredCQ) such a queue
-        begins at offset 0 again. Raises OSError.
+        Topics for which `is_kept` returns True are skipped. If `limit` queues are returned, there may be
+        more. A deleted queue begins at offset 0 again, as in RocketMQ (cleanExpiredCQ). Raises OSError.
         """
         first = self._parts.positions.min
         expired = (
@@ -119,7 +127,9 @@ class Retention:
         self._parts.queues.reset(*removed)
         for queue in removed:
             self.stale_queues.forget(queue)
-            _log.info("queue_cleaned", topic=queue.topic, queue_id=queue.queue_id, end=queue.next_offset)
+            _log.info(
+                "queue_cleaned", topic=queue.topic, queue_id=queue.queue_id, next_offset=queue.next_offset
+            )
         if removed:
             self._on_derived_changed()
         return [(queue.topic, queue.queue_id) for queue in removed]
@@ -127,7 +137,7 @@ class Retention:
     # ---- turns ---------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Once per `advance`: start what is due, correct some queues."""
+        """Start the tasks that are due and correct some queues; called by every `advance` of the store."""
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._due_ns and not self._is_surveying:
             self._due_ns = now_ns + self._settings.clean_interval_ms * NS_PER_MS
@@ -139,7 +149,7 @@ class Retention:
             self.stale_queues.correct_some()
 
     def finish(self) -> None:
-        """Wait for what is under way in the background."""
+        """Wait for background work to complete."""
         self._lane.finish()
 
     def _start_survey(self) -> None:
@@ -147,7 +157,7 @@ class Retention:
             self._remove(self._in_use)
             self._in_use = []
         files = [(base, self._parts.log.path_of(base)) for base in self._removable_bases()]
-        # One more than may go, to see that it has not expired.
+        # Check one file more than the limit, to see whether it has expired too.
         files = files[: self._settings.delete_file_batch_max + 1]
         self._is_surveying = True
         job = SurveyJob(self._parts.log.directories, self._parts.queues.root, files, self._probe)
@@ -162,23 +172,23 @@ class Retention:
     def _take_survey(self, job: SurveyJob, error: Exception | None) -> None:
         self._is_surveying = False
         if job.state is not None and error is None:
-            self._judge(job.state, job.changed_ms)
+            self._choose_files(job.state, job.changed_ms)
         else:
             _log.warning("disk_check_failed", error=str(error))
 
     def _remove(self, files: Sequence[RetiredFile]) -> None:
         job = RemoveJob(files)
-        self._lane.submit(job.run, partial(self._note_left, job))
+        self._lane.submit(job.run, partial(self._on_removed, job))
 
-    def _note_left(self, job: RemoveJob, error: Exception | None) -> None:
-        """What could not go is tried again with every survey; that it could not is told once."""
-        if error is not None and not all(file.is_told for file in job.left):
+    def _on_removed(self, job: RemoveJob, error: Exception | None) -> None:
+        """Keep the files that could not be deleted for the next survey, and log the failure once."""
+        if error is not None and not all(file.is_failure_logged for file in job.left):
             _log.warning("file_removal_failed", path=str(job.left[0].path), error=str(error))
         for file in job.left:
-            file.is_told = error is not None
+            file.is_failure_logged = error is not None
         self._in_use += job.left
 
-    def _judge(self, state: DiskState, changed_ms: dict[int, int]) -> None:
+    def _choose_files(self, state: DiskState, changed_ms: dict[int, int]) -> None:
         settings = self._settings
         levels = DiskLevels(
             settings.disk_max_used_percent,
@@ -187,43 +197,52 @@ class Retention:
         )
         pressure = state.pressure(levels)
         self._set_refusal(pressure, state, levels)
-        if pressure >= Pressure.FORCE and self._is_space_on_its_way():
+        if pressure >= Pressure.FORCE and self._will_free_space_soon():
             pressure = Pressure.CLEAN
-        is_asked_for = self._asked_rounds > 0
-        self._asked_rounds = max(self._asked_rounds - 1, 0)
+        is_requested = self._requested_rounds > 0
+        self._requested_rounds = max(self._requested_rounds - 1, 0)
         excess_bytes = levels.excess_bytes(state.log[1])
         self._chosen = files_to_delete(
-            settings, Round(self._clock.wall_ms(), pressure, excess_bytes, changed_ms, is_asked_for)
+            settings, Round(self._clock.wall_ms(), pressure, excess_bytes, changed_ms, is_requested)
         )
 
-    def _is_space_on_its_way(self) -> bool:
-        """Files that are still being read free their space when that ends: until then no more are forced."""
-        patience_ns = self._settings.file_release_timeout_ms * NS_PER_MS
+    def _will_free_space_soon(self) -> bool:
+        """Return True if space will soon be freed, because deleted files are still being read.
+
+        No further files are then deleted by force.
+        """
+        timeout_ns = self._settings.file_release_timeout_ms * NS_PER_MS
         now_ns = self._clock.monotonic_ns()
-        return any(now_ns - file.since_ns < patience_ns for file in self._in_use)
+        return any(now_ns - file.since_ns < timeout_ns for file in self._in_use)
 
     def _set_refusal(self, pressure: Pressure, state: DiskState, levels: DiskLevels) -> None:
         if pressure is Pressure.REFUSE:
             if self.refusal is None:
-                _log.error("disk_full", log=state.log[1].percent, derived=state.derived[1].percent)
+                _log.error(
+                    "disk_full", log_percent=state.log[1].percent, derived_percent=state.derived[1].percent
+                )
             self.refusal = state.refusal(levels)
         elif pressure < Pressure.FORCE and self.refusal is not None:
-            _log.info("disk_space_recovered", log=state.log[1].percent, derived=state.derived[1].percent)
+            _log.info(
+                "disk_space_recovered",
+                log_percent=state.log[1].percent,
+                derived_percent=state.derived[1].percent,
+            )
             self.refusal = None
 
-    # ---- what goes -----------------------------------------------------------------------------------------
+    # ---- deletion ------------------------------------------------------------------------------------------
 
     def _drop(self, base: int) -> None:
         parts = self._parts
         if not parts.log.bases or base != parts.log.bases[0] or base not in self._removable_bases():
-            self._chosen = []  # the log has changed since: the next round looks anew
+            self._chosen = []  # the log has changed since the choice: the next round chooses again
             return
         retired = [parts.log.retire_first()]
         parts.positions.min = first = parts.log.bases[0]
         parts.holes = [hole for hole in parts.holes if hole.position >= first]
         if parts.index is not None:
             retired += [RetiredFile(file.path, file.release) for file in parts.index.take_dead_files(first)]
-        _log.info("log_file_deleted", path=str(retired[0].path), first=first)
+        _log.info("log_file_deleted", path=str(retired[0].path), min_offset=first)
         for file in retired:
             file.since_ns = self._clock.monotonic_ns()
         self._remove(retired)
@@ -234,16 +253,16 @@ class Retention:
 
     @property
     def has_stale_queues(self) -> bool:
-        """Whether some queue may begin with records that are gone: `settle` it before it is read."""
+        """True if some queues may begin with deleted records; call `correct` before reading a queue."""
         return self.stale_queues.has_any
 
-    def settle(self, queue: ConsumeQueue) -> None:
-        """Call `StaleQueues.settle`."""
-        self.stale_queues.settle(queue)
+    def correct(self, queue: ConsumeQueue) -> None:
+        """Correct the first offset of a queue if log files have been deleted (see `StaleQueues.correct`)."""
+        self.stale_queues.correct(queue)
 
-    def settle_if_there(self, queue: ConsumeQueue) -> None:
-        """Call `StaleQueues.settle_if_there`."""
-        self.stale_queues.settle_if_there(queue)
+    def correct_if_resident(self, queue: ConsumeQueue) -> None:
+        """Correct the first offset of a queue without waiting (see `StaleQueues.correct_if_resident`)."""
+        self.stale_queues.correct_if_resident(queue)
 
     def _remove_dead_files(self, paths: Sequence[Path]) -> None:
         self._remove([RetiredFile(path) for path in paths])

@@ -1,9 +1,10 @@
 """StaleQueues: queues that may begin with records of a deleted log file.
 
-    log file deleted ──→ all queues are stale ──→ a slice per turn, and each before it is read, gets its first
-                                                  offset corrected; its files without records are removed
+    log file deleted ──→ all queues are stale ──→ a few queues per turn, and each queue before it is read,
+                                                  get their first offset corrected
 
-A queue whose units are not resident is corrected after another thread has brought them in.
+Consume queue files without any existing record are then deleted. A queue whose units are not resident is
+corrected after another thread has loaded them.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,45 +22,46 @@ from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 
-_CORRECTION_NS = 2_000_000  # what a turn may spend on queues …
-_CORRECTIONS_MAX = 256  # … and how many it looks at
-_WARMING_MAX = 64  # queues whose units are being brought in from the disk
+_CORRECTION_NS = 2_000_000  # time limit per turn
+_CORRECTIONS_MAX = 256  # queues per turn
+_LOADING_MAX = 64  # limit of queues whose units are being loaded from disk
 
 
 class StaleQueues:
-    """Belongs to the store's thread."""
+    """The stale queues of one store. Used only on the store's thread."""
 
     def __init__(
         self, parts: StoreParts, lane: Lane, clock: Clock, remove: Callable[[Sequence[Path]], None]
     ) -> None:
-        """`remove` removes files in the background."""
+        """Find queues that a killed process left stale; `remove` deletes files in the background."""
         self._queues = parts.queues
         self._positions = parts.positions
         self._residency = parts.residency
         self._lane = lane
         self._clock = clock
         self._remove = remove
-        self._warming = 0
-        # After a kill in the midst of a cleaning there may be something left of it.
+        self._loading = 0
+        # A process killed while cleaning may have left files without records.
         self._stale = dict.fromkeys(queue for queue in self._queues if queue.has_dead_files)
 
     @property
     def has_any(self) -> bool:
-        """Whether some queue is stale."""
+        """True if some queue is stale."""
         return bool(self._stale)
 
     def add_all(self) -> None:
-        """Mark all queues as stale: a log file has been deleted."""
+        """Mark all queues as stale, because a log file has been deleted."""
         self._stale = dict.fromkeys(self._queues)
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """The queue has been removed."""
+        """Drop a queue that has been deleted."""
         self._stale.pop(queue, None)
 
-    def settle(self, queue: ConsumeQueue) -> None:
-        """Make sure that the queue begins with a record that is there.
+    def correct(self, queue: ConsumeQueue) -> None:
+        """Correct the first offset of a stale queue, so that it begins with an existing record.
 
-        Raises StoreError, and NotResident if it must not wait: then it is still to be done.
+        Raises StoreError, and NotResident if it would have to wait for the disk inside `resident_only`; the
+        queue stays stale then.
         """
         if queue not in self._stale:
             return
@@ -72,32 +74,35 @@ class StaleQueues:
         if dead:
             self._remove(dead)
 
-    def settle_if_there(self, queue: ConsumeQueue) -> None:
-        """As `settle`; if that would have to wait outside `resident_only`, its turn comes later."""
+    def correct_if_resident(self, queue: ConsumeQueue) -> None:
+        """Call `correct` if its units are resident; otherwise leave the queue stale.
+
+        Inside `resident_only` NotResident is raised instead.
+        """
         if self._residency.is_required:
-            self.settle(queue)
+            self.correct(queue)
             return
         with suppress(NotResident), self._residency:
-            self.settle(queue)
+            self.correct(queue)
 
     def correct_some(self) -> None:
-        """Settle some queues."""
+        """Correct some stale queues, within a time limit."""
         began_ns = self._clock.monotonic_ns()
         for queue in list(islice(self._stale, _CORRECTIONS_MAX)):
-            if self._warming >= _WARMING_MAX or self._clock.monotonic_ns() - began_ns > _CORRECTION_NS:
+            if self._loading >= _LOADING_MAX or self._clock.monotonic_ns() - began_ns > _CORRECTION_NS:
                 return
             try:
                 with self._residency:
-                    self.settle(queue)
-            except NotResident as cold:
-                self._warming += 1
-                self._lane.submit(WarmJob(cold.ranges).run, self._warmed)
-                self._stale[queue] = self._stale.pop(queue)  # its turn comes again after all others
+                    self.correct(queue)
+            except NotResident as not_resident:
+                self._loading += 1
+                self._lane.submit(WarmJob(not_resident.ranges).run, self._on_loaded)
+                self._stale[queue] = self._stale.pop(queue)  # retry after all other queues
             except StoreError as error:
                 self._stale.pop(queue, None)
                 _log.error(
                     "queue_correction_failed", topic=queue.topic, queue_id=queue.queue_id, error=str(error)
                 )
 
-    def _warmed(self, _error: Exception | None) -> None:
-        self._warming -= 1
+    def _on_loaded(self, _error: Exception | None) -> None:
+        self._loading -= 1

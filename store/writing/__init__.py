@@ -1,1 +1,1 @@
-"""Appending to a store."""
+"""Appending records to a store."""

@@ -1,4 +1,7 @@
-"""Appending: records get their place, queue offset and time, and go into the log (all of it or nothing)."""
+"""Appender: assigns position, queue offset and timestamp to records, and writes them to the log.
+
+An append writes all its records or none.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,15 +23,17 @@ from store.store_settings import StoreSettings
 
 _log = get_logger(__name__)
 
-_OVERHEAD_MAX_BYTES = 65_536  # what a record may have beside its body (RocketMQ)
+_OVERHEAD_MAX_BYTES = 65_536  # limit for all parts of a record except its body (RocketMQ)
 _DEFAULT_HOST = Host("127.0.0.1", 10911)
 _AHEAD_MAX_MS = 24 * 3_600_000
 
 
 @dataclass(slots=True)
 class AppendResult:
-    """Where messages went; offsets are the first one's. `physical_offsets` are those of all records of a
-    batch, `queue_offsets` those of each run's first record.
+    """Result of an append; the offsets are those of the first record.
+
+    `physical_offsets` has one entry per record of a batch. `queue_offsets` has the first queue offset of each
+    run.
     """
 
     physical_offset: int
@@ -41,7 +46,7 @@ class AppendResult:
 
 
 class Appender:
-    """Writes to one log."""
+    """Appends records to one log."""
 
     def __init__(
         self,
@@ -52,10 +57,14 @@ class Appender:
         last_timestamp: int,
         undispatched: Callable[[], Iterable[tuple[bytes, int, int]]],
     ) -> None:
-        """`last_timestamp` is the storeTimestamp of the log's last record: none that follows is earlier, but
-        where that is over a day ahead of the clock. No CRC covers it, and all that follow would have it.
+        """Create an appender for `log`.
 
-        `undispatched` gives topic, queue id and next queue offset for what the log has beyond its queues.
+        `last_timestamp` is the storeTimestamp of the last record in the log; later records never get an
+        earlier one. It is ignored if it is more than a day ahead of the clock: the record CRC does not cover
+        it, and all later records would inherit a damaged value.
+
+        `undispatched` yields (topic, queue id, next queue offset) for the records that are not in their
+        queues yet.
         """
         self._log = log
         self._positions = log.positions
@@ -70,18 +79,18 @@ class Appender:
         self.store_host = _DEFAULT_HOST.packed
         self._undispatched = undispatched
         self.assigned_is_known = True
-        """Whether every queue's `assigned_offset` counts all that the log holds of it."""
+        """True if every queue's `assigned_offset` counts all records in the log."""
         self.awaited_queues: Collection[tuple[str, int]] = ()
 
     def append(self, draft: RecordDraft) -> AppendResult:
-        """One message. Raises StoreError, MessageInvalid."""
+        """Append one message. Raises StoreError, MessageInvalid."""
         if not self.assigned_is_known:
-            self._learn_assigned()
+            self._recount_assigned()
         queue = self._queues.get(draft.topic, draft.queue_id)
         queue_offset = queue.assigned_offset
         position = self._positions.written
         timestamp = self._now()
-        # Encoded for where it will most likely stand: only at the end of a file it is done again.
+        # Encode for the expected position; only if a new file is needed, the record is encoded again.
         record = encode_record(
             draft, queue_offset, position, timestamp, self.store_host, append_crc=self._append_crc
         )
@@ -99,17 +108,17 @@ class Appender:
             queue.assigned_offset = queue_offset + 1
         else:
             queue_offset = 0
-        self._note_awaited(draft.topic, draft.queue_id)
+        self._mark_awaited(draft.topic, draft.queue_id)
         return AppendResult(position, queue_offset, size_bytes, timestamp)
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
-        """The messages of a RocketMQ batch body. Raises StoreError, MessageInvalid."""
+        """Append the messages of a RocketMQ batch body. Raises StoreError, MessageInvalid."""
         if not self.assigned_is_known:
-            self._learn_assigned()
+            self._recount_assigned()
         queue = self._queues.get(draft.topic, draft.queue_id)
         count, size_bytes = measure_batch(batch, draft, len(self.store_host), append_crc=self._append_crc)
         if count == 0:
-            raise MessageInvalid("a batch without a message: send at least one")
+            raise MessageInvalid("the batch has no messages: send at least one")
         position = self._reserve(size_bytes)
         timestamp = self._now()
         queue_offset = queue.assigned_offset
@@ -118,16 +127,19 @@ class Appender:
         )
         self._write(position, encoded.records)
         queue.assigned_offset += count
-        self._note_awaited(draft.topic, draft.queue_id)
+        self._mark_awaited(draft.topic, draft.queue_id)
         physical_offsets = (encoded.positions + position).tolist()
         return AppendResult(position, queue_offset, size_bytes, timestamp, count, physical_offsets)
 
     def append_records(
         self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
     ) -> AppendResult:
-        """Records built by a client, back to back. Raises StoreError, MessageInvalid."""
+        """Append contiguous records of one queue that a client encoded.
+
+        Their offsets, timestamps and hosts are filled in place. Raises StoreError, MessageInvalid.
+        """
         if not self.assigned_is_known:
-            self._learn_assigned()
+            self._recount_assigned()
         queue = self._queues.get(topic, queue_id)
         size_bytes = len(records)
         position = self._reserve(size_bytes)
@@ -136,16 +148,19 @@ class Appender:
         stamp = self._stamp(topic, queue_id, queue_offset, position, timestamp, born_host)
         count = stamp_records(records, stamp)
         if count == 0:
-            raise MessageInvalid("no record: send at least one")
+            raise MessageInvalid("the request has no records: send at least one")
         self._write(position, records)
         queue.assigned_offset += count
-        self._note_awaited(topic, queue_id)
+        self._mark_awaited(topic, queue_id)
         return AppendResult(position, queue_offset, size_bytes, timestamp, count)
 
     def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
-        """Records of several queues of a topic, built by a client. Raises StoreError, MessageInvalid."""
+        """Append records of several queues of one topic that a client encoded.
+
+        Raises StoreError, MessageInvalid.
+        """
         if not self.assigned_is_known:
-            self._learn_assigned()
+            self._recount_assigned()
         queues = self._queues.get_all(topic, runs.queue_ids)
         queue_offsets = [queue.assigned_offset for queue in queues]
         size_bytes = len(runs.records)
@@ -168,7 +183,7 @@ class Appender:
         )
 
     def append_raw(self, offset: int, data: Buffer) -> None:
-        """Bytes of another log. Raises StoreError."""
+        """Append bytes of another replica's log at `offset`. Raises StoreError."""
         try:
             self._log.append_raw(offset, data)
         except OSError as error:
@@ -190,7 +205,7 @@ class Appender:
             self._settings.max_message_bytes,
         )
 
-    def _note_awaited(self, topic: str, queue_id: int) -> None:
+    def _mark_awaited(self, topic: str, queue_id: int) -> None:
         if (topic, queue_id) in self.awaited_queues:
             self._positions.awaited = self._positions.written
 
@@ -207,13 +222,13 @@ class Appender:
             raise self._no_space(error) from error
 
     def _no_space(self, error: OSError) -> StoreError:
-        return StoreError(f"the log cannot be written: {explain(error)}", str(self._log.paths))
+        return StoreError(f"the commit log cannot be written: {explain(error)}", str(self._log.paths))
 
     def _too_large(self, size_bytes: int) -> MessageInvalid:
         limit_bytes = self._settings.max_message_bytes
         return MessageInvalid(
-            f"a record of {size_bytes:,} bytes is over max_message_bytes {limit_bytes:,} and "
-            f"{_OVERHEAD_MAX_BYTES:,} for all but the body (set it on the broker, or compress)"
+            f"record of {size_bytes:,} bytes exceeds max_message_bytes {limit_bytes:,} plus "
+            f"{_OVERHEAD_MAX_BYTES:,} for properties: raise it on the broker or compress the body"
         )
 
     def _now(self) -> int:
@@ -223,11 +238,14 @@ class Appender:
         return self.last_timestamp
 
     def discard_assigned(self) -> None:
-        """The log has changed other than by appends: queue offsets are counted again before the next one."""
+        """Recount the queues' assigned offsets before the next append.
+
+        Called if the log has changed in another way than by appends.
+        """
         self.assigned_is_known = False
 
-    def _learn_assigned(self) -> None:
-        """Count the records that are written but not dispatched into their queues' next offsets."""
+    def _recount_assigned(self) -> None:
+        """Set each queue's assigned offset, counting records that are written but not dispatched."""
         for queue in self._queues:
             queue.assigned_offset = queue.next_offset
         for topic, queue_id, following in self._undispatched():

@@ -1,4 +1,4 @@
-"""Which fields a header must have, found by asking for it: for tests that fill them with anything."""
+"""Finds the required fields of a header type, for tests that fill them with arbitrary values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from actors.remoting.remoting_errors import Refused
 
 
 def least_fields(header_type: Any) -> dict[str, str]:
-    """The fields without which the header cannot be read, each a "1"."""
+    """Return the required fields of a header type, each with the value "1"."""
     ext: dict[str, str] = {}
     for _ in range(40):
         try:

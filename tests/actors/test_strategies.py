@@ -1,4 +1,4 @@
-"""The strategies, held against their definitions."""
+"""The assignment strategies, compared with their definitions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from actors.strategies import (
     AllocateMessageQueueByMachineRoom,
     AllocateMessageQueueConsistentHash,
     AllocateMessageQueueStrategy,
+    assign_queues,
     make_strategy,
-    share_out,
 )
 from store.message.message_queue import MessageQueue
 
@@ -59,7 +59,7 @@ def test_every_queue_has_exactly_one_owner(
     counts = Counter(queue for share in found.values() for queue in share)
     assert counts == Counter(queues)
     assert strategy.allocate("not in the list", queues, clients) == []
-    assert {queue: who for who, share in found.items() for queue in share} == share_out(
+    assert {queue: client for client, share in found.items() for queue in share} == assign_queues(
         strategy, queues, clients
     )
 
@@ -67,7 +67,7 @@ def test_every_queue_has_exactly_one_owner(
 @pytest.mark.parametrize("strategy", ALL[:2], ids=lambda strategy: strategy.name)
 @settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
-def test_averages_differ_by_one_at_most(
+def test_shares_of_averaging_strategies_differ_by_at_most_one(
     strategy: AllocateMessageQueueStrategy, queues: set[MessageQueue], clients: set[str]
 ) -> None:
     sizes = [len(share) for share in shares(strategy, queues, clients).values()]
@@ -77,7 +77,7 @@ def test_averages_differ_by_one_at_most(
 
 @settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
-def test_averagely_is_as_the_definition_says(queues: set[MessageQueue], clients: set[str]) -> None:
+def test_averagely_matches_its_definition(queues: set[MessageQueue], clients: set[str]) -> None:
     ordered, ids = sorted(queues), sorted(clients)
     count, members = len(ordered), len(ids)
     rest = count % members
@@ -91,7 +91,7 @@ def test_averagely_is_as_the_definition_says(queues: set[MessageQueue], clients:
 
 @settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
-def test_by_circle_deals_like_cards(queues: set[MessageQueue], clients: set[str]) -> None:
+def test_by_circle_assigns_queues_round_robin(queues: set[MessageQueue], clients: set[str]) -> None:
     ids = sorted(clients)
     for index, client in enumerate(ids):
         expected = [queue for place, queue in enumerate(sorted(queues)) if place % len(ids) == index]
@@ -100,19 +100,19 @@ def test_by_circle_deals_like_cards(queues: set[MessageQueue], clients: set[str]
 
 @settings(max_examples=40, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
-def test_consistent_hash_moves_only_the_queues_of_who_leaves(
+def test_consistent_hash_moves_only_queues_of_the_removed_client(
     queues: set[MessageQueue], clients: set[str]
 ) -> None:
     strategy = AllocateMessageQueueConsistentHash()
-    before = share_out(strategy, queues, clients)
+    before = assign_queues(strategy, queues, clients)
     for gone in clients:
         rest = clients - {gone}
         if rest:
-            after = share_out(strategy, queues, rest)
+            after = assign_queues(strategy, queues, rest)
             assert {q: c for q, c in before.items() if c != gone}.items() <= after.items()
 
 
-def test_consistent_hash_places_queues_by_the_md5_of_rocketmqs_text() -> None:
+def test_consistent_hash_uses_the_md5_of_rocketmqs_queue_text() -> None:
     def place(text: str) -> int:
         return int.from_bytes(hashlib.md5(text.encode()).digest()[:4], "big")
 
@@ -120,12 +120,14 @@ def test_consistent_hash_places_queues_by_the_md5_of_rocketmqs_text() -> None:
     at = place("MessageQueue [topic=T, brokerName=b, queueId=0]")
     ring = sorted((place(f"{client}-{number}"), client) for client in ("x", "y", "z") for number in range(10))
     owner = next((client for spot, client in ring if spot >= at), ring[0][1])
-    assert share_out(AllocateMessageQueueConsistentHash(), [queue], ["x", "y", "z"]) == {queue: owner}
+    assert assign_queues(AllocateMessageQueueConsistentHash(), [queue], ["x", "y", "z"]) == {queue: owner}
 
 
 @settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
-def test_machine_room_shares_only_the_rooms_given(queues: set[MessageQueue], clients: set[str]) -> None:
+def test_machine_room_assigns_only_queues_of_the_given_rooms(
+    queues: set[MessageQueue], clients: set[str]
+) -> None:
     strategy = AllocateMessageQueueByMachineRoom(["r1", "r3"])
     ours = sorted(queue for queue in queues if queue.broker_name.startswith(("r1@", "r3@")))
     per, rest = divmod(len(ours), len(clients))
@@ -140,7 +142,7 @@ def test_machine_room_shares_only_the_rooms_given(queues: set[MessageQueue], cli
 
 @settings(max_examples=60, deadline=None)
 @given(queues=queue_sets, clients=client_sets)
-def test_nearby_keeps_a_rooms_queues_in_the_room(queues: set[MessageQueue], clients: set[str]) -> None:
+def test_machine_room_nearby_keeps_queues_in_their_room(queues: set[MessageQueue], clients: set[str]) -> None:
     strategy = AllocateMachineRoomNearby(
         AllocateMessageQueueAveragely(),
         room_of_broker=lambda name: name[:2],
@@ -152,17 +154,17 @@ def test_nearby_keeps_a_rooms_queues_in_the_room(queues: set[MessageQueue], clie
             assert queue.broker_name[:2] == client[:2] or queue.broker_name[:2] not in rooms
 
 
-def test_by_config_is_a_fixed_list() -> None:
+def test_by_config_returns_a_fixed_list() -> None:
     queues = [MessageQueue("T", "b", 3)]
     assert AllocateMessageQueueByConfig(queues).allocate("anyone", [], []) == queues
 
 
-def test_strategies_by_name() -> None:
+def test_make_strategy_accepts_known_names_only() -> None:
     assert make_strategy("averagely").name == "AVG"
     assert make_strategy("AVG_BY_CIRCLE").name == "AVG_BY_CIRCLE"
     assert make_strategy("consistent_hash").name == "CONSISTENT_HASH"
     assert make_strategy("machine_room:r1,r2").name == "MACHINE_ROOM"
     assert make_strategy("machine_room_nearby:avg_by_circle").name == "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE"
     for wrong in ("", "best", "machine_room", "averagely:x", "machine_room_nearby:none"):
-        with pytest.raises(ValueError, match="no strategy is named"):
+        with pytest.raises(ValueError, match="unknown strategy"):
             make_strategy(wrong)

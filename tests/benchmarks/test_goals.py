@@ -1,4 +1,4 @@
-"""Floors and aims of the comparison with RocketMQ, and what the report makes of rounds."""
+"""Goals of the comparison with RocketMQ, and the report of several rounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.goals import CASES, Case, Goal, reached
+from benchmarks.goals import CASES, Case, Goal, goal_results
 from benchmarks.load import LOADS, Figures
 from benchmarks.versus_report import Report, print_goals
 
@@ -25,11 +25,11 @@ LESS = Goal("java-producer-1", "p99_ms", floor=1.0, aim=0.5)
         (LESS, 0.5, "aim"),
     ],
 )
-def test_a_ratio_reaches_the_aim_the_floor_or_nothing(goal: Goal, ratio: float, verdict: str) -> None:
+def test_verdict_is_aim_floor_or_missed(goal: Goal, ratio: float, verdict: str) -> None:
     assert goal.verdict(ratio) == verdict
 
 
-def test_every_case_is_a_load_that_exists() -> None:
+def test_every_case_has_an_existing_load() -> None:
     assert {case.load for case in CASES} <= LOADS.keys()
     assert Case("java-producer", "sync") in CASES
 
@@ -38,7 +38,7 @@ def figures(messages_per_s: float, p99_ms: float) -> Figures:
     return Figures(messages_per_s, 1.0, p99_ms, 1.0, 9.0, 100, 1.0, 20.0, 30.0, 100.0, 0.1)
 
 
-def test_a_report_compares_medians_and_only_what_was_measured_on_both_sides(
+def test_report_compares_medians_of_figures_measured_on_both_sides(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ours = [figures(20, 0.4), figures(90, 0.9), figures(30, 0.5)]
@@ -52,9 +52,9 @@ def test_a_report_compares_medians_and_only_what_was_measured_on_both_sides(
     assert report.as_json()["others_anonymous_mib"] == {"ray": 300.0}
     assert Report(case, "5.3.3", {}, {"raymq": ours}, {}).ratios() == {}
 
-    print_goals(reached({case: ratios}), as_json=True)
-    [said] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(goal["figure"], goal["flush"], goal["reached"]) for goal in said["goals"]] == [
+    print_goals(goal_results({case: ratios}), as_json=True)
+    [output] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(goal["figure"], goal["flush"], goal["reached"]) for goal in output["goals"]] == [
         ("messages_per_s", "async", "aim"),
         ("broker_anonymous_mib", "async", "missed"),
     ]

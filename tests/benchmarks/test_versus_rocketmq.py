@@ -1,4 +1,4 @@
-"""What the comparison with RocketMQ refuses."""
+"""Invalid options of the comparison with RocketMQ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.versus_rocketmq import main
 from tests.compat.build import RELEASES
 
 
-def test_an_unknown_release_is_refused_with_the_list(
+def test_unknown_release_is_refused_with_list_of_releases(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["versus_rocketmq", "--rocketmq", "5.4.0"])

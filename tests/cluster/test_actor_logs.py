@@ -11,7 +11,7 @@ import pytest
 
 from cluster import actor_logs
 from cluster.actor_logs import Gathering, checked_level, parse_since
-from cluster.cli.logs import clock_time, told
+from cluster.cli.logs import clock_time, fields_of
 from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.launch_report import Report
 from cluster.log_files import Query, event_of, read_logs
@@ -69,7 +69,7 @@ def test_without_a_cluster_and_its_logs_there_is_an_error_and_with_logs_they_are
     monkeypatch.setattr(actor_logs, "LAST_SESSION", tmp_path / "none")
     topology = load_topology()
     with pytest.raises(
-        LaunchFailed, match="nothing of cluster DefaultCluster runs, and the last Ray on this"
+        LaunchFailed, match="cluster DefaultCluster is not running, and the last Ray session of this"
     ):
         list(actor_logs.read(topology, Query("raymq")))
 
@@ -77,7 +77,7 @@ def test_without_a_cluster_and_its_logs_there_is_an_error_and_with_logs_they_are
     write(folder, "broker-a-0.log", line(1, "one"))
     story = Story()
     assert len(list(actor_logs.read(topology, Query("raymq"), report=story))) == 1
-    assert story.lines == ["nothing of cluster DefaultCluster runs: its last logs on this machine"]
+    assert story.lines == ["cluster DefaultCluster is not running; showing its last logs on this machine"]
 
 
 class Story(Report):
@@ -92,7 +92,7 @@ class Story(Report):
 
 def test_an_actor_without_a_log_is_refused_with_those_that_have_one(folder: Path) -> None:
     write(folder, "broker-a-0.log", line(1, "one"))
-    with pytest.raises(LaunchRefused, match="no log of an actor 'broker-z'; there are: broker-a-0"):
+    with pytest.raises(LaunchRefused, match="actor 'broker-z' has no log; actors with logs: broker-a-0"):
         gather(folder, actors=("broker-z",))
 
 
@@ -126,7 +126,7 @@ def test_lines_of_others_are_shown_as_they_are() -> None:
         "path": "/a",
         "why": "a b",
     }
-    assert told(event) == 'port=1 path=/a why="a b"'
+    assert fields_of(event) == 'port=1 path=/a why="a b"'
     assert clock_time({}).strip() == ""
     assert clock_time(event).endswith(":00:00.000")
 
@@ -146,8 +146,8 @@ def test_since_is_a_span_or_a_time(given: str, meant: str) -> None:
 
 
 def test_what_is_no_time_and_no_level_is_refused() -> None:
-    with pytest.raises(LaunchRefused, match="--since 'yesterday': give a span such as"):
+    with pytest.raises(LaunchRefused, match="--since 'yesterday' is invalid: use a duration"):
         parse_since("yesterday", NOW)
-    with pytest.raises(LaunchRefused, match="--level 'loud' is none of debug, info"):
+    with pytest.raises(LaunchRefused, match="--level 'loud' is unknown: use one of debug, info"):
         checked_level("loud")
     assert checked_level("WARNING") == "warning"

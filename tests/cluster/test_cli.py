@@ -1,4 +1,4 @@
-"""The command answers at once, and tells what is wrong in one line, with an exit code."""
+"""The `raymq` command starts fast and reports errors in one line, with an exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+def test_help_lists_every_command_and_imports_no_heavy_module() -> None:
     script = f"""
 import sys
 from cluster.cli.main import main
@@ -43,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
 
 
-def test_version_names_the_code_that_actors_are_compared_with() -> None:
+def test_version_shows_the_code_version() -> None:
     from actors.host.code_version import code_version
 
     status, shown = run("version", "--json")
@@ -52,15 +52,15 @@ def test_version_names_the_code_that_actors_are_compared_with() -> None:
     assert run("version") == (0, shown)  # no terminal reads
 
 
-def test_a_topology_that_cannot_be_ends_with_code_2_and_its_reason() -> None:
+def test_invalid_topology_exits_with_code_2_and_reason() -> None:
     status, shown = run("up", "--set", "flush=maybe")
-    assert (status, shown) == (2, "--set flush=maybe: flush: 'maybe' is none of 'sync' or 'async'\n")
+    assert (status, shown) == (2, "--set flush=maybe: flush: 'maybe' is invalid: use 'sync' or 'async'\n")
     status, shown = run("status", "nowhere.yaml")
     assert status == 2
     assert "nowhere.yaml: no such file" in shown
 
 
-def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
+def test_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     ports = [
         "nameservers.0.listen_port=0",
         "brokers.0.listen_port=0",
@@ -71,15 +71,15 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     assert status == 0
     assert shown.splitlines() == [
         "would start Ray (started), and then:",
-        "create  nameserver-0  does not run",
-        "create  rebalancer-0  does not run",
-        "create  broker-a-0    does not run",
-        "create  broker-b-0    does not run",
+        "create  nameserver-0  not running",
+        "create  rebalancer-0  not running",
+        "create  broker-a-0    not running",
+        "create  broker-b-0    not running",
     ]
     assert not (tmp_path / "home" / "ray.json").exists()
 
 
-def test_a_port_in_use_is_refused_before_ray_is_started(tmp_path: Path) -> None:
+def test_port_in_use_is_refused_before_ray_starts(tmp_path: Path) -> None:
     import socket
 
     with socket.create_server((LOOPBACK_HOSTS[0], 0)) as server:
@@ -89,15 +89,15 @@ def test_a_port_in_use_is_refused_before_ray_is_started(tmp_path: Path) -> None:
             "--set", "brokers.0.listen_port=0", "--set", "brokers.1.listen_port=0",
         )  # fmt: skip
     assert status == 2
-    assert f"nameservers[0].listen_port: 127.0.0.1:{port} cannot be bound (Address already in use)" in shown
+    assert f"nameservers[0].listen_port: cannot listen on 127.0.0.1:{port} (Address already in use)" in shown
     assert shown.endswith("nothing was started or changed\n")
     assert not (tmp_path / "home" / "ray.json").exists()
 
 
-def test_down_where_nothing_runs_says_so() -> None:
-    assert run("down", "--set", "ray.address=new") == (0, "nothing runs\n")
+def test_down_without_a_cluster_reports_it() -> None:
+    assert run("down", "--set", "ray.address=new") == (0, "cluster DefaultCluster is not running\n")
 
 
-def test_every_command_has_a_module_that_it_can_be_mounted_from() -> None:
+def test_every_command_can_be_mounted() -> None:
     for name in ("up", "down", "status", "version", "store"):
         assert isinstance(build([name]), typer.Typer)

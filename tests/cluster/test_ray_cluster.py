@@ -72,7 +72,7 @@ def test_up_down_and_up_again_keeps_every_message(raymq: RayMQ) -> None:
 
     down = raymq.run("down")
     assert down.returncode == 0, down.stderr
-    assert "ended Ray" in last_line(down.stdout)
+    assert "stopped Ray" in last_line(down.stdout)
     assert list(marked_processes(record.mark)) == []
     assert raymq.run("status").returncode == 1
     assert not (raymq.store("broker-a") / "abort").exists()
@@ -127,7 +127,7 @@ def test_a_resource_that_no_node_has_is_refused_when_the_wait_is_over(
 ) -> None:
     monkeypatch.setattr(driver, "PLACEMENT_TIMEOUT_S", 0.1)
     with pytest.raises(
-        TopologyError, match=r"brokers\[0\]\.resource: no living node has the resource 'disk-x'"
+        TopologyError, match=r"brokers\[0\]\.resource: no running node has the resource 'disk-x'"
     ):
         launch.up(overrides=[*running.overrides, "brokers.broker-a.resource=disk-x"])
     assert status_of("broker-a-0")["state"] == "serving"
@@ -383,7 +383,7 @@ def test_an_interrupted_start_leaves_nothing_running(raymq: RayMQ, tmp_path: Pat
     assert record is not None
     started.send_signal(signal.SIGINT)
     _, told = started.communicate(timeout=4 * LIMIT_S)
-    assert told == "interrupted; Ray was ended again, nothing is left running\n"
+    assert told == "interrupted; Ray was stopped again, nothing is left running\n"
     assert started.returncode == launch.EXIT_INTERRUPTED
     assert list(marked_processes(record.mark)) == []
     assert read_record(tmp_path) is None

@@ -211,7 +211,7 @@ def test_a_drain_under_load_loses_nothing_and_what_is_not_drained_in_time_is_wri
     topology = load_topology(overrides=running.overrides)
     with load(running, topic) as under:
         with pytest.raises(
-            LaunchFailed, match=r"broker-b-0 is not drained after 0\.5 s: .*; it is written again"
+            LaunchFailed, match=r"broker-b-0 is not drained after 0\.5 s: .*; it is writable again"
         ):
             launch.drain(topology, "broker-b", timeout_s=0.5)
         assert status_of("broker-b-0")["details"]["drain_state"] == "active"
@@ -219,10 +219,10 @@ def test_a_drain_under_load_loses_nothing_and_what_is_not_drained_in_time_is_wri
 
         story = Story()
         launch.drain(topology, "broker-b", dry_run=True, report=story)
-        assert "would stop broker-b-0; its store stays" in story.lines
+        assert "would stop broker-b-0; its store is kept" in story.lines
         story = Story()
         launch.drain(topology, "broker-b", timeout_s=NEVER_S, report=story)
-        assert "stopped broker-b-0; its store stays, `raymq up` starts it again" in story.lines
+        assert "stopped broker-b-0; its store is kept, `raymq up` starts the broker again" in story.lines
         assert [entry.actor.name for entry in launch.status(topology)] == list(ACTORS[:-1])
         # The first of each may have been on its way.
         sent = [(sending, len(sending.brokers) + 1) for sending in under.sendings]
@@ -325,7 +325,7 @@ def test_an_interrupted_restart_leaves_nothing_stopped_and_the_next_broker_waits
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fleet, "stop", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="broker-b-0 starts again"):
+    with pytest.raises(KeyboardInterrupt, match="broker-b-0 is starting again"):
         launch.restart(overrides=running.overrides, names=["broker-b"], waits=False)
     assert wait_for_successor("broker-b-0", pid)["details"]["epoch"] > 1
 
@@ -338,7 +338,7 @@ def test_an_interrupted_restart_leaves_nothing_stopped_and_the_next_broker_waits
     launch.restart(
         overrides=[*running.overrides, "route_refresh_ms=3600000"], names=["broker-a"], report=story
     )
-    assert any("until all clients have seen that the last broker is back" in line for line in story.lines)
+    assert any("until all clients know that the last broker has restarted" in line for line in story.lines)
     assert len(slept) == 1
     assert 0 < slept[0] <= 3601
     after = {actor: status_of(actor)["pid"] for actor in ACTORS}
@@ -346,7 +346,9 @@ def test_an_interrupted_restart_leaves_nothing_stopped_and_the_next_broker_waits
 
 
 def test_what_does_not_run_is_refused(running: RayMQ) -> None:
-    with pytest.raises(LaunchRefused, match="there is no actor 'broker-z'"):
+    with pytest.raises(LaunchRefused, match="no actor 'broker-z'"):
         launch.restart(overrides=running.overrides, names=["broker-z"])
-    with pytest.raises(LaunchRefused, match="no broker 'broker-z' runs; there are: broker-a-0, broker-b-0"):
+    with pytest.raises(
+        LaunchRefused, match="no broker 'broker-z' is running; running brokers: broker-a-0, broker-b-0"
+    ):
         launch.drain(load_topology(overrides=running.overrides), "broker-z")

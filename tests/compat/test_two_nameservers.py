@@ -38,7 +38,7 @@ def test_java_clients_go_on_when_either_nameserver_is_away(kit: JavaKit, tmp_pat
                 send(fresh)
                 bodies.pop()
                 cluster.start_nameserver(address)
-                cluster.register_everywhere()
+                cluster.await_registration()
             received = client.received("seen", len(bodies))
             assert sorted(message["body"] for message in received) == sorted(bodies)
     finally:

@@ -13,7 +13,7 @@ from store.message.record import decode_records
 from store.message_store import GetMessageStatus, MessageStore
 from tests.checkers import Event, Recorder, assert_sound, load
 from tests.faults.stories import SETTINGS, TOPIC, Writer, history_of, open_store
-from tests.store.conftest import NOTES, SmallStores
+from tests.store.conftest import PER_OPEN_FILES, SmallStores
 
 READABLE = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
 
@@ -110,4 +110,12 @@ def check_derived(root: Path, about: object, **settings: Any) -> None:
     shutil.rmtree(rebuilt)
 
 
-__all__ = ["NOTES", "SETTINGS", "check_derived", "check_keys", "check_store", "history", "read_everything"]
+__all__ = [
+    "PER_OPEN_FILES",
+    "SETTINGS",
+    "check_derived",
+    "check_keys",
+    "check_store",
+    "history",
+    "read_everything",
+]

@@ -1,4 +1,4 @@
-"""JSON bodies, property strings and texts: read, or refused by the error that is declared."""
+"""Fuzz targets for JSON bodies, property strings and settings: decode them, or raise the documented error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Decoder = Callable[[bytes], Any]
 
 
 def decoders() -> list[Decoder]:
-    """Every reader of a body there is."""
+    """Return all functions that decode a request or response body."""
     found: list[Decoder] = [
         CommitOffsetsBody.decode,
         lambda body: routes.RegisterBrokerBody.decode(body, True),
@@ -37,7 +37,7 @@ DECODERS = decoders()
 
 
 def body(data: bytes) -> None:
-    """A body of a request is read or refused; what was read can be written, and read again."""
+    """Check that a body is decoded or refused, and that a decoded body can be encoded and decoded again."""
     if not data:
         return
     decode = DECODERS[data[0] % len(DECODERS)]
@@ -50,7 +50,7 @@ def body(data: bytes) -> None:
 
 
 def property_string(data: bytes) -> None:
-    """Properties are read from anything, and what can be written is read as it was."""
+    """Check that any bytes are decoded as properties, which do not change by encoding and decoding them."""
     properties = decode_properties(data)
     try:
         written = encode_properties(properties)
@@ -60,7 +60,7 @@ def property_string(data: bytes) -> None:
 
 
 def settings_text(data: bytes) -> None:
-    """A text of settings is read, or its line is named."""
+    """Check that a properties file is parsed, or refused with the number of the line."""
     try:
         parse_properties(data.decode(errors="replace"))
     except ValueError as error:
@@ -68,7 +68,7 @@ def settings_text(data: bytes) -> None:
 
 
 def table_text(data: bytes) -> None:
-    """A table of RocketMQ's, with keys unquoted or not, is read or is no JSON; none is read in two ways."""
+    """Check that RocketMQ's JSON is parsed or refused, and standard JSON is parsed as by a JSON library."""
     try:
         found = parse_rocketmq_json(data)
     except ValueError:
@@ -81,7 +81,7 @@ def table_text(data: bytes) -> None:
 
 
 def seeds_of_bodies() -> list[bytes]:
-    """Some of what clients send, for every reader."""
+    """Return bodies that clients send, for each decoder; the first byte selects the decoder."""
     queue = {"topic": "T", "brokerName": "b", "queueId": 0}
     subscription = {"topic": "T", "subString": "*", "tagsSet": ["A"], "codeSet": [65], "subVersion": 1}
     config = {"topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "attributes": {}}

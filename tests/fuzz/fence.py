@@ -1,8 +1,8 @@
-"""Memory with a wall before and behind it: a kernel that reads one byte too far ends the process.
+"""Memory between two guard pages: a kernel that accesses one byte outside of its input crashes the process.
 
     | no access | 64 KiB | no access |
 
-Input is laid down twice, against the far wall and against the near one.
+The input is placed twice: at the end of the memory and at its beginning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_ACCESS = 0
 
 
 class Fence:
-    """One such piece of memory; what it lends is valid until it lends again."""
+    """64 KiB of memory between two guard pages. A placed input is valid until the next one is placed."""
 
     def __init__(self) -> None:
         self._map = mmap.mmap(-1, ROOM_BYTES + 2 * _PAGE)
@@ -31,11 +31,11 @@ class Fence:
         libc = ctypes.CDLL(None, use_errno=True)
         for wall in (start, start + _PAGE + ROOM_BYTES):
             if libc.mprotect(ctypes.c_void_p(wall), ctypes.c_size_t(_PAGE), _NO_ACCESS):
-                raise OSError(ctypes.get_errno(), "no wall can be built here")
+                raise OSError(ctypes.get_errno(), "cannot protect the guard pages (mprotect)")
         self._room = self._all[_PAGE : _PAGE + ROOM_BYTES]
 
     def placed(self, data: bytes) -> Iterator[Bytes]:
-        """The data against the far wall, then against the near one; at most 64 KiB of it."""
+        """Yield the data (at most 64 KiB) placed at the end of the memory, then at its beginning."""
         data = data[:ROOM_BYTES]
         found = np.frombuffer(data, np.uint8)
         for part in (self._room[ROOM_BYTES - len(data) :], self._room[: len(data)]):

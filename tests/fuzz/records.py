@@ -1,4 +1,7 @@
-"""Records, batches and rows: kernels against their plain twins, on memory with a wall at both ends."""
+"""Fuzz targets for records, batches, rows and index files.
+
+They compare kernels with their pure-Python equivalents, on memory between guard pages.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ BASE = 4096
 
 
 def record(data: bytes) -> None:
-    """The record codec reads a record, or says what is damaged; check and decode agree."""
+    """Check that `decode_record` decodes or raises RecordDamaged, in agreement with `check_record`."""
     verdict = check_record(data).verdict
     try:
         message = decode_record(data)
@@ -58,7 +61,7 @@ def record(data: bytes) -> None:
 
 
 def batch(data: bytes) -> None:
-    """A batch becomes the records that the twin makes of it, or is refused by both."""
+    """Check that kernel and pure Python encode the same records from a batch, or both refuse it."""
     append_crc, common, data = data[:1] in b"\x01\x03", data[:1] in b"\x02\x03", data[1:]
     draft = RecordDraft("T", 1, b"", b"MSG_REGION\x01R\x02" if common else b"", born_host=V4)
 
@@ -75,7 +78,7 @@ def batch(data: bytes) -> None:
 
 
 def stamp(data: bytes) -> None:
-    """A client's records are stamped as the twin stamps them, or refused by both."""
+    """Check that kernel and pure Python stamp a client's records equally, or both refuse them."""
     host = V6 if data[:1] == b"\x06" else V4
     data = data[1:]
     wanted = Stamp("T", 1, 7, BASE, 99, host, V4, 4096)
@@ -85,7 +88,7 @@ def stamp(data: bytes) -> None:
 
 
 def stamped(kernel: Callable[[Any, Stamp], object], data: Any, wanted: Stamp) -> bytes | None:
-    """The records after it, None where they are refused."""
+    """Return the stamped records, or None if they are refused."""
     try:
         kernel(data, wanted)
     except MessageInvalid:
@@ -94,7 +97,7 @@ def stamped(kernel: Callable[[Any, Stamp], object], data: Any, wanted: Stamp) ->
 
 
 def runs(data: bytes) -> None:
-    """Runs of several queues are refused by the codec, or stamped as the twin stamps them."""
+    """Check that runs are refused by the codec, or stamped equally by kernel and pure Python."""
     try:
         decoded = decode_runs(data)
     except MessageInvalid:
@@ -114,16 +117,18 @@ _HEAD = struct.Struct(">BBH")
 
 
 def run_records(data: bytes) -> None:
-    """As `runs`, but with heads that fit each other and the body, so that it is the records that are judged:
-    a count, then for each run how much its queue id rises, its messages, and its bytes.
+    """Check runs as `runs` does, but with consistent headers, so that the check reaches the records.
+
+    The input is the number of runs, then for each run the increment of its queue id, its number of messages
+    and its size, then the records.
     """
     count = data[0] % 8 + 1 if data else 1
     heads_end = 1 + count * _HEAD.size
     if len(data) <= heads_end:
         return
     made, queue_id, left = list[tuple[int, int, int]](), -1, len(data) - heads_end
-    for rises, messages, size_bytes in _HEAD.iter_unpack(data[1:heads_end]):
-        queue_id += rises + 1
+    for increment, messages, size_bytes in _HEAD.iter_unpack(data[1:heads_end]):
+        queue_id += increment + 1
         taken = left if len(made) == count - 1 else min(size_bytes, left)
         made.append((queue_id, messages, taken))
         left -= taken
@@ -131,33 +136,33 @@ def run_records(data: bytes) -> None:
 
 
 def with_heads(heads: list[tuple[int, int, int]], records: bytes) -> bytes:
-    """A body of runs; a head is queue id, messages and size."""
+    """Return a body of runs; a header is queue id, number of messages and size."""
     queue_ids, messages, sizes = zip(*heads, strict=True)
     return encode_heads(Runs(queue_ids, messages, sizes, memoryview(records))) + records
 
 
 def recovery(data: bytes) -> None:
-    """Recovery's walk stops where the twin does, and finds the way back where the twin finds it."""
+    """Check that the kernels of recovery stop and resynchronize at the positions that pure Python finds."""
     size = len(data)
     found = np.zeros(walk.SCAN_FIELDS, np.int64)
     end, code = 0, 1
     while (code := walk.plain_check_record_at(data, end, size, BASE, True)) > 0:
         end += code
-    back = way_back(data)
+    following = first_record(data)
     append_end = resync.plain_append_end(data, 0, size, BASE)
     blank = resync.plain_closing_blank(data, 0, size, size)
-    bad = resync.plain_next_bad_whole(data, 0, size)
+    bad = resync.plain_next_bad_crc_property(data, 0, size)
     for placed in FENCE.placed(data):
         stopped, why = walk.scan_records(placed, 0, size, BASE, True, found)
         assert (stopped, min(why, 0)) == (end, code if code == walk.BLANK else min(why, -1))
-        assert resync.next_record(placed, 0, size, size, BASE) == back
+        assert resync.next_record(placed, 0, size, size, BASE) == following
         assert resync.append_end(placed, 0, size, BASE) == append_end
         assert resync.closing_blank(placed, 0, size, size) == blank
-        assert tuple(resync.next_bad_whole(placed, 0, size)) == bad
+        assert tuple(resync.next_bad_crc_property(placed, 0, size)) == bad
 
 
-def way_back(data: bytes) -> int:
-    """The twin of `next_record`, over the places where a magic stands."""
+def first_record(data: bytes) -> int:
+    """Return what `next_record` must find: the first position of a magic with a valid record."""
     at = 3
     while (at := data.find(b"\xda\xa3\x20", at + 1)) >= 0:
         if walk.plain_check_record_at(data, at - 4, len(data), BASE, True) > 0:
@@ -166,7 +171,7 @@ def way_back(data: bytes) -> int:
 
 
 class _Dispatch:
-    """What the dispatch kernel works with."""
+    """The work areas of the dispatch kernel."""
 
     def __init__(self) -> None:
         self.delays_ms = np.array([0, 1000, 5000], np.int64)
@@ -178,7 +183,7 @@ class _Dispatch:
         self.found = np.zeros(properties.FOUND_FIELDS, np.int64)
 
     def run(self, placed: Bytes, check_crc: bool) -> tuple[int, ...]:
-        """One step over all of it."""
+        """Dispatch all records in `placed` once, and return the kernel's result."""
         return tuple(
             units.dispatch_records(
                 placed, 0, len(placed), BASE, check_crc, self.delays_ms, self.rows, self.groups,
@@ -191,9 +196,9 @@ _dispatch = _Dispatch()
 
 
 def dispatch(data: bytes) -> None:
-    """The dispatch stays within the log, within its own tables, and says the same wherever the log lies."""
+    """Check that the dispatch stays within the log and its tables, and ignores memory addresses."""
     check_crc, data = data[:1] == b"\x01", data[1:]
-    said = []
+    results = []
     for placed in FENCE.placed(data):
         stopped, status, rows, groups, keys, timestamp = _dispatch.run(placed, check_crc)
         assert 0 <= stopped <= len(data)
@@ -202,12 +207,13 @@ def dispatch(data: bytes) -> None:
         assert keys <= 20_000
         assert not _dispatch.buckets.any()
         queued = int(_dispatch.groups[:groups, units.GROUP_COUNT].sum())
-        said.append((stopped, status, keys, timestamp, bytes(_dispatch.units[: queued * units.UNIT_BYTES])))
-    assert said[0] == said[1]
+        made = bytes(_dispatch.units[: queued * units.UNIT_BYTES])
+        results.append((stopped, status, keys, timestamp, made))
+    assert results[0] == results[1]
 
 
 def columns(data: bytes) -> None:
-    """Records as columns: what the record codec reads of them, or the place of the first that is none."""
+    """Check that records converted to columns equal those of the record codec, or damage is reported."""
     for placed in FENCE.placed(data):
         try:
             positions = find_records(placed)
@@ -229,21 +235,21 @@ def columns(data: bytes) -> None:
 
 
 def places(data: bytes) -> None:
-    """Records asked for at places that may be anywhere are told from those that are none."""
+    """Check that `read_records` distinguishes valid and invalid records at arbitrary positions."""
     count = min(len(data) // 9, 8)
-    asked = np.array(
+    positions = np.array(
         [int.from_bytes(data[i * 8 : i * 8 + 8], "big", signed=True) >> (data[i] & 56) for i in range(count)],
         np.int64,
     )
     for placed in FENCE.placed(data):
-        fields, damaged = read_records(placed, asked, check_crc=False)
+        fields, damaged = read_records(placed, positions, check_crc=False)
         assert len(fields.queue_ids) + len(damaged) == count
         find_properties(placed, fields.properties)
         gather(placed, fields.bodies)
 
 
 def rows(data: bytes) -> None:
-    """Rows of a table become the records that the twin makes, or their first bad row is named by both."""
+    """Check that kernel and pure Python encode rows equally, or both name the first invalid row."""
     if len(data) < 4:
         return
     count, data = data[0] % 6, data[1:]
@@ -265,13 +271,13 @@ def rows(data: bytes) -> None:
 
 
 def encode_rows(table: RowBatch) -> list[bytes]:
-    """The records of each queue."""
+    """Return the records of each queue, encoded by the kernel."""
     plan = plan_rows(table)
     return [bytes(encode_queues(table, plan, queue, queue + 1)) for queue in range(len(table.queue_ids))]
 
 
 def encoded(encode: Callable[[RowBatch], list[bytes]], table: RowBatch) -> list[bytes] | str:
-    """The records by queue, or what is said against a row."""
+    """Return the records of each queue, or the error message."""
     try:
         return encode(table)
     except MessageInvalid as error:
@@ -284,25 +290,25 @@ INDEX_BYTES = ENTRIES + index_kernel.ENTRY_BYTES * CAPACITY
 
 
 def index(data: bytes) -> None:
-    """An index file of any content is searched, judged and gone on with inside its bounds."""
+    """Check that the index kernels stay within an index file of any content."""
     data = data[:INDEX_BYTES].ljust(INDEX_BYTES, b"\x00")
     found = np.zeros(32, np.int64)
     keys = np.array([[5, 100, 1000], [13, 200, 2000], [5, 300, 3000]], np.int64)
-    said = []
+    results = []
     for placed in FENCE.placed(data):
         newest = np.zeros(SLOTS, np.int32)
         count = index_kernel.index_count(placed)
         matches = [index_kernel.select_key(placed, SLOTS, key, 0, 1 << 60, found) for key in (0, 5, 13)]
-        sound = index_kernel.index_is_valid(placed, SLOTS, CAPACITY, newest)
+        is_valid = index_kernel.index_is_valid(placed, SLOTS, CAPACITY, newest)
         written = index_kernel.written_entries(placed, SLOTS, CAPACITY)
         after = index_kernel.entry_at_or_after(placed, SLOTS, 150) if count <= CAPACITY else 0
         put = index_kernel.insert_keys(placed, SLOTS, CAPACITY, keys, 0, 3)
-        said.append((matches, bool(sound), written, after, put, bytes(placed)))
-    assert said[0] == said[1]
+        results.append((matches, bool(is_valid), written, after, put, bytes(placed)))
+    assert results[0] == results[1]
 
 
 def seeds_of_records() -> list[bytes]:
-    """Sound records of all kinds, one or several, at the place that they name."""
+    """Return valid records of all kinds, single and consecutive, whose physicalOffset is right."""
     found = []
     drafts = [
         RecordDraft("T", 1, b"body", b"TAGS\x01a\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01u\x02", born_host=V4),
@@ -324,7 +330,7 @@ def seeds_of_records() -> list[bytes]:
 
 
 def seeds_of_batches() -> list[bytes]:
-    """Batches, behind the byte that asks for a CRC or not."""
+    """Return batches; the first byte selects the options of the target."""
     messages = [
         Message("T", b"one", properties={"TAGS": "a"}),
         Message("T", b"", properties={}),
@@ -335,35 +341,35 @@ def seeds_of_batches() -> list[bytes]:
 
 
 def seeds_of_runs() -> list[bytes]:
-    """Bodies of runs: sound ones, and one whose head says too many messages."""
-    sound = [
+    """Return bodies of runs: valid ones, and one with a too large number of messages in a header."""
+    valid = [
         encode_record(RecordDraft("T", queue_id, bytes(queue_id), b"", born_host=V4), 0, 0, 0, V4)
         for queue_id in (1, 2, 2, 5)
     ]
-    together = b"".join(sound)
-    heads = [(1, 1, len(sound[0])), (2, 2, 2 * len(sound[1])), (5, 1, len(sound[3]))]
-    wrong = [(1, 2, len(sound[0])), *heads[1:]]
-    return [with_heads(heads, together), with_heads(heads[:1], sound[0]), with_heads(wrong, together)]
+    together = b"".join(valid)
+    heads = [(1, 1, len(valid[0])), (2, 2, 2 * len(valid[1])), (5, 1, len(valid[3]))]
+    wrong = [(1, 2, len(valid[0])), *heads[1:]]
+    return [with_heads(heads, together), with_heads(heads[:1], valid[0]), with_heads(wrong, together)]
 
 
 def seeds_of_run_records() -> list[bytes]:
-    """Three runs of sound records, and one."""
-    sound = [
+    """Return inputs of `run_records` with three runs of valid records, and with one."""
+    valid = [
         encode_record(RecordDraft("T", queue_id, bytes(queue_id), b"", born_host=V4), 0, 0, 0, V4)
         for queue_id in (0, 1, 1, 4)
     ]
-    sizes = [len(each) for each in sound]
+    sizes = [len(each) for each in valid]
     heads = _HEAD.pack(0, 1, sizes[0]) + _HEAD.pack(0, 2, 2 * sizes[1]) + _HEAD.pack(2, 1, 0)
-    return [b"\x02" + heads + b"".join(sound), b"\x00" + _HEAD.pack(0, 1, 0) + sound[0]]
+    return [b"\x02" + heads + b"".join(valid), b"\x00" + _HEAD.pack(0, 1, 0) + valid[0]]
 
 
 def with_first(seeds: list[bytes], *firsts: bytes) -> list[bytes]:
-    """Each seed behind each of these bytes."""
+    """Return each seed prefixed with each of `firsts`."""
     return [first + seed for seed in seeds for first in firsts]
 
 
 def seeds_of_indexes() -> list[bytes]:
-    """An empty index file, one with entries, and one that claims too many."""
+    """Return an empty index file, one with entries, and one with a count that exceeds the file."""
     empty = np.zeros(INDEX_BYTES, np.uint8)
     keys = np.array([[n % 3, n * 10, 1000 + n] for n in range(10)], np.int64)
     filled = empty.copy()

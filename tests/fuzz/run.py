@@ -1,7 +1,7 @@
-"""Feed targets by atheris: `uv run --group fuzz python -m tests.fuzz.run TARGET [libFuzzer's options]`.
+"""Fuzz a target with atheris: `uv run --group fuzz python -m tests.fuzz.run TARGET [options of libFuzzer]`.
 
-What is found is a file `crash-…` in the working directory; put it into `tests/fixtures/fuzz/<target>/`, where
-the tests take it from.
+The fuzzer writes an input that fails to a file `crash-…` in the working directory. Move that file to
+`tests/fixtures/fuzz/<target>/<name>.bin`, so that the tests check it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import atheris
 
-# numba could not compile what is traced.
+# numba cannot compile instrumented functions.
 KERNELS = [
     f"store.kernels.{path.stem}" for path in (Path(__file__).parents[2] / "store/kernels").glob("*.py")
 ]
@@ -21,7 +21,7 @@ with atheris.instrument_imports(include=["actors", "store"], exclude=KERNELS):
 
 
 def main(arguments: list[str]) -> None:
-    """Fuzz one target for as long as libFuzzer's options say."""
+    """Fuzz one target until it fails or until the limits in libFuzzer's options are reached."""
     if not arguments or arguments[0] not in TARGETS:
         raise SystemExit(f"usage: python -m tests.fuzz.run {{{','.join(TARGETS)}}} [-runs=N] [-max_len=N]")
     target = TARGETS[arguments[0]]

@@ -1,6 +1,6 @@
-"""What is fuzzed: a name, what is done with any bytes, and what to begin with.
+"""The fuzz targets: for each name, a check that accepts any bytes, and the first inputs (seeds).
 
-A check fails by an AssertionError, by any exception that is not declared, or by ending the process.
+A check fails if it raises AssertionError or an undocumented exception, or if it crashes the process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.fuzz import bodies, records, wire
 
 
 class Target(NamedTuple):
-    """One thing that takes bytes from strangers."""
+    """A check of code that receives untrusted bytes, and its seeds."""
 
     check: Callable[[bytes], None]
     seeds: list[bytes]

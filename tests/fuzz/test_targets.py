@@ -1,4 +1,4 @@
-"""Every target of the fuzzer over what it begins with, what was found before, and a few mutations of both."""
+"""Runs each fuzz target with its seeds, its earlier failures, and a few mutations of both."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 
 from tests.fuzz.targets import TARGETS
 
-FOUND = Path(__file__).parents[1] / "fixtures" / "fuzz"
+FAILURES = Path(__file__).parents[1] / "fixtures" / "fuzz"
 MUTATIONS = 60
 INTERESTING = (0, 1, 2, 0x7F, 0x80, 0xFF, ord('"'), ord("{"), ord("\\"))
 
 
-def kept(name: str) -> list[bytes]:
-    """What has once broken this target."""
-    return [path.read_bytes() for path in sorted((FOUND / name).glob("*.bin"))]
+def earlier_failures(name: str) -> list[bytes]:
+    """Return the inputs with which this target failed earlier."""
+    return [path.read_bytes() for path in sorted((FAILURES / name).glob("*.bin"))]
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """The same with a byte changed, a piece cut out, doubled or put in."""
+    """Return the data with one to three random changes: bytes replaced, removed, repeated or inserted."""
     made = bytearray(data)
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(made) + 1)
@@ -37,14 +37,14 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_target_takes_its_seeds_its_old_finds_and_mutations_of_them(name: str) -> None:
+def test_target_passes_with_seeds_earlier_failures_and_mutations(name: str) -> None:
     target, rng = TARGETS[name], random.Random(name)
-    begun = [*target.seeds, *kept(name)]
-    for data in (b"", *begun):
+    inputs = [*target.seeds, *earlier_failures(name)]
+    for data in (b"", *inputs):
         target.check(data)
     for _ in range(MUTATIONS):
-        target.check(mutated(rng.choice(begun), rng))
+        target.check(mutated(rng.choice(inputs), rng))
 
 
-def test_every_find_is_of_a_target() -> None:
-    assert {path.name for path in FOUND.iterdir()} <= set(TARGETS)
+def test_each_directory_of_failures_belongs_to_a_target() -> None:
+    assert {path.name for path in FAILURES.iterdir()} <= set(TARGETS)

@@ -1,4 +1,4 @@
-"""Frames and headers: any bytes are a command, an error that says so, or not yet whole."""
+"""Fuzz targets for frames and headers: any bytes are decoded, refused, or an incomplete frame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEMORY = ReceiveMemory()
 
 
 def read_frames(data: bytes, piece_bytes: list[int]) -> list[str]:
-    """What a stream in such pieces is, in words: its commands, and the refusal at its end."""
+    """Return the text of each command in a stream that arrives in such pieces, and of the final error."""
     reader = FrameReader(MEMORY)
     found: list[str] = []
     at = turn = 0
@@ -39,7 +39,7 @@ def read_frames(data: bytes, piece_bytes: list[int]) -> list[str]:
             at, turn = at + count, turn + 1
             reader.received(count)
             while (command := reader.next_command()) is not None:
-                found.append(described(command))
+                found.append(command_text(command))
     except ProtocolError as error:
         found.append(f"refused: {error.reason}")
     reader.close()
@@ -47,8 +47,8 @@ def read_frames(data: bytes, piece_bytes: list[int]) -> list[str]:
     return found
 
 
-def described(command: RemotingCommand) -> str:
-    """All of a command."""
+def command_text(command: RemotingCommand) -> str:
+    """Return all fields of a command as text."""
     return repr((
         command.code, command.ext, bytes(command.body), command.remark, command.flag, command.opaque,
         command.language, command.version, command.serialize_type,
@@ -56,7 +56,7 @@ def described(command: RemotingCommand) -> str:
 
 
 def frames(data: bytes) -> None:
-    """A stream is the same however it is cut."""
+    """Check that the commands of a stream do not depend on how it is split into pieces."""
     cuts, stream = data[:3], data[3:]
     assert read_frames(stream, [1 + 7 * cut for cut in cuts] or [1]) == read_frames(
         stream, [len(stream) or 1]
@@ -64,42 +64,42 @@ def frames(data: bytes) -> None:
 
 
 def header(data: bytes) -> None:
-    """A header is read or refused, and what was read is read again from what is written of it."""
+    """Check that a header is decoded or refused, and that a decoded one survives encoding and decoding."""
     kind, rest = data[:1], data[1:]
     try:
         command = decode_command(rest, int(kind == b"\x01"), b"body")
     except ProtocolError:
         return
     if is_writable(command):
-        assert reread(command) == described(command)
+        assert reread(command) == command_text(command)
 
 
 def json_header(data: bytes) -> None:
-    """The hot path over a JSON header gives what the lenient one does, where it takes it at all."""
-    from actors.remoting.command import _decode_json_leniently  # the twin
+    """Check that the fast decoder of JSON headers equals the lenient one, if it accepts the header."""
+    from actors.remoting.command import _decode_json_leniently  # the reference to compare with
 
     try:
         command = decode_json_command(data, b"")
     except ProtocolError:
         return
     if is_writable(command):
-        assert described(command) == described(_decode_json_leniently(data, b""))
-        assert reread(command) == described(command)
+        assert command_text(command) == command_text(_decode_json_leniently(data, b""))
+        assert reread(command) == command_text(command)
 
 
 def reread(command: RemotingCommand) -> str:
-    """The command after a journey over the wire."""
+    """Return the text of the command after encoding and decoding it."""
     frame = encode_command(command)
     _, mark = PREFIX.unpack_from(frame)
     body_at = PREFIX.size + (mark & 0xFFFFFF)
     again = decode_command(frame[PREFIX.size : body_at], mark >> 24, frame[body_at:])
-    if command.serialize_type == 1:  # it says its language by number, and no remark by an empty one
+    if command.serialize_type == 1:  # the binary encoding cannot distinguish an empty remark from none
         command.remark = command.remark or None
-    return described(again)
+    return command_text(again)
 
 
 def is_writable(command: RemotingCommand) -> bool:
-    """Who says that he is Java and lies is found out by the handler only."""
+    """Return True if the command can be encoded: a decoded JSON header may have fields of other types."""
     ext: Any = command.ext
     return (
         isinstance(ext, dict)
@@ -113,7 +113,7 @@ def is_writable(command: RemotingCommand) -> bool:
 
 
 class GeneralSendHeader(Header):
-    """SEND_MESSAGE_V2 by the general decoder."""
+    """The header of SEND_MESSAGE_V2, decoded by the general decoder."""
 
     producer_group: str = wire(name="a")
     topic: str = wire(name="b")
@@ -130,7 +130,7 @@ class GeneralSendHeader(Header):
 
 
 class GeneralPullHeader(Header):
-    """PULL_MESSAGE by the general decoder."""
+    """The header of PULL_MESSAGE, decoded by the general decoder."""
 
     consumer_group: str
     topic: str
@@ -154,19 +154,23 @@ VALUES = ("", "0", "1", "-1", "7", "2147483648", "9" * 30, "true", "T", "1e3", "
 
 
 def hot_header(data: bytes) -> None:
-    """The headers written out by hand read what the general decoder reads, and refuse what it refuses."""
+    """Check that the handwritten header decoders give the results of the general decoder."""
     letters = fields_of(data, tuple("abcdefghijlm"))
     send = outcome(hot_headers.SendMessageHeader, letters)
     plain = {letter: value for letter, value in letters.items() if (letter, value) != ("l", "")}
-    assert agree(send, outcome(GeneralSendHeader, plain)), letters
+    assert is_same(send, outcome(GeneralSendHeader, plain)), letters
     long = {LONG_NAMES[letter]: value for letter, value in letters.items()}
-    assert agree(outcome(hot_headers.SendMessageHeaderV1, long), send), long
+    assert is_same(outcome(hot_headers.SendMessageHeaderV1, long), send), long
     names = fields_of(data, PULL_NAMES)
-    assert agree(outcome(hot_headers.PullMessageHeader, names), outcome(GeneralPullHeader, names)), names
+    assert is_same(outcome(hot_headers.PullMessageHeader, names), outcome(GeneralPullHeader, names)), names
 
 
 def fields_of(data: bytes, names: tuple[str, ...]) -> dict[str, str]:
-    """A header's fields: two bytes say which field and which value, or how long a text follows."""
+    """Return header fields made from `data`.
+
+    For each field, one byte selects the name, and the next one a value of VALUES or the length of a text that
+    follows.
+    """
     ext, at = {}, 0
     while at + 2 <= len(data):
         name, kind = names[data[at] % len(names)], data[at + 1]
@@ -180,17 +184,18 @@ def fields_of(data: bytes, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def outcome(header_type: Any, ext: dict[str, str]) -> Any:
-    """The header of these fields, or None where it is refused."""
+    """Return the header decoded from these fields, or None if it is refused."""
     try:
         return header_type.from_ext(ext)
     except Refused:
         return None
 
 
-def agree(hot: Any, general: Any) -> bool:
-    """Whether both are refused, or say the same in all that the second one has.
+def is_same(hot: Any, general: Any) -> bool:
+    """Return True if both headers are refused (None), or equal in all fields of the second.
 
-    Numbers over 63 bits the hot ones leave to who uses them: it would cost every send and pull.
+    The handwritten decoders do not check that numbers fit in 63 bits, because that would slow down every send
+    and pull.
     """
     if general is None and hot is not None:
         return any(isinstance(each, int) and abs(each) > I64_MAX for each in values_of(hot))
@@ -200,7 +205,7 @@ def agree(hot: Any, general: Any) -> bool:
 
 
 def values_of(header: Any) -> list[Any]:
-    """The values of all of a header's fields."""
+    """Return the values of all fields of a header."""
     return [getattr(header, name) for name in header.__struct_fields__]
 
 
@@ -216,7 +221,7 @@ HEADER_TYPES: list[Any] = sorted(
 
 
 def request_header(data: bytes) -> None:
-    """Any header of any fields is read or refused, and can be written when it was read."""
+    """Check that each header type is decoded or refused, and that a decoded header can be encoded."""
     if not data:
         return
     header_type = HEADER_TYPES[data[0] % len(HEADER_TYPES)]
@@ -237,7 +242,7 @@ NAMES_OF = {header_type: _names_of(header_type) for header_type in HEADER_TYPES}
 
 
 def seeds_of_headers() -> list[bytes]:
-    """The headers of the corpus, each behind the byte that says its encoding."""
+    """Return the headers of the recorded frames; the first byte of each is its encoding."""
     found = []
     for frame in CORPUS:
         if len(frame) > PREFIX.size:
@@ -247,9 +252,9 @@ def seeds_of_headers() -> list[bytes]:
 
 
 def seeds_of_json() -> list[bytes]:
-    """JSON headers, and values that tempt."""
-    tempting = [1, -1, 2**31, 2**63, 2**70, 1.5, True, None, "x", [], {}, "\ud800"]
+    """Return JSON headers, and variants with values of unexpected types and sizes."""
+    unusual = [1, -1, 2**31, 2**63, 2**70, 1.5, True, None, "x", [], {}, "\ud800"]
     base: dict[str, Any] = {"code": 10, "flag": 0, "language": "JAVA", "opaque": 1, "version": 479}
-    made = [json.dumps(base | {key: value}) for key in (*base, "extFields", "remark") for value in tempting]
-    made += [json.dumps(base | {"extFields": {"a": value}}) for value in tempting]
+    made = [json.dumps(base | {key: value}) for key in (*base, "extFields", "remark") for value in unusual]
+    made += [json.dumps(base | {"extFields": {"a": value}}) for value in unusual]
     return [seed[1:] for seed in seeds_of_headers() if seed[:1] == b"\x00"] + [text.encode() for text in made]

@@ -1,4 +1,4 @@
-"""Two brokers in this process, a topic with messages in them, and one Spark session for all."""
+"""Fixtures: a cluster of two brokers with messages in this process, and one shared Spark session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STORE = StoreSettings.model_validate(
 
 @dataclass(frozen=True)
 class Orders:
-    """A running cluster with `MESSAGES` messages in TOPIC: bodies are their numbers, padded."""
+    """A running cluster with `MESSAGES` messages in TOPIC, whose bodies are padded numbers."""
 
     nameservers: str
     sent: list[bytes]
@@ -49,7 +49,7 @@ def order(number: int) -> bytes:
 
 
 class ClusterThread:
-    """A cluster on an event loop in a thread of its own."""
+    """A cluster that runs on an event loop in a separate thread."""
 
     def __init__(self, root: Path) -> None:
         self._loop = asyncio.new_event_loop()
@@ -67,7 +67,7 @@ class ClusterThread:
 
 @pytest.fixture(scope="session")
 def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orders]:
-    """Give a cluster of two brokers with the messages in it, three queues a broker."""
+    """Yield a cluster of two brokers, three queues each, with the messages."""
     running = ClusterThread(tmp_path_factory.mktemp("stores"))
     try:
         nameservers = running.cluster.nameserver_address
@@ -92,7 +92,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orders]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Give a plain local Spark session of two cores."""
+    """Yield a local Spark session with two cores."""
     from jobs import local_session
 
     session = local_session(settings={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})

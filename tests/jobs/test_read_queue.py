@@ -1,4 +1,4 @@
-"""`read_queue` in a plain local Spark session."""
+"""`read_queue` in a local Spark session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def test_all_columns_of_all_messages_come_with_sparks_own_types(spark: SparkSession, orders: Orders) -> None:
+def test_read_returns_all_columns_with_spark_types(spark: SparkSession, orders: Orders) -> None:
     frame = read_queue(spark, TOPIC, nameservers=orders.nameservers)
     assert tuple(frame.columns) == ALL_COLUMNS
     types = dict(frame.dtypes)
@@ -38,8 +38,8 @@ def test_all_columns_of_all_messages_come_with_sparks_own_types(spark: SparkSess
     assert by_tag == {"tag-0": MESSAGES // 3, "tag-1": MESSAGES // 3, "tag-2": MESSAGES // 3, "späte": 1}
 
 
-def test_over_the_socket_the_rows_are_the_same(spark: SparkSession, orders: Orders) -> None:
-    # Sets of rows can be compared by all but maps; as a sorted list of entries, properties can too.
+def test_mapped_and_fetched_reads_return_the_same_rows(spark: SparkSession, orders: Orders) -> None:
+    # Spark cannot compare maps, so properties are compared as a sorted list of entries.
     plain = [name for name in ALL_COLUMNS if name != "properties"]
     mapped, fetched = (
         read_queue(spark, TOPIC, nameservers=orders.nameservers, mapFiles=map_files).selectExpr(
@@ -51,7 +51,7 @@ def test_over_the_socket_the_rows_are_the_same(spark: SparkSession, orders: Orde
     assert mapped.count() == MESSAGES + 1
 
 
-def test_times_choose_what_was_stored_between_them(spark: SparkSession, orders: Orders) -> None:
+def test_timestamps_select_messages_by_store_time(spark: SparkSession, orders: Orders) -> None:
     nameservers = orders.nameservers
     with Admin(nameservers) as admin, Producer(nameservers) as producer:
         admin.create_topic("by-time", queues=2)
@@ -79,7 +79,7 @@ def test_times_choose_what_was_stored_between_them(spark: SparkSession, orders: 
     assert bodies(startingTimestamp=times[2], startingOffsetsByTimestampStrategy="latest") == []
 
 
-def test_offsets_choose_a_range_of_each_queue(spark: SparkSession, orders: Orders) -> None:
+def test_offsets_select_a_range_of_each_queue(spark: SparkSession, orders: Orders) -> None:
     frame = read_queue(
         spark,
         TOPIC,
@@ -96,7 +96,7 @@ def test_offsets_choose_a_range_of_each_queue(spark: SparkSession, orders: Order
     assert list(found) == [("broker-a", 2)]
 
 
-def test_columns_and_partitions_are_as_asked_for(spark: SparkSession, orders: Orders) -> None:
+def test_columns_and_partition_options_are_applied(spark: SparkSession, orders: Orders) -> None:
     frame = read_queue(
         spark,
         TOPIC,
@@ -113,7 +113,7 @@ def test_columns_and_partitions_are_as_asked_for(spark: SparkSession, orders: Or
     assert frame.selectExpr("sum(length(body))").first()[0] == MESSAGES * BODY_BYTES + 1
 
 
-def test_the_range_stands_when_the_frame_is_made(spark: SparkSession, orders: Orders) -> None:
+def test_range_is_fixed_when_the_frame_is_created(spark: SparkSession, orders: Orders) -> None:
     nameservers = orders.nameservers
     with Admin(nameservers) as admin, Producer(nameservers) as producer:
         admin.create_topic("growing", queues=1)
@@ -124,12 +124,12 @@ def test_the_range_stands_when_the_frame_is_made(spark: SparkSession, orders: Or
     assert read_queue(spark, "growing", nameservers=nameservers).count() == 2
 
 
-def test_from_latest_there_is_an_empty_frame_with_all_columns(spark: SparkSession, orders: Orders) -> None:
+def test_read_from_latest_returns_empty_frame_with_all_columns(spark: SparkSession, orders: Orders) -> None:
     frame = read_queue(spark, TOPIC, nameservers=orders.nameservers, startingOffsets="latest")
     assert (tuple(frame.columns), frame.count()) == (ALL_COLUMNS, 0)
 
 
-def test_missing_offsets_fail_the_read_or_are_left_out(spark: SparkSession, orders: Orders) -> None:
+def test_missing_offsets_fail_the_read_or_are_skipped(spark: SparkSession, orders: Orders) -> None:
     ending = {TOPIC: {"broker-a": {0: 1_000_000}}}
     with pytest.raises(DataLoss, match="orders/broker-a/0"):
         read_queue(spark, TOPIC, nameservers=orders.nameservers, endingOffsets=ending)
@@ -139,18 +139,18 @@ def test_missing_offsets_fail_the_read_or_are_left_out(spark: SparkSession, orde
     assert frame.count() == MESSAGES + 1
 
 
-def test_what_cannot_be_read_is_refused_before_spark_starts(spark: SparkSession, orders: Orders) -> None:
+def test_invalid_options_and_unknown_topic_are_refused_by_driver(spark: SparkSession, orders: Orders) -> None:
     nameservers = orders.nameservers
     with pytest.raises(OffsetsInvalid, match="startingOffsets"):
         read_queue(spark, TOPIC, nameservers=nameservers, startingOffsets="yesterday")
     with pytest.raises(OptionInvalid, match="columns"):
         read_queue(spark, TOPIC, nameservers=nameservers, columns=["value"])
-    with pytest.raises(ClientError, match="nowhere-to-be-found"):
-        read_queue(spark, "nowhere-to-be-found", nameservers=nameservers)
+    with pytest.raises(ClientError, match="unknown-topic"):
+        read_queue(spark, "unknown-topic", nameservers=nameservers)
 
 
-def test_workers_have_the_reader_loaded_and_no_archive_to_read_again(spark: SparkSession) -> None:
-    def look(_: int) -> tuple[bool, list[str]]:
+def test_workers_have_reader_loaded_and_no_archives_on_path(spark: SparkSession) -> None:
+    def inspect_worker(_: int) -> tuple[bool, list[str]]:
         import sys
 
         archives = [
@@ -158,10 +158,10 @@ def test_workers_have_the_reader_loaded_and_no_archive_to_read_again(spark: Spar
         ]
         return "jobs.mapped" in sys.modules, archives
 
-    assert spark.sparkContext.parallelize([0], 1).map(look).first() == (True, [])
+    assert spark.sparkContext.parallelize([0], 1).map(inspect_worker).first() == (True, [])
 
 
-def test_raydp_without_a_ray_cluster_is_refused_with_the_cure() -> None:
+def test_raydp_session_without_ray_is_refused_with_remedy() -> None:
     import ray
 
     if ray.is_initialized():

@@ -1,4 +1,4 @@
-"""Reading splits without Spark: mapped and fetched rows are equal, and nothing that is lost goes unseen."""
+"""Reading splits without Spark: mapped and fetched rows are equal, and every lost message is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from jobs.describe import describe_topic
 from jobs.job_errors import DataLoss
-from jobs.mapped import lies_here
+from jobs.mapped import is_local
 from jobs.reader import SplitsReader
 from jobs.schema import ALL_COLUMNS
 from jobs.splits import QueueState, Split, choose_ranges, cut_splits
@@ -28,11 +28,13 @@ def states(orders: Orders) -> list[QueueState]:
 
 @pytest.fixture
 def copied(states: list[QueueState], tmp_path: Path) -> Split:
-    """The longest queue, in a copy of its broker's store that a test may damage."""
+    """Return a split of the longest queue in a copy of its broker's store, which a test may damage."""
     state = max(states, key=lambda state: state.max_offset)
-    being_saved = shutil.ignore_patterns("*.new")  # of tables: they may be gone before they are copied
-    root = Path(shutil.copytree(state.place.store_root, tmp_path / "store", ignore=being_saved))
-    return Split(state.queue, state.min_offset, state.max_offset, replace(state.place, store_root=str(root)))
+    being_saved = shutil.ignore_patterns("*.new")  # tables being saved: these files may vanish
+    root = Path(shutil.copytree(state.location.store_root, tmp_path / "store", ignore=being_saved))
+    return Split(
+        state.queue, state.min_offset, state.max_offset, replace(state.location, store_root=str(root))
+    )
 
 
 def rows(splits: Iterable[Split], *, map_files: bool = True, fail: bool = True) -> pa.Table:
@@ -53,11 +55,11 @@ def lost(split: Split) -> DataLoss:
     return loss.value
 
 
-def test_every_message_is_described_with_its_place(states: list[QueueState]) -> None:
+def test_describe_topic_returns_all_queues_of_local_stores(states: list[QueueState]) -> None:
     assert [state.queue for state in states] == sorted(state.queue for state in states)
     assert len(states) == 6
     assert sum(state.max_offset - state.min_offset for state in states) == MESSAGES + 1
-    assert all(lies_here(state.place) for state in states)
+    assert all(is_local(state.location) for state in states)
 
 
 def test_mapped_and_fetched_rows_are_equal_and_complete(orders: Orders, states: list[QueueState]) -> None:
@@ -74,7 +76,7 @@ def test_mapped_and_fetched_rows_are_equal_and_complete(orders: Orders, states: 
         assert of_queue == sorted(of_queue)
 
 
-def test_all_columns_of_a_message_are_there(states: list[QueueState]) -> None:
+def test_read_returns_all_columns_of_a_message(states: list[QueueState]) -> None:
     special = next(row for row in rows(whole(states, 1)).to_pylist() if row["tags"] == "späte")
     properties = dict(special["properties"])
     assert (special["topic"], special["body"], special["keys"], special["reconsumeTimes"]) == (
@@ -91,15 +93,15 @@ def test_all_columns_of_a_message_are_there(states: list[QueueState]) -> None:
     assert timedelta() <= special["storeTimestamp"] - special["bornTimestamp"] < timedelta(days=1)
 
 
-def test_a_store_with_another_id_is_not_taken_for_the_brokers(copied: Split) -> None:
-    assert lies_here(copied.place)
-    assert not lies_here(replace(copied.place, store_id="another"))
-    assert not lies_here(replace(copied.place, store_root="/nowhere"))
+def test_store_with_another_id_is_not_local(copied: Split) -> None:
+    assert is_local(copied.location)
+    assert not is_local(replace(copied.location, store_id="another"))
+    assert not is_local(replace(copied.location, store_root="/nowhere"))
 
 
-def test_a_log_file_that_is_gone_is_data_loss_and_what_is_left_can_be_read(copied: Split) -> None:
+def test_missing_log_file_is_data_loss_and_the_rest_is_readable(copied: Split) -> None:
     complete = rows([copied])
-    first = min((Path(copied.place.store_root) / "commitlog").iterdir())
+    first = min((Path(copied.location.store_root) / "commitlog").iterdir())
     first.unlink()
     loss = lost(copied)
     assert str(first) in str(loss)
@@ -109,8 +111,8 @@ def test_a_log_file_that_is_gone_is_data_loss_and_what_is_left_can_be_read(copie
     assert rest.equals(complete.slice(gone))
 
 
-def test_a_consume_queue_file_that_is_gone_is_data_loss(copied: Split) -> None:
-    queue = Path(copied.place.store_root) / "consumequeue" / TOPIC / str(copied.queue.queue_id)
+def test_missing_consume_queue_file_is_data_loss(copied: Split) -> None:
+    queue = Path(copied.location.store_root) / "consumequeue" / TOPIC / str(copied.queue.queue_id)
     (queue / f"{STORE.consume_queue_file_bytes:020d}").unlink()
     assert [(each.begin, each.end) for each in lost(copied).missing] == [(400, 800)]
     left = rows([copied], fail=False)["queueOffset"].to_pylist()
@@ -118,10 +120,10 @@ def test_a_consume_queue_file_that_is_gone_is_data_loss(copied: Split) -> None:
 
 
 def damage(split: Split, row: dict[str, int], at: int) -> None:
-    """Flip a byte of the record of `row`."""
+    """Invert the byte at offset `at` of the record of `row`."""
     offset = row["commitLogOffset"] + at
     base = offset - offset % STORE.commit_log_file_bytes
-    with (Path(split.place.store_root) / "commitlog" / f"{base:020d}").open("r+b") as file:
+    with (Path(split.location.store_root) / "commitlog" / f"{base:020d}").open("r+b") as file:
         file.seek(offset - base)
         byte = file.read(1)[0]
         file.seek(offset - base)
@@ -129,20 +131,20 @@ def damage(split: Split, row: dict[str, int], at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "complaint"), [(4, "no record"), (100, "CRC"), (27, "says queueOffset"), (87, "parts")]
+    ("at", "error"), [(4, "no record"), (100, "CRC"), (27, "has queueOffset"), (87, "parts")]
 )
-def test_a_damaged_record_is_lost_alone(copied: Split, at: int, complaint: str) -> None:
+def test_only_the_damaged_record_is_lost(copied: Split, at: int, error: str) -> None:
     row = rows([copied]).slice(37, 1).to_pylist()[0]
     damage(copied, row, at)
     loss = lost(copied)
     assert [(each.begin, each.end) for each in loss.missing] == [(37, 38)]
-    assert complaint in str(loss)
+    assert error in str(loss)
     left = rows([copied], fail=False)["queueOffset"].to_pylist()
     assert left == [offset for offset in range(copied.end) if offset != 37]
 
 
-def test_fetching_offsets_that_the_broker_does_not_have_is_data_loss(states: list[QueueState]) -> None:
+def test_fetching_offsets_beyond_the_queue_is_data_loss(states: list[QueueState]) -> None:
     state = states[0]
-    beyond = Split(state.queue, state.max_offset, state.max_offset + 5, state.place)
-    with pytest.raises(DataLoss, match=f"has \\[0, {state.max_offset}\\)"):
+    beyond = Split(state.queue, state.max_offset, state.max_offset + 5, state.location)
+    with pytest.raises(DataLoss, match=f"has only offsets \\[0, {state.max_offset}\\)"):
         rows([beyond], map_files=False)

@@ -1,4 +1,4 @@
-"""What must hold before Spark is started."""
+"""Checks and environment of a Spark session before Spark is started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, os.environ.get(name, ""))
 
 
-def test_without_a_java_home_the_packaged_java_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packaged_java_is_used_if_java_home_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
     prepare_environment()
     java = Path(os.environ["JAVA_HOME"]) / "bin" / "java"
@@ -27,7 +27,9 @@ def test_without_a_java_home_the_packaged_java_is_taken(monkeypatch: pytest.Monk
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_a_java_home_that_is_set_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_takes_precedence_over_packaged_java(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.touch()
@@ -36,7 +38,7 @@ def test_a_java_home_that_is_set_wins(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert os.environ["JAVA_HOME"] == str(tmp_path)
 
 
-def test_a_java_home_without_java_is_refused_with_the_cure(
+def test_java_home_without_java_is_refused_with_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -44,7 +46,7 @@ def test_a_java_home_without_java_is_refused_with_the_cure(
         prepare_environment()
 
 
-def test_a_ray_that_was_started_without_java_is_refused_before_raydp_ends_it() -> None:
+def test_ray_cluster_without_java_is_refused() -> None:
     check_ray_has_java({"CPU": 2.0, "java": 1.0})
     with pytest.raises(JavaNotFound, match="raymq up"):
         check_ray_has_java({"CPU": 2.0})

@@ -1,4 +1,4 @@
-"""The daemon of Spark's workers forgets an archive only when it can do without."""
+"""The worker daemon removes Spark's archives from sys.path only if their modules are installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.spark_daemon import forget_archives
+from jobs.spark_daemon import remove_spark_archives
 
 
 @pytest.fixture
@@ -18,15 +18,15 @@ def archives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return entries
 
 
-def test_sparks_archives_go_and_other_peoples_stay(archives: list[str], tmp_path: Path) -> None:
-    forget_archives()
+def test_only_spark_archives_are_removed(archives: list[str], tmp_path: Path) -> None:
+    remove_spark_archives()
     assert not set(archives) & {*sys.path, *sys.path_importer_cache}
     assert str(tmp_path / "mine.zip") in sys.path
 
 
-def test_without_an_installed_pyspark_the_archives_stay(
+def test_archives_are_kept_if_pyspark_is_not_installed(
     archives: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", archives)
-    forget_archives()
+    remove_spark_archives()
     assert sys.path == archives

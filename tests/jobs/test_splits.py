@@ -1,4 +1,4 @@
-"""Planning a read: never past what is confirmed, no task far larger than others, missing ranges listed."""
+"""Planning a read: confirmed offsets only, splits of about equal size, missing ranges listed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.job_errors import DataLoss, MissingRange, OffsetsInvalid, OptionInvalid
-from jobs.splits import QueueState, Split, StorePlace, choose_ranges, cut_splits
+from jobs.splits import QueueState, Split, StoreLocation, choose_ranges, cut_splits
 from jobs.starting_offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
 from store.message.message_queue import MessageQueue
 
-PLACE = StorePlace("127.0.0.1:10911", "/nowhere", "id", 1024, 1000)
+PLACE = StoreLocation("127.0.0.1:10911", "/nowhere", "id", 1024, 1000)
 
 
 def state(queue_id: int, low: int, high: int) -> QueueState:
@@ -32,11 +32,11 @@ def choose(
     return [(each.queue.queue_id, each.begin, each.end) for each in ranges], missing
 
 
-def test_earliest_to_latest_is_what_the_broker_holds_and_empty_queues_give_no_split() -> None:
+def test_earliest_to_latest_is_the_whole_queue_and_skips_empty_ones() -> None:
     assert choose([state(1, 5, 5), state(0, 10, 30)]) == ([(0, 10, 30)], [])
 
 
-def test_from_latest_there_is_nothing_to_read_and_nothing_missing() -> None:
+def test_from_latest_nothing_is_read_or_missing() -> None:
     assert choose([state(0, 10, 30)], "latest") == ([], [])
 
 
@@ -60,17 +60,17 @@ def test_offsets_outside_the_queue_are_listed_as_missing(
     assert [(each.begin, each.end) for each in missing] == lost
 
 
-def test_a_range_that_ends_before_it_starts_is_refused() -> None:
-    with pytest.raises(OffsetsInvalid, match="startingOffsets 20 is beyond endingOffsets 15"):
+def test_range_that_ends_before_it_starts_is_refused() -> None:
+    with pytest.raises(OffsetsInvalid, match="startingOffsets 20 is greater than endingOffsets 15"):
         choose([state(0, 10, 30)], 20, 15)
 
 
-def test_data_loss_names_every_range_and_survives_the_way_from_a_worker() -> None:
-    loss = DataLoss([MissingRange("orders", "broker-a", 0, 0, 10, "older than the oldest, 10")])
+def test_data_loss_lists_every_range_and_can_be_pickled() -> None:
+    loss = DataLoss([MissingRange("orders", "broker-a", 0, 0, 10, "before the first offset, 10")])
     again = pickle.loads(pickle.dumps(loss))
     assert str(again) == str(loss)
-    assert "10 messages" in str(loss)
-    assert "orders/broker-a/0 [0, 10): older than the oldest, 10" in str(loss)
+    assert "10 requested messages" in str(loss)
+    assert "orders/broker-a/0 [0, 10): before the first offset, 10" in str(loss)
 
 
 def whole(queue_id: int, count: int) -> Split:
@@ -82,7 +82,7 @@ def whole(queue_id: int, count: int) -> Split:
     min_partitions=st.integers(1, 40),
     max_records=st.none() | st.integers(1, 2_000),
 )
-def test_splits_cover_each_range_once_and_none_is_larger_than_its_share(
+def test_splits_cover_each_range_once_and_have_about_equal_size(
     counts: list[int], min_partitions: int, max_records: int | None
 ) -> None:
     splits = cut_splits(
@@ -99,16 +99,16 @@ def test_splits_cover_each_range_once_and_none_is_larger_than_its_share(
     assert len(splits) >= min(min_partitions, sum(counts))
 
 
-def test_one_long_queue_among_short_ones_is_cut_by_its_share() -> None:
+def test_long_queue_is_cut_in_proportion_to_its_messages() -> None:
     splits = cut_splits([whole(0, 970), whole(1, 10), whole(2, 10), whole(3, 10)], 4)
     assert [each.queue.queue_id for each in splits].count(0) == 4
 
 
 @pytest.mark.parametrize(("min_partitions", "max_records"), [(0, None), (1, 0)])
-def test_no_partitions_and_no_records_are_refused(min_partitions: int, max_records: int | None) -> None:
+def test_partition_options_below_one_are_refused(min_partitions: int, max_records: int | None) -> None:
     with pytest.raises(OptionInvalid, match="must be at least 1"):
         cut_splits([whole(0, 10)], min_partitions, max_records)
 
 
-def test_nothing_to_read_needs_no_split() -> None:
+def test_no_ranges_give_no_splits() -> None:
     assert cut_splits([], 8) == []

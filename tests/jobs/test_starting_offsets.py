@@ -15,54 +15,52 @@ OTHER = MessageQueue("orders", "broker-b", 0)
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("value", "expected"),
     [("earliest", EARLIEST), (" latest ", LATEST), (7, 7), ("7", 7), (-1, LATEST), ("-2", EARLIEST)],
 )
-def test_a_word_or_a_number_stands_for_every_queue(written: OffsetsOption, meant: int) -> None:
-    offsets = parse_offsets("startingOffsets", written, EARLIEST)
-    assert {offsets.wanted(QUEUE), offsets.wanted(OTHER)} == {meant}
+def test_word_or_integer_applies_to_every_queue(value: OffsetsOption, expected: int) -> None:
+    offsets = parse_offsets("startingOffsets", value, EARLIEST)
+    assert {offsets.wanted(QUEUE), offsets.wanted(OTHER)} == {expected}
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_an_object_gives_each_queue_its_own_and_the_rest_the_default(as_json: bool) -> None:
+def test_object_sets_listed_queues_and_default_the_others(as_json: bool) -> None:
     nested = {"orders": {"broker-a": {"1": 23}}}
     offsets = parse_offsets("endingOffsets", json.dumps(nested) if as_json else nested, LATEST)
     assert offsets.wanted(QUEUE) == 23
     assert offsets.wanted(OTHER) == LATEST
 
 
-def test_integers_may_be_queue_ids_of_a_dict() -> None:
+def test_queue_ids_in_a_dict_may_be_integers() -> None:
     assert (
         parse_offsets("startingOffsets", {"orders": {"broker-a": {1: -1}}}, EARLIEST).wanted(QUEUE) == LATEST
     )
 
 
 @pytest.mark.parametrize(
-    ("written", "complaint"),
+    ("value", "error"),
     [
-        ("newest", "neither a word nor JSON"),
-        (-3, "only -1"),
-        (True, "no offset"),
-        ('{"orders": 5}', "stands for orders, an object is wanted"),
-        ('{"orders": {"broker-a": [1]}}', "stands for orders/broker-a"),
+        ("newest", "neither a known word nor valid JSON"),
+        (-3, "only negative values are -1"),
+        (True, "not an offset"),
+        ('{"orders": 5}', "the value of orders is 5, which is not an object"),
+        ('{"orders": {"broker-a": [1]}}', "the value of orders/broker-a is [1]"),
         ('{"orders": {"broker-a": {"x": 1}}}', "queue id 'x'"),
-        ('{"orders": {"broker-a": {"1": 1.5}}}', "1.5 is no offset"),
-        ("[1]", "no offset"),
+        ('{"orders": {"broker-a": {"1": 1.5}}}', "1.5 is not an offset"),
+        ("[1]", "not an offset"),
     ],
 )
-def test_what_is_no_offset_is_refused_with_the_option_and_the_value(
-    written: OffsetsOption, complaint: str
-) -> None:
+def test_invalid_offset_is_refused_with_option_and_value(value: OffsetsOption, error: str) -> None:
     with pytest.raises(OffsetsInvalid, match="startingOffsets") as refused:
-        parse_offsets("startingOffsets", written, EARLIEST)
-    assert complaint in str(refused.value)
+        parse_offsets("startingOffsets", value, EARLIEST)
+    assert error in str(refused.value)
 
 
-def test_a_queue_that_nobody_holds_is_named() -> None:
+def test_unknown_queue_is_refused_with_its_name() -> None:
     offsets = parse_offsets("startingOffsets", {"orders": {"broker-z": {"1": 5}}}, EARLIEST)
     with pytest.raises(OffsetsInvalid, match="orders/broker-z/1"):
         offsets.check_known("startingOffsets", [QUEUE, OTHER])
 
 
-def test_words_become_the_queues_own_offsets() -> None:
+def test_resolve_replaces_earliest_and_latest_only() -> None:
     assert [resolve(each, 10, 90) for each in (EARLIEST, LATEST, 0, 50)] == [10, 90, 0, 50]

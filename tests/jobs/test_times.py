@@ -1,4 +1,4 @@
-"""Times instead of offsets: the names and the rules of Spark's Kafka source, and what is refused."""
+"""Timestamp options: the names and rules of Spark's Kafka source, and invalid values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
-from jobs.splits import QueueState, StorePlace
+from jobs.splits import QueueState, StoreLocation
 from jobs.starting_offsets import EARLIEST, LATEST
 from jobs.times import (
     Times,
@@ -21,7 +21,7 @@ from jobs.times import (
 )
 from store.message.message_queue import MessageQueue
 
-PLACE = StorePlace("127.0.0.1:10911", "/nowhere", "id", 1024, 1000)
+PLACE = StoreLocation("127.0.0.1:10911", "/nowhere", "id", 1024, 1000)
 NOW_MS = 1_735_689_600_000
 
 
@@ -42,31 +42,31 @@ def parsed(timestamp: Any = None, listed: Any = None) -> Times:
     return times
 
 
-@pytest.mark.parametrize("written", [NOW_MS, str(NOW_MS), datetime(2025, 1, 1, tzinfo=UTC)])
-def test_one_time_stands_for_all_queues_that_hold_messages(written: Any) -> None:
-    assert parsed(written).of(STATES) == {queue(0): NOW_MS, queue(1): NOW_MS}
+@pytest.mark.parametrize("value", [NOW_MS, str(NOW_MS), datetime(2025, 1, 1, tzinfo=UTC)])
+def test_timestamp_applies_to_all_queues_with_messages(value: Any) -> None:
+    assert parsed(value).by_queue(STATES) == {queue(0): NOW_MS, queue(1): NOW_MS}
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_times_by_queue_stand_for_those_alone(as_json: bool) -> None:
+def test_times_by_queue_apply_to_these_queues_only(as_json: bool) -> None:
     listed = {"orders": {"broker-a": {"1": NOW_MS}}}
-    assert parsed(listed=json.dumps(listed) if as_json else listed).of(STATES) == {queue(1): NOW_MS}
+    assert parsed(listed=json.dumps(listed) if as_json else listed).by_queue(STATES) == {queue(1): NOW_MS}
 
 
-def test_a_time_for_all_goes_over_times_by_queue_and_neither_is_none() -> None:
+def test_timestamp_takes_precedence_over_times_by_queue() -> None:
     listed = {"orders": {"broker-a": {1: 5}}}
     assert parsed(NOW_MS, listed).option == "startingTimestamp"
     assert parse_times("ending", None, None) is None
 
 
-def test_what_was_found_is_where_the_read_starts_and_ends() -> None:
+def test_found_offsets_become_starting_and_ending_offsets() -> None:
     starting = starting_offsets(parsed(NOW_MS), STATES, {queue(0): 12, queue(1): 0}, "error")
     ending = ending_offsets(STATES, {queue(0): 20, queue(1): 99})
     assert [starting.wanted(queue(number)) for number in range(3)] == [12, 0, EARLIEST]
     assert [ending.wanted(queue(number)) for number in range(3)] == [20, 40, LATEST]
 
 
-def test_queues_without_a_message_so_new_are_an_error_that_names_them_and_the_way_out() -> None:
+def test_queue_without_new_enough_message_is_refused_with_remedy() -> None:
     found = {queue(0): 12, queue(1): 40}
     with pytest.raises(OffsetsInvalid) as refused:
         starting_offsets(parsed(NOW_MS), STATES, found, "error")
@@ -80,44 +80,44 @@ def test_queues_without_a_message_so_new_are_an_error_that_names_them_and_the_wa
 
 
 @pytest.mark.parametrize(
-    ("written", "complaint"),
+    ("value", "error"),
     [
-        ("yesterday", "is no time"),
-        (-1, "is no time"),
-        (True, "is no time"),
-        (1.5, "is no time"),
-        (NOW_MS * 1000, "beyond the year 9999; give milliseconds"),
-        (datetime(2025, 1, 1), "no time zone"),  # noqa: DTZ001 - that is what is tested
+        ("yesterday", "is not a time"),
+        (-1, "is not a time"),
+        (True, "is not a time"),
+        (1.5, "is not a time"),
+        (NOW_MS * 1000, "after the year 9999; give milliseconds"),
+        (datetime(2025, 1, 1), "no time zone"),  # noqa: DTZ001 - tests a naive datetime
     ],
 )
-def test_what_is_no_time_is_refused_with_the_option_and_the_value(written: Any, complaint: str) -> None:
+def test_invalid_time_is_refused_with_option_and_value(value: Any, error: str) -> None:
     with pytest.raises(OffsetsInvalid, match="startingTimestamp") as refused:
-        parse_times("starting", written, None)
-    assert complaint in str(refused.value)
+        parse_times("starting", value, None)
+    assert error in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("written", "complaint"),
+    ("value", "error"),
     [
-        ("{", "is no JSON"),
-        ("5", "stands for the whole"),
-        ({"orders": 5}, "stands for orders"),
+        ("{", "is not valid JSON"),
+        ("5", "the value is 5, which is not an object"),
+        ({"orders": 5}, "the value of orders is 5"),
         ({"orders": {"broker-a": {"x": 5}}}, "queue id 'x'"),
-        ({"orders": {"broker-a": {"0": "now"}}}, "orders/broker-a/0: 'now' is no time"),
+        ({"orders": {"broker-a": {"0": "now"}}}, "orders/broker-a/0: 'now' is not a time"),
     ],
 )
-def test_what_lists_no_times_is_refused(written: Any, complaint: str) -> None:
+def test_invalid_times_by_queue_are_refused(value: Any, error: str) -> None:
     with pytest.raises(OffsetsInvalid, match="endingOffsetsByTimestamp") as refused:
-        parse_times("ending", None, written)
-    assert complaint in str(refused.value)
+        parse_times("ending", None, value)
+    assert error in str(refused.value)
 
 
-def test_a_queue_that_nobody_holds_is_named() -> None:
+def test_unknown_queue_is_refused_with_its_name() -> None:
     with pytest.raises(OffsetsInvalid, match=r"startingOffsetsByTimestamp lists .* orders/broker-z/1"):
-        parsed(listed={"orders": {"broker-z": {"1": 5}}}).of(STATES)
+        parsed(listed={"orders": {"broker-z": {"1": 5}}}).by_queue(STATES)
 
 
-def test_an_end_before_the_start_and_an_unknown_strategy_are_refused() -> None:
+def test_end_before_start_and_unknown_strategy_are_refused() -> None:
     check_order(parsed(5), parse_times("ending", 5, None))
     check_order(parsed(5), None)
     with pytest.raises(OptionInvalid, match="startingTimestamp=6 is after endingTimestamp=5"):

@@ -1,4 +1,4 @@
-"""A store of which nothing is resident, as far as its reads can tell."""
+"""A store whose pages all appear to be not resident, for tests of reads that must not wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class ColdDisk:
-    """Lacks every range until it has been brought in, as far as a whole page is concerned."""
+    """Reports every page as not resident until it has been loaded."""
 
     def __init__(self, store: MessageStore) -> None:
         self.store = store
@@ -35,13 +35,13 @@ class ColdDisk:
         self.note(cold.ranges)
 
     def note(self, ranges: Sequence[FileRange]) -> None:
-        """These are resident now."""
+        """Mark these ranges as resident."""
         for path, begin, end in ranges:
             self.warm |= {(path, page) for page in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))}
 
 
 def make_cold(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
-    """From now on nothing of the store is in the page cache."""
+    """Make all pages of the store appear not resident from now on."""
     disk = ColdDisk(store)
 
     def absent(_: Residency, file: Mapped, begin: int, end: int) -> FileRange | None:
@@ -54,13 +54,13 @@ def make_cold(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
         return os.pread(descriptor, size_bytes, place)
 
     monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
-    monkeypatch.setattr(Residency, "absent", absent)
+    monkeypatch.setattr(Residency, "uncached_range", absent)
     monkeypatch.setattr(Residency, "pread", pread)
     return disk
 
 
 def settled(disk: ColdDisk, read: Callable[[], Result]) -> Result:
-    """Return the result of a read that is repeated whenever it lacks something."""
+    """Return the result of `read`, repeated after each NotResident with the missing ranges loaded."""
     for _ in range(500):
         try:
             with disk.store.resident_only:

@@ -1,4 +1,4 @@
-"""Small stores for the tests of `store`: files of a few kilobytes, so that they roll, and a clock at rest."""
+"""Stores with files of a few kilobytes, which roll quickly, and a fixed clock, for the tests of `store`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SMALL: dict[str, Any] = {
     "preallocate": False,
 }
 OWNER = StoreIdentity("DefaultCluster", "broker-a", 0)
-# Notes of ours about a writer; they differ from open to open.
-NOTES = {"raymq.json", "raymq.epoch", "raymq.derived", "lock", "abort", "checkpoint"}
+# Files that differ from open to open.
+PER_OPEN_FILES = {"raymq.json", "raymq.epoch", "raymq.derived", "lock", "abort", "checkpoint"}
 
 
 @dataclass
 class SmallStores:
-    """Opens and closes stores in one test, and looks at their files."""
+    """Opens the stores of one test and reads their files."""
 
     directory: Path
     clock: Clock
@@ -53,7 +53,7 @@ class SmallStores:
         sinks: Sequence[DispatchSink] = (),
         **settings: Any,
     ) -> MessageStore:
-        """Open the store called `name` with small files."""
+        """Open the store called `name`, with small files."""
         chosen = StoreSettings(**{**SMALL, **settings})
         store = MessageStore.open(
             self.directory / name,
@@ -69,24 +69,24 @@ class SmallStores:
         return store
 
     def kill(self, store: MessageStore, into: str) -> Path:
-        """What a kill leaves now: a copy of the files as they are, `abort` among them."""
+        """Copy the files of an open store to the directory `into`, as a kill would leave them."""
         target = self.directory / into
-        # A note that is being written is renamed while we copy.
+        # A background job may rename a *.new file during the copy.
         shutil.copytree(store.root, target, ignore=shutil.ignore_patterns("*.new"))
         return target
 
     def files(self, root: Path) -> dict[str, str]:
-        """A hash of each file but the notes about writers."""
+        """Return a hash of each file except those that differ from open to open."""
         return {
             str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(root.rglob("*"))
-            if path.is_file() and path.name not in NOTES
+            if path.is_file() and path.name not in PER_OPEN_FILES
         }
 
 
 @pytest.fixture
 def stores(tmp_path: Path, clock: Clock) -> Iterator[SmallStores]:
-    """Give a maker of small stores; what is still open at the end is closed."""
+    """Give a factory of small stores; stores still open at the end of the test are closed."""
     maker = SmallStores(tmp_path, clock)
     yield maker
     for store in maker.opened:
@@ -108,7 +108,7 @@ def a_draft(
 
 @pytest.fixture
 def draft() -> Callable[..., RecordDraft]:
-    """Give a maker of drafts: body, topic, queue_id, tags, keys, uniq."""
+    """Give a factory of drafts with the parameters body, topic, queue_id, tags, keys and uniq."""
     return a_draft
 
 
@@ -128,13 +128,13 @@ def all_messages(
 
 @pytest.fixture
 def read_all() -> Callable[..., list[MessageExt]]:
-    """Give a reader of a whole queue: (store, topic, queue_id)."""
+    """Give a function that reads a whole queue: (store, topic, queue_id)."""
     return all_messages
 
 
 @pytest.fixture
 def drain() -> Callable[[MessageStore], None]:
-    """Give a function that ticks until all is flushed and dispatched."""
+    """Give a function that flushes and dispatches everything."""
 
     def run(store: MessageStore) -> None:
         store.flush_now()

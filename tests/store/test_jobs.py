@@ -1,4 +1,4 @@
-"""Jobs end, whatever those before them did; their outcome comes back to the owner's thread."""
+"""Jobs run whatever earlier jobs did; their results are passed to the owner's thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def failing(error: Exception) -> None:
     raise error
 
 
-def test_an_error_of_the_disk_comes_back_to_the_owner() -> None:
+def test_job_disk_error_is_passed_to_its_callback() -> None:
     jobs, error = Jobs(), OSError(28, "No space left on device")
     lane = jobs.lane("test")
     ended: list[object] = []
@@ -27,7 +27,7 @@ def test_an_error_of_the_disk_comes_back_to_the_owner() -> None:
     jobs.close()
 
 
-def test_a_fault_is_logged_and_stops_no_job_after_it() -> None:
+def test_job_bug_is_logged_and_later_jobs_still_run() -> None:
     jobs, fault = Jobs(), ZeroDivisionError()
     lane = jobs.lane("test")
     ended: list[object] = []
@@ -40,10 +40,10 @@ def test_a_fault_is_logged_and_stops_no_job_after_it() -> None:
     jobs.close()
 
 
-def test_the_owner_is_called_when_a_job_has_ended_and_its_outcome_can_be_taken() -> None:
+def test_on_ended_is_called_before_the_owner_collects_the_result() -> None:
     jobs = Jobs()
     is_called, threads = threading.Event(), []
-    jobs.on_ended(is_called.set)
+    jobs.on_job_done(is_called.set)
     future = jobs.lane("test").submit(lambda: 7, lambda _: threads.append(threading.current_thread()))
     assert is_called.wait(LIMIT_S)
     assert (future.done(), threads) == (True, [])
@@ -52,12 +52,12 @@ def test_the_owner_is_called_when_a_job_has_ended_and_its_outcome_can_be_taken()
     jobs.close()
 
 
-def test_lanes_do_not_wait_for_each_other() -> None:
-    jobs, goes_on = Jobs(), threading.Event()
-    slow = jobs.lane("slow").submit(lambda: goes_on.wait(LIMIT_S))
+def test_lanes_run_independently() -> None:
+    jobs, may_continue = Jobs(), threading.Event()
+    slow = jobs.lane("slow").submit(lambda: may_continue.wait(LIMIT_S))
     quick = jobs.lane("quick")
     quick.submit(lambda: None)
     quick.finish()
     assert not slow.done()
-    goes_on.set()
+    may_continue.set()
     jobs.close()

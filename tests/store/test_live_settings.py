@@ -1,4 +1,4 @@
-"""Live settings change in place and all at once; the others say that they need a restart."""
+"""Live settings change in place and together; other settings are refused with "needs a restart"."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outer(BaseModel):
     inner: Inner = Inner()
 
 
-def test_live_settings_change_for_all_who_hold_the_object() -> None:
+def test_live_settings_update_changes_the_settings_object_in_place() -> None:
     settings = Outer(inner=Inner())
     inner = settings.inner
     changed = LiveSettings(settings).update({"name": "b", "port": 1, "inner": {"pace": "7"}})
@@ -40,32 +40,32 @@ def test_live_settings_change_for_all_who_hold_the_object() -> None:
         ({"name": "b", "inner": {"pace": 0}}, "greater than or equal to 1"),
     ],
 )
-def test_one_setting_that_cannot_change_keeps_all_as_they_are(changes, error) -> None:
+def test_live_settings_update_with_one_invalid_change_changes_nothing(changes, error) -> None:
     settings = Outer(inner=Inner())
     with pytest.raises(ValueError, match=error):
         LiveSettings(settings).update(changes)
     assert settings == Outer()
 
 
-def test_listeners_receive_the_differences_of_a_change_that_changed_something() -> None:
-    heard: list[list[str]] = []
+def test_live_settings_listeners_receive_only_changed_settings() -> None:
+    received: list[list[str]] = []
     live = LiveSettings(Outer(inner=Inner()))
     for _ in range(2):
-        live.on_change(lambda changes: heard.append([each.name for each in changes]))
+        live.on_change(lambda changes: received.append([each.name for each in changes]))
     live.change(Outer(name="b", inner=Inner(pace=6)))
     live.change(Outer(name="b", inner=Inner(pace=6)))
     with pytest.raises(ValueError, match="port: a change needs a restart"):
         live.update({"name": "c", "port": 2})
-    assert heard == 2 * [["name", "inner.pace"]]
+    assert received == 2 * [["name", "inner.pace"]]
 
 
-def test_what_is_live_is_told_by_the_model() -> None:
+def test_live_names_come_from_the_model_annotations() -> None:
     assert live_names(Outer) == {"name"}
     with pytest.raises(ValidationError):
         Outer().name = "still frozen for everyone else"  # type: ignore[misc]
 
 
-def test_plain_data_with_other_values_leaves_what_is_given_alone() -> None:
+def test_with_values_does_not_modify_its_argument() -> None:
     given = {"a": 1, "store": {"x": 1, "y": 2}}
     assert with_values(given, {("store", "x"): 5, ("new", "z"): 6, ("a",): 0}) == {
         "a": 0,

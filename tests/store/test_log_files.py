@@ -1,4 +1,4 @@
-"""Events in a file: a JSON object a line, rotated, without secrets; a full disk ends nothing."""
+"""Log files: one JSON object per line, rotated, with secrets masked; a full disk raises no error."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_an_event_is_one_line_with_its_time_level_and_place(tmp_path: Path, capfd: Any) -> None:
+def test_log_file_event_is_one_json_line_with_time_level_and_logger(tmp_path: Path, capfd: Any) -> None:
     file = tmp_path / "raymq" / "broker-a-0.log"
     log_to_file(file)
     log = get_logger("actors.broker.service")
     log.info("broker_serving", broker="broker-a", path=tmp_path, port=1)
-    log.debug("too_small_to_tell")
+    log.debug("debug_event")
     try:
         int("two\nlines")
     except ValueError:
@@ -53,14 +53,14 @@ def test_an_event_is_one_line_with_its_time_level_and_place(tmp_path: Path, capf
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_the_event_loop_complains_of_is_there_too(tmp_path: Path) -> None:
+def test_log_file_includes_asyncio_errors(tmp_path: Path) -> None:
     log_to_file(tmp_path / "a.log")
     logging.getLogger("asyncio").error("Task was %s", "destroyed")
     (line,) = lines(tmp_path / "a.log")
     assert (line["level"], line["logger"], line["event"]) == ("error", "asyncio", "Task was destroyed")
 
 
-def test_secrets_are_hidden_and_keys_of_messages_are_not(tmp_path: Path) -> None:
+def test_log_file_masks_secrets_but_not_message_keys(tmp_path: Path) -> None:
     log_to_file(tmp_path / "a.log")
     ext = {"AccessKey": "ak", "Signature": "si", "topic": "T", "accounts": [{"password": "p"}, "plain"]}
     get_logger("x").warning("refused", auth_token="t", secretKey="s", keys="order-1", ext=ext)
@@ -71,7 +71,7 @@ def test_secrets_are_hidden_and_keys_of_messages_are_not(tmp_path: Path) -> None
     }  # fmt: skip
 
 
-def test_a_file_is_rotated_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_file_is_rotated_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FILE_BYTES", 1000)
     log_to_file(tmp_path / "a.log")
     for number in range(100):
@@ -82,7 +82,7 @@ def test_a_file_is_rotated_at_its_size(tmp_path: Path, monkeypatch: pytest.Monke
     assert lines(tmp_path / "a.log")[-1]["number"] == 99
 
 
-def test_a_disk_that_takes_no_line_ends_nothing(tmp_path: Path, capfd: Any) -> None:
+def test_log_file_on_a_full_disk_raises_no_error(tmp_path: Path, capfd: Any) -> None:
     log_to_file(Path("/dev/full"))
-    get_logger("x").error("nobody_will_read_this")
+    get_logger("x").error("lost_event")
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""A program that uses the library hears of events only when it asks to."""
+"""A program that uses the library sees its log events only after it asks for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.eventually import LIMIT_S
 PROGRAM = """
 import logging, sys
 from store.logs import get_logger, log_to_handler
-if sys.argv[1] == "asked":
+if sys.argv[1] == "handler":
     log_to_handler(logging.StreamHandler(sys.stdout), logging.WARNING)
 get_logger("store.example").info("file_rolled", position=17)
 get_logger("store.example").warning("disk_filling", ratio=0.9)
@@ -26,17 +26,17 @@ def output_of(mode: str) -> str:
     return result.stdout + result.stderr
 
 
-def test_nothing_is_printed_where_nobody_asked() -> None:
+def test_library_prints_no_events_by_default() -> None:
     assert output_of("silent") == ""
 
 
-def test_who_asks_gets_one_line_an_event_from_that_level_on() -> None:
-    [line] = output_of("asked").splitlines()
+def test_log_to_handler_prints_events_from_its_level_on() -> None:
+    [line] = output_of("handler").splitlines()
     assert "disk_filling" in line
     assert "0.9" in line
 
 
-def test_a_traceback_that_nobody_hears_is_not_made_and_one_that_is_heard_shows_no_variables() -> None:
+def test_traceback_is_formatted_only_if_logged_and_hides_variables() -> None:
     program = """
 import logging, sys
 from store.logs import get_logger
@@ -70,7 +70,7 @@ HANDLER = "handler = logging.Handler(); handler.emit = fail"
 @pytest.mark.parametrize(
     ("setup", "words"), [(RENDERER, "--- Logging error ---"), (HANDLER, "event_not_logged")]
 )
-def test_a_failing_renderer_or_handler_of_a_program_is_shown_and_never_raises(setup: str, words: str) -> None:
+def test_failing_log_renderer_or_handler_is_reported_and_never_raises(setup: str, words: str) -> None:
     program = f"""
 import logging
 from structlog.stdlib import ProcessorFormatter
@@ -92,7 +92,7 @@ print("continues")
     assert "disk_filling" not in result.stderr
 
 
-def test_a_program_with_plain_logging_gets_the_fields_in_the_message() -> None:
+def test_standard_logging_shows_event_fields_in_the_message() -> None:
     program = """
 import logging, sys
 from store.logs import get_logger

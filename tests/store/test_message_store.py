@@ -1,4 +1,4 @@
-"""One store through its face: append, dispatch, read, confirm."""
+"""MessageStore through its public interface: append, dispatch, read, confirm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.eventually import eventually
 HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x90"
 
 
-def test_what_is_appended_is_read_back_in_order_and_by_queue(stores, draft, read_all, drain):
+def test_appended_messages_are_read_back_in_order_by_queue(stores, draft, read_all, drain):
     store = stores.open()
     for number in range(100):
         store.append(draft(b"%d" % number, queue_id=number % 3))
@@ -33,7 +33,7 @@ def test_what_is_appended_is_read_back_in_order_and_by_queue(stores, draft, read
         assert [message.queue_offset for message in messages] == list(range(len(messages)))
 
 
-def test_an_append_tells_where_the_message_went(stores, draft, clock):
+def test_append_returns_position_and_queue_offset(stores, draft, clock):
     store = stores.open()
     first = store.append(draft())
     clock.advance(ms=5)
@@ -42,14 +42,14 @@ def test_an_append_tells_where_the_message_went(stores, draft, clock):
     assert (second.physical_offset, second.queue_offset) == (first.size_bytes, 1)
 
 
-def test_the_stored_time_never_goes_back(stores, draft, clock):
+def test_store_timestamp_never_decreases(stores, draft, clock):
     store = stores.open()
     before = store.append(draft()).store_timestamp
     clock.set_wall_ms(before - 3_600_000)
     assert store.append(draft()).store_timestamp == before
 
 
-def test_a_record_that_does_not_fit_goes_to_the_next_file_behind_a_blank(stores, draft, read_all, drain):
+def test_record_that_does_not_fit_goes_to_the_next_file_after_a_blank(stores, draft, read_all, drain):
     store = stores.open()
     results = [store.append(draft(b"x" * 3000)) for _ in range(3)]
     assert results[2].physical_offset == 8192
@@ -59,7 +59,7 @@ def test_a_record_that_does_not_fit_goes_to_the_next_file_behind_a_blank(stores,
     assert len(read_all(store)) == 3
 
 
-def test_eight_bytes_always_remain_for_the_blank(stores, draft):
+def test_log_file_always_keeps_eight_bytes_for_the_blank(stores, draft):
     store = stores.open()
     room = 8192 - 8 - (91 + 5)
     assert store.append(draft(b"x" * room)).physical_offset == 0
@@ -68,7 +68,7 @@ def test_eight_bytes_always_remain_for_the_blank(stores, draft):
         store.append(draft(b"x" * (room + 1)))
 
 
-def test_a_batch_is_stored_whole_with_consecutive_offsets(stores, read_all, drain):
+def test_batch_is_stored_with_consecutive_offsets(stores, read_all, drain):
     store = stores.open()
     batch = encode_batch([Message("Topic", b"%d" % n, keys=f"k{n}") for n in range(20)])
     result = store.append_batch(RecordDraft("Topic", 2, b"", born_host=HOST), batch)
@@ -79,7 +79,7 @@ def test_a_batch_is_stored_whole_with_consecutive_offsets(stores, read_all, drai
     assert [message.body for message in messages] == [b"%d" % n for n in range(20)]
 
 
-def test_a_damaged_batch_changes_nothing(stores, draft):
+def test_damaged_batch_is_refused_and_changes_nothing(stores, draft):
     store = stores.open()
     store.append(draft())
     written = store.positions.written
@@ -90,7 +90,7 @@ def test_a_damaged_batch_changes_nothing(stores, draft):
     assert store.append(draft()).queue_offset == 1
 
 
-def test_records_built_by_a_client_are_stamped_and_stored(stores, draft, read_all, drain, clock):
+def test_append_records_fills_in_fields_and_stores_client_records(stores, draft, read_all, drain, clock):
     store = stores.open()
     store.append(draft())
     records = bytearray(b"".join(encode_record(draft(b"%d" % n), 0, 0, 0, bytes(8)) for n in range(10)))
@@ -103,7 +103,7 @@ def test_records_built_by_a_client_are_stamped_and_stored(stores, draft, read_al
     assert str(messages[0].born_host) == "127.0.0.1:8080"
 
 
-def test_records_of_another_queue_are_refused_whole(stores, draft):
+def test_append_records_refuses_all_if_one_is_of_another_queue(stores, draft):
     store = stores.open()
     records = bytearray(
         encode_record(draft(), 0, 0, 0, bytes(8)) + encode_record(draft(queue_id=1), 0, 0, 0, bytes(8))
@@ -113,7 +113,7 @@ def test_records_of_another_queue_are_refused_whole(stores, draft):
     assert store.positions.written == 0
 
 
-def test_a_message_over_the_limit_is_refused_with_the_limit(stores, draft):
+def test_too_large_message_error_names_the_limit(stores, draft):
     store = stores.open(max_message_bytes=100, commit_log_file_bytes=1 << 20)
     with pytest.raises(MessageInvalid, match="max_message_bytes 100"):
         store.append(draft(b"x" * 70_000))
@@ -128,7 +128,7 @@ def test_a_message_over_the_limit_is_refused_with_the_limit(stores, draft):
         (-1, GetMessageStatus.OFFSET_TOO_SMALL, 0),
     ],
 )
-def test_reads_answer_with_rocketmqs_statuses(stores, draft, drain, offset, status, following):
+def test_get_message_returns_rocketmq_statuses(stores, draft, drain, offset, status, following):
     store = stores.open()
     for _ in range(3):
         store.append(draft())
@@ -137,14 +137,14 @@ def test_reads_answer_with_rocketmqs_statuses(stores, draft, drain, offset, stat
     assert (result.status, result.next_begin_offset, result.max_offset) == (status, following, 3)
 
 
-def test_queues_without_messages_have_statuses_of_their_own(stores, draft):
+def test_get_message_statuses_for_queues_without_messages(stores, draft):
     store = stores.open()
     assert store.get_message("Topic", 0, 0, 1, 1).status == GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
     store.append(draft())  # not dispatched yet
     assert store.get_message("Topic", 0, 0, 1, 1).status == GetMessageStatus.NO_MESSAGE_IN_QUEUE
 
 
-def test_a_read_is_bounded_by_messages_and_bytes_but_gives_one(stores, draft, drain):
+def test_get_message_respects_limits_but_returns_at_least_one(stores, draft, drain):
     store = stores.open()
     [size] = {store.append(draft(b"x" * 100)).size_bytes for _ in range(10)}
     drain(store)
@@ -154,7 +154,7 @@ def test_a_read_is_bounded_by_messages_and_bytes_but_gives_one(stores, draft, dr
     assert store.get_message("Topic", 0, 0, 32, 1).message_count == 1
 
 
-def test_neighbours_in_the_log_come_as_one_slice(stores, draft, drain):
+def test_get_message_joins_adjacent_records_into_one_slice(stores, draft, drain):
     store = stores.open()
     for _ in range(5):
         store.append(draft())
@@ -162,7 +162,7 @@ def test_neighbours_in_the_log_come_as_one_slice(stores, draft, drain):
     assert len(store.get_message("Topic", 0, 0, 32, 1 << 20).slices) == 1
 
 
-def test_tags_filter_by_their_hash_and_skip_what_does_not_match(stores, draft, read_all, drain):
+def test_tag_filter_skips_messages_of_other_tags(stores, draft, read_all, drain):
     store = stores.open()
     for number in range(30):
         store.append(draft(b"%d" % number, tags="标签" if number % 3 else "B"))
@@ -175,7 +175,7 @@ def test_tags_filter_by_their_hash_and_skip_what_does_not_match(stores, draft, r
     assert nothing.next_begin_offset > 0
 
 
-def test_advance_returns_which_awaited_queues_got_messages(stores, draft):
+def test_advance_returns_awaited_queues_with_new_messages(stores, draft):
     store = stores.open()
     store.await_messages({("Topic", 0), ("Topic", 2), ("Other", 3)})
     store.append(draft(tags="A"))
@@ -190,7 +190,7 @@ def test_advance_returns_which_awaited_queues_got_messages(stores, draft):
     assert store.advance() == []
 
 
-def test_a_large_append_is_dispatched_in_slices(stores, draft, read_all):
+def test_large_append_is_dispatched_in_slices(stores, draft, read_all):
     store = stores.open(dispatch_slice_bytes=4096, commit_log_file_bytes=1 << 16)
     for number in range(200):
         store.append(draft(b"%d" % number))
@@ -203,40 +203,40 @@ def test_a_large_append_is_dispatched_in_slices(stores, draft, read_all):
     assert len(read_all(store)) == 201
 
 
-def test_under_sync_flush_nothing_is_readable_before_it_is_flushed(stores, draft):
+def test_sync_flush_makes_messages_readable_only_after_the_flush(stores, draft):
     store = stores.open(flush="sync")
-    told = []
+    results = []
     result = store.append(draft())
-    store.on_confirmed(result.size_bytes, told.append)
+    store.on_confirmed(result.size_bytes, results.append)
     assert store.advance() == []
-    assert (store.max_offset("Topic", 0), told) == (0, [])
+    assert (store.max_offset("Topic", 0), results) == (0, [])
     job = store.flush_job()
     assert job is not None
     assert store.flush_job() is None  # one at a time
     job.run()
     store.flush_done(job)
     store.advance()
-    assert (store.max_offset("Topic", 0), told) == (1, [None])
+    assert (store.max_offset("Topic", 0), results) == (1, [None])
 
 
-def test_a_failed_flush_is_final(stores, draft):
+def test_failed_flush_makes_the_store_read_only(stores, draft):
     store = stores.open(flush="sync")
-    told = []
-    store.on_confirmed(store.append(draft()).size_bytes, told.append)
+    results = []
+    store.on_confirmed(store.append(draft()).size_bytes, results.append)
     job = store.flush_job()
     store.flush_failed(job, OSError(5, "Input/output error"))
-    assert isinstance(told[0], StoreError)
+    assert isinstance(results[0], StoreError)
     assert "Input/output error" in store.write_refusal
     with pytest.raises(StoreError, match="Input/output error"):
         store.append(draft())
     assert store.flush_job() is None
-    store.on_confirmed(10**9, told.append)
-    assert isinstance(told[1], StoreError)
+    store.on_confirmed(10**9, results.append)
+    assert isinstance(results[1], StoreError)
     store.close()
     assert (store.root / "abort").exists()
 
 
-def test_keys_are_found_by_their_real_name(stores, draft, drain):
+def test_query_by_key_compares_the_real_key(stores, draft, drain):
     store = stores.open()
     store.append(draft(b"1", keys="Aa one", uniq="U1"))
     store.append(draft(b"2", keys="BB", uniq="U2"))  # "Aa" and "BB" have the same hash
@@ -255,7 +255,7 @@ def test_keys_are_found_by_their_real_name(stores, draft, drain):
     assert bodies("Topic", "U3") == []
 
 
-def test_keys_are_found_over_many_index_files_and_within_times(stores, draft, drain, clock):
+def test_query_by_key_searches_all_index_files_within_the_time_range(stores, draft, drain, clock):
     store = stores.open()
     stored = []
     for number in range(200):  # 64 entries a file
@@ -274,7 +274,7 @@ def test_keys_are_found_over_many_index_files_and_within_times(stores, draft, dr
     assert [decode_record(record).body for record in found] == [b"13", b"23", b"33"]
 
 
-def test_offsets_are_found_by_time(stores, draft, drain, clock):
+def test_offset_by_timestamp_returns_lower_and_upper_bounds(stores, draft, drain, clock):
     store = stores.open()
     start = clock.wall_ms()
     for _ in range(5):  # stored at 0, 0, 10, 10, 20 …
@@ -289,7 +289,7 @@ def test_offsets_are_found_by_time(stores, draft, drain, clock):
     assert store.offset_by_timestamp("Unknown", 0, start) == 0
 
 
-def test_transactions_stand_in_no_queue_until_they_are_committed(stores, draft, read_all, drain):
+def test_only_committed_transactions_are_in_the_queue(stores, draft, read_all, drain):
     store = stores.open()
     store.append(draft(b"plain"))
     prepared = store.append(draft(b"prepared", sys_flag=TRANSACTION_PREPARED, keys="p"))
@@ -311,11 +311,11 @@ def test_scheduled_messages_have_their_delivery_time_as_tags_code(stores, draft)
     assert arrival.tags_codes == {result.store_timestamp + 10_000}
 
 
-def test_a_record_is_given_only_where_one_stands(stores, draft, drain):
+def test_record_at_refuses_offsets_without_a_record(stores, draft, drain):
     store = stores.open(flush="sync")
     first = store.append(draft(b"one"))
     second = store.append(draft(b"two"))
-    with pytest.raises(StoreError, match="beyond the confirmed"):
+    with pytest.raises(StoreError, match="is not confirmed yet"):
         store.record_at(0)
     drain(store)
     assert decode_record(store.record_at(second.physical_offset)).body == b"two"
@@ -324,7 +324,7 @@ def test_a_record_is_given_only_where_one_stands(stores, draft, drain):
             store.record_at(offset)
 
 
-def test_raw_bytes_make_the_same_store(stores, draft, read_all, drain):
+def test_append_raw_produces_an_identical_store(stores, draft, read_all, drain):
     source, copy = stores.open("source"), stores.open("copy")
     for number in range(150):
         source.append(draft(b"%d" % number, keys=f"k{number}", queue_id=number % 2))
@@ -335,12 +335,12 @@ def test_raw_bytes_make_the_same_store(stores, draft, read_all, drain):
         copy.append_raw(start, log[start : start + 777])
         drain(copy)
     assert stores.files(source.root) == stores.files(copy.root)
-    with pytest.raises(StoreError, match="is written to"):
+    with pytest.raises(StoreError, match="the log ends at"):
         copy.append_raw(5, b"late")
     assert source.append(draft(queue_id=1)).queue_offset == copy.append(draft(queue_id=1)).queue_offset == 75
 
 
-def test_a_truncation_takes_back_everything_derived(stores, draft, read_all, drain):
+def test_truncate_to_removes_all_derived_data(stores, draft, read_all, drain):
     store, twin = stores.open("store"), stores.open("twin")
     cut = 0
     for number in range(150):
@@ -359,7 +359,7 @@ def test_a_truncation_takes_back_everything_derived(stores, draft, read_all, dra
     assert stores.files(store.root) == stores.files(twin.root)
 
 
-def test_a_deleted_topic_starts_anew(stores, draft, read_all, drain):
+def test_deleted_topic_starts_at_offset_zero_again(stores, draft, read_all, drain):
     store = stores.open()
     store.append(draft(b"old"))
     store.append(draft(topic="Other"))
@@ -377,24 +377,23 @@ def test_a_deleted_topic_starts_anew(stores, draft, read_all, drain):
         again.close()
 
 
-def test_a_topic_that_goes_in_the_background_is_gone_for_good_when_that_is_told(
-    stores, draft, drain, monkeypatch
-):
-    monkeypatch.setattr(RemoveTreeJob, "run", lambda _: None)  # a kill comes before it
+def test_forget_topic_deletion_is_durable_when_the_callback_is_called(stores, draft, drain, monkeypatch):
+    monkeypatch.setattr(RemoveTreeJob, "run", lambda _: None)  # a kill comes before the files are deleted
     store = stores.open()
     for topic in ("Topic", "Other"):
         store.append(draft(topic=topic))
     drain(store)
-    told = []
-    assert store.forget_topic("Topic", told.append) == 1
+    results = []
+    assert store.forget_topic("Topic", results.append) == 1
     assert [topic for topic, _ in store.queues()] == ["Other"]
     before = stores.kill(store, "before").name
     store.advance()
     store.finish_background()
-    assert told == [None]
+    assert results == [None]
     after = stores.kill(store, "after").name
     assert [topic for topic, _ in stores.open(after).queues()] == ["Other"]
-    # A kill before that may bring it back from the log, but no other one is hurt, and nothing is left over.
+    # After a kill before the callback, the topic may be rebuilt from the log. Other topics are not affected,
+    # and no removed files are left.
     monkeypatch.undo()
     again = stores.open(before)
     assert ("Other", 0) in list(again.queues())
@@ -402,34 +401,34 @@ def test_a_topic_that_goes_in_the_background_is_gone_for_good_when_that_is_told(
     assert not list(again.root.glob("removed-*"))
 
 
-def test_who_waits_for_a_topic_to_go_is_told_when_the_store_ends_first(stores, draft, drain):
+def test_forget_topic_callback_receives_the_error_of_a_failed_store(stores, draft, drain):
     store = stores.open()
     store.append(draft())
     drain(store)
-    told = []
-    store.forget_topic("Topic", told.append)
+    results = []
+    store.forget_topic("Topic", results.append)
     store.append(draft())
-    store.flush_failed(store.flush_job(), OSError(errno.EIO, "the disk has gone"))
-    store.forget_topic("Topic", told.append)
-    assert len(told) == 2
-    assert all("the disk has gone" in str(error) for error in told)
+    store.flush_failed(store.flush_job(), OSError(errno.EIO, "the disk is gone"))
+    store.forget_topic("Topic", results.append)
+    assert len(results) == 2
+    assert all("the disk is gone" in str(error) for error in results)
 
 
-def test_what_is_appended_to_an_awaited_queue_is_noted(stores, draft):
+def test_append_to_an_awaited_queue_updates_positions_awaited(stores, draft):
     store = stores.open()
     awaited = {("Topic", 1)}
     store.await_messages(awaited)
-    store.append(draft(b"nobody waits"))
+    store.append(draft(b"not awaited"))
     assert store.positions.awaited == 0
-    store.append(draft(b"somebody waits", queue_id=1))
+    store.append(draft(b"awaited", queue_id=1))
     end = store.positions.written
     assert store.positions.awaited == end
     awaited.clear()
-    store.append(draft(b"no more", queue_id=1))
+    store.append(draft(b"no longer awaited", queue_id=1))
     assert store.positions.awaited == end
 
 
-def test_what_is_appended_by_runs_to_an_awaited_queue_is_noted(stores, draft):
+def test_append_runs_to_an_awaited_queue_updates_positions_awaited(stores, draft):
     store = stores.open()
     store.await_messages({("Topic", 3)})
 
@@ -444,41 +443,41 @@ def test_what_is_appended_by_runs_to_an_awaited_queue_is_noted(stores, draft):
     assert store.positions.awaited == store.positions.written
 
 
-def test_a_topic_that_goes_while_queues_are_noted_keeps_the_notes_going(stores, draft, drain, clock):
+def test_forget_topic_during_a_checkpoint_completes(stores, draft, drain, clock):
     store = stores.open()
     for queue_id in range(250):
         store.append(draft(queue_id=queue_id))
     store.append(draft(topic="Doomed"))
     drain(store)
     clock.advance(store.settings.checkpoint_interval_ms)
-    store.advance()  # begins to note 100 queues
-    assert not store.has_more_to_do  # nobody waits for this one
-    told = []
-    store.forget_topic("Doomed", told.append)
+    store.advance()  # begins a checkpoint with the first 100 queues
+    assert not store.has_more_to_do  # this checkpoint was not requested
+    results = []
+    store.forget_topic("Doomed", results.append)
     assert store.has_more_to_do
     while store.has_more_to_do:
         store.advance()
     store.finish_background()
 
-    def is_told() -> list:
+    def callback_results() -> list:
         store.advance()
         store.finish_background()
-        return told
+        return results
 
-    assert eventually(is_told, "the end of the topic") == [None]
+    assert eventually(callback_results, "the deletion of the topic") == [None]
 
 
-def test_an_offset_is_given_once_though_dispatch_is_behind(stores, draft, drain, read_all):
+def test_queue_offsets_are_unique_while_dispatch_is_behind(stores, draft, drain, read_all):
     store = stores.open(dispatch_slice_bytes=4096)
     given = [store.append(draft(b"x" * 1000)).queue_offset for _ in range(6)]
-    store.advance()  # a part of them
+    store.advance()  # dispatches only some of them
     assert store.max_offset("Topic", 0) < 6
     given.append(store.append(draft(b"last")).queue_offset)
     drain(store)
     assert given == [message.queue_offset for message in read_all(store)] == list(range(7))
 
 
-def test_a_topic_made_again_begins_anew_where_one_slice_has_both(stores, draft, drain, read_all):
+def test_recreated_topic_has_only_new_messages_after_a_rebuild(stores, draft, drain, read_all):
     store = stores.open()
     for number in range(9):
         store.append(draft(b"old %d" % number))

@@ -1,4 +1,4 @@
-"""Settings accept the names of the last release, with a warning."""
+"""Settings accept the old names of the previous release, with a warning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RENAMED = [(model, old, new) for model in MODELS for old, new in model.RENAMED.i
 
 
 @pytest.mark.parametrize(("model", "old", "new"), RENAMED)
-def test_old_names_are_accepted_with_a_warning(
+def test_old_setting_names_are_accepted_with_a_warning(
     model: type[SettingsModel], old: str, new: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     value: Any = model.model_fields[new].default
@@ -35,12 +35,14 @@ def test_old_names_are_accepted_with_a_warning(
 
 
 @pytest.mark.parametrize(("model", "old", "new"), RENAMED)
-def test_a_setting_under_both_names_is_refused(model: type[SettingsModel], old: str, new: str) -> None:
-    with pytest.raises(ValidationError, match=f"{old} is the old name of {new}: remove it"):
+def test_setting_with_old_and_new_name_is_refused(model: type[SettingsModel], old: str, new: str) -> None:
+    with pytest.raises(
+        ValidationError, match=f"{old} is the old name of {new}, and both are set: remove {old}"
+    ):
         model.model_validate({old: 1, new: 1})
 
 
-def test_old_names_are_accepted_as_texts_of_brokers_and_stores() -> None:
+def test_old_setting_names_are_accepted_in_broker_config_text() -> None:
     changes, unknown = by_field({"young_topics_are_read_from_start": "false", "clean_by_force": "false"})
 
     assert changes == {

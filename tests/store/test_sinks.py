@@ -1,4 +1,4 @@
-"""A dispatch sink of one's own: it gets every record once, over restarts, truncation and failures."""
+"""Additional dispatch sinks receive every record once, despite restarts, truncation and failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from store.message.record import decode_record
 
 
 class TopicCounts:
-    """Counts records by topic, in memory: after a start it lacks all of them."""
+    """Counts records by topic in memory, so that it lacks all records after a start."""
 
     def __init__(self) -> None:
         self.topics: dict[int, str] = {}
@@ -38,7 +38,7 @@ def fill(store, draft, count: int) -> None:
         store.append(draft(b"%d" % number, topic="AB"[number % 2], queue_id=number % 3))
 
 
-def test_a_sink_gets_every_dispatched_record(stores, draft, drain):
+def test_sink_receives_every_dispatched_record(stores, draft, drain):
     sink = TopicCounts()
     store = stores.open(sinks=[sink])
     fill(store, draft, 101)  # over several log files
@@ -47,7 +47,7 @@ def test_a_sink_gets_every_dispatched_record(stores, draft, drain):
     assert sink.counts == {"A": 51, "B": 50}
 
 
-def test_a_start_dispatches_what_a_sink_lacks(stores, draft, drain):
+def test_start_dispatches_the_records_that_a_sink_lacks(stores, draft, drain):
     store = stores.open()
     fill(store, draft, 101)
     drain(store)
@@ -57,7 +57,7 @@ def test_a_start_dispatches_what_a_sink_lacks(stores, draft, drain):
     assert sink.counts == {"A": 51, "B": 50}
 
 
-def test_a_truncation_rewinds_a_sink(stores, draft, drain):
+def test_truncate_to_rewinds_sinks(stores, draft, drain):
     sink = TopicCounts()
     store = stores.open(sinks=[sink])
     fill(store, draft, 20)
@@ -68,7 +68,7 @@ def test_a_truncation_rewinds_a_sink(stores, draft, drain):
     assert sink.counts == {"A": 10, "B": 10}
 
 
-def test_a_sink_that_fails_refuses_sends_until_it_has_all(stores, draft, drain, clock, read_all):
+def test_failing_sink_refuses_appends_until_it_succeeds(stores, draft, drain, clock, read_all):
     sink = TopicCounts()
     store = stores.open(sinks=[sink])
     sink.fails = True

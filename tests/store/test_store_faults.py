@@ -1,4 +1,7 @@
-"""Full disks and failing calls: told to who sends, nothing stored is lost, and it comes back by itself."""
+"""Full disks and failing system calls.
+
+Appends report the error, no stored data is lost, and the store recovers by itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.eventually import LIMIT_S, NEVER_S
 
 
 class DiskThatFillsUp:
-    """Calls fail with ENOSPC as long as it is full."""
+    """Calls fail with ENOSPC while `is_full` is True."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -39,7 +42,7 @@ def disk(monkeypatch) -> DiskThatFillsUp:
     return disk
 
 
-def test_no_space_for_the_next_log_file_refuses_sends_until_there_is(stores, draft, drain, read_all, disk):
+def test_full_disk_refuses_appends_that_need_a_new_log_file(stores, draft, drain, read_all, disk):
     store = stores.open()
     for _ in range(2):
         store.append(draft(b"x" * 3000))
@@ -47,7 +50,7 @@ def test_no_space_for_the_next_log_file_refuses_sends_until_there_is(stores, dra
     disk.is_full = True
     with pytest.raises(StoreError, match="No space left on device"):
         store.append(draft(b"x" * 3000))
-    store.append(draft(b"small"))  # there is room for it in the file
+    store.append(draft(b"small"))  # this record still fits into the file
     assert len(read_all(store)) == 2
     disk.is_full = False
     result = store.append(draft(b"x" * 3000))
@@ -58,8 +61,8 @@ def test_no_space_for_the_next_log_file_refuses_sends_until_there_is(stores, dra
 
 
 @pytest.mark.parametrize("preallocate", [False, True])
-def test_a_closed_store_maps_no_file_after_a_refused_append(stores, draft, drain, disk, preallocate):
-    """An error must not keep the files of the frames that it passed, until the garbage collector comes by."""
+def test_closed_store_maps_no_file_after_a_refused_append(stores, draft, drain, disk, preallocate):
+    """An exception must not keep maps alive through its traceback until the garbage collector runs."""
     store = stores.open(preallocate=preallocate)
     for _ in range(2):
         store.append(draft(b"x" * 3000))
@@ -75,7 +78,7 @@ def test_a_closed_store_maps_no_file_after_a_refused_append(stores, draft, drain
         gc.enable()
 
 
-def test_no_space_for_a_consume_queue_refuses_sends_and_loses_nothing(
+def test_full_disk_for_a_consume_queue_refuses_appends_and_loses_nothing(
     stores, draft, drain, read_all, disk, clock
 ):
     store = stores.open()
@@ -85,11 +88,11 @@ def test_no_space_for_a_consume_queue_refuses_sends_and_loses_nothing(
     disk.is_full = True
     assert store.advance() == []
     assert "No space left on device" in store.write_refusal
-    assert not store.has_more_to_dispatch  # nothing to do in a loop
+    assert not store.has_more_to_dispatch  # the owner must not loop
     with pytest.raises(StoreError, match="No space left"):
         store.append(draft())
     disk.is_full = False
-    store.advance()  # too early for another try
+    store.advance()  # before the retry delay has passed
     assert store.write_refusal is not None
     clock.advance(ms=1000)
     assert {arrival.queue_id for arrival in store.advance()} == {1, 2}
@@ -102,7 +105,7 @@ def log_files(store) -> list[str]:
     return sorted(path.name for path in (store.root / "commitlog").iterdir())
 
 
-def test_the_next_file_is_made_ahead_of_need_and_the_one_after_it(stores, draft, drain):
+def test_preallocation_creates_the_next_log_files(stores, draft, drain):
     store = stores.open(preallocate=True)
     store.append(draft(b"x" * 500))
     store.advance()
@@ -119,10 +122,10 @@ def test_the_next_file_is_made_ahead_of_need_and_the_one_after_it(stores, draft,
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
     drain(store)
     store.close()
-    assert log_files(store) == [f"{0:020d}", f"{8192:020d}"]  # what was made ahead is gone
+    assert log_files(store) == [f"{0:020d}", f"{8192:020d}"]  # unused preallocated files are deleted
 
 
-def test_a_failed_allocation_ahead_is_told_only_when_the_file_is_needed(stores, draft, disk, clock):
+def test_failed_preallocation_is_reported_when_the_file_is_needed(stores, draft, disk, clock):
     store = stores.open(preallocate=True, flush="sync")  # nothing is flushed, so nothing is dispatched
     store.append(draft(b"x" * 3000))
     disk.is_full = True
@@ -134,19 +137,19 @@ def test_a_failed_allocation_ahead_is_told_only_when_the_file_is_needed(stores, 
         with pytest.raises(StoreError, match="No space left"):
             store.append(draft(b"x" * 3000))
     disk.is_full = False
-    with pytest.raises(StoreError, match="No space left"):  # a full disk is not asked at every send
+    with pytest.raises(StoreError, match="No space left"):  # allocation is not retried at every append
         store.append(draft(b"x" * 3000))
     clock.advance(ms=1000)
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
 
 
-def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draft, monkeypatch):
+def test_append_waits_once_for_a_hanging_disk_then_fails_immediately(stores, draft, monkeypatch):
     store = stores.open(preallocate=True)
     store.append(draft(b"x" * 6000))
-    goes_on, allocate_now = threading.Event(), os.posix_fallocate
+    may_continue, allocate_now = threading.Event(), os.posix_fallocate
 
     def fallocate_that_hangs(*arguments) -> None:
-        goes_on.wait(LIMIT_S)
+        may_continue.wait(LIMIT_S)
         allocate_now(*arguments)
 
     monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_that_hangs)
@@ -156,14 +159,14 @@ def test_a_disk_that_hangs_is_waited_for_once_and_then_told_at_once(stores, draf
     monkeypatch.setattr(allocate, "_WAIT_S", NEVER_S)
     with pytest.raises(StoreError, match="try again"):
         store.append(draft(b"x" * 3000))
-    assert store.append(draft(b"small")).queue_offset == 1  # there is room for it in the file
-    goes_on.set()
+    assert store.append(draft(b"small")).queue_offset == 1  # this record still fits into the file
+    may_continue.set()
     store.finish_background()
     assert store.append(draft(b"x" * 3000)).physical_offset == 8192
 
 
-def test_the_first_file_of_all_is_waited_for_longer(stores, draft, monkeypatch):
-    """Sends alone wait for it, and to refuse the first of a broker that has just started helps nobody."""
+def test_append_waits_longer_for_the_first_log_file(stores, draft, monkeypatch):
+    """Only appends wait for the first file, and refusing the first append after a start helps no client."""
     is_awaited, allocate_now, wait = threading.Event(), os.posix_fallocate, allocate.wait
 
     def wait_for(futures, timeout_s: float):
@@ -182,7 +185,7 @@ def test_the_first_file_of_all_is_waited_for_longer(stores, draft, monkeypatch):
     assert store.append(draft(b"x")).physical_offset == 0
 
 
-def test_truncation_takes_the_files_made_ahead_with_it(stores, draft, drain, read_all):
+def test_truncate_to_removes_preallocated_files(stores, draft, drain, read_all):
     store = stores.open(preallocate=True)
     second = [store.append(draft(b"x" * 3000)) for _ in range(2)][1]
     store.advance()
@@ -202,7 +205,7 @@ def locked_kib() -> int:
     return int(line.split()[1])
 
 
-def test_warm_files_are_locked_in_memory_while_they_are_next_or_last(stores, draft):
+def test_warm_mapped_file_locks_the_last_and_the_next_file_in_memory(stores, draft):
     before = locked_kib()
     store = stores.open(preallocate=True, warmMapedFileEnable=True)
     store.append(draft(b"x" * 6000))
@@ -214,7 +217,9 @@ def test_warm_files_are_locked_in_memory_while_they_are_next_or_last(stores, dra
     assert locked_kib() <= before + 8
 
 
-def test_a_broker_that_may_not_lock_memory_goes_on(stores, draft, monkeypatch, drain, read_all):
+def test_warm_mapped_file_without_permission_to_lock_memory_continues(
+    stores, draft, monkeypatch, drain, read_all
+):
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
@@ -226,7 +231,7 @@ def test_a_broker_that_may_not_lock_memory_goes_on(stores, draft, monkeypatch, d
     assert len(read_all(store)) == 3
 
 
-def test_a_unit_that_leads_elsewhere_is_passed_over_and_the_others_served(stores, draft, drain, read_all):
+def test_read_skips_a_damaged_unit_and_serves_the_others(stores, draft, drain, read_all):
     store = stores.open()
     for number in range(5):
         store.append(draft(b"%d" % number))
@@ -239,7 +244,7 @@ def test_a_unit_that_leads_elsewhere_is_passed_over_and_the_others_served(stores
     assert store.skipped > 0
 
 
-def test_slices_outlive_the_store(stores, draft, drain):
+def test_slices_stay_readable_after_the_store_is_closed(stores, draft, drain):
     store = stores.open()
     store.append(draft(b"kept"))
     drain(store)

@@ -1,4 +1,4 @@
-"""A damaged storeTimestamp, which no CRC covers, stops no start, no append and no search for others."""
+"""A damaged storeTimestamp, which no CRC covers, does not affect starts, appends and other searches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TIMES = [-(1 << 63), -5, 1 << 50, 253_402_300_800_000, (1 << 63) - 1]
 
 @pytest.mark.parametrize("when", TIMES)
 @pytest.mark.parametrize("which", [0, 50, -1])
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_a_store_opens_and_goes_on_whatever_a_records_time_says(
-    stores, draft, drain, read_all, clock, when, which, is_noted
+@pytest.mark.parametrize("has_summary", [True, False])
+def test_store_with_a_damaged_timestamp_opens_and_appends(
+    stores, draft, drain, read_all, clock, when, which, has_summary
 ):
     store = stores.open()
     fill(store, draft)
@@ -25,7 +25,7 @@ def test_a_store_opens_and_goes_on_whatever_a_records_time_says(
     before = messages(store, read_all)
     store.close()
     damage(store.root, before[which].commit_log_offset + 56, when.to_bytes(8, "big", signed=True))
-    if not is_noted:
+    if not has_summary:
         shutil.rmtree(store.root / "consumequeue")
         shutil.rmtree(store.root / "index")
         (store.root / "raymq.derived").unlink()
@@ -41,7 +41,7 @@ def test_a_store_opens_and_goes_on_whatever_a_records_time_says(
         store.close()
 
 
-def test_a_time_up_to_a_day_ahead_is_a_clock_that_was_set_back(stores, draft, clock):
+def test_timestamp_less_than_a_day_ahead_is_kept_for_later_records(stores, draft, clock):
     store = stores.open()
     now_ms = clock.wall_ms()
     clock.set_wall_ms(now_ms + DAY_MS - 1000)
@@ -52,7 +52,7 @@ def test_a_time_up_to_a_day_ahead_is_a_clock_that_was_set_back(stores, draft, cl
     assert again.append(draft(b"second")).store_timestamp == first.store_timestamp
 
 
-def test_index_files_are_named_in_order_beyond_the_calendar_too():
+def test_index_file_names_increase_for_timestamps_outside_the_calendar():
     names = [index_file_name(1_700_000_000_000, None)]
     for when in TIMES:
         names.append(index_file_name(when, names[-1]))

@@ -1,4 +1,4 @@
-"""After the warm-up nothing that a broker does with messages compiles or loads a kernel."""
+"""After the warm-up, sending and reading messages neither compiles nor loads a kernel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ print(before, compiled())
 
 
 @pytest.mark.slow
-def test_nothing_is_compiled_once_messages_come(tmp_path: Path) -> None:
+def test_warm_up_compiles_all_kernels(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     run = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
 

@@ -1,1 +1,1 @@
-"""What administrators and their tools ask of a broker: definitions, progress, clients, cleaning, figures."""
+"""Handlers of administrative requests: topics, groups, offsets, clients, cleaning and statistics."""

@@ -1,6 +1,4 @@
-"""Statistics, consume queues and the state of a broker: VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and
-DESCRIBE_BROKER.
-"""
+"""Requests for a broker's statistics, its consume queue units and its state."""
 
 from __future__ import annotations
 
@@ -29,10 +27,11 @@ from store.message_store import MessageStore
 from store.reading.message_filter import MessageFilter
 
 UNITS_MAX = 4096
+"""Limit of units in one QUERY_CONSUME_QUEUE response."""
 
 
 class BrokerInfo:
-    """Handles VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and DESCRIBE_BROKER."""
+    """Request handler for VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and DESCRIBE_BROKER."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class BrokerInfo:
         stats: BrokerStats,
         describe: Callable[[], Mapping[str, object]],
     ) -> None:
-        """`describe` returns the fields of DESCRIBE_BROKER."""
+        """Create the handler. `describe` returns the fields of the DESCRIBE_BROKER response."""
         self._cluster = cluster
         self._store = store
         self._reads = reads
@@ -52,7 +51,7 @@ class BrokerInfo:
         self._describe = describe
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, row, get = RequestCode, RequestRow, on_cluster(Action.GET)
         return (
             row(code.VIEW_BROKER_STATS_DATA, self.stats_data, BrokerStatsHeader, get),
@@ -61,7 +60,10 @@ class BrokerInfo:
         )
 
     def stats_data(self, context: RequestContext) -> RemotingCommand:
-        """VIEW_BROKER_STATS_DATA: one counter over a minute, an hour and a day."""
+        """Handle VIEW_BROKER_STATS_DATA: return one counter's sums and rates.
+
+        They cover the last minute, hour and day. Raises Refused (SYSTEM_ERROR) if the counter does not exist.
+        """
         header: BrokerStatsHeader = context.header
         tally, amount = self._tally(header.stats_name, header.stats_key)
         if tally is None:
@@ -77,11 +79,15 @@ class BrokerInfo:
         return RemotingCommand.response(body=BrokerStatsData(*items).encode())
 
     def describe(self, context: RequestContext) -> RemotingCommand:
-        """DESCRIBE_BROKER: the broker's names and addresses, and the positions of its store."""
+        """Handle DESCRIBE_BROKER: return the broker's names, addresses and store positions as JSON."""
         return RemotingCommand.response(body=orjson.dumps(self._describe()))
 
     def consume_queue(self, context: RequestContext) -> None:
-        """QUERY_CONSUME_QUEUE: the units of a queue from an index on."""
+        """Handle QUERY_CONSUME_QUEUE: respond with units of one queue from the requested index on.
+
+        If the request names a consumer group, the response tells for each unit if the group's tag filter
+        accepts it.
+        """
         self._reads.when_caught_up(context, self._serve_consume_queue)
 
     def _serve_consume_queue(self, context: RequestContext) -> None:
@@ -89,7 +95,7 @@ class BrokerInfo:
         self._reads.serve(
             context,
             lambda: self._consume_queue(header),
-            lambda answer: RemotingCommand.response(body=answer.encode()),
+            lambda units: RemotingCommand.response(body=units.encode()),
             SEARCH_ATTEMPTS,
         )
 
@@ -98,35 +104,41 @@ class BrokerInfo:
         first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
         if not end:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-        answer = ConsumeQueueUnits(first, end)
-        wanted: MessageFilter | None = None
+        result = ConsumeQueueUnits(first, end)
+        message_filter: MessageFilter | None = None
         if header.consumer_group:
             group = self._clients.group(header.consumer_group)
             subscription = group.subscriptions.get(topic) if group is not None else None
             if subscription is None:
-                answer.filter_data = f"{header.consumer_group}@{topic} is not online!"
+                result.filter_data = f"{header.consumer_group}@{topic} is not online!"
             else:
-                answer.subscription = subscription_data(subscription)
-                answer.filter_data = "null"
-                wanted = compile_filter(subscription.expression)
+                result.subscription = subscription_data(subscription)
+                result.filter_data = "null"
+                message_filter = compile_filter(subscription.expression)
         units = store.units(topic, queue_id, header.index, min(header.count, UNITS_MAX))
         if not units and header.count > 0:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"Index {header.index} of {queue_id}@{topic} is not exist!"
             )
-        answer.units = [
+        result.units = [
             ConsumeQueueData(
                 unit.physical_offset,
                 unit.size,
                 unit.tags_code,
-                wanted is not None and wanted.prefilter(unit.tags_code),
+                message_filter is not None and message_filter.prefilter(unit.tags_code),
             )
             for unit in units
         ]
-        return answer
+        return result
 
     def _tally(self, name: str, key: str) -> tuple[Tally | None, Callable[[Count], int]]:
-        """Find a counter by RocketMQ's names; the key is a topic, `topic@group`, or the cluster."""
+        """Find a counter by RocketMQ's statistics name and key.
+
+        The key is a topic, `topic@group` or the cluster name, depending on the statistics name.
+
+        Returns:
+            The counter, or None if it does not exist, and the function that reads its messages or bytes.
+        """
         stats = self._stats
         table, _, kind = name.rpartition("_")
         amount = _size_bytes if kind == "SIZE" else _messages

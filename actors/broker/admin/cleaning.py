@@ -16,23 +16,24 @@ from store.message_store import MessageStore
 
 _log = get_logger(__name__)
 
-QUEUES_A_TURN = 32
+QUEUES_PER_TURN = 32
+"""Limit of queues that one turn of the event loop removes."""
 
 
 class Cleaning:
-    """Handles DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE and CLEAN_UNUSED_TOPIC."""
+    """Request handler for DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE and CLEAN_UNUSED_TOPIC."""
 
     def __init__(
         self, store: MessageStore, tables: BrokerTables, remove_queues: Callable[[str], Awaitable[None]]
     ) -> None:
-        """`remove_queues` removes the queues of a topic; it raises Refused."""
+        """Create the handler. `remove_queues` removes all queues of a topic, or raises Refused."""
         self._store = store
         self._topics = tables.topics
         self._offsets = tables.offsets
         self._remove_queues = remove_queues
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, delete = RequestCode, on_cluster(Action.DELETE)
         return (
             RequestRow(code.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None, delete),
@@ -41,35 +42,41 @@ class Cleaning:
         )
 
     def delete_expired(self, context: RequestContext) -> RemotingCommand:
-        """DELETE_EXPIRED_COMMITLOG: delete expired log files, in the background and at any hour."""
+        """Handle DELETE_EXPIRED_COMMITLOG: start to delete expired CommitLog files.
+
+        The response does not wait for the deletion, and the broker's deletion hour does not apply.
+        """
         self._store.retention.delete_expired()
         return RemotingCommand.response()
 
     def clean_expired(self, context: RequestContext) -> None:
-        """CLEAN_EXPIRED_CONSUMEQUEUE: remove the queues all of whose messages have expired."""
+        """Handle CLEAN_EXPIRED_CONSUMEQUEUE: remove each queue that holds only expired messages."""
         context.spawn(_respond(self._clean_expired_queues()))
 
     def clean_unused(self, context: RequestContext) -> None:
-        """CLEAN_UNUSED_TOPIC: remove the queues of topics that do not exist."""
+        """Handle CLEAN_UNUSED_TOPIC: remove the queues of topics that do not exist."""
         context.spawn(_respond(self._clean_unused_topics()))
 
     async def _clean_expired_queues(self) -> None:
-        """Remove the queues with their committed offsets; those of system topics stay. Raises OSError.
+        """Remove expired queues, except those of system topics, and their committed offsets. Raises OSError.
 
-        A removed queue begins at 0 again: a group whose offset stayed would skip new messages.
+        A removed queue starts again at offset 0. A group that kept its old offset would skip new messages.
         """
         removed: list[tuple[str, int]] | None = None
-        while removed is None or len(removed) == QUEUES_A_TURN:
-            removed = self._store.retention.clean_expired_queues(self._topics.is_system, QUEUES_A_TURN)
+        while removed is None or len(removed) == QUEUES_PER_TURN:
+            removed = self._store.retention.clean_expired_queues(self._topics.is_system, QUEUES_PER_TURN)
             for topic, queue_id in removed:
                 self._offsets.remove_queue(topic, queue_id)
             await asyncio.sleep(0)
 
     async def _clean_unused_topics(self) -> None:
-        """Remove the queues topic by topic; those of system topics stay. Raises Refused."""
+        """Remove the queues of one unknown topic after the other, except system topics.
+
+        Raises Refused if the queues of a topic cannot be removed.
+        """
         unused = {topic for topic, _ in self._store.queues() if self._is_unused(topic)}
         for topic in unused:
-            if self._is_unused(topic):  # it may have been created meanwhile
+            if self._is_unused(topic):  # a client may have created the topic meanwhile
                 await self._remove_queues(topic)
                 _log.info("unused_topic_cleaned", topic=topic)
 
@@ -81,5 +88,8 @@ async def _respond(work: Awaitable[None]) -> RemotingCommand:
     try:
         await work
     except OSError as error:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"a queue could not be removed: {error}") from error
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"an expired consume queue could not be removed: {error}; check the disk and repeat the request",
+        ) from error
     return RemotingCommand.response()

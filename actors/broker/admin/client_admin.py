@@ -1,4 +1,4 @@
-"""Requests that list connected clients, and requests that the broker forwards to a client."""
+"""Requests that list connected clients, and requests that the broker forwards to connected clients."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ from store.store_errors import StoreError
 
 
 class ClientAdmin:
-    """Handles GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO and
-    QUERY_SUBSCRIPTION_BY_CONSUMER; forwards GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and
-    INVOKE_BROKER_TO_GET_CONSUMER_STATUS to clients.
+    """Request handler that lists connected clients and forwards requests to them.
+
+    It lists clients for GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO and
+    QUERY_SUBSCRIPTION_BY_CONSUMER. It forwards GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY and
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS to clients, and relays their responses.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class ClientAdmin:
         self._reads = reads
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, row = RequestCode, RequestRow
         get, update = on_group(Action.GET), on_group(Action.UPDATE)
         producers, every = on_group(Action.GET, "producer_group"), on_every(Resource.GROUP, Action.LIST)
@@ -75,7 +77,10 @@ class ClientAdmin:
         )
 
     def consumers(self, context: RequestContext) -> RemotingCommand:
-        """GET_CONSUMER_CONNECTION_LIST."""
+        """Handle GET_CONSUMER_CONNECTION_LIST: return the members and the subscriptions of a consumer group.
+
+        Raises Refused (CONSUMER_NOT_ONLINE) if no member is connected to this broker.
+        """
         header: ConsumerGroupHeader = context.header
         group = self._clients.group(header.consumer_group)
         if group is None:
@@ -92,7 +97,10 @@ class ClientAdmin:
         return RemotingCommand.response(body=body.encode())
 
     def producers(self, context: RequestContext) -> RemotingCommand:
-        """GET_PRODUCER_CONNECTION_LIST."""
+        """Handle GET_PRODUCER_CONNECTION_LIST: return the connected members of a producer group.
+
+        Raises Refused (SYSTEM_ERROR) if no member is connected to this broker.
+        """
         header: ProducerGroupHeader = context.header
         connections = _connections(self._clients.producers(header.producer_group))
         if not connections:
@@ -100,21 +108,21 @@ class ClientAdmin:
         return RemotingCommand.response(body=encode_producers(connections))
 
     def subscription(self, context: RequestContext) -> RemotingCommand:
-        """QUERY_SUBSCRIPTION_BY_CONSUMER: the subscription of an online group to a topic."""
+        """Handle QUERY_SUBSCRIPTION_BY_CONSUMER: return a connected group's subscription to a topic."""
         header: GroupTopicHeader = context.header
         group = self._clients.group(header.group)
-        found = group.subscriptions.get(header.topic) if group is not None else None
-        wanted = None if found is None else subscription_data(found)
-        return RemotingCommand.response(body=encode_subscription(header.group, header.topic, wanted))
+        subscription = group.subscriptions.get(header.topic) if group is not None else None
+        data = None if subscription is None else subscription_data(subscription)
+        return RemotingCommand.response(body=encode_subscription(header.group, header.topic, data))
 
     def all_producers(self, context: RequestContext) -> RemotingCommand:
-        """GET_ALL_PRODUCER_INFO."""
+        """Handle GET_ALL_PRODUCER_INFO: return the connected producers of all groups."""
         now_ns, now_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
         groups = {
             group: [
                 ProducerInfo(
                     member.client_id,
-                    f"/{member.connection.peer}",  # as Java writes an address that has no name
+                    f"/{member.connection.peer}",  # Java's text for an address without a host name
                     member.connection.attributes.language or "OTHER",
                     member.connection.attributes.version,
                     now_ms - (now_ns - member.last_heartbeat_ns) // NS_PER_MS,
@@ -126,11 +134,11 @@ class ClientAdmin:
         return RemotingCommand.response(body=encode_producer_table(groups))
 
     def running_info(self, context: RequestContext) -> None:
-        """GET_CONSUMER_RUNNING_INFO: the member's own response, unchanged."""
+        """Handle GET_CONSUMER_RUNNING_INFO: forward it to the member and relay the response unchanged."""
         self._forward(context, bytes(context.command.body))
 
     def consume_directly(self, context: RequestContext) -> None:
-        """CONSUME_MESSAGE_DIRECTLY: send a message to a member, and respond with its result."""
+        """Handle CONSUME_MESSAGE_DIRECTLY: send a stored message to a member and relay its result."""
         header: ClientHeader = context.header
         _, offset = decode_message_id(header.msg_id or "")
 
@@ -138,64 +146,77 @@ class ClientAdmin:
             try:
                 return bytes(self._store.record_at(offset))
             except StoreError as error:
-                raise Refused(ResponseCode.SYSTEM_ERROR, f"no message at offset {offset}: {error}") from error
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {offset}: {error}"
+                ) from error
 
         self._reads.serve(context, read, lambda record: self._forward(context, record))
 
     def consumer_status(self, context: RequestContext) -> None:
-        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets of each member that responds in time."""
+        """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: return the offsets of each member of a group.
+
+        The broker requests them from all members, or from the one that the request names. Members that do not
+        respond within CLIENT_TIMEOUT_MS are omitted. Raises Refused (SYSTEM_ERROR) if the group has no
+        connected member.
+        """
         header: ConsumerStatusHeader = context.header
         group = self._clients.group(header.group)
         if group is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
             )
-        wanted = header.client_addr.strip()
-        members = [each for each in group.members.values() if wanted in ("", each.client_id)]
+        requested_id = header.client_addr.strip()
+        members = [each for each in group.members.values() if requested_id in ("", each.client_id)]
         statuses: dict[str, bytes] = {}
-        left = len(members)
+        pending = len(members)
 
-        def answered(client_id: str, answer: RemotingCommand | RemotingError) -> None:
-            nonlocal left
-            left -= 1
-            if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS and answer.body:
-                with suppress(Refused):  # an unreadable response counts as none
-                    statuses[client_id] = table_of_member(bytes(answer.body))
-            if not left:
+        def on_response(client_id: str, response: RemotingCommand | RemotingError) -> None:
+            nonlocal pending
+            pending -= 1
+            if (
+                isinstance(response, RemotingCommand)
+                and response.code == ResponseCode.SUCCESS
+                and response.body
+            ):
+                with suppress(Refused):  # treat an unreadable response as a missing one
+                    statuses[client_id] = table_of_member(bytes(response.body))
+            if not pending:
                 context.reply(RemotingCommand.response(body=encode_of_group(statuses)))
 
         ext = ConsumerStatusHeader(header.topic, header.group).to_ext()
         for member in members:
             command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
-            member.connection.call(command, CLIENT_TIMEOUT_MS, partial(answered, member.client_id))
+            member.connection.call(command, CLIENT_TIMEOUT_MS, partial(on_response, member.client_id))
         if not members:
             context.reply(RemotingCommand.response(body=encode_of_group(statuses)))
 
     def _forward(self, context: RequestContext, body: bytes) -> None:
-        """Forward the request to the member that it names, and respond with its response."""
+        """Forward the request to the member that its header names, and relay the response."""
         header: ClientHeader = context.header
         group = self._clients.group(header.consumer_group)
         member = group.members.get(header.client_id) if group is not None else None
-        who = f"<{header.consumer_group}> <{header.client_id}>"
+        consumer = f"<{header.consumer_group}> <{header.client_id}>"
         if member is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer {consumer} not online")
         request = context.command
         ext = {**request.ext, "brokerName": self._broker_name}
 
-        def answered(answer: RemotingCommand | RemotingError) -> None:
-            if isinstance(answer, TimedOut):
-                remark = f"consumer {who} Timeout: {answer}"
+        def on_response(response: RemotingCommand | RemotingError) -> None:
+            if isinstance(response, TimedOut):
+                remark = f"consumer {consumer} Timeout: {response}"
                 context.reply(RemotingCommand.response(ResponseCode.CONSUME_MSG_TIMEOUT, remark))
-            elif isinstance(answer, RemotingError):
-                remark = f"invoke consumer {who} Exception: {answer}"
+            elif isinstance(response, RemotingError):
+                remark = f"invoke consumer {consumer} Exception: {response}"
                 context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
             else:
                 context.reply(
-                    RemotingCommand.response(answer.code, answer.remark, answer.ext, bytes(answer.body))
+                    RemotingCommand.response(
+                        response.code, response.remark, response.ext, bytes(response.body)
+                    )
                 )
 
         command = RemotingCommand(request.code, ext, body)
-        member.connection.call(command, CLIENT_TIMEOUT_MS, answered)
+        member.connection.call(command, CLIENT_TIMEOUT_MS, on_response)
 
 
 def _connections(members: Iterable[Member[Connection]]) -> list[ClientConnection]:

@@ -21,16 +21,16 @@ from store.metadata import SubscriptionGroupConfig
 
 
 class GroupAdmin:
-    """Handles the administrative requests about groups."""
+    """Request handler that creates, changes, deletes and lists subscription groups."""
 
     def __init__(self, tables: BrokerTables, stats: BrokerStats) -> None:
-        """`stats` drops the counters of a deleted group."""
+        """Create the handler. `stats` holds the counters of each group, which are dropped with the group."""
         self._groups = tables.groups
         self._offsets = tables.offsets
         self._stats = stats
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, row, groups = RequestCode, RequestRow, on_every(Resource.GROUP, Action.LIST)
         get, delete = on_group(Action.GET, "group"), on_group(Action.DELETE, "group_name")
         return (
@@ -42,19 +42,22 @@ class GroupAdmin:
         )
 
     def update_group(self, context: RequestContext) -> RemotingCommand:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: create a group or replace its settings."""
         self._groups.update(_group_config(load_kept_object(context.command.body, "subscription group")))
         return RemotingCommand.response()
 
     def update_groups(self, context: RequestContext) -> RemotingCommand:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all groups are changed, or none if one is not allowed."""
+        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: create or change all groups of the list.
+
+        Raises Refused if any entry is not valid; then no group is changed.
+        """
         self._groups.update_all(
             [_group_config(each) for each in body_objects(context.command.body, "groupConfigList")]
         )
         return RemotingCommand.response()
 
     def delete_group(self, context: RequestContext) -> RemotingCommand:
-        """DELETE_SUBSCRIPTIONGROUP, and its offsets if `cleanOffset` is set."""
+        """Handle DELETE_SUBSCRIPTIONGROUP: delete a group, with its offsets if `cleanOffset` is set."""
         header: DeleteGroupHeader = context.header
         self._groups.delete(header.group_name)
         if header.clean_offset:
@@ -63,17 +66,21 @@ class GroupAdmin:
         return RemotingCommand.response()
 
     def group_config(self, context: RequestContext) -> RemotingCommand:
-        """GET_SUBSCRIPTIONGROUP_CONFIG."""
+        """Handle GET_SUBSCRIPTIONGROUP_CONFIG: return the settings of one group as JSON.
+
+        Raises Refused (SUBSCRIPTION_GROUP_NOT_EXIST) if it does not exist.
+        """
         header: GroupHeader = context.header
         group = self._groups.table.groups.get(header.group)
         if group is None:
             raise Refused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {header.group!r} does not exist here"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {header.group!r} does not exist here: create it with mqadmin updateSubGroup",
             )
         return RemotingCommand.response(body=orjson.dumps(group.to_json()))
 
     def all_groups(self, context: RequestContext) -> RemotingCommand:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG: return the settings of all groups as JSON."""
         return RemotingCommand.response(body=orjson.dumps(self._groups.table.to_json()))
 
 
@@ -82,7 +89,7 @@ def _group_config(content: Mapping[str, Any]) -> SubscriptionGroupConfig:
         return SubscriptionGroupConfig.from_json(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refused(
-            ResponseCode.INVALID_PARAMETER, f"{content!r} is no subscription group: {error!r}"
+            ResponseCode.INVALID_PARAMETER, f"{content!r} is not a valid subscription group: {error!r}"
         ) from error
 
 

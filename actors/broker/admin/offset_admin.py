@@ -1,9 +1,10 @@
-"""Requests that change a group's offsets: reset to a time, an offset or the end, and copy to another group.
+"""Requests that reset a group's offsets, or copy them to another group.
 
-Resets happen on the broker, as in RocketMQ since 5.1 (`useServerSideResetOffset`): a reset is pending until
-the group's next pull of the queue, which is redirected to the new offset (PULL_OFFSET_MOVED). Commits before
-that are ignored, as they belong to the time before. So a reset reaches members in any language, including
-those that start later.
+A reset moves a group to an offset, to a time or to the end of a queue. The broker performs it, as in
+RocketMQ since 5.1 (`useServerSideResetOffset`). The reset is pending until the group's next pull of the
+queue, which is redirected to the new offset (PULL_OFFSET_MOVED). Until then the broker ignores commits,
+because their senders do not know of the reset. This works for clients in any language, and for members that
+start later.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _log = get_logger(__name__)
 
 
 class OffsetAdmin:
-    """Handles INVOKE_BROKER_TO_RESET_OFFSET and CLONE_GROUP_OFFSET."""
+    """Request handler for INVOKE_BROKER_TO_RESET_OFFSET and CLONE_GROUP_OFFSET."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class OffsetAdmin:
         clients: Clients[Connection],
         wake: Callable[[str], None],
     ) -> None:
-        """`wake` completes the held pulls of a topic."""
+        """Create the handler. `wake` completes all held pulls of a topic."""
         self._broker_name = broker_name
         self._store = store
         self._reads = reads
@@ -52,7 +53,7 @@ class OffsetAdmin:
         self._wake = wake
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, update = RequestCode, Action.UPDATE
         reset = each_of(on_group(update, "group"), on_topic(update))
         clone = each_of(
@@ -64,7 +65,10 @@ class OffsetAdmin:
         )
 
     def reset(self, context: RequestContext) -> None:
-        """INVOKE_BROKER_TO_RESET_OFFSET: respond with the new offset of each queue."""
+        """Handle INVOKE_BROKER_TO_RESET_OFFSET: reset a group's offsets in a topic, and return them.
+
+        The request selects one queue or all queues, and an offset, a timestamp in ms or the end.
+        """
         context.spawn(self._reset(context.header))
 
     async def _reset(self, header: ResetOffsetHeader) -> RemotingCommand:
@@ -77,8 +81,11 @@ class OffsetAdmin:
         await self._reads.caught_up()
         chosen = range(queues) if header.queue_id < 0 else [header.queue_id]
         if not chosen:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {header.topic!r} has no queues to reset")
-        # All offsets are found before the first is set: all queues are reset, or none.
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {header.topic!r} has no read queues to reset: raise its readQueueNums",
+            )
+        # Find all offsets before the first is set: reset all queues, or none.
         targets = {
             queue_id: await self._reads.read(partial(self._target, header, queue_id)) for queue_id in chosen
         }
@@ -92,7 +99,10 @@ class OffsetAdmin:
         return RemotingCommand.response(body=body)
 
     def clone(self, context: RequestContext) -> RemotingCommand:
-        """CLONE_GROUP_OFFSET: copy the offsets of one group to another."""
+        """Handle CLONE_GROUP_OFFSET: copy the committed offsets of one group to another.
+
+        The request names one topic or none, which means all topics of the source group.
+        """
         header: CloneGroupOffsetHeader = context.header
         topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
         for topic in topics:

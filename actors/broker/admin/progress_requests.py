@@ -1,7 +1,7 @@
-"""Requests for the progress of topics and their consumer groups, which mqadmin shows as tables.
+"""Requests for the progress of topics and consumer groups, which mqadmin shows as tables.
 
-A response covers every queue of a topic, with the timestamps at its ends. It is computed in slices, so that
-twenty thousand queues do not delay other requests.
+A response covers every queue of a topic: its offsets, and the store timestamps of some messages. The broker
+computes it in slices of QUEUES_PER_SLICE queues, so that twenty thousand queues do not delay other requests.
 """
 
 from __future__ import annotations
@@ -41,12 +41,16 @@ from store.clock import Clock
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
 
-QUEUES_A_SLICE = 32
-ENCODED_ON_LOOP_QUEUES = 1000
+QUEUES_PER_SLICE = 32
+"""Queues that are computed before other requests get a turn."""
+ENCODE_ON_LOOP_QUEUES_MAX = 1000
+"""A response with more queues is encoded in a thread."""
 
 
 class ProgressRequests:
-    """Handles GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN,
+    """Request handler for the progress of topics and consumer groups.
+
+    It handles GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN,
     QUERY_TOPIC_CONSUME_BY_WHO and QUERY_TOPICS_BY_CONSUMER.
     """
 
@@ -72,7 +76,7 @@ class ProgressRequests:
         self._clock = clock
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, row = RequestCode, RequestRow
         by_topic, by_group = on_topic(Action.GET), on_group(Action.GET, "group")
         stats, every = on_group(Action.GET), on_every(Resource.GROUP, Action.LIST)
@@ -88,30 +92,33 @@ class ProgressRequests:
         )
 
     def topic_stats(self, context: RequestContext) -> None:
-        """GET_TOPIC_STATS_INFO: the ends of each queue, and the topic's put rate."""
+        """Handle GET_TOPIC_STATS_INFO: return the offset range of each queue, and the topic's put rate."""
         header: TopicHeader = context.header
         self._topics.get(header.topic)
         context.spawn(self._topic_stats(header.topic))
 
     def consume_stats(self, context: RequestContext) -> None:
-        """GET_CONSUME_STATS: the offsets of a group in each queue of its topics."""
+        """Handle GET_CONSUME_STATS: return a group's progress in each queue of its topics."""
         header: ConsumeStatsHeader = context.header
         topics = header.topics or self._offsets.topics_of(header.consumer_group)
         context.spawn(self._consume_stats(header.consumer_group, topics))
 
     def broker_consume_stats(self, context: RequestContext) -> None:
-        """GET_BROKER_CONSUME_STATS: the offsets of all groups."""
+        """Handle GET_BROKER_CONSUME_STATS: return the progress of all groups."""
         header: BrokerConsumeStatsHeader = context.header
         context.spawn(self._all_consume_stats(only_ordered=header.is_order))
 
     def time_span(self, context: RequestContext) -> None:
-        """QUERY_CONSUME_TIME_SPAN: store timestamps at the ends of queues and at the group's offsets."""
+        """Handle QUERY_CONSUME_TIME_SPAN: return store timestamps for each queue of a topic.
+
+        They are those of the oldest message, of the newest one and of the one that the group consumed last.
+        """
         header: GroupTopicHeader = context.header
         self._topics.get(header.topic)
         context.spawn(self._time_spans(header.group, header.topic))
 
     def groups_of_topic(self, context: RequestContext) -> RemotingCommand:
-        """QUERY_TOPIC_CONSUME_BY_WHO: the groups that have consumed a topic or subscribe to it."""
+        """Handle QUERY_TOPIC_CONSUME_BY_WHO: return the groups that consume or have consumed a topic."""
         header: TopicHeader = context.header
         online = {group.name for group in self._clients.groups() if header.topic in group.subscriptions}
         return RemotingCommand.response(
@@ -119,7 +126,7 @@ class ProgressRequests:
         )
 
     def topics_of_group(self, context: RequestContext) -> RemotingCommand:
-        """QUERY_TOPICS_BY_CONSUMER: the topics that a group has consumed."""
+        """Handle QUERY_TOPICS_BY_CONSUMER: return the topics in which a group has committed offsets."""
         header: GroupHeader = context.header
         return RemotingCommand.response(
             body=encode_topics_of_group(self._offsets.topics_of(header.group), self._address)
@@ -162,7 +169,10 @@ class ProgressRequests:
         return await _response(lambda: encode_consume_stats_list(groups, self._address), queues)
 
     async def _progress(self, group: str, topic: str) -> ConsumeStats | None:
-        """Return None for a deleted topic, and for one that the group is online but not subscribed to."""
+        """Return the group's progress in a topic.
+
+        Returns None if the topic is deleted, or if the group's connected members do not subscribe to it.
+        """
         config = self._topics.find(topic)
         if config is None or not self._clients.may_consume(group, topic):
             return None
@@ -202,14 +212,13 @@ class ProgressRequests:
 
     async def _queues(self, topic: str, count: int) -> AsyncIterator[MessageQueue]:
         for queue_id in range(count):
-            if (
-                queue_id % QUEUES_A_SLICE == 0
-            ):  # also before the first: there may be many topics with few queues
+            # Also before the first queue, because there may be many topics with few queues.
+            if queue_id % QUEUES_PER_SLICE == 0:
                 await asyncio.sleep(0)
             yield MessageQueue(topic, self._broker_name, queue_id)
 
 
 async def _response(encode: Callable[[], bytes], queues: int) -> RemotingCommand:
-    """Return the response with this body; a large one is encoded in a thread."""
-    body = encode() if queues <= ENCODED_ON_LOOP_QUEUES else await asyncio.to_thread(encode)
+    """Return a response whose body is the result of `encode`, which runs in a thread if the body is large."""
+    body = encode() if queues <= ENCODE_ON_LOOP_QUEUES_MAX else await asyncio.to_thread(encode)
     return RemotingCommand.response(body=body)

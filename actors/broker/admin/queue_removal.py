@@ -1,4 +1,4 @@
-"""QueueRemoval: removes the consume queues of a topic without blocking the broker's event loop."""
+"""Removal of a topic's consume queues without blocking the broker's event loop."""
 
 from __future__ import annotations
 
@@ -16,24 +16,30 @@ from store.message_store import MessageStore
 from store.store_errors import StoreError
 
 REMOVE_TIMEOUT_MS = 60_000
+"""Limit of each wait for the store: for a flush, then for the removal."""
 
 
 class QueueRemoval:
-    """Removes queues of deleted topics."""
+    """Removes the consume queues of deleted topics."""
 
     def __init__(
         self, store: MessageStore, reads: Reads, topics: Topics, request_tick: Callable[[], None]
     ) -> None:
-        """`request_tick` requests another end of a turn, at which the store makes progress."""
+        """Create the removal.
+
+        `request_tick` requests another turn of the broker's event loop; the store does its work at the end of
+        each turn.
+        """
         self._store = store
         self._reads = reads
         self._topics = topics
         self._request_tick = request_tick
 
     def remove(self, topic: str) -> Coroutine[Any, Any, None]:
-        """Remove the queues of a topic, which cannot be created until the returned work has finished.
+        """Return a coroutine that removes the queues of a topic; the caller must await it.
 
-        The work finishes once the removal is durable. It raises Refused if that fails or takes too long.
+        It returns when the removal is durable. It raises Refused if the removal fails or takes longer than
+        REMOVE_TIMEOUT_MS. The topic cannot be created until the coroutine has finished.
         """
         self._topics.begin_removal(topic)
         return self._remove(topic)
@@ -42,7 +48,7 @@ class QueueRemoval:
         store = self._store
         written = store.positions.written
         try:
-            # Records that are not dispatched yet would create the queues anew.
+            # Records that are not dispatched yet would create the queues again.
             await self._wait(topic, lambda done: store.on_confirmed(written, done))
             await self._reads.caught_up()
             await self._wait(topic, lambda done: store.forget_topic(topic, done))
@@ -52,18 +58,24 @@ class QueueRemoval:
             self._topics.end_removal(topic)
 
     async def _wait(self, topic: str, start: Callable[[Callback], object]) -> None:
-        """Start work of the store and wait until it is done. Raises Refused, and what `start` raises."""
+        """Start an operation of the store and wait for its end.
+
+        Raises Refused if it fails or takes too long, and any error of `start`.
+        """
         result: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         start(lambda error: None if result.done() else result.set_result(error))
         self._request_tick()
         try:
             error = await asyncio.wait_for(result, REMOVE_TIMEOUT_MS / 1000)
         except TimeoutError as late:
-            reason = f"the disk has not done it within {REMOVE_TIMEOUT_MS} ms"
+            reason = f"the disk did not finish within {REMOVE_TIMEOUT_MS} ms"
             raise _not_removed(topic, reason) from late
         if error is not None:
             raise _not_removed(topic, error)
 
 
 def _not_removed(topic: str, reason: object) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, f"the queues of {topic} could not be removed: {reason}")
+    return Refused(
+        ResponseCode.SYSTEM_ERROR,
+        f"the queues of topic {topic!r} could not be removed: {reason}; delete the topic again to retry",
+    )

@@ -1,6 +1,6 @@
-"""Requests of RocketMQ's slaves to their master: tables, and the state of the replication.
+"""Requests that RocketMQ's slaves and haStatus send to a master: config tables and the replication state.
 
-This broker has no slaves, and reports that.
+This broker has no slaves and reports so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from store.message_store import MessageStore
 
 
 class ReplicaRequests:
-    """Handles GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, GET_BROKER_HA_STATUS and
+    """Request handler for config tables and the replication state.
+
+    It handles GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, GET_BROKER_HA_STATUS and
     RESET_MASTER_FLUSH_OFFSET.
     """
 
@@ -29,7 +31,7 @@ class ReplicaRequests:
         self._tables = tables
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, row, get, update = RequestCode, RequestRow, on_cluster(Action.GET), on_cluster(Action.UPDATE)
         return (
             row(code.GET_ALL_CONSUMER_OFFSET, self.consumer_offsets, None, get),
@@ -39,15 +41,15 @@ class ReplicaRequests:
         )
 
     def consumer_offsets(self, context: RequestContext) -> None:
-        """GET_ALL_CONSUMER_OFFSET: the current `consumerOffset.json`."""
+        """Handle GET_ALL_CONSUMER_OFFSET: return the content of `consumerOffset.json`."""
         context.spawn(self._consumer_offsets())
 
     def delay_offsets(self, context: RequestContext) -> RemotingCommand:
-        """GET_ALL_DELAY_OFFSET: the current `delayOffset.json`."""
+        """Handle GET_ALL_DELAY_OFFSET: return the content of `delayOffset.json`."""
         return RemotingCommand.response(body=orjson.dumps(self._tables.delay_offsets.to_json()))
 
     def ha_status(self, context: RequestContext) -> RemotingCommand:
-        """GET_BROKER_HA_STATUS: a master without slaves (RocketMQ HARuntimeInfo)."""
+        """Handle GET_BROKER_HA_STATUS: report a master without slaves (RocketMQ HARuntimeInfo)."""
         own = {
             "lastReadTimestamp": 0,
             "lastWriteTimestamp": 0,
@@ -65,7 +67,7 @@ class ReplicaRequests:
         return RemotingCommand.response(body=orjson.dumps(status))
 
     def reset_flush_offset(self, context: RequestContext) -> RemotingCommand:
-        """RESET_MASTER_FLUSH_OFFSET, for slaves: a master accepts and ignores it, as in RocketMQ."""
+        """Handle RESET_MASTER_FLUSH_OFFSET: accept and ignore it, as RocketMQ's masters do."""
         return RemotingCommand.response()
 
     async def _consumer_offsets(self) -> RemotingCommand:

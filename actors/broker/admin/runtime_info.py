@@ -1,9 +1,9 @@
-"""GET_BROKER_RUNTIME_INFO: RocketMQ's table of runtime figures.
+"""GET_BROKER_RUNTIME_INFO: the runtime statistics that mqadmin brokerStatus shows.
 
 RocketMQ's tools read these names without checking that they exist, so the table has all of them. This broker
-has one loop and no thread pools: its "queues" are the sends and reads that wait for the disk; the pools of
-missing features (POP acknowledgements, transactions) are empty. `loopLag…` are RayMQ's own: how late the loop
-runs (`actors.host.loop_lag`).
+has one event loop and no thread pools. The size of a thread pool queue is therefore the number of sends or
+reads that wait for the disk. It is 0 for features that this broker lacks (POP acknowledgements,
+transactions). RayMQ adds the `loopLag…` values: the delay of the event loop (`actors.host.loop_lag`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from store.metadata import DelayOffsetTable
 from store.store_errors import StoreError
 
 RuntimeFigures = Callable[[], Mapping[str, str]]
-"""Returns some rows of the table."""
+"""A function that returns some entries of the table, as text by RocketMQ's name."""
 
 _TIMER = {
     "timerReadBehind": "0",
@@ -42,7 +42,7 @@ _TIMER = {
 
 
 class RuntimeInfo:
-    """Handles GET_BROKER_RUNTIME_INFO."""
+    """Request handler for GET_BROKER_RUNTIME_INFO."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class RuntimeInfo:
         stats: BrokerStats,
         more: Sequence[RuntimeFigures],
     ) -> None:
-        """`more` return figures of other parts of the broker."""
+        """Create the handler. The functions in `more` return the entries of other parts of the broker."""
         self._settings = settings
         self._store = store
         self._reads = reads
@@ -62,12 +62,12 @@ class RuntimeInfo:
         self._more = more
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         return (RequestRow(code, self.runtime, None, on_cluster(Action.GET)),)
 
     def runtime(self, context: RequestContext) -> None:
-        """GET_BROKER_RUNTIME_INFO."""
+        """Handle GET_BROKER_RUNTIME_INFO: return the table, sorted by name."""
         self._reads.serve(context, self._earliest_ms, self._runtime)
 
     def _runtime(self, earliest_ms: int) -> RemotingCommand:
@@ -162,20 +162,20 @@ class RuntimeInfo:
 
 
 def lag_figures(lag: LoopLag) -> Mapping[str, str]:
-    """Return how late the loop runs."""
+    """Return the entries for the delay of the event loop."""
     figures = lag.figures()
     return {
         "loopLagP50Micros": str(figures["loop_lag_p50_us"]),
         "loopLagP99Micros": str(figures["loop_lag_p99_us"]),
         "loopLagMaxMicros": str(figures["longest_lag_us"]),
         "loopLagBuckets": " ".join(map(str, lag.buckets)),
-        # No thread waits for a lock here; the closest figure is the last lag of the loop.
+        # No thread waits for a page cache lock here; the last lag of the loop is the closest value.
         "pageCacheLockTimeMills": str(lag.last_ns // NS_PER_MS),
     }
 
 
 def delay_figures(delay_offsets: DelayOffsetTable, store: MessageStore) -> Mapping[str, str]:
-    """Return by delay level the offset up to which it is delivered, and the end of its queue."""
+    """Return an entry for each delay level: `delivered offset,end offset` of the level's schedule queue."""
     return {
         f"scheduleMessageOffset_{level}": f"{offset},{store.max_offset(SCHEDULE_TOPIC, level - 1)}"
         for level, offset in delay_offsets.offsets.items()
@@ -183,7 +183,7 @@ def delay_figures(delay_offsets: DelayOffsetTable, store: MessageStore) -> Mappi
 
 
 def send_figures(requests: RequestTable, counters: RequestCounters) -> Mapping[str, str]:
-    """Return the number of failed sends."""
+    """Return the entry for the number of failed sends."""
     sends = {row.code for row in requests if row.cost == Cost.SEND}
     return {"putMessageFailedTimes": str(counters.failed(sends))}
 

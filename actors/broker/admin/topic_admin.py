@@ -22,7 +22,7 @@ from store.metadata import TopicConfig
 
 
 class TopicAdmin:
-    """Handles the administrative requests about topics."""
+    """Request handler that creates, changes, deletes and lists topics."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class TopicAdmin:
         """Create the handler.
 
         Args:
-            tables: hold the topics, and the offsets that groups have committed of them.
-            stats: drops the counters of a deleted topic.
-            remove_queues: removes the queues of a topic; the topic cannot be created until it returns.
-            wake: completes the held pulls of a topic.
-            when_registered: calls back once the nameservers know all topics as they are now.
+            tables: the broker's topics and committed offsets.
+            stats: the counters of each topic, which are dropped with the topic.
+            remove_queues: removes all queues of a topic; the topic cannot be created until this has finished.
+            wake: completes all held pulls of a topic.
+            when_registered: calls its argument when all nameservers have received the current topics.
         """
         self._topics = tables.topics
         self._offsets = tables.offsets
@@ -49,7 +49,7 @@ class TopicAdmin:
         self._when_registered = when_registered
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, row = RequestCode, RequestRow
         update, get, delete = on_topic(Action.UPDATE), on_topic(Action.GET), on_topic(Action.DELETE)
         topics = on_every(Resource.TOPIC, Action.LIST)
@@ -63,7 +63,11 @@ class TopicAdmin:
         )
 
     def update_topic(self, context: RequestContext) -> None:
-        """UPDATE_AND_CREATE_TOPIC."""
+        """Handle UPDATE_AND_CREATE_TOPIC: create a topic or change its settings.
+
+        The broker responds when the nameservers have received the change. Raises Refused if a setting is not
+        valid.
+        """
         header: CreateTopicHeader = context.header
         self._topics.update(
             TopicConfig(
@@ -80,7 +84,10 @@ class TopicAdmin:
         self._respond_when_registered(context)
 
     def update_topics(self, context: RequestContext) -> None:
-        """UPDATE_AND_CREATE_TOPIC_LIST: all topics are changed, or none if one is not allowed."""
+        """Handle UPDATE_AND_CREATE_TOPIC_LIST: create or change all topics of the list.
+
+        Raises Refused if any entry is not valid; then no topic is changed.
+        """
         self._topics.update_all(
             [_topic_config(each) for each in body_objects(context.command.body, "topicConfigList")]
         )
@@ -90,7 +97,7 @@ class TopicAdmin:
         self._when_registered(lambda: context.reply(RemotingCommand.response()))
 
     def delete_topic(self, context: RequestContext) -> None:
-        """DELETE_TOPIC_IN_BROKER: delete the topic, its queues and the offsets committed of it."""
+        """Handle DELETE_TOPIC_IN_BROKER: delete a topic, its queues and the offsets committed in it."""
         header: DeleteTopicHeader = context.header
         self._topics.delete(header.topic)
         self._offsets.remove_topic(header.topic)
@@ -103,24 +110,29 @@ class TopicAdmin:
         return RemotingCommand.response()
 
     def topic_config(self, context: RequestContext) -> RemotingCommand:
-        """GET_TOPIC_CONFIG."""
+        """Handle GET_TOPIC_CONFIG: return the settings of one topic as JSON.
+
+        Raises Refused (TOPIC_NOT_EXIST) if it does not exist.
+        """
         header: TopicHeader = context.header
         return RemotingCommand.response(body=orjson.dumps(self._topics.get(header.topic).to_json()))
 
     def all_topics(self, context: RequestContext) -> RemotingCommand:
-        """GET_ALL_TOPIC_CONFIG."""
+        """Handle GET_ALL_TOPIC_CONFIG: return the settings of all topics as JSON."""
         return RemotingCommand.response(body=orjson.dumps(self._topics.table.to_json()))
 
     def system_topics(self, context: RequestContext) -> RemotingCommand:
-        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+        """Handle GET_SYSTEM_TOPIC_LIST_FROM_BROKER: return the names of all system topics."""
         return RemotingCommand.response(body=encode_topic_list(self._topics.system_names()))
 
 
 def body_objects(body: Buffer, key: str) -> list[dict[str, Any]]:
-    """Return the objects of a body's list, at least one. Raises Refused."""
+    """Return the JSON objects in the list `key` of a request body. Raises Refused if the list is empty."""
     found = get_objects(load_kept_object(body, f"list of {key}"), key)
     if not found:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"the body's {key} is empty: send at least one")
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{key} in the request body is empty: send at least one entry"
+        )
     return found
 
 
@@ -128,11 +140,20 @@ def _topic_config(content: Mapping[str, Any]) -> TopicConfig:
     try:
         return TopicConfig.from_json(content)
     except ValueError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"{content!r} is no topic: {error}") from error
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{content!r} is not a valid topic configuration: {error}"
+        ) from error
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Parse changes of attributes, `+message.type=FIFO,-other`; keys keep their sign. Raises Refused."""
+    """Parse a list of attribute changes such as `+message.type=FIFO,-reserve.time`.
+
+    Returns:
+        The new value by signed name, such as `{"+message.type": "FIFO", "-reserve.time": ""}`.
+
+    Raises:
+        Refused: a change does not start with `+` or `-`, or has no name.
+    """
     attributes: dict[str, str] = {}
     for part in text.split(","):
         change = part.strip()
@@ -142,7 +163,7 @@ def parse_attributes(text: str) -> dict[str, str]:
         if change[0] not in "+-" or len(key) < 2:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"attribute {change!r}: write +name=value to set it, -name to remove it",
+                f"topic attribute {change!r} is not valid: write +name=value to set it, -name to remove it",
             )
         attributes[key] = value if change[0] == "+" else ""
     return attributes

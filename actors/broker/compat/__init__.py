@@ -1,1 +1,1 @@
-"""Behaviour that single client versions need, each behind one hook."""
+"""Workarounds for single versions of RocketMQ's clients, each behind one hook."""

@@ -1,7 +1,7 @@
 """NewTopics: topics that a send created and that nameservers may not know yet.
 
-RocketMQ registers a topic with all nameservers before it responds to the send that created it, and its
-clients request the route next. So the response to such a send waits until the topic is registered.
+A RocketMQ broker registers a new topic at all nameservers before it responds to the send that created the
+topic, because the client requests the topic's route next. This broker delays the response likewise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from actors.broker.registration import WhenRegistered
 
 
 class NewTopics:
-    """The names of such topics; the set is empty nearly always."""
+    """The names of new topics that some nameserver has not received yet; usually this set is empty."""
 
     __slots__ = ("names", "when_registered")
 
@@ -21,6 +21,6 @@ class NewTopics:
         self.when_registered = when_registered
 
     def add(self, topic: str) -> None:
-        """Note a topic until it is registered."""
+        """Add a topic; it is removed when all nameservers have received it."""
         self.names.add(topic)
         self.when_registered(partial(self.names.discard, topic))

@@ -1,1 +1,1 @@
-"""Consumer groups: their settings, who is in them, what they subscribe to, and how far they have come."""
+"""Producer and consumer groups: members, subscriptions, queue locks, assignments and committed offsets."""

@@ -1,8 +1,8 @@
 """QUERY_ASSIGNMENT: a RocketMQ client with `clientRebalance` false requests its queues from a broker.
 
-The broker computes what such a client's own rebalancing would: all readable queues in the routes, which are
-allocated by the named strategy among the group's members. So members of both kinds agree. Queues are pulled;
-POP is not supported.
+The broker takes all readable queues of the topic's route and allocates them among the group's members by the
+requested strategy. A client that rebalances itself computes the same result, so both kinds of client can be
+members of one group. All queues are assigned in PULL mode; POP is not supported.
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ from actors.strategies import (
 from store.message.message_queue import MessageQueue
 
 ROUTE_TIMEOUT_MS = 3_000
+"""Limit of one route request to a nameserver."""
 
-# The strategies of RocketMQ's brokers; a client that names another one gets no queues, as in RocketMQ.
+# RocketMQ's brokers have these strategies too. A client that requests another one gets no queues.
 STRATEGIES: dict[str, AllocateMessageQueueStrategy] = {
     strategy.name: strategy
     for strategy in (AllocateMessageQueueAveragely(), AllocateMessageQueueAveragelyByCircle())
 }
 
 OnQueues = Callable[[list[MessageQueue] | None], None]
-SendMembers = Callable[[str, Callable[[GroupMembers], None]], None]
+"""Receives the readable queues of a topic, or None if no nameserver returned its route."""
+FindMembers = Callable[[str, Callable[[GroupMembers], None]], None]
+"""Calls its second argument, now or later, with the members of the group that the first one names."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryAssignment:
-    """A client that requests its queues of a topic."""
+    """One client's request for its queues of a topic."""
 
     topic: str
     group: str
@@ -56,7 +59,7 @@ class QueryAssignment:
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """Decode RocketMQ's QueryAssignmentRequestBody. Raises Refused."""
+        """Decode RocketMQ's QueryAssignmentRequestBody. Raises Refused if it is not valid JSON."""
         fields = load_object(body, "query of an assignment")
         names = ("topic", "consumerGroup", "clientId", "strategyName", "messageModel")
         return cls(*(get_str(fields, name) for name in names))
@@ -69,57 +72,69 @@ def encode_assignment(queues: Iterable[MessageQueue]) -> bytes:
 
 
 class Assignments:
-    """Handles QUERY_ASSIGNMENT."""
+    """Request handler for QUERY_ASSIGNMENT."""
 
-    def __init__(self, client: RemotingClient, nameservers: Sequence[str], send_members: SendMembers) -> None:
-        """`send_members` calls its second argument, now or later, with the members of the group."""
+    def __init__(self, client: RemotingClient, nameservers: Sequence[str], find_members: FindMembers) -> None:
+        """Create the handler.
+
+        Args:
+            client: sends route requests to the nameservers.
+            nameservers: their addresses, in the order in which they are tried.
+            find_members: finds the members of a group.
+        """
         self._client = client
         self._nameservers = nameservers
-        self._tell_members = send_members
+        self._find_members = find_members
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         return (RequestRow(RequestCode.QUERY_ASSIGNMENT, self.query, None, _targets, Cost.CLIENT),)
 
     def query(self, context: RequestContext) -> None:
-        """QUERY_ASSIGNMENT: respond with the queues of one client and topic."""
+        """Handle QUERY_ASSIGNMENT: respond with the queues of a topic that are assigned to the client."""
         request = QueryAssignment.decode(context.command.body)
 
-        def answer(share: Iterable[MessageQueue]) -> None:
+        def respond(share: Iterable[MessageQueue]) -> None:
             context.reply(RemotingCommand.response(body=encode_assignment(share)))
 
-        def share_out(queues: list[MessageQueue] | None) -> None:
+        def assign(queues: list[MessageQueue] | None) -> None:
             if queues is None:
-                remark = f"no nameserver of {self._nameservers} tells the route of {request.topic!r}"
+                remark = (
+                    f"no nameserver of {', '.join(self._nameservers)} returned the route of topic "
+                    f"{request.topic!r}: check that the nameservers are running"
+                )
                 context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
             elif request.message_model == BROADCASTING:
-                answer(queues)
+                respond(queues)
             else:
-                self._tell_members(
-                    request.group, lambda known: answer(_share(request, queues, known.members))
+                self._find_members(
+                    request.group, lambda known: respond(_share(request, queues, known.members))
                 )
 
-        self._find_queues(request.topic, list(self._nameservers), share_out)
+        self._find_queues(request.topic, list(self._nameservers), assign)
 
     def _find_queues(self, topic: str, nameservers: list[str], on_queues: OnQueues) -> None:
-        """Try the nameservers in turn; a topic that does not exist has no queues."""
+        """Request the topic's route from one nameserver after the other, until one responds.
+
+        `on_queues` receives an empty list if the topic does not exist.
+        """
         if not nameservers:
             on_queues(None)
             return
         address, *others = nameservers
 
-        def answered(answer: RemotingCommand | RemotingError) -> None:
-            if isinstance(answer, RemotingError):
+        def on_response(response: RemotingCommand | RemotingError) -> None:
+            if isinstance(response, RemotingError):
                 self._find_queues(topic, others, on_queues)
-            elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            elif response.code == ResponseCode.TOPIC_NOT_EXIST:
                 on_queues([])
-            elif answer.code != ResponseCode.SUCCESS:
+            elif response.code != ResponseCode.SUCCESS:
                 self._find_queues(topic, others, on_queues)
             else:
-                on_queues(_readable(topic, TopicRouteData.decode(answer.body)))
+                on_queues(_readable(topic, TopicRouteData.decode(response.body)))
 
         command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic).to_ext())
-        self._client.invoke_callback(address, command, ROUTE_TIMEOUT_MS, answered)
+        self._client.invoke_callback(address, command, ROUTE_TIMEOUT_MS, on_response)
 
 
 def _readable(topic: str, route: TopicRouteData) -> list[MessageQueue]:

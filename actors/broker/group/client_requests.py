@@ -1,4 +1,4 @@
-"""Requests that register clients, unregister them, and return the members of a group."""
+"""Requests that register and unregister clients, and that return or assign the members of a group."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 
 
 class ClientRequests:
-    """Handles HEART_BEAT, UNREGISTER_CLIENT, GET_CONSUMER_LIST_BY_GROUP, SYNC_GROUP and a rebalancer's
-    GROUP_CHANGED.
+    """Request handler for group membership.
+
+    Clients send HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP and
+    SYNC_GROUP. A rebalancer sends GROUP_CHANGED.
     """
 
     def __init__(
@@ -41,7 +43,10 @@ class ClientRequests:
         rebalancers: RebalancerLink,
         when_registered: WhenRegistered,
     ) -> None:
-        """`when_registered` calls back once the nameservers know all topics as they are now."""
+        """Create the handler.
+
+        `when_registered` calls its argument when all nameservers have received the current topics.
+        """
         self._broker_name = broker_name
         self._clients = clients
         self._topics = tables.topics
@@ -51,7 +56,7 @@ class ClientRequests:
         self._when_registered = when_registered
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, cost, sub = RequestCode, Cost.CLIENT, on_group(Action.SUB)
         leave = each_of(on_group(Action.PUB, "producer_group"), sub)
         return (
@@ -64,16 +69,19 @@ class ClientRequests:
         )
 
     def rebalancer_rows(self) -> Iterable[RequestRow]:
-        """Requests of a rebalancer, which it may send over the connection that the broker opened to it."""
+        """Return the rows for a rebalancer's requests, sent over the connection that this broker opened."""
         code, header, update = RayMQRequestCode.GROUP_CHANGED, ConsumerGroupHeader, on_cluster(Action.UPDATE)
         return (RequestRow(code, self.group_changed, header, update, Cost.CLIENT),)
 
     def heartbeat(self, context: RequestContext) -> None:
-        """HEART_BEAT: register the client; create its groups and their retry topics if allowed."""
+        """Handle HEART_BEAT: register the client in its groups.
+
+        Creates missing consumer groups, if that is allowed, and their retry topics.
+        """
         heartbeat = HeartbeatData.decode(context.command.body)
         connection = context.connection
         attributes = connection.attributes
-        if attributes.client_id is None:  # the first heartbeat of the connection
+        if attributes.client_id is None:  # the first heartbeat over this connection
             connection.on_close(self._connection_closed)
         attributes.client_id = heartbeat.client_id
         attributes.language = context.command.language
@@ -84,119 +92,137 @@ class ClientRequests:
             self._register_consumer(consumer, heartbeat.client_id, connection)
         if heartbeat.consumers and self._rebalancers.is_used:
             self._rebalancers.forward_heartbeat(heartbeat, connection)
-        # The client requests the route of its group's retry topic next.
+        # The client requests the route of its group's retry topic next, so it must be registered by then.
         self._when_registered(lambda: context.reply(RemotingCommand.response()))
 
     def check(self, context: RequestContext) -> RemotingCommand:
-        """CHECK_CLIENT_CONFIG: check a consumer's filter before it starts."""
-        wanted = get_object(load_object(context.command.body, "client configuration"), "subscriptionData")
-        if wanted:
-            require_tag_type(SubscriptionData.from_json(wanted).expression_type)
+        """Handle CHECK_CLIENT_CONFIG: raise Refused if a starting consumer's filter type is not supported."""
+        subscription = get_object(
+            load_object(context.command.body, "client configuration"), "subscriptionData"
+        )
+        if subscription:
+            require_tag_type(SubscriptionData.from_json(subscription).expression_type)
         return RemotingCommand.response()
 
     def unregister(self, context: RequestContext) -> RemotingCommand:
-        """UNREGISTER_CLIENT."""
+        """Handle UNREGISTER_CLIENT: remove the client from a producer group, a consumer group or both."""
         header: UnregisterClientHeader = context.header
         if header.producer_group:
             self._clients.unregister_producer(header.producer_group, header.client_id)
         if header.consumer_group and self._clients.unregister_consumer(
             header.consumer_group, header.client_id
         ):
-            self._consumer_gone(header.consumer_group, header.client_id, connection_closed=False)
+            self._consumer_removed(header.consumer_group, header.client_id, connection_closed=False)
         return RemotingCommand.response()
 
     def members(self, context: RequestContext) -> None:
-        """GET_CONSUMER_LIST_BY_GROUP: the rebalancer's list, or this broker's if that does not respond."""
-        header: ConsumerGroupHeader = context.header
-        group, asker = header.consumer_group, context.connection.attributes.client_id
+        """Handle GET_CONSUMER_LIST_BY_GROUP: respond with the rebalancer's member list.
 
-        def answer(known: GroupMembers) -> None:
-            if asker is not None and asker not in known.members and self._is_member(group, asker):
-                # A Java member that is not in the list releases all its queues for at least 20 s.
-                self._forward_again(group, asker, context.connection)
-                members = tuple(sorted({*known.members, asker}))
+        If the rebalancer does not respond, the broker responds with the members that are connected to itself.
+        """
+        header: ConsumerGroupHeader = context.header
+        group, requester = header.consumer_group, context.connection.attributes.client_id
+
+        def respond(known: GroupMembers) -> None:
+            if requester is not None and requester not in known.members and self._is_member(group, requester):
+                # A Java client that is missing in the list releases all its queues for at least 20 s.
+                self._forward_again(group, requester, context.connection)
+                members = tuple(sorted({*known.members, requester}))
                 known = GroupMembers(members, known.is_self_assigning)
             if known.members:
                 context.reply(RemotingCommand.response(body=known.encode()))
             else:
-                remark = f"group {group!r} has no member"
+                remark = f"group {group!r} has no connected member: start a consumer of this group"
                 context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
 
-        self.send_members(group, answer)
+        self.find_members(group, respond)
 
-    def send_members(self, group: str, tell: Callable[[GroupMembers], None]) -> None:
-        """Call `tell` with the members of the group, now or when the rebalancer responds."""
+    def find_members(self, group: str, on_members: Callable[[GroupMembers], None]) -> None:
+        """Call `on_members` with the members of a group, immediately or when the rebalancer has responded.
 
-        def answered(known: GroupMembers | None) -> None:
+        Without a response, these are the members that are connected to this broker.
+        """
+
+        def on_known(known: GroupMembers | None) -> None:
             if known is None or not known.members:
                 known = GroupMembers(self._local_members(group), is_self_assigning=True)
-            tell(known)
+            on_members(known)
 
         if self._rebalancers.is_used:
-            self._rebalancers.members(group, answered)
+            self._rebalancers.members(group, on_known)
         else:
-            answered(None)
+            on_known(None)
 
     def sync_group(self, context: RequestContext) -> None:
-        """SYNC_GROUP: forward the queues that a member holds, respond with its assignment. Raises Refused."""
+        """Handle SYNC_GROUP: forward the queues that a member holds, and respond with its assignment.
+
+        Raises Refused if the group may not consume, or if this broker has no rebalancer.
+        """
         request = SyncGroupRequest.decode(context.command.body)
         self._groups.for_consuming(request.group)
         if not self._rebalancers.is_used:
             raise Refused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                "this broker knows no rebalancer (setting `rebalancers`): members assign themselves",
+                "this broker has no rebalancer, so members assign themselves: configure `rebalancers`",
             )
 
-        def answered(answer: RemotingCommand | RemotingError) -> None:
-            if isinstance(answer, RemotingError):
-                remark = f"the rebalancer of group {request.group!r} does not answer: {answer}"
+        def on_response(response: RemotingCommand | RemotingError) -> None:
+            if isinstance(response, RemotingError):
+                remark = f"the rebalancer of group {request.group!r} did not respond: {response}; retry later"
                 context.reply(RemotingCommand.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
                 return
-            if answer.code == ResponseCode.SUCCESS:
-                self._fence(request.group, SyncGroupReply.decode(answer.body))
-            context.reply(RemotingCommand.response(answer.code, answer.remark, answer.ext, answer.body))
+            if response.code == ResponseCode.SUCCESS:
+                self._fence(request.group, SyncGroupReply.decode(response.body))
+            context.reply(
+                RemotingCommand.response(response.code, response.remark, response.ext, response.body)
+            )
 
-        self._rebalancers.forward_sync(request.group, context.command.body, answered)
+        self._rebalancers.forward_sync(request.group, context.command.body, on_response)
 
     def group_changed(self, context: RequestContext) -> RemotingCommand:
-        """GROUP_CHANGED, from a rebalancer: members have changed; notify those connected to this broker."""
+        """Handle a rebalancer's GROUP_CHANGED: cache the new member list, if the request has one.
+
+        Notifies the members of the group that are connected to this broker (NOTIFY_CONSUMER_IDS_CHANGED).
+        """
         header: ConsumerGroupHeader = context.header
         if context.command.body:
-            self._rebalancers.keep_members(header.consumer_group, GroupMembers.decode(context.command.body))
+            self._rebalancers.cache_members(header.consumer_group, GroupMembers.decode(context.command.body))
         else:
             self._rebalancers.drop_members(header.consumer_group)
         self._notify(header.consumer_group)
         return RemotingCommand.response()
 
     def expire(self) -> None:
-        """Remove clients that have sent no heartbeat for too long; call every few seconds."""
+        """Remove clients whose last heartbeat is older than the expiry time; call every few seconds."""
         for group, client_id in self._clients.expire():
-            self._consumer_gone(group, client_id, connection_closed=True)
+            self._consumer_removed(group, client_id, connection_closed=True)
 
     def _register_consumer(self, consumer: ConsumerData, client_id: str, connection: Connection) -> None:
         group = self._groups.get(consumer.group_name)
         retry_topic = f"{RETRY_TOPIC_PREFIX}{group.group_name}"
-        if len(retry_topic) <= MAX_RETRY_TOPIC_CHARS:  # else the group consumes but cannot return messages
+        if (
+            len(retry_topic) <= MAX_RETRY_TOPIC_CHARS
+        ):  # else the group can consume, but not send messages back
             self._topics.ensure(retry_topic, max(group.retry_queue_nums, 1))
         subscriptions = {
             each.topic: Subscription(each.topic, each.sub_string, each.sub_version, each.expression_type)
             for each in consumer.subscriptions
         }
-        heard = ConsumerHeartbeat(
+        heartbeat = ConsumerHeartbeat(
             consumer.group_name,
             subscriptions,
             consumer.consume_type,
             consumer.message_model,
             consumer.consume_from_where,
         )
-        if self._clients.register_consumer(heard, client_id, connection):
+        if self._clients.register_consumer(heartbeat, client_id, connection):
             self._changed(consumer.group_name)
 
     def _connection_closed(self, connection: Connection) -> None:
         for group, client_id in self._clients.connection_closed(connection):
-            self._consumer_gone(group, client_id, connection_closed=True)
+            self._consumer_removed(group, client_id, connection_closed=True)
 
-    def _consumer_gone(self, group: str, client_id: str, *, connection_closed: bool) -> None:
+    def _consumer_removed(self, group: str, client_id: str, *, connection_closed: bool) -> None:
         if self._rebalancers.is_used:
             self._rebalancers.forward_unregister(group, client_id, connection_closed=connection_closed)
         self._changed(group)
@@ -219,7 +245,7 @@ class ClientRequests:
         return group is not None and client_id in group.members
 
     def _forward_again(self, group_name: str, client_id: str, connection: Connection) -> None:
-        """Forward a member's last heartbeat again: its rebalancer has restarted or missed it."""
+        """Forward a member's last heartbeat again: its rebalancer has restarted or missed the heartbeat."""
         group = self._clients.group(group_name)
         if group is None or not self._rebalancers.is_used:
             return

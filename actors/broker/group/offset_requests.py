@@ -18,7 +18,7 @@ from store.message_store import MessageStore
 
 
 class OffsetRequests:
-    """Handles QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET and COMMIT_OFFSETS."""
+    """Request handler for QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET and COMMIT_OFFSETS."""
 
     def __init__(
         self, settings: BrokerSettings, store: MessageStore, reads: Reads, tables: BrokerTables
@@ -31,7 +31,7 @@ class OffsetRequests:
         self._offsets = tables.offsets
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, cost = RequestCode, Cost.CLIENT
         both = each_of(on_group(Action.SUB), on_topic(Action.SUB))
         return (
@@ -41,10 +41,11 @@ class OffsetRequests:
         )
 
     def query(self, context: RequestContext) -> RemotingCommand | None:
-        """QUERY_CONSUMER_OFFSET: the committed offset; after QUERY_NOT_FOUND the client chooses one.
+        """Handle QUERY_CONSUMER_OFFSET: return the committed offset of a queue.
 
-        A RayMQ client that starts on a queue names the generation of its assignment, in `generation`:
-        from then on the former owner can no longer commit.
+        Raises Refused (QUERY_NOT_FOUND) without one; the client then chooses where to start. A RayMQ client
+        sends the generation of its assignment in the field `generation`, which fences the former owner of the
+        queue: its commits are refused from now on.
         """
         header: QueryConsumerOffsetHeader = context.header
         generation = context.command.ext.get("generation", "")
@@ -66,13 +67,17 @@ class OffsetRequests:
         if offset is None:
             raise Refused(
                 ResponseCode.QUERY_NOT_FOUND,
-                f"group {header.consumer_group!r} has no offset for queue {header.queue_id} "
-                f"of topic {header.topic!r}",
+                f"group {header.consumer_group!r} has no committed offset for queue {header.queue_id} "
+                f"of topic {header.topic!r}: the client chooses where to start",
             )
         return RemotingCommand.response(ext=OffsetResponse(offset).to_ext())
 
     def update(self, context: RequestContext) -> RemotingCommand:
-        """UPDATE_CONSUMER_OFFSET: offsets may decrease, and a commit creates no group, as in RocketMQ."""
+        """Handle UPDATE_CONSUMER_OFFSET: commit the offset of one queue.
+
+        As in RocketMQ, the offset may decrease, and a commit does not create a group. Raises Refused if the
+        group or the topic does not exist, or if the offset is negative.
+        """
         header: UpdateConsumerOffsetHeader = context.header
         if header.consumer_group not in self._groups.table.groups:
             raise Refused(
@@ -81,20 +86,33 @@ class OffsetRequests:
         if self._topics.find(header.topic) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
         if header.commit_offset < 0:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"the offset {header.commit_offset} is negative")
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"cannot commit the negative offset {header.commit_offset} for queue {header.queue_id} "
+                f"of topic {header.topic!r}",
+            )
         if (header.topic, header.consumer_group, header.queue_id) in self._offsets.resets:
             return RemotingCommand.response(remark="Offset has been previously reset")
         self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return RemotingCommand.response()
 
     def commit_all(self, context: RequestContext) -> RemotingCommand:
-        """COMMIT_OFFSETS: many queues at once, each under its generation (`raymq_requests`)."""
+        """Handle COMMIT_OFFSETS: commit the offsets of several queues, each with its generation.
+
+        The response lists the commits that were refused because their generation is out of date. The format
+        is in `raymq_requests`. Raises Refused if a topic does not exist or an offset is negative; then no
+        offset is committed.
+        """
         body = _commits(context)
         self._groups.get(body.group)
         for commit in body.offsets:
             self._topics.get(commit.topic)
             if commit.offset < 0:
-                raise Refused(ResponseCode.INVALID_PARAMETER, f"the offset {commit.offset} is negative")
+                raise Refused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"cannot commit the negative offset {commit.offset} for queue {commit.queue_id} "
+                    f"of topic {commit.topic!r}",
+                )
         refused = self._offsets.commit_fenced(body.group, body.offsets)
         return RemotingCommand.response(body=CommitOffsetsReply(refused).encode())
 

@@ -1,8 +1,9 @@
-"""Queue locks: which member of a group may consume a queue in order (LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42).
+"""Queue locks: exclusive ownership of queues by the members of a group that consume in order.
 
-A member that consumes in order locks its queues here before it pulls them, and renews the locks every 20 s. A
-lock expires after 60 s without renewal: RocketMQ's figures, which its clients rely on. The locks of a member
-that died stay until then, because it may still process messages.
+A member that consumes in order locks its queues with LOCK_BATCH_MQ before it pulls from them, renews the
+locks every 20 s, and releases them with UNLOCK_BATCH_MQ. A lock expires 60 s after its last renewal. These
+are RocketMQ's periods, on which its clients rely. When a member's connection closes, its locks stay until
+they expire, because the member may still process messages.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from actors.remoting.targets import Action, DecodedRequest, Resource, Target
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 
-LOCK_LIVES_NS = 60_000_000_000
+LOCK_TIMEOUT_NS = 60_000_000_000
+"""Time after its last renewal at which a lock expires."""
 
 
 class _Lock(NamedTuple):
@@ -27,26 +29,26 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """The locks of one broker's queues, by group."""
+    """The queue locks of one broker, by group."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock or renew queues that no other client holds, and return those that this client now holds."""
+        """Lock the queues that no other client holds, or renew their locks. Return the queues now held."""
         now_ns = self._clock.monotonic_ns()
         locks = self._groups.setdefault(group, {})
         taken = []
         for queue in queues:
             held = locks.get(queue)
             if held is None or held.owner == client_id or held.until_ns <= now_ns:
-                locks[queue] = _Lock(client_id, now_ns + LOCK_LIVES_NS)
+                locks[queue] = _Lock(client_id, now_ns + LOCK_TIMEOUT_NS)
                 taken.append(queue)
         return taken
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release those of the queues that this client holds."""
+        """Release the locks of this client; queues that another client holds stay locked."""
         locks = self._groups.get(group, {})
         for queue in queues:
             held = locks.get(queue)
@@ -56,12 +58,12 @@ class QueueLocks:
             self._groups.pop(group, None)
 
     def is_orderly(self, group: str) -> bool:
-        """Return True if a queue is locked for the group: its members consume in order."""
+        """Return True if any queue is locked for the group, so its members consume in order."""
         now_ns = self._clock.monotonic_ns()
         return any(lock.until_ns > now_ns for lock in self._groups.get(group, {}).values())
 
     def expire(self) -> None:
-        """Drop expired locks; call every few seconds."""
+        """Remove expired locks; call every few seconds."""
         now_ns = self._clock.monotonic_ns()
         for group, locks in list(self._groups.items()):
             alive = {queue: lock for queue, lock in locks.items() if lock.until_ns > now_ns}
@@ -71,7 +73,7 @@ class QueueLocks:
                 del self._groups[group]
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, cost = RequestCode, Cost.CLIENT
         return (
             RequestRow(code.LOCK_BATCH_MQ, self.lock_batch, None, _targets, cost),
@@ -79,13 +81,13 @@ class QueueLocks:
         )
 
     def lock_batch(self, context: RequestContext) -> RemotingCommand:
-        """LOCK_BATCH_MQ: respond with the queues that the client now holds."""
+        """Handle LOCK_BATCH_MQ: lock or renew queues, and return those that the client now holds."""
         request = LockRequest.decode(context.command.body)
         taken = self.lock(request.group, request.client_id, request.queues)
         return RemotingCommand.response(body=encode_locked(taken))
 
     def unlock_batch(self, context: RequestContext) -> RemotingCommand:
-        """UNLOCK_BATCH_MQ."""
+        """Handle UNLOCK_BATCH_MQ: release the queues that the client holds."""
         request = LockRequest.decode(context.command.body)
         self.unlock(request.group, request.client_id, request.queues)
         return RemotingCommand.response()

@@ -1,8 +1,9 @@
-"""RebalancerLink: connects a broker to the rebalancers; each group has one, by the hash of its name.
+"""RebalancerLink: the requests that a broker sends to the rebalancers.
 
-Clients talk only to brokers. A broker forwards their heartbeats, and caches the member lists that rebalancers
-return, which are the same for every broker, for a short time or until the group changes. If no rebalancer
-responds, callers fall back on the members that this broker knows.
+The hash of a group's name selects the group's rebalancer. Clients send requests only to brokers, and brokers
+forward heartbeats to the rebalancers. Every broker receives the same member list from a rebalancer, and
+caches it for MEMBERS_CACHE_NS or until the group changes. If a rebalancer does not respond, callers use the
+members that are connected to this broker.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from store.message.tags import java_hash
 
 _log = get_logger(__name__)
 
-MEMBERS_KEPT_NS = 5_000_000_000
-# A Java client waits 3 s for the list, and without one retries only after 20 s.
+MEMBERS_CACHE_NS = 5_000_000_000
+"""Time for which a member list is cached."""
 MEMBERS_TIMEOUT_MS = 1000
+"""Limit of a request for a member list. A Java client waits 3 s for the list, or retries after 20 s."""
 
 OnMembers = Callable[[GroupMembers | None], None]
+"""Receives the members of a group, or None if its rebalancer did not respond."""
 OnResponse = Callable[[RemotingCommand | RemotingError], None]
+"""Receives the response, or the error if the rebalancer did not respond."""
 
 
 class RebalancerLink:
@@ -51,15 +55,15 @@ class RebalancerLink:
 
     @property
     def is_used(self) -> bool:
-        """Whether there are rebalancers."""
+        """True if the broker has rebalancers (setting `rebalancers`)."""
         return bool(self.addresses)
 
     def address_of(self, group: str) -> str:
-        """Return the address of the rebalancer of a group."""
+        """Return the address, `host:port`, of a group's rebalancer."""
         return self.addresses[(java_hash(group) & 0x7FFF_FFFF) % len(self.addresses)]
 
     def forward_heartbeat(self, heartbeat: HeartbeatData, connection: Connection) -> None:
-        """Forward a client's consumers, each to the rebalancer of its group."""
+        """Forward a client's heartbeat: each consumer of it to the rebalancer of the consumer's group."""
         header = ForwardHeartbeatHeader(
             self._broker_name, connection.attributes.language or "OTHER", connection.attributes.version
         )
@@ -72,61 +76,61 @@ class RebalancerLink:
             self._send(address, RayMQRequestCode.FORWARD_HEARTBEAT, header.to_ext(), part.encode())
 
     def forward_unregister(self, group: str, client_id: str, *, connection_closed: bool) -> None:
-        """Report to the rebalancer that a consumer has left."""
+        """Report to the group's rebalancer that a consumer has unregistered, expired or disconnected."""
         header = ForwardUnregisterHeader(self._broker_name, client_id, group, connection_closed)
         self._send(self.address_of(group), RayMQRequestCode.FORWARD_UNREGISTER, header.to_ext(), b"")
 
-    def forward_sync(self, group: str, body: Buffer, on_answer: OnResponse) -> None:
-        """Forward a member's SYNC_GROUP."""
+    def forward_sync(self, group: str, body: Buffer, on_response: OnResponse) -> None:
+        """Forward a member's SYNC_GROUP request, and pass the rebalancer's response to `on_response`."""
         command = RemotingCommand(RayMQRequestCode.FORWARD_SYNC, body=body)
         address = self.address_of(group)
 
-        def answered(answer: RemotingCommand | RemotingError) -> None:
-            self._note(address, answer)
-            on_answer(answer)
+        def handle_response(response: RemotingCommand | RemotingError) -> None:
+            self._log_reachability(address, response)
+            on_response(response)
 
-        self._client.invoke_callback(address, command, self._timeout_ms, answered)
+        self._client.invoke_callback(address, command, self._timeout_ms, handle_response)
 
     def members(self, group: str, on_members: OnMembers) -> None:
-        """Call back with the group's members, or None if its rebalancer does not respond."""
-        kept = self._members.get(group)
-        if kept is not None and self._clock.monotonic_ns() - kept[1] < MEMBERS_KEPT_NS:
-            on_members(kept[0])
+        """Pass the group's members, cached or from its rebalancer, to `on_members`."""
+        cached = self._members.get(group)
+        if cached is not None and self._clock.monotonic_ns() - cached[1] < MEMBERS_CACHE_NS:
+            on_members(cached[0])
             return
         address = self.address_of(group)
 
-        def answered(answer: RemotingCommand | RemotingError) -> None:
-            self._note(address, answer)
-            if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
+        def handle_response(response: RemotingCommand | RemotingError) -> None:
+            self._log_reachability(address, response)
+            if isinstance(response, RemotingError) or response.code != ResponseCode.SUCCESS:
                 on_members(None)
                 return
-            members = GroupMembers.decode(answer.body)
-            self.keep_members(group, members)
+            members = GroupMembers.decode(response.body)
+            self.cache_members(group, members)
             on_members(members)
 
         command = RemotingCommand(RayMQRequestCode.GROUP_MEMBERS, ConsumerGroupHeader(group).to_ext())
         timeout_ms = min(self._timeout_ms, MEMBERS_TIMEOUT_MS)
-        self._client.invoke_callback(address, command, timeout_ms, answered)
+        self._client.invoke_callback(address, command, timeout_ms, handle_response)
 
-    def keep_members(self, group: str, members: GroupMembers) -> None:
+    def cache_members(self, group: str, members: GroupMembers) -> None:
         """Cache a member list that a rebalancer sent."""
         self._members[group] = (members, self._clock.monotonic_ns())
 
     def drop_members(self, group: str) -> None:
-        """Drop the cached member list of a group that has changed."""
+        """Remove the cached member list of a group that has changed."""
         self._members.pop(group, None)
 
     def _send(self, address: str, code: RayMQRequestCode, ext: dict[str, str], body: bytes) -> None:
         command = RemotingCommand(code, ext, body)
         self._client.invoke_callback(
-            address, command, self._timeout_ms, lambda answer: self._note(address, answer)
+            address, command, self._timeout_ms, lambda response: self._log_reachability(address, response)
         )
 
-    def _note(self, address: str, answer: RemotingCommand | RemotingError) -> None:
-        if isinstance(answer, RemotingError):
+    def _log_reachability(self, address: str, response: RemotingCommand | RemotingError) -> None:
+        if isinstance(response, RemotingError):
             if address not in self._failing:
                 self._failing.add(address)
-                _log.warning("rebalancer_unreachable", rebalancer=address, reason=str(answer))
+                _log.warning("rebalancer_unreachable", rebalancer=address, error=str(response))
         elif address in self._failing:
             self._failing.discard(address)
             _log.info("rebalancer_reachable", rebalancer=address)

@@ -1,4 +1,4 @@
-"""Subscriptions: the filters that consumers' tag expressions stand for."""
+"""Subscriptions of consumer groups: tag expressions, and the message filters compiled from them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TAG_TYPE = "TAG"
 
 @lru_cache(maxsize=8192)
 def compile_filter(expression: str) -> MessageFilter:
-    """Return the filter for `a || b`; an empty expression and `*` match all.
+    """Compile a tag expression such as `a || b`. An empty expression and `*` match all messages.
 
     Raises:
-        Refused: (SUBSCRIPTION_PARSE_FAILED) nothing is left between the bars.
+        Refused: (SUBSCRIPTION_PARSE_FAILED) the expression consists of bars and names no tag.
     """
     if not expression or expression.strip() == ALL_TAGS:
         return MATCH_ALL
@@ -30,67 +30,68 @@ def compile_filter(expression: str) -> MessageFilter:
     if not tags:
         raise Refused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"the subscription {expression!r} names no tag: write `a || b`, or `*` for all",
+            f"the subscription expression {expression!r} has no tag: write `tag1 || tag2`, or `*` for all",
         )
     return MATCH_ALL if ALL_TAGS in tags else TagFilter(tags)
 
 
 class NotSubscribed(Refused):
-    """A pull refers to a subscription that no heartbeat has reported.
+    """A pull refers to a subscription that no heartbeat has reported to this broker.
 
-    `may_follow`: a member of the group has reported it elsewhere, so its heartbeat to this broker may follow.
+    `heartbeat_may_follow` is True if the client knows the subscription's version: then it is a member of the
+    group, and its heartbeat to this broker may be on its way.
     """
 
-    def __init__(self, code: ResponseCode, remark: str, *, may_follow: bool) -> None:
+    def __init__(self, code: ResponseCode, remark: str, *, heartbeat_may_follow: bool) -> None:
         super().__init__(code, remark)
-        self.may_follow = may_follow
+        self.heartbeat_may_follow = heartbeat_may_follow
 
 
 def subscription_for(clients: Clients[Connection], header: PullMessageHeader) -> Subscription:
-    """Return the subscription that a pull refers to. Raises NotSubscribed."""
+    """Return the group's subscription to which a pull refers. Raises NotSubscribed."""
     group = clients.group(header.consumer_group)
     if group is None:
         raise NotSubscribed(
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
-            f"group {header.consumer_group!r} has no member connected here: send a heartbeat first",
-            may_follow=header.sub_version > 0,  # only members have a version
+            f"group {header.consumer_group!r} has no member connected to this broker: send a heartbeat first",
+            heartbeat_may_follow=header.sub_version > 0,  # only members know a version
         )
     subscription = group.subscriptions.get(header.topic)
     if subscription is None:
         raise NotSubscribed(
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
-            f"group {header.consumer_group!r} does not subscribe to topic {header.topic!r}",
-            may_follow=False,
+            f"group {header.consumer_group!r} does not subscribe to topic {header.topic!r}: subscribe first",
+            heartbeat_may_follow=False,
         )
     if subscription.version < header.sub_version:
         raise NotSubscribed(
             ResponseCode.SUBSCRIPTION_NOT_LATEST,
-            f"the subscription to {header.topic!r} known here is of version {subscription.version}, "
-            f"older than {header.sub_version}: send a heartbeat first",
-            may_follow=True,
+            f"the subscription of group {header.consumer_group!r} to topic {header.topic!r} has version "
+            f"{subscription.version} on this broker, older than {header.sub_version}: send a heartbeat first",
+            heartbeat_may_follow=True,
         )
     return subscription
 
 
 def filter_of(subscription: Subscription) -> MessageFilter:
-    """Return the filter of a subscription. Raises Refused if this broker does not offer it."""
+    """Return the message filter of a subscription. Raises Refused if its type is not supported."""
     require_tag_type(subscription.expression_type)
     return compile_filter(subscription.expression)
 
 
 def require_tag_type(expression_type: str | None) -> None:
-    """Raise Refused for a kind of filter that this broker does not offer."""
+    """Raise Refused if the expression type is not supported: this broker filters by TAG only."""
     if expression_type and expression_type != TAG_TYPE:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
-            # RocketMQ's words, as far as they go.
+            # RocketMQ's remark up to the colon.
             f"The broker does not support consumer to filter message by {expression_type}: "
-            f"subscribe by {TAG_TYPE}",
+            f"use expression type {TAG_TYPE}",
         )
 
 
 def subscription_data(subscription: Subscription) -> SubscriptionData:
-    """Return the subscription in the form of RocketMQ's clients, with its tags and their hashes."""
+    """Return RocketMQ's SubscriptionData of a subscription: its expression, tags and tag hash codes."""
     expression = subscription.expression or ALL_TAGS
     tags = [tag for part in expression.split("||") if (tag := part.strip()) and tag != ALL_TAGS]
     if subscription.expression_type != TAG_TYPE:

@@ -75,7 +75,7 @@ class Flusher:
     def start(self) -> None:
         """Start the timer, under async flush. To be called on the loop that owns the store."""
         loop = self._loop = asyncio.get_running_loop()
-        self._jobs.on_ended(partial(loop.call_soon_threadsafe, self._jobs.collect))
+        self._jobs.on_job_done(partial(loop.call_soon_threadsafe, self._jobs.collect))
         if not self._flushes_each_tick:
             self._arm_timer()
 

@@ -169,7 +169,7 @@ class Reads:
         if query is None:
             return []
         await self._off_loop.run(query.find)
-        while not await self.read(query.look):  # noqa: ASYNC110 - there is no event to wait for
+        while not await self.read(query.check_candidates):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)  # lets other requests run: thousands of candidates may share one hash
         return query.records
 

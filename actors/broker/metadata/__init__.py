@@ -1,1 +1,1 @@
-"""A broker's tables: topics and their attributes, and the files that keep them."""
+"""A broker's config tables (topics, groups, offsets, request modes) and the files that hold them."""

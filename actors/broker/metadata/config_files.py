@@ -1,8 +1,8 @@
-"""ConfigFiles: the broker's tables on disk, RocketMQ's `config/*.json`, saved off the loop after changes.
+"""ConfigFiles: the broker's tables on disk (RocketMQ's `config/*.json`), saved after they have changed.
 
-The loop takes a snapshot of a table as plain data; a thread encodes, writes and syncs it, one file at a time.
-A table that may be large is encoded on the loop, one piece per turn: an encoder in a thread would hold the
-GIL, and for longer.
+The event loop takes a snapshot of a table as plain data. A thread encodes, writes and syncs it, one file at a
+time. A table that may be large is encoded on the event loop instead, one piece per turn, because an encoder
+in a thread would hold the GIL for the whole table.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ class _Entry:
 
 
 class ConfigFiles:
-    """The files of one broker, each with the function that returns its current content."""
+    """The config files of one broker, each with a function that returns its current content."""
 
     def __init__(self, store_root: Path) -> None:
         self._directory = store_root / "config"
-        # One object for each file: it remembers if the file was damaged.
+        # One object per file, because it remembers if the file was damaged.
         self._files: dict[str, JsonConfigFile] = {}
         self._entries: dict[str, _Entry] = {}
         self._saving = asyncio.Lock()
 
     def load(self, name: str, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
-        """Return the parsed file or its backup, or `parse({})` without a file.
+        """Return the parsed file, or its backup if the file is damaged, or `parse({})` if there is no file.
 
         Raises:
-            StoreError: both are damaged.
+            StoreError: the file and its backup are damaged.
         """
         found = self._file(name).read(parse)
         return parse({}) if found is None else found
 
-    def keep(self, name: str, snapshot: Callable[[], dict[str, Any]]) -> None:
-        """Save what `snapshot` returns whenever the file is marked as changed."""
+    def register(self, name: str, snapshot: Callable[[], dict[str, Any]]) -> None:
+        """Register a file: after `mark_changed`, `save_changed` writes the result of `snapshot` to it."""
         self._entries[name] = _Entry(self._file(name), snapshot)
 
     def _file(self, name: str) -> JsonConfigFile:
         return self._files.setdefault(name, JsonConfigFile(self._directory / name))
 
-    def keep_large(self, name: str, pieces: Callable[[], Iterator[bytes]]) -> None:
-        """As `keep`, for a table that `pieces` encodes as JSON piece by piece."""
+    def register_large(self, name: str, pieces: Callable[[], Iterator[bytes]]) -> None:
+        """Register a file for a large table, which `pieces` encodes as JSON piece by piece."""
         self._entries[name] = _Entry(self._file(name), pieces=pieces)
 
-    def changed(self, name: str) -> None:
-        """Mark the file as changed."""
+    def mark_changed(self, name: str) -> None:
+        """Mark a registered file as changed, so that the next `save_changed` writes it."""
         self._entries[name].is_dirty = True
 
     async def save_changed(self) -> None:
-        """Save the changed files off the loop. A file that cannot be written stays marked.
+        """Write all files that are marked as changed. A file that cannot be written stays marked.
 
-        A save goes on if the caller is cancelled, because its thread does; the next call waits for it.
+        If the caller is cancelled, the save continues in its thread, and the next call waits for it.
         """
         await asyncio.shield(self._save_changed())
 
@@ -90,12 +90,12 @@ class ConfigFiles:
                     entry.is_dirty = True
                     _log.error("config_save_failed", file=name, error=str(error))
                 except Exception:
-                    entry.is_dirty = True  # else the restarted task would have nothing to save
+                    entry.is_dirty = True  # else the restarted task would not save it
                     raise
 
 
 async def _save(entry: _Entry) -> None:
-    """Raises OSError."""
+    """Write the current content of a file. Raises OSError."""
     if entry.pieces is not None:
         text = bytearray()
         for piece in entry.pieces():

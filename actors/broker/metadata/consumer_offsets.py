@@ -1,12 +1,12 @@
-"""ConsumerOffsets: the committed offset of each group and queue, and the generation of its last commit.
+"""ConsumerOffsets: the committed offset and the generation of each queue, by consumer group.
 
-A rebalancer moves a queue from one member to another under a new generation. A commit of an older generation
-comes from a member that has lost the queue, and is refused; commits without a generation (RocketMQ's own
-clients) are accepted. The generations have a file beside RocketMQ's `consumerOffset.json`, so that a former
-owner stays fenced after a restart of the broker.
+A rebalancer assigns a queue to a new owner with a higher generation. A commit with a lower generation comes
+from a former owner and is refused. Commits without a generation, from RocketMQ's own clients, are accepted.
+Generations are stored in `raymqGenerations.json`, next to RocketMQ's `consumerOffset.json`, so that former
+owners stay fenced after a restart of the broker.
 
-A reset by an administrator is pending until the group's next pull of the queue; until then commits are
-ignored, because their senders do not know of the reset (RocketMQ `useServerSideResetOffset`).
+An administrator's reset is pending until the group's next pull of the queue. Until then commits are ignored,
+because their senders do not know of the reset (RocketMQ `useServerSideResetOffset`).
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ NO_OFFSET = -1
 
 
 class ConsumerOffsets:
-    """The offsets of all groups on one broker."""
+    """The committed offsets, generations and pending resets of all groups on one broker."""
 
     def __init__(
         self, table: ConsumerOffsetTable, generations: dict[str, dict[int, int]] | None = None
     ) -> None:
-        """`generations` is keyed as the offsets are: `topic@group`, then queue id."""
+        """Create the table. Like the offsets, `generations` has the keys `topic@group`, then queue id."""
         self.table = table
         self.generations = generations or {}
         self.changes = 0
         self.pulled: dict[tuple[str, str, int], int] = {}
-        """By topic, group and queue: where the group's next pull begins."""
+        """The offset of the group's next pull, by topic, group and queue id."""
         self.resets: dict[tuple[str, str, int], int] = {}
-        """By topic, group and queue: the offset of a pending reset."""
+        """The offset of a pending reset, by topic, group and queue id."""
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the committed offset, None without one."""
+        """Return the committed offset of a queue, or None if the group has not committed any."""
         return self.table.offsets.get(_key(topic, group), {}).get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit an offset without a generation. Raises Refused."""
+        """Commit an offset without a generation. Ignore the commit while a reset is pending.
+
+        Raises Refused if the queue id or the offset is out of range.
+        """
         _check(queue_id, offset)
         if self.resets and (topic, group, queue_id) in self.resets:
             return
@@ -50,26 +53,29 @@ class ConsumerOffsets:
         self.changes += 1
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Reset the offset at which the group resumes. Raises Refused."""
+        """Set the offset at which the group resumes, and make the reset pending.
+
+        Raises Refused if the queue id or the offset is out of range.
+        """
         _check(queue_id, offset)
         self.table.commit(group, topic, queue_id, offset)
         self.resets[topic, group, queue_id] = offset
         self.changes += 1
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return and remove the pending reset, for the first pull after it."""
+        """Remove a pending reset at a pull of the queue. Return the reset's offset, or None without one."""
         return self.resets.pop((topic, group, queue_id), None)
 
     def commit_fenced(self, group: str, commits: Iterable[OffsetCommit]) -> list[RefusedCommit]:
-        """Commit a member's offsets, and return the commits of older generations, which are refused."""
+        """Commit a member's offsets. Return the commits that are refused for an outdated generation."""
         refused = []
         for commit in commits:
             current = self.generation(group, commit.topic, commit.queue_id)
             if commit.generation < current:
-                stands = self.query(group, commit.topic, commit.queue_id)
+                committed = self.query(group, commit.topic, commit.queue_id)
                 refused.append(
                     RefusedCommit(
-                        commit.topic, commit.queue_id, current, NO_OFFSET if stands is None else stands
+                        commit.topic, commit.queue_id, current, NO_OFFSET if committed is None else committed
                     )
                 )
                 continue
@@ -78,27 +84,30 @@ class ConsumerOffsets:
         return refused
 
     def claim(self, group: str, topic: str, queue_id: int, generation: int) -> None:
-        """Fence commits of generations before this one. Raises Refused."""
+        """Increase a queue's generation, so that commits with a lower generation are refused.
+
+        Raises Refused if the queue id or the generation is out of range.
+        """
         _check(queue_id, generation)
         if generation > self.generation(group, topic, queue_id):
             self.generations.setdefault(_key(topic, group), {})[queue_id] = generation
             self.changes += 1
 
     def generation(self, group: str, topic: str, queue_id: int) -> int:
-        """Return the newest generation of a queue of a group, 0 without one."""
+        """Return the highest generation of a queue in a group, or 0 if it has no generation."""
         return self.generations.get(_key(topic, group), {}).get(queue_id, 0)
 
     def of_group(self, group: str, topic: str) -> dict[int, int]:
-        """Return the offsets of a group in a topic, by queue."""
+        """Return a group's committed offsets in a topic, by queue id."""
         return dict(self.table.offsets.get(_key(topic, group), {}))
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics that a group has committed offsets of."""
+        """Return the topics in which a group has committed offsets, sorted."""
         suffix = f"@{group}"
         return sorted(key.removesuffix(suffix) for key in self.table.offsets if key.endswith(suffix))
 
     def topics_by_group(self) -> dict[str, list[str]]:
-        """Return the topics that each group has committed offsets of."""
+        """Return the topics in which each group has committed offsets, by group."""
         found: dict[str, list[str]] = {}
         for key in sorted(self.table.offsets):
             topic, _, group = key.partition("@")
@@ -106,47 +115,49 @@ class ConsumerOffsets:
         return found
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have committed offsets of a topic."""
+        """Return the groups that have committed offsets in a topic, sorted."""
         prefix = f"{topic}@"
         return sorted(key.removeprefix(prefix) for key in self.table.offsets if key.startswith(prefix))
 
     def remove_topic(self, topic: str) -> None:
-        """Remove all offsets of a deleted topic."""
+        """Remove all offsets, generations and pending resets of a deleted topic."""
         self._remove(lambda key: key.startswith(f"{topic}@"))
-        _drop(self.pulled, lambda key: key[0] == topic)
-        _drop(self.resets, lambda key: key[0] == topic)
+        _delete_keys(self.pulled, lambda key: key[0] == topic)
+        _delete_keys(self.resets, lambda key: key[0] == topic)
 
     def remove_queue(self, topic: str, queue_id: int) -> None:
-        """Remove all offsets of a removed queue, which begins at 0 again."""
+        """Remove the offsets and generations of a removed queue, which starts again at offset 0."""
         for table in (self.table.offsets, self.generations):
             for key, queues in table.items():
                 if key.startswith(f"{topic}@") and queues.pop(queue_id, None) is not None:
                     self.changes += 1
 
     def remove_group(self, group: str) -> None:
-        """Remove all offsets of a deleted group."""
+        """Remove all offsets, generations and pending resets of a deleted group."""
         self._remove(lambda key: key.endswith(f"@{group}"))
-        _drop(self.pulled, lambda key: key[1] == group)
-        _drop(self.resets, lambda key: key[1] == group)
+        _delete_keys(self.pulled, lambda key: key[1] == group)
+        _delete_keys(self.resets, lambda key: key[1] == group)
 
-    def _remove(self, is_meant: Callable[[str], bool]) -> None:
+    def _remove(self, is_selected: Callable[[str], bool]) -> None:
         for table in (self.table.offsets, self.generations):
-            for key in [key for key in table if is_meant(key)]:
+            for key in [key for key in table if is_selected(key)]:
                 del table[key]
                 self.changes += 1
 
 
-def _drop(table: dict[tuple[str, str, int], int], is_meant: Callable[[tuple[str, str, int]], bool]) -> None:
-    for key in [key for key in table if is_meant(key)]:
+def _delete_keys(
+    table: dict[tuple[str, str, int], int], is_selected: Callable[[tuple[str, str, int]], bool]
+) -> None:
+    for key in [key for key in table if is_selected(key)]:
         del table[key]
 
 
 def _check(queue_id: int, number: int) -> None:
-    """Raise Refused for numbers over Java's int and long, which could not be saved."""
+    """Raise Refused for numbers beyond Java's int and long, which could not be saved."""
     if not (0 <= queue_id <= I32_MAX and number <= I64_MAX):
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
-            "a queue id is a number of 31 bits, an offset and a generation are one of 63 at most",
+            f"invalid queue id {queue_id} (0 to {I32_MAX}), offset or generation {number} (up to {I64_MAX})",
         )
 
 

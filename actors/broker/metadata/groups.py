@@ -1,5 +1,6 @@
-"""Subscription groups: what is set about each consumer group, created when a group is first seen if that is
-allowed.
+"""Subscription groups: the settings of each consumer group.
+
+A group is created when a client first uses it, if the setting `auto_create_groups` is on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)
 
-# Groups that RocketMQ's own tools and services use without asking (MixAll).
+# Groups that RocketMQ's tools and services use without creating them (MixAll).
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 SYSTEM_GROUPS = frozenset(
     {
@@ -38,7 +39,10 @@ class Groups:
     def __init__(
         self, settings: BrokerSettings, table: SubscriptionGroupTable, on_change: Callable[[str], None]
     ) -> None:
-        """`on_change` is called with the name of a group that was created, changed or deleted."""
+        """Add the system groups that `table` lacks.
+
+        `on_change` is called with the name of a group that was created, changed or deleted.
+        """
         self._settings = settings
         self.table = table
         self._on_change = on_change
@@ -47,7 +51,7 @@ class Groups:
                 table.put(SubscriptionGroupConfig(name, consume_broadcast_enable=True))
 
     def get(self, name: str) -> SubscriptionGroupConfig:
-        """Return the group's settings, created if that is allowed, else raise Refused."""
+        """Return the group's settings. Creates a missing group if that is allowed; else raises Refused."""
         group = self.table.groups.get(name)
         if group is not None:
             return group
@@ -55,7 +59,7 @@ class Groups:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"group {name!r} does not exist on broker {self._settings.broker_name}: create it first, "
-                "or turn auto_create_groups on",
+                "or set auto_create_groups to true",
             )
         group = SubscriptionGroupConfig(name)
         self.update(group)
@@ -66,16 +70,16 @@ class Groups:
         group = self.get(name)
         if not group.consume_enable:
             raise Refused(
-                ResponseCode.NO_PERMISSION, f"group {name!r} may not consume: its consumeEnable is off"
+                ResponseCode.NO_PERMISSION, f"group {name!r} may not consume: set its consumeEnable to true"
             )
         return group
 
     def update(self, group: SubscriptionGroupConfig) -> None:
-        """Create the group or change its settings. Raises Refused if its name is not allowed."""
+        """Create the group or replace its settings. Raises Refused if its name is not valid."""
         self.update_all([group])
 
     def update_all(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
-        """Create or change all groups, or none if one is not allowed. Raises Refused."""
+        """Create or change all groups. Raises Refused if one is not valid; then no group is changed."""
         for group in groups:
             _check(group)
         for group in groups:
@@ -84,7 +88,7 @@ class Groups:
             self._on_change(group.group_name)
 
     def delete(self, name: str) -> None:
-        """Delete the group."""
+        """Delete the group, if it exists."""
         if self.table.remove(name):
             _log.info("group_deleted", group=name)
             self._on_change(name)
@@ -95,5 +99,5 @@ def _check(group: SubscriptionGroupConfig) -> None:
         check_group(group.group_name)
     except MessageInvalid as error:
         raise Refused(ResponseCode.INVALID_PARAMETER, error.remark) from error
-    for name in group.attributes:  # RocketMQ 5.3.3 has none for groups
+    for name in group.attributes:  # RocketMQ 5.3.3 supports no group attributes
         raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {name.lstrip('+-')}")

@@ -1,4 +1,7 @@
-"""Message request modes (mqadmin setConsumeMode): whether a group pulls or pops the messages of a topic."""
+"""Message request modes (mqadmin setConsumeMode): the mode, PULL or POP, in which a group reads a topic.
+
+This broker supports PULL only.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ PULL = "PULL"
 
 
 class RequestModes:
-    """Handles SET_MESSAGE_REQUEST_MODE and GET_ALL_MESSAGE_REQUEST_MODE."""
+    """Request handler for SET_MESSAGE_REQUEST_MODE and GET_ALL_MESSAGE_REQUEST_MODE."""
 
     def __init__(
         self,
@@ -30,14 +33,14 @@ class RequestModes:
         table: MessageRequestModeTable,
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change` is called when `table` has changed."""
+        """Create the handler. `on_change` is called after `table` has changed."""
         self.table = table
         self._topics = topics
         self._groups = groups
         self._on_change = on_change
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code = RequestCode
         every = on_every(Resource.GROUP, Action.LIST)
         return (
@@ -46,7 +49,10 @@ class RequestModes:
         )
 
     def set(self, context: RequestContext) -> RemotingCommand:
-        """SET_MESSAGE_REQUEST_MODE."""
+        """Handle SET_MESSAGE_REQUEST_MODE: set the mode of a topic and group.
+
+        Raises Refused for a mode other than PULL, a retry topic, or a topic that does not exist.
+        """
         mode = _decode(context)
         self._check(mode)
         self.table.put(mode)
@@ -54,7 +60,7 @@ class RequestModes:
         return RemotingCommand.response()
 
     def all(self, context: RequestContext) -> RemotingCommand:
-        """GET_ALL_MESSAGE_REQUEST_MODE."""
+        """Handle GET_ALL_MESSAGE_REQUEST_MODE: return all modes as JSON."""
         return RemotingCommand.response(body=orjson.dumps(self.table.to_json()))
 
     def forget_topic(self, topic: str) -> None:
@@ -76,7 +82,7 @@ class RequestModes:
         if mode.mode != PULL:
             raise Refused(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f"mode {mode.mode} is not offered by this broker: its groups consume by {PULL}",
+                f"request mode {mode.mode} is not supported by this broker: use {PULL}",
             )
 
 
@@ -94,5 +100,5 @@ def _decode(context: DecodedRequest) -> MessageRequestMode:
         return MessageRequestMode.from_json(content)
     except ValueError as error:
         raise Refused(
-            ResponseCode.INVALID_PARAMETER, f"{content!r} is no message request mode: {error}"
+            ResponseCode.INVALID_PARAMETER, f"{content!r} is not a valid message request mode: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""BrokerTables: topics, groups and offsets, loaded from and saved to RocketMQ's JSON files."""
+"""BrokerTables: a broker's topics, groups and offsets, loaded from and saved to RocketMQ's JSON files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _log = get_logger(__name__)
 
 
 class BrokerTables:
-    """Everything that one broker stores beside its messages."""
+    """All tables of one broker: topics, groups, offsets, delay offsets, filters and request modes."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class BrokerTables:
         on_topics_changed: Callable[[], None],
         on_topic_created: Callable[[str], None],
     ) -> None:
-        """Load what the last run saved.
+        """Load the tables that the broker saved last.
 
         Args:
-            settings: of the broker.
-            store: the broker's, which may be superseded: then nothing is saved any more.
-            clock: for the tables' data versions.
-            on_topics_changed: called when topics were created, changed or deleted.
+            settings: the broker's settings.
+            store: the broker's store. If another process has taken it over, no table is saved any more.
+            clock: provides the timestamps of the tables' data versions.
+            on_topics_changed: called after topics were created, changed or deleted.
             on_topic_created: called with the name of a topic that a send created.
 
         Raises:
-            StoreError: a file is damaged, and so is its backup.
+            StoreError: a file and its backup are damaged.
         """
         self._store = store
         self._on_topics_changed = on_topics_changed
@@ -70,10 +70,10 @@ class BrokerTables:
         topic_table = files.load(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
         group_table = files.load(GROUPS, partial(SubscriptionGroupTable.from_json, clock=clock))
         offset_table = files.load(OFFSETS, partial(ConsumerOffsetTable.from_json, clock=clock))
-        files.keep(TOPICS, topic_table.to_json)
-        files.keep(GROUPS, group_table.to_json)
-        files.keep_large(OFFSETS, offset_table.to_pieces)
-        files.keep_large(GENERATIONS, self._generation_pieces)
+        files.register(TOPICS, topic_table.to_json)
+        files.register(GROUPS, group_table.to_json)
+        files.register_large(OFFSETS, offset_table.to_pieces)
+        files.register_large(GENERATIONS, self._generation_pieces)
         self.topics = Topics(settings, topic_table, self._topic_changed, on_topic_created)
         self.groups = Groups(settings, group_table, self._group_changed)
         self.offsets = ConsumerOffsets(offset_table, files.load(GENERATIONS, _generations_from_json))
@@ -82,19 +82,19 @@ class BrokerTables:
         self._filters = files.load(FILTERS, ConsumerFilterTable.from_json)
         mode_table = files.load(REQUEST_MODES, MessageRequestModeTable.from_json)
         self.request_modes = RequestModes(
-            self.topics, self.groups, mode_table, lambda: files.changed(REQUEST_MODES)
+            self.topics, self.groups, mode_table, lambda: files.mark_changed(REQUEST_MODES)
         )
-        files.keep(DELAYS, self.delay_offsets.to_json)
-        files.keep(REQUEST_MODES, mode_table.to_json)
-        files.keep(FILTERS, self._filters.to_json)
-        files.changed(TOPICS)
-        files.changed(GROUPS)
+        files.register(DELAYS, self.delay_offsets.to_json)
+        files.register(REQUEST_MODES, mode_table.to_json)
+        files.register(FILTERS, self._filters.to_json)
+        files.mark_changed(TOPICS)
+        files.mark_changed(GROUPS)
 
     def adopt_queues(self, store: MessageStore) -> None:
-        """Define the topics of queues that the store holds but no file names.
+        """Create the topic of each queue that the store has but `topics.json` lacks.
 
-        A topic is saved shortly after its creation, not before its first message is acknowledged. A broker
-        that is killed in between must still serve what it acknowledged.
+        A new topic is saved shortly after its creation, possibly after its first message is acknowledged. A
+        broker that is killed in between must still serve the acknowledged messages.
         """
         queues: dict[str, int] = {}
         for topic, queue_id in store.queues():
@@ -105,41 +105,41 @@ class BrokerTables:
                 self.topics.ensure(topic, count)
 
     def register_body(self) -> bytes:
-        """Return all topics as RegisterBrokerBody."""
+        """Return the topics for the registration at nameservers, as RocketMQ's RegisterBrokerBody."""
         content = self.topics.to_register()
         version = DataVersion.from_json(content["dataVersion"])
         return RegisterBrokerBody(version, content["topicConfigTable"]).encode()
 
     async def save_definitions(self) -> None:
-        """Save topics and groups if they have changed."""
+        """Save the topics, groups, filters and request modes that have changed."""
         await self._save_changed()
 
     async def save_offsets(self) -> None:
-        """Save offsets, generations and delivery progress if they have changed."""
+        """Save the offsets, generations and delay offsets, if they have changed."""
         if self.delay_offsets.offsets != self._saved_delay_offsets:
             self._saved_delay_offsets = dict(self.delay_offsets.offsets)
-            self._files.changed(DELAYS)
+            self._files.mark_changed(DELAYS)
         changes = self.offsets.changes
         if changes != self._saved_offset_changes:
             self._saved_offset_changes = changes
-            self._files.changed(OFFSETS)
-            self._files.changed(GENERATIONS)
+            self._files.mark_changed(OFFSETS)
+            self._files.mark_changed(GENERATIONS)
         await self._save_changed()
 
     async def _save_changed(self) -> None:
-        if not self._store.is_superseded:  # else they belong to another process
+        if not self._store.is_superseded:  # else the files belong to another process
             await self._files.save_changed()
 
     def _group_changed(self, group: str) -> None:
-        self._files.changed(GROUPS)
+        self._files.mark_changed(GROUPS)
         if group in self.groups.table.groups:
             return
         self.request_modes.forget_group(group)
         if self._filters.remove_group(group):
-            self._files.changed(FILTERS)
+            self._files.mark_changed(FILTERS)
 
     def _topic_changed(self, topic: str) -> None:
-        self._files.changed(TOPICS)
+        self._files.mark_changed(TOPICS)
         if topic and self.topics.find(topic) is None:
             self._topic_deleted(topic)
         self._on_topics_changed()
@@ -147,7 +147,7 @@ class BrokerTables:
     def _topic_deleted(self, topic: str) -> None:
         self.request_modes.forget_topic(topic)
         if self._filters.remove_topic(topic):
-            self._files.changed(FILTERS)
+            self._files.mark_changed(FILTERS)
 
     def _generation_pieces(self) -> Iterator[bytes]:
         return table_pieces({}, "generations", self.offsets.generations)

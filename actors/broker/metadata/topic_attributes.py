@@ -1,6 +1,7 @@
-"""Topic attributes: their names, values and changes (RocketMQ TopicAttributes, AttributeUtil).
+"""Topic attributes: valid names and values, and changes to them (RocketMQ TopicAttributes, AttributeUtil).
 
-The key of a change is `+name` or `-name`; a bare name, as in exported tables, counts as `+name`.
+A change has the key `+name`, which sets the attribute, or `-name`, which removes it. A name without a sign,
+as in exported tables, sets the attribute.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from actors.remoting.remoting_errors import Refused
 
 MESSAGE_TYPE = "message.type"
 RESERVE_TIME = "reserve.time"
-# In the order of RocketMQ's own remark.
+# In the order of RocketMQ's error remark.
 _CHOICES = {
     MESSAGE_TYPE: ("UNSPECIFIED", "TRANSACTION", "FIFO", "MIXED", "DELAY", "NORMAL"),
     "queue.type": ("SimpleCQ", "BatchCQ"),
@@ -23,11 +24,15 @@ _NOT_OFFERED = frozenset({"BatchCQ", "COMPACTION"})
 _LONG = range(-1, 1 << 63)
 
 
-def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes after `changes`; `current` is None for a new topic.
+def apply_attribute_changes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """Return a topic's attributes after `changes`.
+
+    Args:
+        current: the topic's attributes by name, or None for a new topic.
+        changes: new values by signed name; the value of a removal is ignored.
 
     Raises:
-        Refused: with RocketMQ's remark, or because this broker does not support the value.
+        Refused: a change is not valid (with RocketMQ's remark), or this broker does not support the value.
     """
     result = dict(current or {})
     changed: set[str] = set()
@@ -59,7 +64,7 @@ def _check(name: str, value: str) -> None:
     if choices is not None and value not in choices:
         raise _refused(f"value is not in set: [{', '.join(choices)}]")
     if value in _NOT_OFFERED:
-        raise _refused(f"{name}={value} is not offered by this broker")
+        raise _refused(f"topic attribute {name}={value} is not supported by this broker: leave it out")
     if name == MESSAGE_TYPE and value == "MIXED":
         raise Refused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
     if name == RESERVE_TIME:

@@ -1,4 +1,4 @@
-"""Topics: the topics of a broker, their creation by sends, and RocketMQ's system topics."""
+"""Topics: the topics of a broker, their automatic creation by sends, and RocketMQ's system topics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.metadata.topic_attributes import altered
+from actors.broker.metadata.topic_attributes import apply_attribute_changes
 from actors.remoting.bodies.routes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
@@ -25,7 +25,7 @@ NAME_CHARACTERS = frozenset(string.ascii_letters + string.digits + "%|_-")
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 QUEUES_MAX = 65_535
-"""Of a topic. RocketMQ allows 2³¹, but a loop over the queues of such a topic would not end."""
+"""Limit of queues of one topic. RocketMQ allows 2³¹, but a loop over so many queues would never end."""
 
 DEFAULT_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -37,7 +37,7 @@ TRANSACTION_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
-# RocketMQ's system topics (TopicValidator), whether the broker has created them or not.
+# RocketMQ's system topics (TopicValidator); this broker does not create all of them.
 KNOWN_SYSTEM_TOPICS = frozenset(
     {
         DEFAULT_TOPIC,
@@ -63,6 +63,7 @@ NOT_FOR_SENDERS = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
+"""Topics that only the broker itself writes to: sends of clients are refused (RocketMQ TopicValidator)."""
 
 
 def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
@@ -104,10 +105,10 @@ class Topics:
         """Add the system topics that `table` lacks.
 
         Args:
-            settings: of the broker.
-            table: the topics that the broker has.
+            settings: the broker's settings.
+            table: the existing topics.
             on_change: called with the name of a topic that was created, changed or deleted.
-            on_created: called with the name of a topic that a send created, after `on_change`.
+            on_created: called after `on_change` with the name of a topic that a send created.
         """
         self._settings = settings
         self.table = table
@@ -122,7 +123,7 @@ class Topics:
                 table.put(topic)
 
     def find(self, name: str) -> TopicConfig | None:
-        """Return the topic's settings, None if it does not exist."""
+        """Return the topic's settings, or None if it does not exist."""
         return self.table.topics.get(name)
 
     def get(self, name: str) -> TopicConfig:
@@ -132,15 +133,18 @@ class Topics:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic {name!r} does not exist on broker {self._settings.broker_name}: create it first"
-                + ("" if self._settings.auto_create_topics else ", or turn auto_create_topics on"),
+                + ("" if self._settings.auto_create_topics else ", or set auto_create_topics to true"),
             )
         return topic
 
     def for_sending(self, name: str, default_topic: str, default_queues: int) -> TopicConfig:
-        """Return the topic to send to, created from `default_topic` if that is allowed, as in RocketMQ.
+        """Return the settings of a topic that a client sends to.
+
+        A missing topic is created as in RocketMQ, if that is allowed: it gets the permission of
+        `default_topic`, and `default_queues` queues, but no more than `default_topic` has.
 
         Raises:
-            Refused: the topic does not exist, may not be written, or is the broker's own.
+            Refused: the topic does not exist or is not writable, or the broker is being drained.
         """
         topic = self.table.topics.get(name)
         if topic is None:
@@ -149,39 +153,45 @@ class Topics:
         if self.is_closed_to_senders:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"broker {self._settings.broker_name} is being drained: send to another",
+                f"broker {self._settings.broker_name} is being drained: send to another broker",
             )
         if not topic.perm & PERM_WRITE & self._settings.permission:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"topic {name!r} may not be written: its permission is {topic.perm}, the broker's "
-                f"{self._settings.permission} (4 read, 2 write)",
+                f"topic {name!r} is not writable: the topic's permission is {topic.perm}, the broker's is "
+                f"{self._settings.permission}, and both need 2 (write)",
             )
         if name in NOT_FOR_SENDERS:
-            raise Refused(ResponseCode.NO_PERMISSION, f"topic {name!r} is the broker's own: send to another")
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"topic {name!r} is a system topic: send to another topic"
+            )
         return topic
 
     def for_pulling(self, name: str) -> TopicConfig:
-        """Return the topic to read. Raises Refused if it does not exist or may not be read."""
+        """Return the settings of a topic that a client reads. Raises Refused if it is not readable."""
         topic = self.get(name)
         if not topic.perm & PERM_READ & self._settings.permission:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"topic {name!r} may not be read: its permission is {topic.perm}, the broker's "
-                f"{self._settings.permission} (4 read, 2 write)",
+                f"topic {name!r} is not readable: the topic's permission is {topic.perm}, the broker's is "
+                f"{self._settings.permission}, and both need 4 (read)",
             )
         return topic
 
     def advertise(self, *, is_writable: bool) -> None:
-        """Register the topics with the permissions of the settings, or as not writable."""
+        """Set the permission with which topics are registered at the nameservers.
+
+        If `is_writable` is False, they are registered as read-only, so that producers stop choosing this
+        broker.
+        """
         hidden = PERM_READ_WRITE & ~self._settings.permission
         self._hidden_permission = hidden if is_writable else hidden | PERM_WRITE
-        # Nameservers ignore topics of a version that they already know.
+        # Nameservers ignore a registration whose data version they already know.
         self.table.touch()
         self._on_change("")
 
     def to_register(self) -> dict[str, Any]:
-        """Return `topics.json` as nameservers get it: with the permissions that the broker allows."""
+        """Return the topics in the format of `topics.json`, with the permissions set by `advertise`."""
         content = self.table.to_json()
         if self._hidden_permission:
             for topic in content["topicConfigTable"].values():
@@ -189,19 +199,21 @@ class Topics:
         return content
 
     def update(self, topic: TopicConfig) -> None:
-        """Create the topic or change its settings; its `attributes` are changes (`topic_attributes.altered`).
+        """Create the topic or change its settings.
+
+        Its `attributes` are changes to the existing ones (see `apply_attribute_changes`).
 
         Raises:
-            Refused: that is not allowed.
+            Refused: the name, the settings or an attribute is not valid.
         """
         self.update_all([topic])
 
     def update_all(self, topics: Iterable[TopicConfig]) -> None:
-        """Create or change all topics, or none if one is not allowed. Raises Refused."""
-        for topic in [self._altered(topic) for topic in topics]:
+        """Create or change all topics. Raises Refused if one is not valid; then no topic is changed."""
+        for topic in [self._with_changes(topic) for topic in topics]:
             self._put(topic)
 
-    def _altered(self, topic: TopicConfig) -> TopicConfig:
+    def _with_changes(self, topic: TopicConfig) -> TopicConfig:
         try:
             check_topic(topic.topic_name)
         except MessageInvalid as error:
@@ -214,22 +226,23 @@ class Topics:
         if not has_queues or not 0 <= topic.perm <= 7:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"topic {topic.topic_name!r}: {topic.read_queue_nums} read, {topic.write_queue_nums} write "
-                f"queues with permission {topic.perm}: queues are 0 to {QUEUES_MAX:,}, permissions 0 to 7",
+                f"topic {topic.topic_name!r} has {topic.read_queue_nums} read queues, "
+                f"{topic.write_queue_nums} write queues and permission {topic.perm}: queues must be 0 to "
+                f"{QUEUES_MAX:,}, the permission 0 to 7",
             )
         old = self.table.topics.get(topic.topic_name)
-        attributes = altered(None if old is None else old.attributes, topic.attributes)
+        attributes = apply_attribute_changes(None if old is None else old.attributes, topic.attributes)
         return replace(topic, attributes=attributes)
 
-    def order(self, names: Iterable[str]) -> None:
-        """Mark the topics that a nameserver's order configuration names, as RocketMQ does."""
+    def mark_ordered(self, names: Iterable[str]) -> None:
+        """Mark topics as ordered. The names come from a nameserver's order configuration, as in RocketMQ."""
         for name in names:
             topic = self.find(name)
             if topic is not None and not topic.order:
                 self._put(replace(topic, order=True))
 
     def delete(self, name: str) -> None:
-        """Delete the topic. Raises Refused for a system topic, and without a name."""
+        """Delete the topic, if it exists. Raises Refused for a system topic and for a blank name."""
         if not name.strip():
             raise Refused(ResponseCode.INVALID_PARAMETER, _name_remark(""))
         self._check_not_system(name)
@@ -238,18 +251,18 @@ class Topics:
             self._on_change(name)
 
     def begin_removal(self, name: str) -> None:
-        """Prevent the creation of the topic until `end_removal`.
+        """Refuse the creation of the topic until `end_removal`, because its queues are being removed.
 
-        Messages that are acknowledged meanwhile would be removed with its queues.
+        Messages that a client sends to a new topic of this name would be removed with the old queues.
         """
         self._in_removal[name] += 1
 
     def end_removal(self, name: str) -> None:
-        """Allow the creation again: the queues are removed, or stay."""
+        """Allow the creation of the topic again, after the removal of its queues has succeeded or failed."""
         self._in_removal -= Counter([name])
 
     def ensure(self, name: str, queues: int) -> TopicConfig:
-        """Return the topic, created with `queues` queues if it does not exist, such as a retry topic."""
+        """Return the settings of a topic. A missing topic, such as a retry topic, gets `queues` queues."""
         topic = self.table.topics.get(name)
         if topic is None:
             self._check_name(name)
@@ -258,12 +271,12 @@ class Topics:
         return topic
 
     def system_names(self) -> list[str]:
-        """Return the names of all system topics, whether they exist or not."""
+        """Return the names of all system topics, sorted, including those that do not exist on this broker."""
         existing = {name for name in self.table.topics if self.is_system(name)}
         return sorted(existing | self._system | KNOWN_SYSTEM_TOPICS)
 
     def is_system(self, name: str) -> bool:
-        """Return True for a system topic."""
+        """Return True if the name is that of a system topic."""
         return name in self._system or name in KNOWN_SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     def _create_for_sender(self, name: str, default_topic: str, default_queues: int) -> TopicConfig | None:
@@ -285,7 +298,7 @@ class Topics:
         if topic.topic_name in self._in_removal:
             raise Refused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"topic {topic.topic_name!r} is being deleted: it can be made again when its queues are gone",
+                f"topic {topic.topic_name!r} is being deleted: retry when its queues are removed",
             )
         self.table.put(topic)
         _log.info(
@@ -303,17 +316,17 @@ class Topics:
 
 
 def _check_kind(name: str) -> None:
-    """Raise Refused for light message queues: a store with such queues would not start again."""
+    """Raise Refused for a light message queue (LMQ), because a store with such queues is not supported."""
     if name.startswith(LMQ_TOPIC_PREFIX):
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
             f"topic {name!r}: light message queues (LMQ) are not supported: "
-            f"take a name that does not begin with {LMQ_TOPIC_PREFIX}",
+            f"choose a name that does not start with {LMQ_TOPIC_PREFIX}",
         )
 
 
 def _name_remark(name: str) -> str:
-    """Return RocketMQ's remark on an illegal topic name (TopicValidator)."""
+    """Return RocketMQ's error remark for an invalid topic name (TopicValidator)."""
     if not name:
         return "The specified topic is blank."
     if not set(name) <= NAME_CHARACTERS:

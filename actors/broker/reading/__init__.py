@@ -1,1 +1,1 @@
-"""Reading: pulls, those that wait for messages, reads that wait for the disk, and questions about queues."""
+"""Reads of queues: pulls, held pulls (long polling), and queries for offsets and single messages."""

@@ -1,10 +1,11 @@
-"""Puller: reads the messages of a queue from an offset on, now or as soon as there are any.
+"""Puller: returns the messages of a queue from an offset on, and holds pulls at the end of a queue.
 
-    pull ──► dispatched? ──► read ──► found ─────────────────────────────► response
-                               └────► nothing ──► held (`WaitRegistry`) ──► read again ──► response
-                                          └─ if it may not wait ──────────► response
+    pull ──► dispatched? ──► read ──► messages ─────────────────────────────► response
+                               └────► none ──► held in `WaitRegistry` ──► read again ──► response
+                                        └── without a wait time ────────────► response
 
-Records are handed to the socket as slices of the mapped log; no body is copied.
+A held pull is read again when a matching message arrives or when its wait time ends (long polling). The
+response contains slices of the memory-mapped CommitLog; no message body is copied.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from actors.broker.group.subscriptions import compile_filter, filter_of, require
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, suspend_ms
 from actors.broker.metadata.tables import BrokerTables
-from actors.broker.reading.queue_ends import QueueEnds, not_found, offsets_of
+from actors.broker.reading.queue_ends import QueueEnds, not_found_response, offset_fields
 from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -34,6 +35,7 @@ from actors.remoting.targets import Action, each_of, on_group, on_topic
 from store.message_store import Arrival, GetMessageResult, GetMessageStatus, MessageStore
 from store.reading.message_filter import MessageFilter
 
+# Bits of a pull's sysFlag (RocketMQ PullSysFlag).
 COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
 SUBSCRIPTION = 0x4
@@ -50,23 +52,23 @@ _CODES = {
 
 
 class Consumer(NamedTuple):
-    """What a pull is for."""
+    """The consumer group of a pull, and the filter for its messages."""
 
     group: str
-    wanted: MessageFilter
+    message_filter: MessageFilter
     is_subscribed: bool = False
-    """Whether `wanted` is what the group's heartbeats have subscribed to, and not of the pull itself."""
+    """True if heartbeats of the group reported the filter, False if the pull itself contains it."""
 
 
 class ReadLimits(NamedTuple):
-    """How much a pull gets at most."""
+    """Limits of one response. A single message is returned even if it exceeds `max_bytes`."""
 
     max_messages: int
     max_bytes: int
 
 
 class PullRequest(HeldRequest[Arrival]):
-    """One pull. A broker may hold 50,000, so it is as small as possible."""
+    """One pull, which may be held. A broker may hold 50,000 pulls, so this object is kept small."""
 
     __slots__ = ("_puller", "consumer", "limits", "offset", "wait_ms")
 
@@ -80,7 +82,7 @@ class PullRequest(HeldRequest[Arrival]):
         consumer: Consumer,
         wait_ms: int,
     ) -> None:
-        """`key` is the queue: topic and queue id."""
+        """Create a pull of the queue `key`, which is (topic, queue id), starting at `offset`."""
         super().__init__(context, key)
         self._puller = puller
         self.offset = offset
@@ -89,20 +91,20 @@ class PullRequest(HeldRequest[Arrival]):
         self.wait_ms = wait_ms
 
     def is_satisfied(self, arrival: Arrival) -> bool:
-        """Return True if the queue may have got a message that is wanted."""
-        wanted = self.consumer.wanted
+        """Return True if the arrived messages may include one that the pull's filter accepts."""
+        message_filter = self.consumer.message_filter
         return self.offset < arrival.max_offset and (
-            wanted.accepts_all or any(map(wanted.prefilter, arrival.tags_codes))
+            message_filter.accepts_all or any(map(message_filter.prefilter, arrival.tags_codes))
         )
 
     def resume(self) -> None:
-        """Read again, or respond that there is nothing."""
+        """Read the queue again and respond, at the arrival of a message or at the end of the wait time."""
         self._puller.resume(self)
 
 
 @dataclass(frozen=True, slots=True)
 class PullOutcome:
-    """What a pull found: RocketMQ's response code, and the offset of the next pull."""
+    """The result of a pull: RocketMQ's response code, the offset of the next pull, and the messages."""
 
     code: ResponseCode
     next_offset: int
@@ -110,25 +112,25 @@ class PullOutcome:
 
 
 def outcome_of(found: GetMessageResult, offset: int) -> PullOutcome:
-    """Translate the store's status into a pull's response code (RocketMQ PullMessageProcessor)."""
+    """Translate the result of a read at `offset` into a pull's outcome (RocketMQ PullMessageProcessor)."""
     code = _CODES.get(found.status)
     if code is None:
-        # No such queue yet, or an empty one: 0 is its end, and any other offset is wrong.
+        # The queue is empty or does not exist yet: its end is offset 0, and other offsets are out of range.
         code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     return PullOutcome(code, found.next_begin_offset, found)
 
 
 def response_of(outcome: PullOutcome) -> RemotingCommand:
-    """Return the response to a pull."""
+    """Return the response to a pull, with the messages as slices of the mapped CommitLog."""
     found = outcome.found
     remark = None if outcome.code == ResponseCode.SUCCESS else found.status.name
-    ext = offsets_of(found)
+    ext = offset_fields(found)
     ext["nextBeginOffset"] = str(outcome.next_offset)
     return RemotingCommand.response(outcome.code, remark, ext, parts=found.slices)
 
 
 class Puller:
-    """Handles PULL_MESSAGE, LITE_PULL_MESSAGE and PULL_RECORDS."""
+    """Request handler for PULL_MESSAGE, LITE_PULL_MESSAGE and PULL_RECORDS."""
 
     def __init__(
         self,
@@ -148,13 +150,13 @@ class Puller:
         self._offsets = tables.offsets
         self._subscriptions = LateSubscriptions(clients, self.pull)
         self._clients = clients
-        self._clients.on_subscription(self._end_outdated_waits)
+        self._clients.on_subscription(self._complete_outdated_pulls)
         self._held = held
         self._stats = stats
         self._ends = QueueEnds(store)
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         sub = each_of(on_topic(Action.SUB), on_group(Action.SUB))
         pull, cost = PullMessageHeader, Cost.PULL
         return (
@@ -164,7 +166,11 @@ class Puller:
         )
 
     def pull(self, context: RequestContext) -> None:
-        """PULL_MESSAGE and LITE_PULL_MESSAGE, within RocketMQ's limits of messages and bytes."""
+        """Handle PULL_MESSAGE and LITE_PULL_MESSAGE: respond with messages, or hold the pull.
+
+        The settings `pull_max_messages` and `pull_max_bytes` limit the response, as in RocketMQ. Raises
+        Refused if the queue does not exist or is not readable, or if the group may not consume.
+        """
         header: PullMessageHeader = context.header
         group = header.consumer_group
         self._groups.for_consuming(group)
@@ -173,10 +179,10 @@ class Puller:
             require_tag_type(header.expression_type)
             consumer = Consumer(group, compile_filter(header.subscription or ""))
         else:
-            wanted = self._subscriptions.filter_for(context)
-            if wanted is None:
+            message_filter = self._subscriptions.filter_for(context)
+            if message_filter is None:
                 return
-            consumer = Consumer(group, wanted, is_subscribed=True)
+            consumer = Consumer(group, message_filter, is_subscribed=True)
         settings = self._settings
         may_wait = settings.long_polling and header.sys_flag & SUSPEND
         request = PullRequest(
@@ -193,7 +199,10 @@ class Puller:
         self._respond_or_hold(request)
 
     def pull_records(self, context: RequestContext) -> None:
-        """PULL_RECORDS: as many records as fit into the requested bytes (`raymq_requests`)."""
+        """Handle PULL_RECORDS: respond with the records that fit into the requested bytes, or hold the pull.
+
+        The format is in `raymq_requests`. Raises Refused for the same reasons as `pull`.
+        """
         header: PullRecordsHeader = context.header
         group = header.consumer_group
         if group or header.commit_offset is not None:
@@ -214,12 +223,12 @@ class Puller:
         self._respond_or_hold(request)
 
     def resume(self, request: PullRequest) -> None:
-        """Respond to a pull that was held: its topic may be gone meanwhile, or not readable any more."""
+        """Respond to a pull that was held. Its topic may have been deleted or made unreadable meanwhile."""
         context = request.context
         if context.connection.is_closed:
             return
         if context.connection.over_high_water:
-            # The peer is behind: no response is produced for it before it has caught up.
+            # The client does not read its responses: produce the next one when it has read enough of them.
             context.connection.when_drained(lambda _: self.resume(request))
             return
         try:
@@ -229,7 +238,7 @@ class Puller:
             else:
                 self._reads.admit(context.connection)
                 self._reads.serve(context, lambda: self._read_again(request), response_of)
-        except Exception as error:  # noqa: BLE001 - a failed pull gets its error, and ends no other
+        except Exception as error:  # noqa: BLE001 - the error goes to this pull's client, and other pulls continue
             context.refuse(error)
 
     def _respond_or_hold(self, request: PullRequest) -> None:
@@ -241,8 +250,8 @@ class Puller:
     def _can_read(self, request: PullRequest) -> bool:
         """Return True if a pull need not wait for dispatch.
 
-        It waits only where it would find nothing. What can be read already is read, however far dispatch is
-        behind in other queues, and also while dispatch fails (a full disk).
+        A pull waits only if it would find no message. Messages that are dispatched already can be read even
+        if dispatch is far behind in other queues, or fails because the disk is full.
         """
         store, offset = self._store, request.offset
         return (
@@ -279,7 +288,7 @@ class Puller:
         request.context.release_request()
 
     def _is_at_end(self, request: PullRequest) -> bool:
-        """Return True if no message is dispatched from the offset on, so that a read may be spared."""
+        """Return True if the pull starts at the end of its queue, so that no read is necessary."""
         if self._offsets.resets or self._store.max_offset(*request.key) != request.offset:
             return False
         self._stats.gets_missed += 1
@@ -293,12 +302,12 @@ class Puller:
         return self._read(request)
 
     def _read(self, request: PullRequest) -> PullOutcome:
-        if self._offsets.resets and (moved := self._reset(request)) is not None:
-            return moved
+        if self._offsets.resets and (reset := self._take_reset(request)) is not None:
+            return reset
         topic, queue_id = request.key
         group = request.consumer.group
         found = self._store.get_message(
-            topic, queue_id, request.offset, *request.limits, request.consumer.wanted
+            topic, queue_id, request.offset, *request.limits, request.consumer.message_filter
         )
         self._stats.got(group, topic, found.message_count, found.size_bytes)
         outcome = outcome_of(found, request.offset)
@@ -306,26 +315,25 @@ class Puller:
             self._offsets.pulled[topic, group, queue_id] = outcome.next_offset
         return outcome
 
-    def _reset(self, request: PullRequest) -> PullOutcome | None:
-        """Return the outcome if an administrator has set the group's offset since its last pull."""
+    def _take_reset(self, request: PullRequest) -> PullOutcome | None:
+        """Return the outcome that moves the client to a pending reset's offset, or None without a reset."""
         offset = self._offsets.take_reset(request.consumer.group, *request.key)
         if offset is None or offset == request.offset:
             return None
-        found = self._nothing(request.key, GetMessageStatus.OFFSET_RESET, offset)
+        found = self._empty_result(request.key, GetMessageStatus.OFFSET_RESET, offset)
         return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, offset, found)
 
-    def _nothing(self, key: tuple[str, int], status: GetMessageStatus, offset: int) -> GetMessageResult:
+    def _empty_result(self, key: tuple[str, int], status: GetMessageStatus, offset: int) -> GetMessageResult:
         store = self._store
         return GetMessageResult(status, offset, store.min_offset(*key), store.max_offset(*key))
 
-    def _end_outdated_waits(self, group_name: str) -> None:
-        """End the waits of pulls with another filter than their group subscribes to now.
+    def _complete_outdated_pulls(self, group_name: str) -> None:
+        """Complete held pulls whose filter differs from the group's new subscription.
 
-        The response says that there is nothing, so the client pulls again at the same offset, and gets what
-        the new filter accepts.
+        The response has no messages and the same offset, so the client pulls again, with the new filter.
         """
         group = self._clients.group(group_name)
-        assert group is not None, group_name  # the heartbeat of a member is being handled
+        assert group is not None, group_name  # its member's heartbeat is being handled
 
         def is_outdated(request: HeldRequest[Arrival]) -> bool:
             assert isinstance(request, PullRequest)
@@ -334,7 +342,7 @@ class Puller:
                 return False
             subscription = group.subscriptions.get(request.key[0])
             try:
-                return subscription is None or filter_of(subscription) != consumer.wanted
+                return subscription is None or filter_of(subscription) != consumer.message_filter
             except Refused:
                 return True
 
@@ -342,13 +350,15 @@ class Puller:
             for request in self._held.of_connection(member.connection, is_outdated):
                 assert isinstance(request, PullRequest)
                 status = GetMessageStatus.NO_MATCHED_MESSAGE
-                request.context.reply(not_found(self._nothing(request.key, status, request.offset)))
+                request.context.reply(
+                    not_found_response(self._empty_result(request.key, status, request.offset))
+                )
 
     def _check_queue(self, topic_name: str, queue_id: int) -> None:
         topic = self._topics.for_pulling(topic_name)
         if not 0 <= queue_id < topic.read_queue_nums:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"queue {queue_id} of topic {topic_name!r} cannot be read: "
-                f"it has queues 0 to {topic.read_queue_nums - 1}",
+                f"queue {queue_id} of topic {topic_name!r} does not exist: "
+                f"its read queues are 0 to {topic.read_queue_nums - 1}",
             )

@@ -1,25 +1,26 @@
-"""QueueEnds: responses to pulls at the ends of their queues, where most held pulls are.
+"""QueueEnds: cached responses to pulls at the end of a queue, which is where most held pulls are.
 
-They need no read, and queues that begin and end at the same offsets share one response.
+Such a response needs no read of the store. Queues that have the same minimum and maximum offset share one
+response.
 """
 
 from __future__ import annotations
 
 from actors.remoting.codes import ResponseCode
-from actors.remoting.command import RemotingCommand, SharedAnswer
+from actors.remoting.command import RemotingCommand, SharedResponse
 from store.message_store import MessageStore
 from store.reading.message_reader import GetMessageResult
 
 _RESPONSES_MAX = 1024
 
 
-def not_found(found: GetMessageResult) -> SharedAnswer:
-    """Return the response to pulls that found no message."""
-    return SharedAnswer.response(ResponseCode.PULL_NOT_FOUND, found.status.name, offsets_of(found))
+def not_found_response(found: GetMessageResult) -> SharedResponse:
+    """Return the response PULL_NOT_FOUND for a read that found no message."""
+    return SharedResponse.response(ResponseCode.PULL_NOT_FOUND, found.status.name, offset_fields(found))
 
 
-def offsets_of(found: GetMessageResult) -> dict[str, str]:
-    """Return the fields of the response to any pull."""
+def offset_fields(found: GetMessageResult) -> dict[str, str]:
+    """Return the header fields that every response to a pull has: its offsets and its message count."""
     return {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": str(found.next_begin_offset),
@@ -30,19 +31,19 @@ def offsets_of(found: GetMessageResult) -> dict[str, str]:
 
 
 class QueueEnds:
-    """The responses at the ends of one store's queues."""
+    """Cache of the responses to pulls at the end of a queue, for one store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._responses: dict[tuple[int | None, int], RemotingCommand] = {}
 
     def response(self, topic: str, queue_id: int, offset: int) -> RemotingCommand:
-        """Return the response to a pull at this end of its queue; many requests may share the command."""
+        """Return the response to a pull at `offset`, the end of its queue. Callers must not change it."""
         store, responses = self._store, self._responses
         ends = store.known_min_offset(topic, queue_id), offset
         response = responses.get(ends)
         if response is None:
             if len(responses) >= _RESPONSES_MAX:
                 responses.clear()
-            response = responses[ends] = not_found(store.get_message(topic, queue_id, offset, 1, 1))
+            response = responses[ends] = not_found_response(store.get_message(topic, queue_id, offset, 1, 1))
         return response

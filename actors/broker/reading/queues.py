@@ -1,6 +1,4 @@
-"""Questions about queues and single messages: their ends, times, keys and ids; and the splits of a bulk
-reader.
-"""
+"""Queries for queue offsets, timestamps and single messages, and for the splits of a bulk reader."""
 
 from __future__ import annotations
 
@@ -34,24 +32,28 @@ from store.message_store import MessageStore
 from store.store_errors import StoreError
 
 QUERY_MESSAGES_MAX = 64
+"""Limit of messages in one QUERY_MESSAGE response."""
 NO_TIMESTAMP = -1
 
 
 @cache
 def machine_id() -> str:
-    """What tells this machine from others while it runs: a reader with the same id can map our files."""
+    """Return an id of this machine and its current boot.
+
+    A bulk reader with the same id runs on the same machine, so it can map the store's files.
+    """
     boot_id = Path("/proc/sys/kernel/random/boot_id")
     boot = boot_id.read_text().strip() if boot_id.exists() else ""
     return f"{socket.gethostname()}/{boot}"
 
 
 class QueueQueries:
-    """Answers what is asked about queues, beside pulling from them."""
+    """Request handler for queries about queues and messages, and for DESCRIBE_SPLITS."""
 
     def __init__(
         self, settings: BrokerSettings, store: MessageStore, reads: Reads, topics: Topics, address: str
     ) -> None:
-        """`address` is the broker's, `host:port`: bulk readers dial it."""
+        """Create the handler. Bulk readers connect to `address`, the broker's `host:port`."""
         self._settings = settings
         self._store = store
         self._reads = reads
@@ -59,7 +61,7 @@ class QueueQueries:
         self._address = address
 
     def rows(self) -> Iterable[RequestRow]:
-        """The requests that this handles."""
+        """Return the request table rows of this handler."""
         code, get, query = RequestCode, on_topic(Action.GET), Cost.QUERY
         queue, search = TopicQueueHeader, SearchOffsetHeader
         splits = RayMQRequestCode.DESCRIBE_SPLITS
@@ -74,7 +76,7 @@ class QueueQueries:
         )
 
     def max_offset(self, context: RequestContext) -> RemotingCommand | None:
-        """GET_MAX_OFFSET: one past the last readable message."""
+        """Handle GET_MAX_OFFSET: return the offset after the last readable message of a queue."""
         return self._reads.when_caught_up(context, self._max_offset)
 
     def _max_offset(self, context: RequestContext) -> RemotingCommand:
@@ -82,7 +84,7 @@ class QueueQueries:
         return _offset(self._store.max_offset(header.topic, header.queue_id))
 
     def min_offset(self, context: RequestContext) -> None:
-        """GET_MIN_OFFSET."""
+        """Handle GET_MIN_OFFSET: return the offset of the oldest message of a queue."""
         header: TopicQueueHeader = context.header
         self._reads.serve(
             context,
@@ -92,7 +94,11 @@ class QueueQueries:
         )
 
     def search_offset(self, context: RequestContext) -> None:
-        """SEARCH_OFFSET_BY_TIMESTAMP."""
+        """Handle SEARCH_OFFSET_BY_TIMESTAMP: return a queue's offset for a store timestamp in ms.
+
+        By the boundary type, this is the first message stored at or after the timestamp (LOWER), or the last
+        one stored at or before it (UPPER).
+        """
         self._reads.when_caught_up(context, self._search_offset)
 
     def _search_offset(self, context: RequestContext) -> None:
@@ -107,7 +113,10 @@ class QueueQueries:
         )
 
     def earliest_store_time(self, context: RequestContext) -> None:
-        """GET_EARLIEST_MSG_STORETIME: of the oldest message of a queue, -1 where there is none."""
+        """Handle GET_EARLIEST_MSG_STORETIME: return the store timestamp of a queue's oldest message, in ms.
+
+        It is -1 if the queue is empty.
+        """
         self._reads.when_caught_up(context, self._earliest_store_time)
 
     def _earliest_store_time(self, context: RequestContext) -> None:
@@ -124,7 +133,10 @@ class QueueQueries:
         return _store_timestamp(found.slices[0]) if found.slices else NO_TIMESTAMP
 
     def view_message(self, context: RequestContext) -> None:
-        """VIEW_MESSAGE_BY_ID: the record at a physical offset."""
+        """Handle VIEW_MESSAGE_BY_ID: return the record at a CommitLog offset.
+
+        Raises Refused if there is no valid record at the offset.
+        """
         header: ViewMessageHeader = context.header
 
         def read() -> memoryview:
@@ -132,13 +144,16 @@ class QueueQueries:
                 return self._store.record_at(header.offset)
             except StoreError as error:
                 raise Refused(
-                    ResponseCode.SYSTEM_ERROR, f"no message at offset {header.offset}: {error}"
+                    ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {header.offset}: {error}"
                 ) from error
 
         self._reads.serve(context, read, lambda record: RemotingCommand.response(parts=[record]))
 
     def query_message(self, context: RequestContext) -> None:
-        """QUERY_MESSAGE: by key, or by UNIQ_KEY, within a time."""
+        """Handle QUERY_MESSAGE: return the messages of a topic with a key, stored within a period of time.
+
+        A query by UNIQ_KEY returns one message.
+        """
         context.spawn(self._query_message(context.header))
 
     async def _query_message(self, header: QueryMessageHeader) -> RemotingCommand:
@@ -160,20 +175,24 @@ class QueueQueries:
         newest = max(map(_store_timestamp, records), default=0)
         ext = QueryMessageResponse(newest, self._store.positions.dispatched).to_ext()
         if not records:
-            remark = f"no message of topic {header.topic!r} has the key {header.key!r} in that time"
+            remark = (
+                f"no message of topic {header.topic!r} has the key {header.key!r} in the requested period"
+            )
             return RemotingCommand.response(ResponseCode.QUERY_NOT_FOUND, remark, ext)
         return RemotingCommand.response(ext=ext, parts=records)
 
     def describe_splits(self, context: RequestContext) -> None:
-        """DESCRIBE_SPLITS: what a bulk reader may read of a topic, and where the files are."""
+        """Handle DESCRIBE_SPLITS: return a topic's readable offset ranges and its files' location."""
         context.spawn(self._describe_splits(context.header))
 
     async def _describe_splits(self, header: TopicHeader) -> RemotingCommand:
         return RemotingCommand.response(body=(await self.splits(header.topic)).encode())
 
     async def splits(self, topic_name: str) -> SplitsBody:
-        """The readable ranges of a topic's queues. Raises `Refused` when it does not exist or may not be
-        read.
+        """Return the readable offset range of each queue of a topic, and the location of the store's files.
+
+        Raises:
+            Refused: the topic does not exist or is not readable.
         """
         topic = self._topics.for_pulling(topic_name)
         await self._reads.caught_up()

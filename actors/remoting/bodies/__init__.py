@@ -1,1 +1,1 @@
-"""The bodies of requests and answers, a file for what they are about."""
+"""Bodies of requests and responses, one file per subject."""

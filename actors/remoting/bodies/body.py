@@ -1,13 +1,15 @@
-"""Body: a JSON body, whose fields are declared once; and queues as objects and as keys of maps.
+"""Body: base class of JSON bodies with declared fields, and the JSON forms of message queues.
 
-A body as RocketMQ writes it is decoded by msgspec (a heartbeat: 1.5 µs, field by field in Python: 7 µs). What
-msgspec refuses, such as the numbers in strings of librocketmq, is read by `json_fields.conform` (15 µs).
+msgspec decodes bodies as RocketMQ writes them (a heartbeat takes 1.5 µs; field by field in Python, 7 µs).
+Bodies that msgspec rejects, such as those of librocketmq with numbers in strings, are decoded by
+`json_fields.conform` (15 µs).
 
-RocketMQ writes a queue that is a map key as a bare object; its 5.5 tools (fastjson2) read no other form:
+RocketMQ writes a queue that is a map key as an unquoted object; the tools of RocketMQ 5.5 (fastjson2) read no
+other form:
 
     {{"brokerName":"b","queueId":0,"topic":"T"}:5}
 
-Earlier versions of RayMQ wrote a JSON string that holds the object. Both forms are read.
+Earlier versions of RayMQ wrote the object inside a JSON string. Both forms can be decoded.
 """
 
 from collections.abc import Mapping
@@ -26,16 +28,17 @@ wire = msgspec.field
 
 
 class Body(msgspec.Struct, rename="camel"):
-    """Base of JSON objects: a field `broker_name` is `brokerName` in JSON unless it names another key.
+    """Base class of JSON bodies. A field `broker_name` is `brokerName` in JSON unless it declares another
+    key.
 
-    A field that is missing or null has its default.
+    A field that is missing or null gets its default.
     """
 
     title: ClassVar[str] = ""
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """Return the object in `body`. Raises Refused that names field and value."""
+        """Return the object encoded in `body`. Raises Refused that names the invalid field and its value."""
         try:
             return msgspec.json.decode(body, type=cls)
         except (ValueError, RecursionError):
@@ -43,34 +46,37 @@ class Body(msgspec.Struct, rename="camel"):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return the object in decoded JSON. Raises Refused."""
+        """Return the object for decoded JSON. Raises Refused if a field has the wrong type."""
         return conform(content, cls, cls.title or cls.__name__)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that are not None, sorted by name."""
+        """Return the JSON keys and values, sorted by key, without fields that are None."""
         values = zip(self.__struct_encode_fields__, msgspec.structs.astuple(self), strict=True)
         return {key: value for key, value in sorted(values, key=itemgetter(0)) if value is not None}
 
     def encode(self) -> bytes:
-        """Return the body, its fields sorted by name as RocketMQ does."""
+        """Return the body as JSON, with the keys sorted as in RocketMQ."""
         return encode_json(self)
 
 
 class ShapedBody(Body):
-    """Base of bodies that leave out what is None, or override `to_json` because JSON has another shape."""
+    """Base class of bodies whose JSON differs from the declared fields.
+
+    Null fields are omitted; a subclass may override `to_json`.
+    """
 
     def encode(self) -> bytes:
-        """Return the body."""
+        """Return the body as JSON, built from `to_json`."""
         return encode_json(self.to_json())
 
 
 def encode_json(content: Any) -> bytes:
-    """Return the JSON of builtins and bodies, all fields sorted by name."""
+    """Return `content`, built-in types or bodies, as JSON with sorted keys."""
     return msgspec.json.encode(content, order="sorted")
 
 
 class QueueObject(Body):
-    """A queue as an object."""
+    """A message queue as a JSON object."""
 
     topic: str = ""
     broker_name: str = ""
@@ -78,38 +84,38 @@ class QueueObject(Body):
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue itself."""
+        """The queue as a MessageQueue."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
 
 if TYPE_CHECKING:
     QueueField = MessageQueue
     QueueKey = MessageQueue
-else:  # what msgspec decodes; `__post_init__` of a body makes it a MessageQueue
+else:  # the types that msgspec decodes; `__post_init__` of a body converts them to MessageQueue
     QueueField, QueueKey = QueueObject, Any
 
 
 def queue_of(queue: Any) -> MessageQueue:
-    """Return a queue that msgspec has decoded, or one that is a MessageQueue already."""
+    """Return a decoded queue as a MessageQueue; a MessageQueue is returned unchanged."""
     return queue.queue if isinstance(queue, QueueObject) else queue
 
 
 def queue_json(queue: MessageQueue) -> dict[str, Any]:
-    """Return a queue as an object."""
+    """Return the JSON object of a queue."""
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
 
 
 def queue_table(values: Mapping[MessageQueue, Any]) -> msgspec.Raw:
-    """Return a map from queues to JSON values as RocketMQ writes it, for `encode_json`."""
+    """Return a map with queues as keys in the form that RocketMQ writes, for `encode_json`."""
     entries = (encode_json(queue_json(queue)) + b":" + encode_json(value) for queue, value in values.items())
     return msgspec.Raw(b"{%b}" % b",".join(entries))
 
 
 def queue_map(values: Mapping[MessageQueue, Any]) -> orjson.Fragment:
-    """Return the same for a body that orjson encodes."""
+    """Return a map with queues as keys in the form that RocketMQ writes, for orjson."""
     return orjson.Fragment(bytes(queue_table(values)))
 
 
 def queue_of_key(key: str | MessageQueue) -> MessageQueue:
-    """Return the queue of a key that `load_object` has read. Raises Refused."""
+    """Return the queue of a map key that `load_object` has decoded. Raises Refused if it is not a queue."""
     return key if isinstance(key, MessageQueue) else QueueObject.decode(key.encode()).queue

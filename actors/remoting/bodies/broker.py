@@ -1,6 +1,6 @@
-"""Bodies about the broker itself: what it has put and got, and what one of its queues holds.
+"""Bodies with statistics of a broker and with units of its consume queues.
 
-Names and fields are RocketMQ's (`org.apache.rocketmq.remoting.protocol.body` and `.admin`).
+Class and field names are RocketMQ's (`org.apache.rocketmq.remoting.protocol.body` and `.admin`).
 """
 
 from actors.remoting.bodies.body import Body, ShapedBody, wire
@@ -9,7 +9,7 @@ from actors.remoting.header import Long
 
 
 class BrokerStatsItem(Body):
-    """How much within a window: the sum, by the second, and by the request."""
+    """One statistic over a time window: the sum, the rate per second and the average per request."""
 
     sum: Long = 0
     tps: float = 0.0
@@ -17,7 +17,7 @@ class BrokerStatsItem(Body):
 
 
 class BrokerStatsData(Body):
-    """The response of VIEW_BROKER_STATS_DATA."""
+    """Response body of VIEW_BROKER_STATS_DATA."""
 
     minute: BrokerStatsItem = wire(name="statsMinute", default_factory=BrokerStatsItem)
     hour: BrokerStatsItem = wire(name="statsHour", default_factory=BrokerStatsItem)
@@ -25,7 +25,7 @@ class BrokerStatsData(Body):
 
 
 class ConsumeQueueData(Body):
-    """One unit of a consume queue; `eval`: whether the filter of the group that was named takes it."""
+    """One unit of a consume queue; `eval` is True if the requested group's filter matches it."""
 
     physic_offset: Long = 0
     physic_size: Long = 0
@@ -34,8 +34,9 @@ class ConsumeQueueData(Body):
 
 
 class ConsumeQueueUnits(ShapedBody):
-    """The response of QUERY_CONSUME_QUEUE: units, and the offsets at which the queue begins and ends;
-    `filter_data` says where a group that was named is not online.
+    """Response body of QUERY_CONSUME_QUEUE: units of the queue and its minimum and maximum offset.
+
+    `filter_data` has a note if the requested group is not online.
     """
 
     title = "QueryConsumeQueueResponseBody"

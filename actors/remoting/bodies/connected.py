@@ -1,6 +1,6 @@
-"""Bodies about who is connected: producers, consumers and what they subscribe to.
+"""Bodies that list connected producers and consumers, and subscriptions.
 
-Names and fields are RocketMQ's (`org.apache.rocketmq.remoting.protocol.body`).
+Class and field names are RocketMQ's (`org.apache.rocketmq.remoting.protocol.body`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from actors.remoting.header import Long
 
 
 class ClientConnection(Body):
-    """A client that is connected; the address is `ip:port`."""
+    """A connected client; `client_addr` is `ip:port`."""
 
     client_id: str = ""
     client_addr: str = ""
@@ -21,7 +21,7 @@ class ClientConnection(Body):
 
 
 class ProducerInfo(Body):
-    """A producer; `last_update_timestamp` is the time of its last heartbeat."""
+    """A connected producer; `last_update_timestamp` is the time of its last heartbeat (milliseconds)."""
 
     client_id: str = ""
     remote_ip: str = wire(name="remoteIP", default="")
@@ -31,7 +31,7 @@ class ProducerInfo(Body):
 
 
 class ConsumerConnection(Body):
-    """The response of GET_CONSUMER_CONNECTION_LIST."""
+    """Response body of GET_CONSUMER_CONNECTION_LIST."""
 
     connections: list[ClientConnection] = wire(name="connectionSet", default_factory=list)
     subscriptions: dict[str, SubscriptionData] = wire(name="subscriptionTable", default_factory=dict)
@@ -47,21 +47,21 @@ class _ProducerConnection(Body):
 
 
 def encode_producers(connections: Iterable[ClientConnection]) -> bytes:
-    """Return the response of GET_PRODUCER_CONNECTION_LIST."""
+    """Return the response body of GET_PRODUCER_CONNECTION_LIST."""
     return _ProducerConnection(list(connections)).encode()
 
 
 def decode_producers(body: Buffer) -> list[ClientConnection]:
-    """Return the connections in that response. Raises Refused."""
+    """Return the connections in a GET_PRODUCER_CONNECTION_LIST response. Raises Refused if it is invalid."""
     return _ProducerConnection.decode(body).connection_set
 
 
 def encode_subscription(group: str, topic: str, subscription: SubscriptionData | None) -> bytes:
-    """Return the response of QUERY_SUBSCRIPTION_BY_CONSUMER."""
+    """Return the response body of QUERY_SUBSCRIPTION_BY_CONSUMER."""
     content = {"group": group, "topic": topic}
     return encode_json(content if subscription is None else {**content, "subscriptionData": subscription})
 
 
 def encode_producer_table(groups: Mapping[str, Iterable[ProducerInfo]]) -> bytes:
-    """Return the response of GET_ALL_PRODUCER_INFO."""
+    """Return the response body of GET_ALL_PRODUCER_INFO."""
     return encode_json({"data": {group: list(producers) for group, producers in groups.items()}})

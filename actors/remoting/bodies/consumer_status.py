@@ -1,8 +1,9 @@
-"""GetConsumerStatusBody: the offsets that the members of a group say they are at.
+"""GetConsumerStatusBody: the consume offsets that the members of a group report.
 
     {"consumerTable": {client: {queue: offset}}, "messageQueueTable": {queue: offset}}
 
-A member fills the second table, a broker the first with the tables of its members, as they came.
+A member responds with `messageQueueTable`. The broker copies the tables of all members unchanged into
+`consumerTable`.
 """
 
 from __future__ import annotations
@@ -21,21 +22,27 @@ _OPEN, _CLOSE, _QUOTE, _ESCAPE = b'{}"\\'
 
 
 def encode_of_member(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """The answer of GET_CONSUMER_STATUS_FROM_CLIENT."""
+    """Return a member's response body of GET_CONSUMER_STATUS_FROM_CLIENT."""
     return orjson.dumps({"consumerTable": {}, "messageQueueTable": queue_map(offsets)})
 
 
 def encode_of_group(tables: Mapping[str, bytes]) -> bytes:
-    """The answer of INVOKE_BROKER_TO_GET_CONSUMER_STATUS; `tables` by client, from `table_of_member`."""
+    """Return the broker's response body of INVOKE_BROKER_TO_GET_CONSUMER_STATUS.
+
+    `tables` has each client's table in the form that `table_of_member` returns.
+    """
     members = b",".join(b"%s:%s" % (orjson.dumps(client), table) for client, table in tables.items())
     return b'{"consumerTable":{%s},%s{}}' % (members, _TABLE)
 
 
 def table_of_member(body: bytes) -> bytes:
-    """The table in what a member has answered, braces included. Raises Refused where there is none."""
+    """Return the JSON of `messageQueueTable` in a member's response body. Raises Refused if it is missing."""
     start = body.find(_TABLE) + len(_TABLE)
     if start < len(_TABLE) or body[start : start + 1] != b"{":
-        raise Refused(ResponseCode.SYSTEM_ERROR, "the body is no GetConsumerStatusBody")
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            "the body is not a valid GetConsumerStatusBody: it has no `messageQueueTable`",
+        )
     depth, position, is_text = 0, start, False
     while position < len(body):
         byte = body[position]
@@ -49,4 +56,4 @@ def table_of_member(body: bytes) -> bytes:
             if not depth:
                 return body[start : position + 1]
         position += 1
-    raise Refused(ResponseCode.SYSTEM_ERROR, "the body is a GetConsumerStatusBody that is cut off")
+    raise Refused(ResponseCode.SYSTEM_ERROR, "the body is not a valid GetConsumerStatusBody: it is truncated")

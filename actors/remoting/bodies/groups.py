@@ -1,4 +1,4 @@
-"""Bodies about consumer groups: heartbeats, member lists, and our own SYNC_GROUP."""
+"""Bodies about consumer groups: heartbeats, member lists and SYNC_GROUP."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -16,7 +16,7 @@ from store.message.message_queue import MessageQueue
 
 BROADCASTING: Final = "BROADCASTING"
 
-# Java writes enums by name, C++ by number (`json_fields`).
+# Java clients send the name of an enum value, C++ clients its number (see `json_fields`).
 _ConsumeType = Annotated[
     str, msgspec.Meta(extra={"names": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")})
 ]
@@ -39,7 +39,7 @@ _ConsumeFrom = Annotated[
 
 
 class SubscriptionData(Body):
-    """What a group wants of one topic."""
+    """Subscription of a group to one topic."""
 
     topic: str = ""
     sub_string: str = "*"
@@ -72,11 +72,13 @@ class _ProducerData(Body):
 if TYPE_CHECKING:
     _ProducerGroup = str
 else:
-    _ProducerGroup = _ProducerData  # what msgspec decodes; `__post_init__` takes the name out of it
+    _ProducerGroup = (
+        _ProducerData  # the type that msgspec decodes; `__post_init__` replaces it by its group name
+    )
 
 
 class HeartbeatData(ShapedBody):
-    """The body of HEART_BEAT: who a client is and what it consumes and produces."""
+    """Body of HEART_BEAT: the client id, its consumer groups and its producer groups."""
 
     client_id: str = wire(name="clientID", default="")
     consumers: list[ConsumerData] = wire(name="consumerDataSet", default_factory=list)
@@ -90,24 +92,24 @@ class HeartbeatData(ShapedBody):
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """Return the heartbeat in `body`. Raises Refused, also if it does not name the client."""
+        """Return the heartbeat in `body`. Raises Refused if it is invalid or has no client id."""
         found = super().decode(body)
         if not found.client_id:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "a heartbeat without `clientID`")
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has no `clientID`")
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with the producer groups as objects."""
+        """Return the JSON fields, with each producer group as an object."""
         producers = [{"groupName": group} for group in self.producer_groups]
         return {**super().to_json(), "producerDataSet": producers}
 
 
 class GroupMembers(Body):
-    """Who is in a group; when `is_self_assigning`, members share the queues out among themselves by this
+    """The members of a group. If `is_self_assigning`, the members assign the queues among themselves by this
     list.
 
-    The body of the responses of GET_CONSUMER_LIST_BY_GROUP and GROUP_MEMBERS, and of GROUP_CHANGED. Java
-    reads `consumerIdList` and ignores the rest.
+    Response body of GET_CONSUMER_LIST_BY_GROUP and GROUP_MEMBERS, and request body of GROUP_CHANGED. Java
+    clients read only `consumerIdList`.
     """
 
     title = "member list"
@@ -118,14 +120,17 @@ class GroupMembers(Body):
 
 @dataclass(frozen=True, slots=True, order=True)
 class GrantedQueue:
-    """A queue and the generation under which it was given to a member."""
+    """A queue and the generation under which it was granted to a member."""
 
     queue: MessageQueue
     generation: int
 
     @classmethod
     def of_row(cls, row: Any) -> "GrantedQueue":
-        """Return the queue of `[topic, broker, queueId, generation]`; a row of three has generation 0."""
+        """Return the queue of a JSON row `[topic, broker, queueId, generation]`.
+
+        A row without generation gets generation 0. Raises Refused if the row is invalid.
+        """
         match row:
             case GrantedQueue():
                 return row
@@ -138,11 +143,11 @@ class GrantedQueue:
             case _:
                 raise Refused(
                     ResponseCode.INVALID_PARAMETER,
-                    f"{str(row)[:100]!r} is no queue: [topic, broker, queueId, generation]",
+                    f"{str(row)[:100]!r} is not a valid queue: use [topic, broker, queueId, generation]",
                 )
 
     def to_json(self) -> list[Any]:
-        """Return the row."""
+        """Return the JSON row `[topic, broker, queueId, generation]`."""
         return [*self.queue, self.generation]
 
 
@@ -150,16 +155,16 @@ _sequence = count(1)
 if TYPE_CHECKING:
     _Row = GrantedQueue
 else:
-    _Row = Any  # what msgspec decodes; `__post_init__` makes it a GrantedQueue
+    _Row = Any  # the type that msgspec decodes; `__post_init__` converts it to a GrantedQueue
 
 
 class SyncGroupRequest(ShapedBody):
-    """The body of SYNC_GROUP: what a member holds and wants.
+    """Request body of SYNC_GROUP: the queues that a member owns and the topics that it subscribes to.
 
-    `generation` is the highest that a response named. `owned` is everything the member still works on.
-    `lease_left_ms` is how long its own count of the lease still runs (0 or less: it has suspended its
-    queues); None if it does not say. `sequence` tells a member's later requests from its earlier ones,
-    which may arrive after them; 0 if it does not say.
+    `generation` is the highest generation in any response to the member. `owned` lists all queues that the
+    member still consumes. `lease_left_ms` is the remaining time of the lease by the member's clock (0 or
+    less: it has suspended its queues), or None if unknown. `sequence` increases with each request of a
+    member, so that the rebalancer can ignore requests that arrive out of order; 0 if unknown.
     """
 
     title = "SYNC_GROUP request"
@@ -182,24 +187,27 @@ class SyncGroupRequest(ShapedBody):
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """Return the request in `body`. Raises Refused, also if it does not name group and client."""
+        """Return the request in `body`. Raises Refused if it is invalid or names no group or client."""
         content = {"sequence": 0, **load_object(body, cls.title)}
         if not get_str(content, "group") or not get_str(content, "clientId"):
-            raise Refused(ResponseCode.INVALID_PARAMETER, "SYNC_GROUP needs `group` and `clientId`")
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, "the SYNC_GROUP request must have `group` and `clientId`"
+            )
         return cls.from_json(content)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with the queues as rows."""
+        """Return the JSON fields, with each queue as a row."""
         return {**super().to_json(), "owned": [each.to_json() for each in self.owned]}
 
 
 class SyncGroupReply(ShapedBody):
-    """The response: `granted` is all that the member may work on; it releases the rest, `revoke` above all.
+    """Response body of SYNC_GROUP.
 
-    The lease starts when the member sent its request, and runs for `lease_ms`.
+    The member may consume only the queues in `granted`. It releases all others; `revoke` lists those that the
+    rebalancer waits for. The lease starts when the member sends its request and lasts `lease_ms`.
     """
 
-    title = "SYNC_GROUP answer"
+    title = "SYNC_GROUP response"
 
     generation: Long = 0
     granted: list[_Row] = wire(default_factory=list)
@@ -213,7 +221,7 @@ class SyncGroupReply(ShapedBody):
         self.revoke = [GrantedQueue.of_row(row) for row in self.revoke]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with the queues as rows."""
+        """Return the JSON fields, with each queue as a row."""
         rows = {"granted": self.granted, "revoke": self.revoke}
         return {
             **super().to_json(),

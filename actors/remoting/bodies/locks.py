@@ -1,4 +1,4 @@
-"""Bodies of LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42: LockBatchRequestBody and LockBatchResponseBody."""
+"""Bodies of LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42): LockBatchRequestBody and LockBatchResponseBody."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ from store.message.message_queue import MessageQueue
 
 
 class LockRequest(ShapedBody):
-    """The client and group that lock or release `queues`."""
+    """Request body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: the client, its group and the queues."""
 
     title = "lock request"
 
@@ -21,10 +21,10 @@ class LockRequest(ShapedBody):
         self.queues = [queue_of(queue) for queue in self.queues]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with the queues as objects."""
+        """Return the JSON fields, with each queue as an object."""
         return {**super().to_json(), "mqSet": [queue_json(queue) for queue in self.queues]}
 
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
-    """Return the response: the queues that the client holds."""
+    """Return the response body of LOCK_BATCH_MQ: the queues that are locked by the client."""
     return encode_json({"lockOKMQSet": [queue_json(queue) for queue in queues]})

@@ -1,6 +1,6 @@
-"""Bodies about how far queues and groups have come: offsets, lags, rates and times.
+"""Bodies about the progress of queues and groups: offsets, lags, rates and times.
 
-Names and fields are RocketMQ's (`org.apache.rocketmq.remoting.protocol.body` and `.admin`).
+Class and field names are RocketMQ's (`org.apache.rocketmq.remoting.protocol.body` and `.admin`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from store.message.message_queue import MessageQueue
 
 
 class _OfQueues(ShapedBody):
-    """Base of a body with a table by queue."""
+    """Base class of bodies with a table keyed by queue."""
 
     offsets: dict[QueueKey, Any] = wire(name="offsetTable", default_factory=dict)
 
@@ -32,12 +32,15 @@ class _OfQueues(ShapedBody):
         self.offsets = {queue_of_key(key): value for key, value in self.offsets.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with the queues as bare objects."""
+        """Return the JSON fields, with the queues as unquoted map keys."""
         return {**super().to_json(), "offsetTable": queue_table(self.offsets)}
 
 
 class TopicOffset(Body):
-    """The first and the next offset of a queue; `last_update_timestamp` is its newest message's, or 0."""
+    """First offset of a queue and the offset of the next message.
+
+    `last_update_timestamp` is the store timestamp of the newest message in milliseconds, or 0.
+    """
 
     min_offset: Long = 0
     max_offset: Long = 0
@@ -45,14 +48,17 @@ class TopicOffset(Body):
 
 
 class TopicStatsTable(_OfQueues):
-    """The response of GET_TOPIC_STATS_INFO."""
+    """Response body of GET_TOPIC_STATS_INFO."""
 
     offsets: dict[QueueKey, TopicOffset] = wire(name="offsetTable", default_factory=dict)
     put_tps: float = wire(name="topicPutTps", default=0.0)
 
 
 class OffsetWrapper(Body):
-    """How far a group is in a queue, committed and pulled; `last_timestamp`: of the last consumed message."""
+    """Committed and pulled offset of a group in one queue, and the queue's maximum offset.
+
+    `last_timestamp` is the store timestamp of the last consumed message in milliseconds.
+    """
 
     broker_offset: Long = 0
     consumer_offset: Long = 0
@@ -61,29 +67,29 @@ class OffsetWrapper(Body):
 
     @property
     def lag(self) -> int:
-        """The number of messages that are not committed."""
+        """The number of messages after the committed offset."""
         return self.broker_offset - self.consumer_offset
 
     @property
     def in_flight(self) -> int:
-        """The number of messages that have been pulled and are not committed."""
+        """The number of messages that are pulled but not committed."""
         return self.pull_offset - self.consumer_offset
 
 
 class ConsumeStats(_OfQueues):
-    """The response of GET_CONSUME_STATS."""
+    """Response body of GET_CONSUME_STATS."""
 
     offsets: dict[QueueKey, OffsetWrapper] = wire(name="offsetTable", default_factory=dict)
     consume_tps: float = 0.0
 
     @property
     def lag(self) -> int:
-        """The lag of all queues."""
+        """The sum of the lags of all queues."""
         return sum(offset.lag for offset in self.offsets.values())
 
     @property
     def in_flight(self) -> int:
-        """The messages in flight of all queues."""
+        """The number of messages in flight in all queues."""
         return sum(offset.in_flight for offset in self.offsets.values())
 
 
@@ -94,7 +100,10 @@ class _ConsumeStatsList(Body):
 
 
 def encode_consume_stats_list(groups: Mapping[str, Iterable[ConsumeStats]], address: str) -> bytes:
-    """Return the response of GET_BROKER_CONSUME_STATS: of each group, a table for each of its topics."""
+    """Return the response body of GET_BROKER_CONSUME_STATS.
+
+    `groups` has the tables of each group, one per topic; `address` is that of the broker.
+    """
     rows = {group: list(stats) for group, stats in groups.items()}
     everything = [stats for stats_of_group in rows.values() for stats in stats_of_group]
     return encode_json(
@@ -108,12 +117,12 @@ def encode_consume_stats_list(groups: Mapping[str, Iterable[ConsumeStats]], addr
 
 
 def _as_long(number: int) -> int:
-    """Return a sum as Java adds longs: two groups with the largest offset exceed what JSON's writers hold."""
+    """Return `number` wrapped to 64 bits, as in Java: the sum of several lags may overflow."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def decode_consume_stats_list(body: Buffer) -> dict[str, list[ConsumeStats]]:
-    """Return the tables in that response by group. Raises Refused."""
+    """Return the tables in a GET_BROKER_CONSUME_STATS response, by group. Raises Refused if it is invalid."""
     return {
         group: stats
         for row in _ConsumeStatsList.decode(body).consume_stats_list
@@ -122,7 +131,10 @@ def decode_consume_stats_list(body: Buffer) -> dict[str, list[ConsumeStats]]:
 
 
 class QueueTimeSpan(Body):
-    """How far behind a group is in a queue, in times; −1 if there is no message."""
+    """Timestamps of the first, last and last consumed message of a queue, and the delay of the group.
+
+    All are in milliseconds; a timestamp is -1 if there is no such message.
+    """
 
     queue: QueueField = wire(name="messageQueue")
     min_timestamp: Long = wire(name="minTimeStamp", default=-1)
@@ -134,7 +146,7 @@ class QueueTimeSpan(Body):
         self.queue = queue_of(self.queue)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with the queue as an object."""
+        """Return the JSON fields, with the queue as an object."""
         return {**super().to_json(), "messageQueue": queue_json(self.queue)}
 
 
@@ -145,12 +157,12 @@ class _TimeSpans(Body):
 
 
 def encode_time_spans(spans: Iterable[QueueTimeSpan]) -> bytes:
-    """Return the response of QUERY_CONSUME_TIME_SPAN."""
+    """Return the response body of QUERY_CONSUME_TIME_SPAN."""
     return encode_json({"consumeTimeSpanSet": [span.to_json() for span in spans]})
 
 
 def decode_time_spans(body: Buffer) -> list[QueueTimeSpan]:
-    """Return the time spans in that response. Raises Refused."""
+    """Return the time spans in a QUERY_CONSUME_TIME_SPAN response. Raises Refused if it is invalid."""
     return _TimeSpans.decode(body).consume_time_span_set
 
 
@@ -161,17 +173,17 @@ class _GroupList(Body):
 
 
 def encode_group_list(groups: Iterable[str]) -> bytes:
-    """Return the response of QUERY_TOPIC_CONSUME_BY_WHO."""
+    """Return the response body of QUERY_TOPIC_CONSUME_BY_WHO."""
     return _GroupList(sorted(groups)).encode()
 
 
 def decode_group_list(body: Buffer) -> list[str]:
-    """Return the groups in that response. Raises Refused."""
+    """Return the groups in a response body of QUERY_TOPIC_CONSUME_BY_WHO. Raises Refused if it is invalid."""
     return _GroupList.decode(body).group_list
 
 
 def encode_topics_of_group(topics: Iterable[str], address: str) -> bytes:
-    """Return the response of QUERY_TOPICS_BY_CONSUMER: a TopicList that names its broker."""
+    """Return the response body of QUERY_TOPICS_BY_CONSUMER: a TopicList with the address of the broker."""
     return encode_json({"brokerAddr": address, "topicList": sorted(topics)})
 
 
@@ -182,10 +194,10 @@ class _ResetOffsetBody(_OfQueues):
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Return a ResetOffsetBody, the response of INVOKE_BROKER_TO_RESET_OFFSET."""
+    """Return the response body of INVOKE_BROKER_TO_RESET_OFFSET, a ResetOffsetBody."""
     return _ResetOffsetBody(dict(offsets)).encode()
 
 
 def decode_offsets(body: Buffer) -> dict[MessageQueue, int]:
-    """Return the offsets in that response. Raises Refused."""
+    """Return the offsets in a ResetOffsetBody. Raises Refused if it is invalid."""
     return _ResetOffsetBody.decode(body).offsets

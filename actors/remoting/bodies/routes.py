@@ -1,4 +1,4 @@
-"""Bodies that say where topics are: TopicRouteData, ClusterInfo, TopicList, RegisterBrokerBody."""
+"""Bodies about routes and registration: TopicRouteData, ClusterInfo, TopicList, RegisterBrokerBody."""
 
 import struct
 import zlib
@@ -27,17 +27,17 @@ _I32: Final = struct.Struct(">i")
 
 
 def read_data_version(content: Mapping[str, Any]) -> DataVersion:
-    """Return a version as it stands in a body. Raises Refused."""
+    """Return the data version in decoded JSON. Raises Refused if it is invalid."""
     return conform(content, DataVersion, "DataVersion")
 
 
 def encode_data_version(version: DataVersion) -> bytes:
-    """A version as a body of its own."""
+    """Return a body that consists of a data version."""
     return orjson.dumps(version.to_json())
 
 
 class QueueData(Body):
-    """How many queues of a topic a broker has, and what may be done with them."""
+    """Number of read and write queues of a topic on one broker, and the topic's permissions."""
 
     broker_name: str = ""
     read_queue_nums: Long = 0
@@ -47,12 +47,12 @@ class QueueData(Body):
 
     @property
     def is_readable(self) -> bool:
-        """Whether consumers may use it."""
+        """Whether the topic is readable on this broker."""
         return self.perm & PERM_READ != 0
 
 
 class BrokerData(Body):
-    """The addresses of a broker's replicas, by id; id 0 is the master."""
+    """Addresses of a broker's replicas by broker id; id 0 is the master."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -60,7 +60,7 @@ class BrokerData(Body):
     enable_acting_master: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields; the ids are quoted, which Java reads as well."""
+        """Return the JSON fields, with the broker ids as strings, which Java clients accept."""
         return {
             "brokerAddrs": {str(each): self.broker_addrs[each] for each in sorted(self.broker_addrs)},
             "brokerName": self.broker_name,
@@ -70,7 +70,7 @@ class BrokerData(Body):
 
 
 class TopicRouteData(ShapedBody):
-    """Where the queues of one topic are: the response of GET_ROUTEINFO_BY_TOPIC."""
+    """Response body of GET_ROUTEINFO_BY_TOPIC: the brokers and queues of one topic."""
 
     queue_datas: list[QueueData] = wire(default_factory=list)
     broker_datas: list[BrokerData] = wire(default_factory=list)
@@ -79,11 +79,14 @@ class TopicRouteData(ShapedBody):
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """Return the route in `body`, in which RocketMQ 4.x misspells a field. Raises Refused."""
+        """Return the route in `body`. Raises Refused if it is invalid.
+
+        Accepts `topicSynFlag`, as RocketMQ 4.x misspells `topicSysFlag`.
+        """
         return super().decode(bytes(body).replace(b'"topicSynFlag":', b'"topicSysFlag":'))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields; `orderTopicConf` only if it is set."""
+        """Return the JSON fields; `orderTopicConf` is omitted if it is not set."""
         content: dict[str, Any] = {
             "brokerDatas": [each.to_json() for each in self.broker_datas],
             "filterServerTable": self.filter_servers,
@@ -95,13 +98,13 @@ class TopicRouteData(ShapedBody):
 
 
 class ClusterInfo(ShapedBody):
-    """All brokers by name, and their names by cluster: the response of GET_BROKER_CLUSTER_INFO."""
+    """Response body of GET_BROKER_CLUSTER_INFO: brokers by name, and broker names by cluster."""
 
     brokers: dict[str, BrokerData] = wire(name="brokerAddrTable", default_factory=dict)
     clusters: dict[str, list[str]] = wire(name="clusterAddrTable", default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields."""
+        """Return the JSON fields."""
         brokers = {name: broker.to_json() for name, broker in self.brokers.items()}
         return {**super().to_json(), "brokerAddrTable": brokers}
 
@@ -119,44 +122,50 @@ class _KVTable(Body):
 
 
 def encode_topic_list(topics: list[str]) -> bytes:
-    """Return the body of a TopicList."""
+    """Return a TopicList body with these topics."""
     return _TopicList(topics).encode()
 
 
 def decode_topic_list(body: Buffer) -> list[str]:
-    """Return the topics of a TopicList. Raises Refused."""
+    """Return the topics in a TopicList body. Raises Refused if it is invalid."""
     return _TopicList.decode(body).topic_list
 
 
 def encode_kv_table(table: Mapping[str, str]) -> bytes:
-    """Return the body of a KVTable."""
+    """Return a KVTable body with these entries."""
     return _KVTable(dict(table)).encode()
 
 
 def decode_kv_table(body: Buffer) -> dict[str, str]:
-    """Return the entries of a KVTable; an empty body is an empty one. Raises Refused."""
+    """Return the entries of a KVTable body; none for an empty body. Raises Refused if it is invalid."""
     return _KVTable.decode(body).table if body else {}
 
 
 @dataclass(slots=True)
 class RegisterBrokerBody:
-    """What a broker registers: all its topics (RocketMQ's TopicConfig as JSON, by name) and their version."""
+    """Request body of REGISTER_BROKER: the broker's topics and their version.
+
+    `topic_configs` has RocketMQ's TopicConfig as JSON, by topic name.
+    """
 
     data_version: DataVersion = field(default_factory=DataVersion)
     topic_configs: dict[str, dict[str, Any]] = field(default_factory=dict)
     filter_servers: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
-        """Return the body, uncompressed."""
+        """Return the uncompressed body."""
         wrapper = {"dataVersion": self.data_version.to_json(), "topicConfigTable": self.topic_configs}
         return orjson.dumps({"filterServerList": self.filter_servers, "topicConfigSerializeWrapper": wrapper})
 
     @classmethod
     def decode(cls, body: Buffer, compressed: bool = False) -> Self:
-        """Return the registration in `body`. Raises Refused."""
+        """Return the registration in `body`; inflate it first if `compressed`.
+
+        Raises Refused if it is invalid.
+        """
         if compressed:
             return cls._decode_compressed(body)
-        # Not a `Body`: for 1,000 topics that are kept as they came, msgspec is not faster than orjson.
+        # Not a `Body`: for 1,000 topics that are stored undecoded, msgspec is not faster than orjson.
         content = load_object(body, "RegisterBrokerBody")
         wrapper = get_object(content, "topicConfigSerializeWrapper")
         configs = get_object(wrapper, "topicConfigTable")
@@ -168,8 +177,10 @@ class RegisterBrokerBody:
 
     @classmethod
     def _decode_compressed(cls, body: Buffer) -> Self:
-        """Deflated parts, each after its length: the version, a count of topics, the topics, the filter
-        servers.
+        """Decode RocketMQ's compressed form.
+
+        The inflated data is: version, number of topics (i32), one text per topic, filter servers. Each part
+        except the number follows its length (i32).
         """
         try:
             data = _inflate(body)
@@ -189,7 +200,7 @@ class RegisterBrokerBody:
             )
         except (zlib.error, struct.error, ValueError) as error:
             raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"the body is no compressed RegisterBrokerBody: {error}"
+                ResponseCode.SYSTEM_ERROR, f"the body is not a valid compressed RegisterBrokerBody: {error}"
             ) from error
 
 
@@ -197,7 +208,7 @@ def _inflate(body: Buffer) -> bytes:
     inflater = zlib.decompressobj()
     data = inflater.decompress(body, MAX_INFLATED_BYTES)
     if inflater.unconsumed_tail:
-        raise ValueError(f"it inflates to more than {MAX_INFLATED_BYTES:,} bytes")
+        raise ValueError(f"it decompresses to more than {MAX_INFLATED_BYTES:,} bytes")
     return data
 
 
@@ -206,17 +217,20 @@ def _part(data: bytes, at: int) -> tuple[bytes, int]:
     start = at + _I32.size
     end = start + length
     if length < 0 or end > len(data):
-        raise ValueError(f"a part of {length:,} bytes at {at:,} of {len(data):,}")
+        raise ValueError(
+            f"a part at byte {at:,} has length {length:,}, beyond the end of the {len(data):,} bytes"
+        )
     return data[start:end], end
 
 
 def _read_topic_text(text: str) -> dict[str, Any]:
-    """RocketMQ's one-line form: name, read queues, write queues, permission, filter type, and in 5.x
-    attributes.
+    """Return the TopicConfig of RocketMQ's one-line form.
+
+    The line has name, read queues, write queues, permission, filter type and, since 5.x, attributes.
     """
     words = text.split(" ", 5)
     if len(words) < 5:
-        raise ValueError(f"a topic of {len(words)} words, not 5: {text[:100]!r}")
+        raise ValueError(f"a topic needs at least 5 fields, but has {len(words)}: {text[:100]!r}")
     return {
         "topicName": words[0],
         "readQueueNums": int(words[1]),

@@ -1,1 +1,1 @@
-"""The administrator's client, blocking and async."""
+"""The admin client, with a blocking and an async API."""

@@ -1,4 +1,4 @@
-"""Topics, routes, groups, offsets and brokers, blocking face."""
+"""The admin client with a blocking API: topics, routes, groups, offsets and brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.clock import Clock
 
 
 class Admin(BlockingFace[aio.Admin]):
-    """Looks at a cluster, and changes its topics.
+    """Admin client: inspects and changes topics, consumer groups, offsets and brokers of a cluster.
 
     with Admin("127.0.0.1:9876") as admin:
         admin.create_topic("orders", queues=8)
@@ -29,7 +29,7 @@ class Admin(BlockingFace[aio.Admin]):
         super().__init__(aio.Admin(nameservers, config=config, clock=clock))
 
     def start(self) -> Self:
-        """Open the admin. `with` and the first call do it too."""
+        """Start the client and return it. A `with` block and the first call start it too."""
         self._thread.run(self._face.start())
         return self
 
@@ -61,7 +61,7 @@ class Admin(BlockingFace[aio.Admin]):
     message_by_id = blocking(aio.Admin.message_by_id)
     messages_by_key = blocking(aio.Admin.messages_by_key)
 
-    # ---- consumer groups, and producers --------------------------------------------------------------------
+    # ---- consumer groups and producers ---------------------------------------------------------------------
 
     groups = blocking(aio.Admin.groups)
     put_group = blocking(aio.Admin.put_group)
@@ -78,7 +78,7 @@ class Admin(BlockingFace[aio.Admin]):
     clone_offsets = blocking(aio.Admin.clone_offsets)
     running_info = blocking(aio.Admin.running_info)
 
-    # ---- brokers, and what is requested from them one by one -----------------------------------------------
+    # ---- brokers, and requests to a single broker ----------------------------------------------------------
 
     brokers = blocking(aio.Admin.brokers)
     broker_runtime = blocking(aio.Admin.broker_runtime)

@@ -1,4 +1,4 @@
-"""AdminCore: connections of the async admin, and calls to one, all, or a topic's masters."""
+"""AdminCore: connections of the admin client, and requests to nameservers and master brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store.message.message_queue import MessageQueue
 
 
 class AdminCore:
-    """Connections, and calls to nameservers and masters."""
+    """Base of the admin client: its connections, and requests to nameservers and masters."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class AdminCore:
         self._is_closed = False
 
     async def start(self) -> Self:
-        """Open the admin. `async with` and the first call do it too."""
+        """Start the client and return it. An `async with` block and the first call start it too."""
         self._opened()
         return self
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close all connections. Later calls raise ClientClosed."""
         self._is_closed = True
         if self._instance is not None:
             await self._instance.close()
@@ -56,14 +56,14 @@ class AdminCore:
         await self.close()
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return where the queues of `topic` are. Raises TopicNotFound."""
+        """Return the current route of `topic`: its brokers and queues. Raises TopicNotFound."""
         return await self._opened().routes.refresh(topic)
 
     async def cluster_info(self) -> ClusterInfo:
-        """Return all brokers and their addresses, joined from all nameservers."""
+        """Return all brokers and their addresses, merged from the responses of all nameservers."""
         known = ClusterInfo()
-        for answer in await self._request_nameservers(RequestCode.GET_BROKER_CLUSTER_INFO):
-            info = ClusterInfo.decode(answer.body)
+        for response in await self._request_nameservers(RequestCode.GET_BROKER_CLUSTER_INFO):
+            info = ClusterInfo.decode(response.body)
             known.brokers = info.brokers | known.brokers
             for cluster, names in info.clusters.items():
                 known.clusters[cluster] = sorted({*known.clusters.get(cluster, ()), *names})
@@ -74,7 +74,10 @@ class AdminCore:
         return sorted({*route.readable, *route.keyed})
 
     async def _masters(self, brokers: Iterable[str] | None) -> dict[str, str]:
-        """Return the masters' addresses by broker name. Raises ConfigInvalid for an unknown broker."""
+        """Return the master address of each broker in `brokers` (None: all brokers), by broker name.
+
+        Raises ConfigInvalid for an unknown broker.
+        """
         info = await self.cluster_info()
         masters = {
             name: data.broker_addrs[0]
@@ -87,21 +90,24 @@ class AdminCore:
         missing = sorted(set(wanted) - masters.keys())
         if missing:
             raise ConfigInvalid(
-                f"no broker {', '.join(missing)} in the cluster; there are: {', '.join(masters)}"
+                f"no broker {', '.join(missing)} in the cluster; known brokers: {', '.join(masters)}"
             )
         return {name: masters[name] for name in wanted}
 
     async def _request_nameservers(self, code: int, header: Header | None = None) -> list[RemotingCommand]:
-        """Return the responses of all nameservers that respond, at least one. Raises BrokerRefused."""
+        """Return the responses of all reachable nameservers, at least one.
+
+        Raises BrokerRefused for an error response, and NameserverUnreachable if none responds.
+        """
         ext = {} if header is None else header.to_ext()
-        answers = await self._opened().nameservers.request_all(lambda: RemotingCommand(code, dict(ext)))
-        for answer in answers:
-            if answer.code != ResponseCode.SUCCESS:
-                raise refused(answer.code, answer.remark)
-        return answers
+        responses = await self._opened().nameservers.request_all(lambda: RemotingCommand(code, dict(ext)))
+        for response in responses:
+            if response.code != ResponseCode.SUCCESS:
+                raise refused(response.code, response.remark)
+        return responses
 
     async def _master(self, broker: str) -> str:
-        """Return the address of one broker's master. Raises ConfigInvalid."""
+        """Return the master address of `broker`. Raises ConfigInvalid if the broker is unknown."""
         return (await self._masters([broker]))[broker]
 
     async def _master_of_queue(self, queue: MessageQueue) -> str:
@@ -121,7 +127,7 @@ class AdminCore:
 
     def _opened(self) -> ClientInstance:
         if self._is_closed:
-            raise ClientClosed("the admin is closed")
+            raise ClientClosed("the admin client is closed: create a new one")
         if self._instance is None:
             self._instance = ClientInstance(self._config, clock=self._clock)
         return self._instance

@@ -1,4 +1,4 @@
-"""Topics, routes, groups and offsets, async face."""
+"""The admin client with an async API: topics, routes, offsets and messages."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ from store.message.record import decode_records
 READ_WRITE = PERM_READ | PERM_WRITE
 END_OF_TIME_MS = (1 << 63) - 1
 AGREEMENT_MS = 1_000
-"""How long to wait for nameservers that do not have a new topic yet although another one has."""
+"""Time to wait until all nameservers know a new topic. After this time one nameserver is enough."""
 SPLITS_TIMEOUT_MS = 30_000
-"""Of 20,000 queues whose oldest files were just deleted, a broker reads the first units from the disk."""
+"""Timeout of DESCRIBE_SPLITS. For a topic of 20,000 queues whose oldest files were just deleted, the broker
+reads the first units of each queue from disk, which takes longer than the default request timeout.
+"""
 
 
 class Admin(GroupAdmin, BrokerAdmin):
-    """Looks at a cluster, and changes its topics.
+    """Admin client: inspects and changes topics, consumer groups, offsets and brokers of a cluster.
 
     async with Admin("127.0.0.1:9876") as admin:
         await admin.create_topic("orders", queues=8)
@@ -67,10 +69,21 @@ class Admin(GroupAdmin, BrokerAdmin):
         order: bool = False,
         brokers: Iterable[str] | None = None,
     ) -> TopicRoute:
-        """Create `topic`, or change it, with `queues` queues on each of `brokers` (default: on all).
+        """Create `topic`, or change it, and return its route.
 
-        Returns when the nameservers give the new route: keyed sends from then on see all queues.
-        Raises BrokerRefused, DeadlineExceeded.
+        The call returns after the nameservers have the new route, so later sends with a key use all queues.
+
+        Args:
+            topic: Name of the topic.
+            queues: Number of queues on each broker.
+            read_queues: Number of readable queues on each broker; equal to `queues` by default.
+            perm: Permission bits: 4 read, 2 write.
+            order: True for RocketMQ's ordered topics.
+            brokers: Names of the brokers; all brokers by default.
+
+        Raises:
+            BrokerRefused: A broker rejected the topic.
+            DeadlineExceeded: The nameservers did not have the new route within `request_timeout_ms`.
         """
         reads = queues if read_queues is None else read_queues
         header = CreateTopicHeader(topic, reads, queues, perm, order=order)
@@ -86,58 +99,65 @@ class Admin(GroupAdmin, BrokerAdmin):
         return await self._awaited_route(topic, is_there)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete `topic` with its messages and offsets, on all brokers and in the nameservers. Raises
-        BrokerRefused.
-        """
+        """Delete `topic`, its messages and its offsets on all brokers. Raises BrokerRefused."""
         header = DeleteTopicHeader(topic)
         for address in (await self._masters(None)).values():
             await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        # A nameserver that is unreachable now starts without any topic anyway.
+        # An unreachable nameserver needs no request: nameservers start without topics.
         await self._request_nameservers(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def topics(self) -> list[str]:
-        """Return all topics, including those of the system."""
-        answers = await self._request_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted({topic for answer in answers for topic in decode_topic_list(answer.body)})
+        """Return the names of all topics, including system topics, sorted."""
+        responses = await self._request_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted({topic for response in responses for topic in decode_topic_list(response.body)})
 
     async def splits(self, topic: str) -> list[SplitsBody]:
-        """Return what each broker lets a bulk reader read of `topic`, and where its files are."""
+        """Return the readable offset ranges of `topic` and the location of its files, one item per broker.
+
+        Bulk readers use these ranges to split the queues.
+        """
         header = TopicHeader(topic)
-        answers = [
+        responses = [
             await self._call(address, RayMQRequestCode.DESCRIBE_SPLITS, header, timeout_ms=SPLITS_TIMEOUT_MS)
             for address in (await self.route(topic)).masters().values()
         ]
-        return [SplitsBody.decode(answer.body) for answer in answers]
+        return [SplitsBody.decode(response.body) for response in responses]
 
     # ---- offsets and groups --------------------------------------------------------------------------------
 
     async def beginning_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the offset of the oldest message of each queue."""
+        """Return the offset of the oldest message of each queue of `topic`."""
         offsets = OffsetClient(self._opened(), "")
         return {queue: await offsets.beginning(queue) for queue in await self._queues(topic)}
 
     async def end_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the offset that the next message of each queue will get."""
+        """Return the offset that the next message of each queue of `topic` will get."""
         offsets = OffsetClient(self._opened(), "")
         return {queue: await offsets.end(queue) for queue in await self._queues(topic)}
 
     async def offsets_at(self, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
-        """Return the offset of each queue's first message stored at `timestamp_ms` or later."""
+        """Return, for each queue, the offset of the first message stored at or after `timestamp_ms`.
+
+        `timestamp_ms` is in milliseconds since the epoch.
+        """
         offsets = OffsetClient(self._opened(), "")
         return {queue: await offsets.at_time(queue, timestamp_ms) for queue in await self._queues(topic)}
 
     async def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return the same as `offsets_at`, with a time for each queue."""
+        """Return, for each queue, the offset of the first message stored at or after its time.
+
+        `times_ms` maps queues to times in milliseconds since the epoch.
+        """
         offsets = OffsetClient(self._opened(), "")
         return {queue: await offsets.at_time(queue, time_ms) for queue, time_ms in times_ms.items()}
 
     async def committed_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """Return the committed offset of `group` in each queue, None where it has committed nothing."""
+        """Return the committed offset of `group` in each queue of `topic`, or None for queues without one."""
         offsets = OffsetClient(self._opened(), group)
         return {queue: await offsets.committed(queue) for queue in await self._queues(topic)}
 
     async def commit_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set the committed offsets of `group`; running members do not notice. Raises BrokerRefused."""
+        """Set the committed offsets of `group`. Running members are not notified. Raises BrokerRefused."""
         for queue in offsets:
             await self._opened().routes.get(queue.topic)
         commits = {queue: Commit(offset, 0) for queue, offset in offsets.items()}
@@ -145,18 +165,20 @@ class Admin(GroupAdmin, BrokerAdmin):
         outcome.raise_unconfirmed()
 
     async def group_members(self, group: str) -> list[str]:
-        """Return the client ids of a consumer group's members; empty if none is online."""
-        failure: ClientError = BrokerUnreachable("the cluster has no broker")
+        """Return the client ids of the online members of a consumer group. The list may be empty."""
+        failure: ClientError = BrokerUnreachable(
+            "the nameservers list no broker: start a broker, or check the nameserver addresses"
+        )
         header = ConsumerGroupHeader(group)
         for address in (await self._masters(None)).values():
             try:
-                answer = await self._call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+                response = await self._call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
             except GroupNotFound:
                 return []
             except ClientError as error:
                 failure = error
                 continue
-            return list(GroupMembers.decode(answer.body).members)
+            return list(GroupMembers.decode(response.body).members)
         if isinstance(failure, BrokerRefused) and failure.code == ResponseCode.SYSTEM_ERROR:
             return []  # RocketMQ's response for a group without members
         raise failure
@@ -164,11 +186,14 @@ class Admin(GroupAdmin, BrokerAdmin):
     # ---- messages ------------------------------------------------------------------------------------------
 
     async def message_by_id(self, offset_msg_id: str) -> MessageExt:
-        """Return the message with the broker's own id (`SendResult.offset_msg_id`). Raises BrokerRefused."""
+        """Return the message whose id is `offset_msg_id` (see `SendResult.offset_msg_id`).
+
+        The id contains the address of the broker and the CommitLog offset. Raises BrokerRefused.
+        """
         host, offset = decode_message_id(offset_msg_id)
         address = f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
-        answer = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
-        return _messages(answer)[0]
+        response = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
+        return _messages(response)[0]
 
     async def messages_by_key(
         self,
@@ -180,21 +205,27 @@ class Admin(GroupAdmin, BrokerAdmin):
         end_ms: int = END_OF_TIME_MS,
         unique: bool = False,
     ) -> list[MessageExt]:
-        """Return the messages of `topic` with `key` (`unique`: with that UNIQ_KEY), oldest first.
+        """Return the messages of `topic` that have `key`, oldest first.
 
-        They were stored from `begin_ms` to `end_ms`. At most `max_messages` from each broker.
+        Args:
+            topic: Name of the topic.
+            key: The message key to find.
+            max_messages: Maximum number of messages from each broker.
+            begin_ms: Earliest store timestamp, in ms since the epoch.
+            end_ms: Latest store timestamp, in ms since the epoch.
+            unique: Search for a UNIQ_KEY (the id that the producer assigned) instead of a user key.
         """
         header = QueryMessageHeader(topic, key, max_messages, begin_ms, end_ms, unique)
         found: list[MessageExt] = []
         for name, address in (await self.route(topic)).masters().items():
-            answer = await self._opened().ask(
+            response = await self._opened().ask(
                 address, RemotingCommand(RequestCode.QUERY_MESSAGE, header.to_ext())
             )
-            if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            if response.code == ResponseCode.QUERY_NOT_FOUND:
                 continue
-            if answer.code != ResponseCode.SUCCESS:
-                raise refused(answer.code, answer.remark, address)
-            found += _messages(answer, name)
+            if response.code != ResponseCode.SUCCESS:
+                raise refused(response.code, response.remark, address)
+            found += _messages(response, name)
         return sorted(found, key=lambda message: message.store_timestamp)
 
     # ---- internal ------------------------------------------------------------------------------------------
@@ -205,10 +236,10 @@ class Admin(GroupAdmin, BrokerAdmin):
         while True:
             waited_ms = (time.monotonic() - begin_s) * 1000
             try:
-                routes = await self._opened().routes.known_everywhere(topic)
+                routes = await self._opened().routes.get_from_all(topic)
                 if all(map(is_there, routes)):
                     return await self.route(topic)
-                # One that lags behind may do so for a register interval: the others are enough.
+                # A nameserver may lag by one register interval. After AGREEMENT_MS the others are enough.
                 if waited_ms > AGREEMENT_MS and is_there(route := await self.route(topic)):
                     return route
             except TopicNotFound:
@@ -216,13 +247,14 @@ class Admin(GroupAdmin, BrokerAdmin):
             if waited_ms > self._config.request_timeout_ms:
                 raise DeadlineExceeded(
                     f"topic {topic!r} was created, but its route has not reached the nameservers within "
-                    f"{self._config.request_timeout_ms} ms"
+                    f"request_timeout_ms {self._config.request_timeout_ms}: "
+                    "check that the brokers can connect to the nameservers"
                 )
             await asyncio.sleep(backoff.next_ms() / 1000)
 
 
-def _messages(answer: RemotingCommand, broker_name: str = "") -> list[MessageExt]:
-    messages = decode_records(answer.body, broker_name=broker_name)
+def _messages(response: RemotingCommand, broker_name: str = "") -> list[MessageExt]:
+    messages = decode_records(response.body, broker_name=broker_name)
     for message in messages:
         message.body = plain_body(message)
     return messages

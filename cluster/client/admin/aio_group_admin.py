@@ -1,4 +1,4 @@
-"""Consumer groups, async face: their settings, progress and members, and how to reset their offsets."""
+"""Async admin requests about consumer groups: settings, progress, members and offset resets."""
 
 from __future__ import annotations
 
@@ -32,54 +32,54 @@ from cluster.client.errors import BrokerRefused, ConfigInvalid, GroupNotFound
 from store.message.message_queue import MessageQueue
 from store.metadata import SubscriptionGroupConfig
 
-TO_THE_END_MS = -1
+RESET_TO_END_MS = -1  # RocketMQ's timestamp for "after the last message"
 
 
 class GroupAdmin(AdminCore):
-    """Calls about consumer groups and producers."""
+    """Requests about consumer groups and producers."""
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """Return all consumer groups of all brokers and their settings."""
+        """Return the settings of all consumer groups of all brokers, by group."""
         found: dict[str, SubscriptionGroupConfig] = {}
         for address in (await self._masters(None)).values():
-            answer = await self._call(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            table = orjson.loads(answer.body)["subscriptionGroupTable"]
+            response = await self._call(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            table = orjson.loads(response.body)["subscriptionGroupTable"]
             for name, content in table.items():
                 found.setdefault(name, SubscriptionGroupConfig.from_json(content))
         return dict(sorted(found.items()))
 
     async def put_group(self, group: SubscriptionGroupConfig) -> None:
-        """Create a group on all brokers, or change its settings. Raises BrokerRefused."""
+        """Create a consumer group on all brokers, or change its settings. Raises BrokerRefused."""
         body = orjson.dumps(group.to_json())
         for address in (await self._masters(None)).values():
             await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Delete a group on all brokers, with its committed offsets unless `offsets` is false."""
+        """Delete a consumer group on all brokers, and its committed offsets unless `offsets` is False."""
         header = DeleteGroupHeader(group, clean_offset=offsets)
         for address in (await self._masters(None)).values():
             await self._call(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
     async def group_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Return the progress of a group in each queue of `topic`, or of all topics that it has consumed."""
+        """Return the progress of `group` in each queue of `topic` (None: of all topics it has consumed)."""
         stats = ConsumeStats()
         header = ConsumeStatsHeader(group, topic)
         for address in (await self._masters(None)).values():
-            answer = await self._call(address, RequestCode.GET_CONSUME_STATS, header)
-            of_broker = ConsumeStats.decode(answer.body)
+            response = await self._call(address, RequestCode.GET_CONSUME_STATS, header)
+            of_broker = ConsumeStats.decode(response.body)
             stats.offsets |= of_broker.offsets
             stats.consume_tps += of_broker.consume_tps
         stats.offsets = dict(sorted(stats.offsets.items()))
         return stats
 
     async def all_group_stats(self) -> dict[str, ConsumeStats]:
-        """Return the progress of all groups in all topics that they have consumed."""
+        """Return the progress of each group in all topics that it has consumed, by group."""
         found: dict[str, ConsumeStats] = {}
         for address in (await self._masters(None)).values():
-            answer = await self._call(
+            response = await self._call(
                 address, RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader()
             )
-            for group, rows in decode_consume_stats_list(answer.body).items():
+            for group, rows in decode_consume_stats_list(response.body).items():
                 merged = found.setdefault(group, ConsumeStats())
                 for stats in rows:
                     merged.offsets |= stats.offsets
@@ -87,26 +87,30 @@ class GroupAdmin(AdminCore):
         return dict(sorted(found.items()))
 
     async def group_time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
-        """Return when the messages that a group consumes next were stored, for each queue."""
+        """Return RocketMQ's QueueTimeSpan of each queue of `topic`, sorted by queue.
+
+        A span has the store timestamps of the oldest message, of the newest, and of the one that `group`
+        consumes next.
+        """
         route = await self.route(topic)
         header = GroupTopicHeader(group, topic)
         spans: list[QueueTimeSpan] = []
         for address in route.masters().values():
-            answer = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
-            spans += decode_time_spans(answer.body)
+            response = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
+            spans += decode_time_spans(response.body)
         return sorted(spans, key=lambda span: span.queue)
 
     async def group_connection(self, group: str) -> ConsumerConnection | None:
-        """Return the members of `group` and their subscriptions; None if none is online."""
+        """Return the online members of `group` and their subscriptions, or None if no member is online."""
         merged: ConsumerConnection | None = None
         for address in (await self._masters(None)).values():
             try:
-                answer = await self._call(
+                response = await self._call(
                     address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(group)
                 )
             except GroupNotFound:
                 continue
-            of_broker = ConsumerConnection.decode(answer.body)
+            of_broker = ConsumerConnection.decode(response.body)
             if merged is None:
                 merged = of_broker
                 continue
@@ -118,84 +122,92 @@ class GroupAdmin(AdminCore):
         return merged
 
     async def producers(self, group: str) -> list[ClientConnection]:
-        """Return the connected producers of a group."""
+        """Return the connected producers of a producer group, sorted by client id."""
         found: dict[str, ClientConnection] = {}
         for address in (await self._masters(None)).values():
             try:
-                answer = await self._call(
+                response = await self._call(
                     address, RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader(group)
                 )
             except BrokerRefused as error:
                 if error.code != ResponseCode.SYSTEM_ERROR:  # RocketMQ's response for a group without members
                     raise
                 continue
-            found |= {connection.client_id: connection for connection in decode_producers(answer.body)}
+            found |= {connection.client_id: connection for connection in decode_producers(response.body)}
         return [found[client_id] for client_id in sorted(found)]
 
     async def groups_of_topic(self, topic: str) -> list[str]:
-        """Return the groups that have consumed `topic` or subscribe to it. Raises TopicNotFound."""
+        """Return the consumer groups that have consumed `topic` or subscribe to it. Raises TopicNotFound."""
         route = await self.route(topic)
         found: set[str] = set()
         for address in route.masters().values():
-            answer = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
-            found.update(decode_group_list(answer.body))
+            response = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
+            found.update(decode_group_list(response.body))
         return sorted(found)
 
     async def topics_of_group(self, group: str) -> list[str]:
-        """Return the topics that a group has consumed."""
+        """Return the topics that `group` has consumed, sorted."""
         found: set[str] = set()
         for address in (await self._masters(None)).values():
-            answer = await self._call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader(group))
-            found.update(decode_topic_list(answer.body))
+            response = await self._call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader(group))
+            found.update(decode_topic_list(response.body))
         return sorted(found)
 
     async def reset_offsets(
-        self, group: str, topic: str, timestamp_ms: int = TO_THE_END_MS
+        self, group: str, topic: str, timestamp_ms: int = RESET_TO_END_MS
     ) -> dict[MessageQueue, int]:
-        """Move `group` to the first message stored at `timestamp_ms` or later, or past the last one.
+        """Reset the offsets of `group` in `topic` to a point in time, and return the new offsets.
 
-        Running members learn it at their next pull. Returns the new offsets. Raises GroupNotFound,
-        TopicNotFound.
+        The new offset of each queue is that of the first message stored at or after `timestamp_ms` (ms since
+        the epoch), or by default the end of the queue. Running members continue there at their next pull.
+        Raises GroupNotFound, TopicNotFound.
         """
         route = await self.route(topic)
         offsets: dict[MessageQueue, int] = {}
         header = ResetOffsetHeader(topic, group, timestamp_ms)
         for address in route.masters().values():
-            answer = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-            offsets |= decode_offsets(answer.body)
+            response = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            offsets |= decode_offsets(response.body)
         return dict(sorted(offsets.items()))
 
     async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Move `group` to an offset of one queue. Raises BrokerRefused if the queue has no such offset."""
+        """Reset the offset of `group` in one queue.
+
+        Raises ConfigInvalid if `offset` is negative, and BrokerRefused if it is outside the queue.
+        """
         if offset < 0:
-            raise ConfigInvalid(f"offset {offset} is negative")
+            raise ConfigInvalid(f"offset {offset} of {queue} is negative: give 0 or more")
         header = ResetOffsetHeader(queue.topic, group, queue_id=queue.queue_id, offset=offset)
         address = await self._master_of_queue(queue)
         await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
     async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
-        """Copy the offsets of `source` to `target`, in `topic` or in all topics that it has consumed."""
+        """Copy the committed offsets of group `source` to group `target`.
+
+        Without `topic`, the offsets of all topics that `source` has consumed are copied.
+        """
         header = CloneGroupOffsetHeader(source, target, topic, offline=True)
         for address in (await self._masters(None)).values():
             await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def running_info(self, group: str, client_id: str) -> bytes:
-        """Return the running info of a member, RocketMQ's ConsumerRunningInfo as it was received.
+        """Return the running info of one group member as JSON bytes (RocketMQ's ConsumerRunningInfo).
 
-        Raises GroupNotFound if it is not connected, BrokerRefused if it does not respond.
+        Raises GroupNotFound if the member is not connected, and BrokerRefused if it does not respond.
         """
         header = ClientHeader(group, client_id)
         for address in (await self._masters(None)).values():
             try:
-                answer = await self._call(
+                response = await self._call(
                     address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(group)
                 )
             except GroupNotFound:
                 continue
-            connected = {each.client_id for each in ConsumerConnection.decode(answer.body).connections}
+            connected = {each.client_id for each in ConsumerConnection.decode(response.body).connections}
             if client_id in connected:
                 response = await self._call(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
                 return bytes(response.body)
         raise GroupNotFound(
-            ResponseCode.CONSUMER_NOT_ONLINE, f"no member {client_id!r} of group {group!r} is connected"
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            f"no member {client_id!r} of group {group!r} is connected: see group_members({group!r})",
         )

@@ -1,1 +1,1 @@
-"""What both faces of the consumers share: fetching, giving out, running listeners, and telling tools."""
+"""Pull and push consumers: fetching, delivery, listener threads, commits, and responses to admin tools."""

@@ -1,4 +1,4 @@
-"""The pull consumer, async face."""
+"""The pull consumer with an async API."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ ITERATION_WAIT_MS = 60_000
 
 
 class PullConsumer(AsyncFace[PullCore]):
-    """Reads messages when asked to.
+    """Consumer that returns messages when the program polls for them.
 
         async with PullConsumer("127.0.0.1:9876", group="billing") as consumer:
             await consumer.subscribe("orders", "fruit || wine")
             async for message in consumer:
                 print(message.queue_offset, message.body)
 
-    With `subscribe` the group's members share the queues out; with `assign` this consumer takes the queues
-    named. The next `poll` (or the next message of an iteration) says that the last ones are done; with
-    `auto_commit` their offsets are committed every `commit_interval_ms` and at `close`. For one task at a
-    time.
+    With `subscribe`, the members of the group share the queues. With `assign`, this consumer reads exactly
+    the given queues. Each `poll` (or next step of an iteration) acknowledges the messages returned before.
+    With `auto_commit`, the offsets of acknowledged messages are committed every `commit_interval_ms` and at
+    `close`. Use a consumer from one task at a time.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class PullConsumer(AsyncFace[PullCore]):
     async def close(self, *, commit: bool | None = None) -> None:
         """Release the queues and leave the group.
 
-        With `auto_commit` or `commit`, commit what was handed out.
+        Before that, acknowledge and commit all messages returned so far, if `commit` is True. By default,
+        do so if `auto_commit` is set.
         """
         if (core := self._closing()) is not None:
             await core.close(committing=core.config.auto_commit if commit is None else commit)
@@ -68,22 +69,27 @@ class PullConsumer(AsyncFace[PullCore]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error the last messages may not have been processed: they are delivered again.
+        # After an error the last messages may not have been processed. They must be delivered again, so their
+        # offsets are not committed.
         await self.close(commit=None if error is None else False)
 
     async def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
-        """Share the queues of `topics` with the group's other members.
+        """Subscribe to `topics`: the members of the group share their queues.
 
-        `expression` is `*` or `tag || tag`.
+        `expression` selects messages by tag: `*` for all, or `tag || tag`. Raises ConfigInvalid.
         """
         self._opened().subscribe(topics, expression)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
-        """Take exactly these queues, each from the group's committed offset, else as `consume_from` says."""
+        """Read exactly these queues, without group assignment.
+
+        Each queue starts at the group's committed offset. If there is no committed offset, the setting
+        `consume_from` decides. Raises ConfigInvalid, BrokerUnreachable, DeadlineExceeded.
+        """
         await self._opened().assign(queues, expression)
 
     async def poll(self, max_messages: int = 500, timeout_ms: int = 1_000) -> list[MessageExt]:
-        """Return the next messages, in order within each queue.
+        """Acknowledge the messages returned before, and return the next ones, in order within each queue.
 
         The list is empty if no message arrives within `timeout_ms`. Raises ConfigInvalid, DataDamaged,
         SubscriptionDiffers.
@@ -101,10 +107,14 @@ class PullConsumer(AsyncFace[PullCore]):
     async def poll_arrow(
         self, max_rows: int = 65_536, timeout_ms: int = 1_000, columns: Sequence[str] | None = None
     ) -> pa.RecordBatch:
-        """Return the next messages of one queue as rows of `store.reading.columns.RECORD_SCHEMA`.
+        """Return the next messages of one queue as Arrow rows of `store.reading.columns.RECORD_SCHEMA`.
 
-        `columns` names those to return instead of all. No row if no message arrives within `timeout_ms`.
-        Raises as `poll`.
+        Like `poll`, this acknowledges the messages returned before, and raises the same errors.
+
+        Args:
+            max_rows: Maximum number of rows.
+            timeout_ms: Time to wait for messages. The result has no rows if none arrive.
+            columns: Names of the columns to return; all columns by default.
         """
         check_poll("max_rows", max_rows, timeout_ms)
         core = self._acknowledged()
@@ -134,92 +144,95 @@ class PullConsumer(AsyncFace[PullCore]):
                 return messages[0]
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit `offsets` (each the next to consume), or all that has been handed out.
+        """Commit `offsets` (each is the next offset to consume), or by default all messages returned so far.
 
-        Retry for `commit_timeout_ms` while a broker is unreachable, then raise BrokerUnreachable. Raises
-        CommitFenced if another member holds a queue now.
+        The commit is retried for `commit_timeout_ms` while a broker is unreachable.
+
+        Raises:
+            BrokerUnreachable: A broker is still unreachable after `commit_timeout_ms`.
+            CommitFenced: Another member holds one of the queues now.
         """
         await self._opened().commit(offsets)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue `queue` at `offset`. Raises QueueNotAssigned, ConfigInvalid."""
+        """Set the next offset to read of `queue`. Raises QueueNotAssigned, ConfigInvalid."""
         self._opened().seek(queue, offset)
 
     async def seek_to_beginning(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Continue at the oldest messages of `queues`, or of all queues held."""
+        """Continue at the oldest messages of `queues`, or of all assigned queues."""
         core = self._opened()
         for queue in self._named(queues):
             core.seek(queue, await core.offsets.beginning(queue))
 
     async def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Continue after the newest messages of `queues`, or of all queues held."""
+        """Continue after the newest messages of `queues`, or of all assigned queues."""
         core = self._opened()
         for queue in self._named(queues):
             core.seek(queue, await core.offsets.end(queue))
 
     async def seek_to_time(self, timestamp_ms: int, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Continue at the first messages stored at `timestamp_ms` (since the epoch) or later."""
+        """Continue at the first messages stored at or after `timestamp_ms` (ms since the epoch)."""
         core = self._opened()
         check_time(timestamp_ms)
         for queue in self._named(queues):
             core.seek(queue, await core.offsets.at_time(queue, timestamp_ms))
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Hand out no message of `queues` until `resume`; without `queues`, none at all.
+        """Return no messages of `queues` (by default: of any queue) until `resume`.
 
-        Without `queues` the pause also covers queues that are assigned later. The queues stay assigned.
-        Raises QueueNotAssigned.
+        Paused queues stay assigned. Without arguments, the pause also applies to queues that are assigned
+        later. Raises QueueNotAssigned.
         """
         self._opened().pause(queues, paused=True)
 
     async def resume(self, *queues: MessageQueue) -> None:
-        """End the pause of `queues`, or of all."""
+        """End the pause of `queues`, or by default of all queues. Raises QueueNotAssigned."""
         self._opened().pause(queues, paused=False)
 
     def assignment(self) -> list[MessageQueue]:
-        """Return the queues held now."""
+        """Return the queues that are assigned now, sorted."""
         states = [] if self._core is None else list(self._core.deliveries.states.values())
         return sorted(state.queue for state in states if not state.is_leaving)
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message of `queue` to hand out. Raises QueueNotAssigned."""
+        """Return the offset of the next message that a poll returns of `queue`. Raises QueueNotAssigned."""
         if self._core is None:
-            raise QueueNotAssigned(f"{queue} is not among the queues of this consumer: it has none yet")
+            raise QueueNotAssigned(f"{queue} is not assigned to this consumer: it has no queues yet")
         return self._core.state_of(queue).position
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset of any queue, None if it has none."""
+        """Return the group's committed offset in `queue`, or None. The queue need not be assigned."""
         check_queue(queue)
         return await self._opened().offsets.committed(queue)
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the oldest message of any queue."""
+        """Return the offset of the oldest message of `queue`. The queue need not be assigned."""
         check_queue(queue)
         return await self._opened().offsets.beginning(queue)
 
     async def end_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message of any queue will get."""
+        """Return the offset that the next message of `queue` will get. The queue need not be assigned."""
         check_queue(queue)
         return await self._opened().offsets.end(queue)
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Return how many messages are not handed out yet, by queue held."""
-        # The position first: the end read after it is never behind it.
-        positions = {queue: self.position(queue) for queue in self._begun()}
+        """Return the number of messages not yet returned by a poll, for each assigned queue."""
+        # Read the positions first: an end offset that is read later is never less than the position.
+        positions = {queue: self.position(queue) for queue in self._positioned()}
         return {queue: await self.end_offset(queue) - at for queue, at in positions.items()}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return all readable queues of `topic`, for `assign`."""
+        """Return all readable queues of `topic`, as arguments for `assign`. Raises TopicNotFound."""
         core = self._opened()
         [name] = topics_of([topic])
         return sorted((await core.instance.routes.refresh(name)).readable)
 
-    def _begun(self) -> list[MessageQueue]:
+    def _positioned(self) -> list[MessageQueue]:
         states = [] if self._core is None else list(self._core.deliveries.states.values())
         return sorted(state.queue for state in states if not state.is_leaving and state.position >= 0)
 
     def _named(self, queues: Iterable[MessageQueue] | None) -> list[MessageQueue]:
-        return self._begun() if queues is None else queues_of(queues)
+        return self._positioned() if queues is None else queues_of(queues)
 
     def _acknowledged(self) -> PullCore:
         core = self._opened()
@@ -230,8 +243,9 @@ class PullConsumer(AsyncFace[PullCore]):
         return core
 
     def acknowledged(self, thread: LoopThread) -> Deliveries:
-        """Acknowledge what was handed out and return what is next; for the blocking face, in its caller's
-        thread.
+        """Acknowledge the messages returned so far, and return the source of the next ones.
+
+        The blocking API calls this in the thread of its caller; `thread` runs the event loop.
         """
         thread.check()
         core = self._core if self._core is not None and not self._is_closed else thread.call(self._opened)
@@ -243,7 +257,7 @@ class PullConsumer(AsyncFace[PullCore]):
 
 
 def empty_rows(columns: list[str] | None) -> pa.RecordBatch:
-    """Return no rows, with the schema of a poll."""
+    """Return a record batch without rows that has the schema of `poll_arrow` for `columns`."""
     import pyarrow as pa
 
     from store.reading.columns import RECORD_SCHEMA

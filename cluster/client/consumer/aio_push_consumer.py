@@ -1,4 +1,4 @@
-"""The push consumer, async face."""
+"""The push consumer with an async API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.message.message_queue import MessageQueue
 
 
 class PushConsumer(AsyncFace[PushCore]):
-    """Calls a listener for the messages of the queues that the group gives it.
+    """Consumer that calls a listener with the messages of the queues that the group assigns to it.
 
         async def bill(messages: list[MessageExt]) -> None:
             for message in messages:
@@ -25,12 +25,16 @@ class PushConsumer(AsyncFace[PushCore]):
             await consumer.subscribe("orders", "fruit || wine")
             await consumer.join()
 
-    The listener is a coroutine function, run by the loop, or a plain one, run in threads; at most
-    `consume_threads` calls run at once, each with at most `consume_batch` messages. Returning None, True or
-    CONSUME_SUCCESS means done; raising, False or RECONSUME_LATER means again after a back-off, and after
-    `max_reconsume_times` the group's dead letters. What it raises is logged under `raymq` (Python's logging),
-    on standard error where nothing is configured. It may call `close`, which then goes on when it has
-    returned. Offsets are committed every `commit_interval_ms`, when a queue is given back, and at `close`.
+    The listener is a coroutine function, which runs on the event loop, or a plain function, which runs in
+    threads. At most `consume_threads` calls run concurrently, each with at most `consume_batch` messages.
+
+    The messages are consumed if the listener returns None, True or CONSUME_SUCCESS. If it returns False or
+    RECONSUME_LATER, or raises an exception, they are retried after a back-off, and after
+    `max_reconsume_times` retries they are sent to the dead-letter queue of the group. Exceptions are logged
+    to the logger `raymq` (Python's logging), which writes to standard error if logging is not configured.
+
+    The listener may call `close`; the consumer then closes after the listener has returned. Offsets are
+    committed every `commit_interval_ms`, when a queue is released, and at `close`.
     """
 
     def __init__(
@@ -43,7 +47,9 @@ class PushConsumer(AsyncFace[PushCore]):
         clock: Clock | None = None,
     ) -> None:
         if listener is None:
-            raise ConfigInvalid("a push consumer needs a listener: a function that takes a list of messages")
+            raise ConfigInvalid(
+                "a push consumer needs a listener: give a function that takes a list of messages"
+            )
         if not callable(listener):
             raise ConfigInvalid(
                 f"the listener is {listener!r}: give a function that takes a list of messages"
@@ -54,37 +60,40 @@ class PushConsumer(AsyncFace[PushCore]):
         super().__init__("consumer", lambda: PushCore(config, listener, clock))
 
     async def close(self) -> None:
-        """Stop fetching, wait for running listeners (at most `close_timeout_ms`), commit, leave the group."""
+        """Stop fetching, wait for running listener calls, commit, and leave the group.
+
+        The wait is limited to `close_timeout_ms`.
+        """
         if (core := self._closing()) is not None:
             await core.close()
 
     async def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
-        """Share the queues of `topics` with the group's other members.
+        """Subscribe to `topics`: the members of the group share their queues.
 
-        `expression` is `*` or `tag || tag`.
+        `expression` selects messages by tag: `*` for all, or `tag || tag`. Raises ConfigInvalid.
         """
         self._opened().subscribe(topics, expression)
 
     async def pause(self, *queues: MessageQueue) -> None:
-        """Call the listener for no message of `queues` until `resume`; without `queues`, for none at all.
+        """Do not call the listener for `queues` (by default: for any queue) until `resume`.
 
-        Without `queues` the pause also covers queues that are assigned later. The queues stay assigned, and
-        running calls finish. Raises QueueNotAssigned.
+        The queues stay assigned, and running calls finish. Without arguments, the pause also applies to
+        queues that are assigned later. Raises QueueNotAssigned.
         """
         self._opened().pause(queues)
 
     async def resume(self, *queues: MessageQueue) -> None:
-        """End the pause of `queues`, or of all."""
+        """End the pause of `queues`, or by default of all queues. Raises QueueNotAssigned."""
         self._opened().resume(queues)
 
     def assignment(self) -> list[MessageQueue]:
-        """Return the queues held now."""
+        """Return the queues that are assigned now, sorted, without those of the retry topic."""
         return self._core.held.assignment() if self._core is not None else []
 
     async def join(self) -> None:
         """Wait until another thread or task closes the consumer.
 
-        Raises the error that ended it otherwise (SubscriptionDiffers).
+        Raises SubscriptionDiffers if the group refuses this member.
         """
         core = self._core if self._is_closed else self._opened()
         if core is not None:

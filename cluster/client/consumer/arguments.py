@@ -1,4 +1,4 @@
-"""What callers give to consumers, checked before anything is done with it. Each raises ConfigInvalid."""
+"""Checks of the arguments of consumer methods. Each function raises ConfigInvalid for an invalid argument."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SQL = re.compile(r"[<>=]|\b(AND|OR|NOT|IS|IN|BETWEEN)\b")
 
 
 def topics_of(topics: str | Iterable[str]) -> list[str]:
-    """The topics to subscribe to."""
+    """Return the topics of a `subscribe` call as a list of valid names."""
     given = [topics] if isinstance(topics, str) else topics
     if not isinstance(given, Iterable):
-        raise ConfigInvalid(f"subscribe to {topics!r}: give a topic, or several in a list")
+        raise ConfigInvalid(f"subscribe to {topics!r}: give a topic name or a list of topic names")
     names = list(given)
     for name in names:
         try:
@@ -32,12 +32,13 @@ def topics_of(topics: str | Iterable[str]) -> list[str]:
 
 
 def expression_of(expression: str) -> str:
-    """The filter: `*` or `tag || tag`; an empty one is `*`, as in RocketMQ."""
+    """Return a valid filter expression: `*` or `tag || tag`. An empty one becomes `*`, as in RocketMQ."""
     if not isinstance(expression, str):
-        raise ConfigInvalid(f"the expression is {expression!r}: give '*' or 'tag || tag'")
+        raise ConfigInvalid(f"the filter expression is {expression!r}: give '*' or 'tag || tag'")
     if any(_is_like_sql(tag.strip()) for tag in expression.split("||")):
         raise ConfigInvalid(
-            f"the expression {expression!r} looks like SQL92, which is not offered: give '*' or 'tag || tag'"
+            f"the filter expression {expression!r} looks like SQL92, which is not supported: "
+            "give '*' or 'tag || tag'"
         )
     return expression if expression.strip() else ALL
 
@@ -47,9 +48,9 @@ def _is_like_sql(tag: str) -> bool:
 
 
 def queues_of(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """The queues that a call names."""
+    """Return the queues of a call as a list."""
     if not isinstance(queues, Iterable) or isinstance(queues, MessageQueue):
-        raise ConfigInvalid(f"the queues are {queues!r}: give several MessageQueues, as from queues(topic)")
+        raise ConfigInvalid(f"queues is {queues!r}: give a list of MessageQueue, for example queues(topic)")
     given = list(queues)
     for queue in given:
         check_queue(queue)
@@ -57,13 +58,13 @@ def queues_of(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
 
 
 def check_queue(queue: object) -> None:
-    """One queue."""
+    """Raise ConfigInvalid unless `queue` is a MessageQueue."""
     if not isinstance(queue, MessageQueue):
-        raise ConfigInvalid(f"the queue is {queue!r}: give a MessageQueue, as from queues(topic)")
+        raise ConfigInvalid(f"queue is {queue!r}: give a MessageQueue, for example one of queues(topic)")
 
 
-def offset_of(what: str, queue: object, offset: SupportsIndex) -> int:
-    """An offset of a queue, also one of numpy's."""
+def offset_of(operation: str, queue: object, offset: SupportsIndex) -> int:
+    """Return a queue offset as an int. It may be a NumPy integer. `operation` names the call in the error."""
     check_queue(queue)
     try:
         number = index(offset)
@@ -71,45 +72,53 @@ def offset_of(what: str, queue: object, offset: SupportsIndex) -> int:
         number = -1
     if not 0 <= number <= OFFSET_MAX:
         raise ConfigInvalid(
-            f"{what} of {queue} to {offset!r}: offsets begin at 0 and are whole numbers "
+            f"{operation} of {queue} to {offset!r}: offsets begin at 0 and are whole numbers "
             "(see seek_to_beginning and seek_to_end)"
         )
     return number
 
 
 def offsets_of(offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    """Offsets to commit."""
+    """Return the offsets of a `commit` call, by queue."""
     if not isinstance(offsets, Mapping):
-        raise ConfigInvalid(f"the offsets are {offsets!r}: give a mapping of MessageQueue to offset")
+        raise ConfigInvalid(f"offsets is {offsets!r}: give a mapping of MessageQueue to offset")
     return {queue: offset_of("commit", queue, offset) for queue, offset in offsets.items()}
 
 
 def check_time(timestamp_ms: object) -> None:
-    """A time, in milliseconds since the epoch."""
+    """Raise ConfigInvalid unless `timestamp_ms` is a whole number of milliseconds since the epoch."""
     if type(timestamp_ms) is not int or not 0 <= timestamp_ms <= OFFSET_MAX:
         raise ConfigInvalid(
             f"timestamp_ms is {timestamp_ms!r}: give whole milliseconds since the epoch "
-            "(of a datetime: int(moment.timestamp() * 1000))"
+            "(for a datetime: int(moment.timestamp() * 1000))"
         )
 
 
 def check_poll(name: str, count: int, timeout_ms: float) -> None:
-    """A poll for something: RocketMQ's and Kafka's have the time where ours has the count."""
+    """Raise ConfigInvalid unless the arguments of a poll are valid. `name` is the parameter name of `count`.
+
+    RocketMQ's and Kafka's `poll` take the timeout as the first argument; this one takes the count. The error
+    therefore names the argument that holds the timeout.
+    """
     if type(count) is not int or count < 1:
-        raise ConfigInvalid(f"{name} is {count!r}: it must be over 0 and whole (the time is timeout_ms)")
+        raise ConfigInvalid(
+            f"{name} is {count!r}: it must be over 0 and a whole number (the timeout is timeout_ms)"
+        )
     if not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
         raise ConfigInvalid(f"timeout_ms is {timeout_ms!r}: it must be 0 or more")
 
 
 def columns_of(columns: Sequence[str] | None) -> list[str] | None:
-    """Columns of RECORD_SCHEMA."""
+    """Return the names of columns of RECORD_SCHEMA as a list; None means all columns."""
     if columns is None:
         return None
     from store.reading.columns import RECORD_SCHEMA
 
     if isinstance(columns, str):
-        raise ConfigInvalid(f"columns is {columns!r}: give a list of names")
+        raise ConfigInvalid(f"columns is {columns!r}: give a list of column names")
     unknown = [name for name in columns if name not in RECORD_SCHEMA.names]
     if unknown:
-        raise ConfigInvalid(f"no column is named {unknown[0]!r}: there are {', '.join(RECORD_SCHEMA.names)}")
+        raise ConfigInvalid(
+            f"unknown column {unknown[0]!r}: the columns are {', '.join(RECORD_SCHEMA.names)}"
+        )
     return list(columns)

@@ -1,4 +1,4 @@
-"""Taking messages out of a chunk of records, as objects or as Arrow rows, in pieces."""
+"""ChunkReader: decodes a chunk of fetched records step by step, into messages or Arrow rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ _decode_messages: CompiledLater[[Buffer, int, int, str], tuple[list[MessageExt],
 
 
 class ChunkReader:
-    """A chunk and how far it has been read. `wanted_tags` None: all messages; `taken` counts the wanted."""
+    """A chunk of records and the read position in it.
+
+    Only messages with one of `wanted_tags` are returned (None: all messages). `taken` is the number of
+    messages returned so far.
+    """
 
     def __init__(self, chunk: Chunk, wanted_tags: frozenset[str] | None) -> None:
         self.chunk = chunk
@@ -48,16 +52,16 @@ class ChunkReader:
 
     @property
     def position(self) -> int:
-        """How many bytes of the chunk have been read."""
+        """Return the number of bytes of the chunk that have been read."""
         return self._position
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether everything has been taken."""
+        """Return True if all records of the chunk have been read."""
         return self._position >= len(self.chunk.records)
 
     def take_messages(self, count: int) -> list[MessageExt]:
-        """The next messages, at most `count`, bodies as their producer gave them. Raises DataDamaged."""
+        """Return the next messages, at most `count`, with decompressed bodies. Raises DataDamaged."""
         self._skip_rows_taken()
         records, wanted, queue = self.chunk.records, self._wanted_tags, self.chunk.queue
         messages: list[MessageExt] = []
@@ -66,22 +70,22 @@ class ChunkReader:
                 run, position = _decode_messages(
                     records, self._position, count - len(messages), queue.broker_name
                 )
-                _decode_messages.did(len(run))
+                _decode_messages.count(len(run))
                 self.next_offset = run[-1].queue_offset + 1
-                self._moved_to(position)
+                self._move_to(position)
                 messages += run if wanted is None else [each for each in run if each.tags in wanted]
         except (RecordDamaged, MessageInvalid) as error:
             if not messages:
                 raise self._damaged(error) from error
-            # What came before it is handed out first; the next call meets it again.
+            # Return the messages before the damaged record first; the next call raises the error.
         self.taken += len(messages)
         return messages
 
     def take_rows(self, count: int, columns: list[str] | None) -> pa.RecordBatch:
-        """The next messages as rows of RECORD_SCHEMA (or those `columns` of it), at most `count`. Raises
-        DataDamaged.
+        """Return the next messages, at most `count`, as rows of RECORD_SCHEMA or of `columns` of it.
 
-        With tags to filter by there may be fewer, even none, though more follow.
+        With `wanted_tags` the result may have fewer rows or no row, although more rows follow. Raises
+        DataDamaged.
         """
         rows = self._rows
         if rows is None:
@@ -89,18 +93,18 @@ class ChunkReader:
         taken, self._rows = rows.slice(0, count), rows.slice(count)
         if self._rows.num_rows:
             self.next_offset = self._rows.column(OFFSET_COLUMN)[0].as_py()
-            return self._shown(taken, columns)
+            return self._select(taken, columns)
         self._rows = None
-        self._moved_to(len(self.chunk.records))
-        return self._shown(taken, columns)
+        self._move_to(len(self.chunk.records))
+        return self._select(taken, columns)
 
     def _convert(self, columns: list[str] | None) -> pa.RecordBatch:
         from store.reading.columns import records_to_arrow
 
-        asked = None if columns is None else list(dict.fromkeys([*columns, OFFSET_COLUMN, TAGS_COLUMN]))
+        names = None if columns is None else list(dict.fromkeys([*columns, OFFSET_COLUMN, TAGS_COLUMN]))
         records = memoryview(self.chunk.records)[self._position :]
         try:
-            rows = records_to_arrow(records, self.chunk.queue.broker_name, asked)
+            rows = records_to_arrow(records, self.chunk.queue.broker_name, names)
         except RecordDamaged as error:
             raise self._damaged(error) from error
         if self._wanted_tags is not None:
@@ -113,26 +117,28 @@ class ChunkReader:
         return rows
 
     @staticmethod
-    def _shown(rows: pa.RecordBatch, columns: list[str] | None) -> pa.RecordBatch:
+    def _select(rows: pa.RecordBatch, columns: list[str] | None) -> pa.RecordBatch:
         return rows if columns is None else rows.select(columns)
 
     def _skip_rows_taken(self) -> None:
-        # After rows were taken, messages go on where the rows ended.
+        # If rows were taken from this chunk before, continue after the last row.
         if self._rows is None:
             return
         self._rows = None
         records, position, end = self.chunk.records, self._position, len(self.chunk.records)
         while position < end and _queue_offset(records, position) < self.next_offset:
             position += int.from_bytes(records[position + TOTAL_SIZE : position + TOTAL_SIZE + 4], "big")
-        self._moved_to(position)
+        self._move_to(position)
 
-    def _moved_to(self, position: int) -> None:
+    def _move_to(self, position: int) -> None:
         self._position = position
         if self.is_exhausted:
             self.next_offset = self.chunk.next_offset
 
     def _damaged(self, error: Exception) -> DataDamaged:
-        return DataDamaged(f"{self.chunk.queue} at about offset {self.next_offset}: {error}")
+        return DataDamaged(
+            f"damaged record in {self.chunk.queue} at or after offset {self.next_offset}: {error}"
+        )
 
 
 def _queue_offset(records: Buffer, position: int) -> int:

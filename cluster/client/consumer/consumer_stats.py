@@ -1,7 +1,8 @@
-"""What a consumer has pulled and consumed, by topic, and at which rates (RocketMQ ConsumerStatsManager).
+"""Counters and rates of a consumer by topic: messages pulled and consumed (RocketMQ ConsumerStatsManager).
 
-The counters are kept where the work is done; here they are noted every ten seconds, and a rate is the
-difference between now and the note at the window's begin: a minute, and an hour for failures.
+The queues keep the counters. ConsumerStats takes a snapshot of them every ten seconds. A rate is the
+difference between the current counters and the snapshot at the start of the window, which is one minute, or
+one hour for failures.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from dataclasses import dataclass, fields
 from operator import add, attrgetter, sub
 from typing import Any, NamedTuple
 
-NOTE_S = 10
-_MINUTE_NOTES = 6
-_HOUR_NOTES = 360
+SNAPSHOT_INTERVAL_S = 10
+_SNAPSHOTS_PER_MINUTE = 6
+_SNAPSHOTS_PER_HOUR = 360
 
 
 @dataclass(slots=True)
 class ConsumeCounts:
-    """Of one queue or topic, since the consumer's start. Only some calls of the listener are timed."""
+    """Counters of one queue or topic since the consumer started.
+
+    `timed` counts the listener calls whose duration was measured; only a sample of the calls is measured.
+    """
 
     pulls: int = 0
     pull_ms: int = 0
@@ -29,23 +33,23 @@ class ConsumeCounts:
     timed: int = 0
     timed_ms: int = 0
 
-    def pulled_chunk(self, count: int, took_ms: int) -> None:
-        """A pull has brought so many messages."""
+    def add_pull(self, count: int, took_ms: int) -> None:
+        """Count a pull that returned `count` messages."""
         self.pulls += 1
         self.pull_ms += took_ms
         self.pulled += count
 
-    def timed_call(self, took_ms: int) -> None:
-        """A call of the listener has been timed."""
+    def add_timed_call(self, took_ms: int) -> None:
+        """Count a listener call whose duration was measured."""
         self.timed += 1
         self.timed_ms += took_ms
 
     def plus(self, other: ConsumeCounts) -> ConsumeCounts:
-        """Both together."""
+        """Return the sum of these counters and `other`."""
         return self._with(other, add)
 
     def minus(self, other: ConsumeCounts) -> ConsumeCounts:
-        """What has come since `other`."""
+        """Return the increase of these counters since the earlier counters `other`."""
         return self._with(other, sub)
 
     def _with(self, other: ConsumeCounts, act: Callable[[int, int], int]) -> ConsumeCounts:
@@ -57,32 +61,36 @@ _numbers: Callable[[ConsumeCounts], tuple[int, ...]] = attrgetter(
 )
 
 
-class _Note(NamedTuple):
+class _Snapshot(NamedTuple):
     at_ms: int
     counts: Mapping[str, ConsumeCounts]
 
 
 class ConsumerStats:
-    """The notes of one consumer."""
+    """Snapshots of the counters of one consumer, and the rates computed from them."""
 
     def __init__(self, counts: Callable[[], dict[str, ConsumeCounts]], now_ms: Callable[[], int]) -> None:
-        """`counts` gives the counters by topic, `now_ms` monotonic milliseconds."""
+        """`counts` returns the current counters by topic, `now_ms` the monotonic time in milliseconds."""
         self._counts = counts
         self._now_ms = now_ms
-        first = _Note(now_ms(), {})
-        self._notes: deque[_Note] = deque([first], maxlen=_HOUR_NOTES + 1)
+        first = _Snapshot(now_ms(), {})
+        self._snapshots: deque[_Snapshot] = deque([first], maxlen=_SNAPSHOTS_PER_HOUR + 1)
 
-    def note(self) -> None:
-        """Keep the counters as they are; call every `NOTE_S`."""
-        self._notes.append(_Note(self._now_ms(), self._counts()))
+    def take_snapshot(self) -> None:
+        """Store the current counters. Call this every `SNAPSHOT_INTERVAL_S` seconds."""
+        self._snapshots.append(_Snapshot(self._now_ms(), self._counts()))
 
     def status(self, topic: str) -> dict[str, Any]:
-        """RocketMQ's ConsumeStatus: rates over the last minute, milliseconds, failures of the last hour."""
+        """Return RocketMQ's ConsumeStatus of `topic` as JSON fields.
+
+        Rates (`…TPS`) and average durations (`…RT`, in ms) cover the last minute. `consumeFailedMsgs` covers
+        the last hour.
+        """
         now_ms, counts = self._now_ms(), self._counts().get(topic, ConsumeCounts())
-        begin = self._notes[max(len(self._notes) - 1 - _MINUTE_NOTES, 0)]
+        begin = self._snapshots[max(len(self._snapshots) - 1 - _SNAPSHOTS_PER_MINUTE, 0)]
         grown = counts.minus(begin.counts.get(topic, ConsumeCounts()))
         seconds = max(now_ms - begin.at_ms, 1000) / 1000
-        failed_hour = counts.failed - self._notes[0].counts.get(topic, ConsumeCounts()).failed
+        failed_hour = counts.failed - self._snapshots[0].counts.get(topic, ConsumeCounts()).failed
         return {
             "consumeFailedMsgs": failed_hour,
             "consumeFailedTPS": grown.failed / seconds,

@@ -1,13 +1,13 @@
-"""Running a listener over the messages of queues, again after it failed, and to the dead letters in the end.
+"""Consuming: calls the listener for the messages of all queues, with retries and dead letters.
 
     ready ─→ listener ─ success ────────────────────────────→ finished
                 └ exception or RECONSUME_LATER ─ back-off ─→ ready   (up to `max_reconsume_times`)
                                                          └→ dead letter ─→ finished
 
-A queue with messages is offered once. A worker takes a portion of it, offers the queue again if it has more,
-and decodes what it took: no message costs the loop anything. Workers start as items become ready, at most
-`consume_threads`, and end when nothing is; they are threads for a plain listener and tasks for a coroutine
-function.
+A queue that has messages is put into the ready list once. A worker takes a portion of its messages, offers
+the queue again if it has more, and decodes the portion, so the event loop does no work per message. Workers
+start when items become ready, at most `consume_threads`, and stop when the ready list is empty. They are
+threads for a plain listener, and tasks for a coroutine function.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Item = QueueWork | Task
 
 
 class Consuming:
-    """The ready items and the workers of one push consumer."""
+    """The ready queues and tasks of one push consumer, and the workers that process them."""
 
     def __init__(
         self,
@@ -49,7 +49,17 @@ class Consuming:
         settled: Callable[[QueueWork], None],
         dead_letter: Callable[[QueueWork, Sequence[MessageExt]], Awaitable[bool]],
     ) -> None:
-        """`settled(work)` is called on the loop when there is room again, or a leaving queue is free."""
+        """Create the workers' shared state; call this on the event loop.
+
+        Args:
+            listener: The user's listener.
+            config: Settings of the consumer.
+            clock: The clock for timeouts.
+            supervisor: Runs the tasks.
+            settled: Called on the event loop when a full queue can fetch again, or when a queue that is
+                being released has no running listener any more.
+            dead_letter: Sends messages to the dead-letter topic. It returns False if that failed.
+        """
         self.listener = listener
         self._config = config
         self._clock = clock
@@ -59,38 +69,42 @@ class Consuming:
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(config.consume_threads, f"consume-{config.group}")
         self._ready: deque[Item] = deque()
-        # One for each worker that may be started. No lock guards the two: workers would wait for it.
-        self._startable = deque([None] * config.consume_threads)
-        self._is_held = False
+        # One item per worker that may still be started. Both deques are used without a lock (their operations
+        # are atomic), because workers would contend for it.
+        self._worker_slots = deque([None] * config.consume_threads)
+        self._is_suspended = False
         if not listener.is_async:
-            # Fail here if the system gives no thread. Later ones are not needed: the first takes all items.
+            # Fail now if the system cannot start a thread. One thread is enough, as it processes all items.
             self._executor.submit(_nothing)
 
     def offer(self, item: Item) -> None:
-        """Have the listener called with what `item` has. From any thread if the listener is plain."""
+        """Add a queue or task to the ready list.
+
+        If the listener is a plain function, this may be called from any thread.
+        """
         self._ready.append(item)
-        if not self._is_held and self._may_start():
+        if not self._is_suspended and self._reserve_worker():
             self._start_worker()
 
-    def hold(self, *, held: bool) -> None:
+    def suspend(self, *, suspended: bool) -> None:
         """Stop calling the listener, or resume."""
-        self._is_held = held
-        if not held:
+        self._is_suspended = suspended
+        if not suspended:
             for _ in range(len(self._ready)):
-                if not self._may_start():
+                if not self._reserve_worker():
                     return
                 self._start_worker()
 
-    def _may_start(self) -> bool:
+    def _reserve_worker(self) -> bool:
         try:
-            self._startable.pop()
+            self._worker_slots.pop()
         except IndexError:
             return False
         return True
 
     def stop(self) -> None:
-        """Start no more calls; does not wait for those that run."""
-        self.hold(held=True)
+        """Stop calling the listener. This does not wait for running calls."""
+        self.suspend(suspended=True)
         self._executor.shutdown(wait=False)
 
     def _start_worker(self) -> None:
@@ -99,22 +113,23 @@ class Consuming:
             return
         try:
             self._executor.submit(self._work)
-        except RuntimeError:  # no more threads; the executor has kept the call for those that run
+        except RuntimeError:
+            # The system cannot start a thread. The executor has queued the call for its running threads.
             log.warning("consume_thread_start_failed", group=self._config.group, exc_info=True)
 
     def _next(self) -> Item | None:
-        """Return the next ready item; None ends the worker."""
+        """Return the next ready item, or None if the worker must stop."""
         while True:
-            if not self._is_held:
+            if not self._is_suspended:
                 with suppress(IndexError):
                     return self._ready.popleft()
-            self._startable.append(None)
-            # An item that was offered just before has started no worker.
-            if self._is_held or not self._ready or not self._may_start():
+            self._worker_slots.append(None)
+            # An item that was offered just before this slot became free has not started a worker.
+            if self._is_suspended or not self._ready or not self._reserve_worker():
                 return None
 
     def _work(self) -> None:
-        """Consume in a thread until nothing is ready."""
+        """Process ready items in a thread until none is left."""
         while (item := self._next()) is not None:
             try:
                 task = self._begin(item)
@@ -122,11 +137,11 @@ class Consuming:
                     item = task
                     context = self._context(task)
                     self._end(task, context, self.listener.call(list(task.messages)))
-            except Exception as error:  # noqa: BLE001 -- a bug of ours in one item must not stop the others
+            except Exception as error:  # noqa: BLE001 -- a bug in RayMQ with one item must not stop the others
                 self._retry_after_bug(item, error)
 
     async def _work_async(self) -> None:
-        """Consume in a task until nothing is ready."""
+        """Process ready items in a task until none is left."""
         while (item := self._next()) is not None:
             try:
                 task = self._begin(item)
@@ -136,7 +151,7 @@ class Consuming:
                     self._end(task, context, await self.listener.call_async(list(task.messages)))
             except Exception as error:  # noqa: BLE001 -- as above
                 self._retry_after_bug(item, error)
-            await asyncio.sleep(0)  # a listener that never waits must not hold the loop
+            await asyncio.sleep(0)  # a listener that never awaits must not block the event loop
 
     def _retry_after_bug(self, item: Item, error: Exception) -> None:
         queue = item.queue if isinstance(item, QueueWork) else item.work.queue
@@ -144,7 +159,7 @@ class Consuming:
         self._on_loop(self._loop.call_later, BUG_BACKOFF_S, self.offer, item)
 
     def _on_loop(self, callback: Callable[..., object], *arguments: object) -> None:
-        """Call this on the loop, from a worker; a closed loop has nobody who waits for it."""
+        """Call `callback` on the event loop, from a worker. Do nothing if the loop is closed."""
         if self.listener.is_async:
             callback(*arguments)
             return
@@ -152,14 +167,14 @@ class Consuming:
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _begin(self, item: Item) -> Task | None:
-        """Return what the listener is to be called with now, if anything."""
+        """Return the task for the next listener call, or None if there is nothing to do for `item`."""
         now_ms = self._clock.monotonic_ns() // NS_PER_MS
         if isinstance(item, Task):
             return item if item.work.retry_task(item, now_ms) else None
         try:
             task, has_more = item.take(self._config.consume_batch, now_ms)
         except DataDamaged:
-            # Never skipped silently, never guessed: the queue stops here until an operator acts.
+            # Do not skip damaged data: consumption of this queue stops until an operator acts.
             log.exception("consumption_stopped", queue=str(item.queue))
             self._on_loop(item.fetcher.stop)
             return None
@@ -168,7 +183,7 @@ class Consuming:
         return task
 
     def _end(self, task: Task, context: ConsumeContext | None, outcome: Outcome) -> None:
-        """Settle a task whose listener has returned."""
+        """Process the outcome of a listener call: log, run hooks, settle the task, schedule a retry."""
         error = outcome if isinstance(outcome, Exception) else None
         succeeded = outcome is True
         if error is not None:
@@ -183,14 +198,14 @@ class Consuming:
         if context is not None:
             context.is_success, context.error = succeeded, error
             call_hooks([hook.after_consume for hook in self._config.consume_hooks], context)
-        if not task.portion.begin % TIMED_EVERY:  # a look at the clock for each call would be felt
+        if not task.portion.begin % TIMED_EVERY:  # measuring every call would cost throughput
             task.work.note_time(self._clock.monotonic_ns() // NS_PER_MS - task.started_ms)
-        if task.is_given_up:
+        if task.is_abandoned:
             return
         if task.work.settle(task, succeeded=succeeded):
             self._on_loop(self._settled, task.work)
         if not succeeded and not task.work.is_leaving:
-            self._on_loop(self._again, task)
+            self._on_loop(self._schedule_retry, task)
 
     def _context(self, task: Task) -> ConsumeContext | None:
         hooks = self._config.consume_hooks
@@ -200,7 +215,7 @@ class Consuming:
         call_hooks([hook.before_consume for hook in hooks], context)
         return context
 
-    def _again(self, task: Task) -> None:
+    def _schedule_retry(self, task: Task) -> None:
         for message in task.messages:
             message.reconsume_times += 1
         attempts = max(message.reconsume_times for message in task.messages)
@@ -222,4 +237,4 @@ class Consuming:
 
 
 def _nothing() -> None:
-    """Have the executor start its first thread."""
+    """Do nothing. Submitting this function makes the executor start its first thread."""

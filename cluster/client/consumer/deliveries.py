@@ -1,12 +1,12 @@
-"""What is fetched and waits for the user, and how far the user has come in each queue.
+"""Deliveries: the fetched chunks of a pull consumer, and the offsets that it has delivered and acknowledged.
 
     committed ≤ consumed ≤ position ≤ … fetched
-                 |          └ follows the last message handed out
-                 └ may be committed: moved to `position` by the next poll, which says that the last one is
-                 done
+                 |          └ follows the last message delivered by a poll
+                 └ may be committed; the next poll acknowledges the last one and moves it to `position`
 
-The loop puts in; the user's thread (or the loop itself, in the async face) takes out. Both hold the lock
-while a queue changes hands, so that no message of a queue that was given back is handed out.
+The event loop adds chunks. The user's thread (in the async API a task on the event loop) takes messages. Both
+hold the lock while a queue is released or its position changes. Therefore no message of a released queue is
+delivered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OFFSET_UNKNOWN = -1
 
 @dataclass(slots=True, eq=False)
 class QueueState:
-    """One queue of a pull consumer; offsets are OFFSET_UNKNOWN until it is known where to begin."""
+    """One queue of a pull consumer. Its offsets are OFFSET_UNKNOWN until the starting offset is known."""
 
     queue: MessageQueue
     generation: int
@@ -46,87 +46,93 @@ class QueueState:
     is_leaving: bool = False
 
     @property
-    def is_in_work(self) -> bool:
-        """Whether messages are handed out and not yet said to be done."""
+    def has_unacknowledged(self) -> bool:
+        """Return True if messages are delivered but not acknowledged by a later poll."""
         return self.position != self.consumed
 
 
 class Deliveries:
-    """The queues of one pull consumer and their fetched chunks."""
+    """The queues of one pull consumer and their fetched chunks.
 
-    def __init__(self, on_room: Callable[[Fetcher, int], None]) -> None:
-        """`on_room(fetcher, bytes)` is told, in the taker's thread, what has been taken."""
+    Fetchers and the consumer call the first group of methods on the event loop. The taker, which is the
+    thread or task that polls, calls the second group.
+    """
+
+    def __init__(self, on_taken: Callable[[Fetcher, int], None]) -> None:
+        """`on_taken(fetcher, size_bytes)` is called in the taker's thread when a chunk has been read."""
         self.lock = threading.Lock()
         self.states: dict[MessageQueue, QueueState] = {}
         self.failure: ClientError | None = None
-        self.is_held_back = False
-        self._on_room = on_room
+        self.is_suspended = False
+        self._on_taken = on_taken
         self._ready: deque[Chunk | ChunkReader] = deque()
-        self._set_aside: list[Chunk | ChunkReader] = []
+        self._paused_items: list[Chunk | ChunkReader] = []
         self._reader: ChunkReader | None = None
-        self._touched: set[QueueState] = set()
+        self._unacknowledged: set[QueueState] = set()
         self._wakers: list[Callable[[], None]] = []
 
-    # ---- the loop's side
+    # ---- called on the event loop
 
     def arrived(self, chunk: Chunk) -> None:
-        """Take a chunk from its fetcher."""
+        """Add a chunk that a fetcher has received."""
         self._ready.append(chunk)
         self.wake()
 
     def wake(self) -> None:
-        """Whoever waits is to look again."""
+        """Wake all waiting takers. They check again whether messages are available."""
         wakers, self._wakers = self._wakers, []
         for waker in wakers:
             waker()
 
-    def hold_back(self, *, held: bool) -> None:
-        """Hand out nothing while `held`."""
-        self.is_held_back = held
+    def suspend(self, *, suspended: bool) -> None:
+        """Stop the delivery of messages, or resume it."""
+        self.is_suspended = suspended
         self.wake()
 
     def fail(self, error: ClientError | None) -> None:
-        """Have takers raise `error`; None: no longer."""
+        """Make the takers raise `error` from now on, or stop doing so if it is None."""
         self.failure = error
         self.wake()
 
     def restart(self, state: QueueState, fetcher: Fetcher, offset: int) -> None:
-        """Go on at `offset` by a new fetcher; what the old one brought is dropped. Hold the lock."""
+        """Continue at `offset` with a new fetcher and drop the chunks of the old one. Hold the lock."""
         if state.fetcher is not None:
             state.fetcher.stop()
         state.fetcher = fetcher
         state.position = state.consumed = offset
-        self._touched.discard(state)
+        self._unacknowledged.discard(state)
 
     def drop(self, state: QueueState) -> None:
-        """Hand out nothing more of this queue and forget it. Hold the lock."""
+        """Remove a queue and deliver no more messages of it. Hold the lock."""
         state.is_leaving = True
         if state.fetcher is not None:
             state.fetcher.stop()
         self.states.pop(state.queue, None)
-        self._touched.discard(state)
+        self._unacknowledged.discard(state)
 
     def resumed(self) -> None:
-        """Queues were un-paused: what was set aside comes first. Hold the lock."""
-        self._ready.extendleft(reversed(self._set_aside))
-        self._set_aside.clear()
+        """Put the chunks of paused queues back at the head, after a queue was resumed. Hold the lock."""
+        self._ready.extendleft(reversed(self._paused_items))
+        self._paused_items.clear()
 
-    # ---- the taker's side
+    # ---- called by the taker
 
     def acknowledge(self) -> list[QueueState]:
-        """Everything handed out is done. Gives the queues that are being given back and have nothing in work
-        now.
+        """Mark all delivered messages as consumed.
+
+        Returns the queues that are being released and that have no unacknowledged messages any more.
         """
         with self.lock:
-            for state in self._touched:
+            for state in self._unacknowledged:
                 state.consumed = state.position
-            leaving = [state for state in self._touched if state.is_leaving]
-            self._touched.clear()
+            leaving = [state for state in self._unacknowledged if state.is_leaving]
+            self._unacknowledged.clear()
             return leaving
 
     def take_messages(self, count: int) -> list[MessageExt]:
-        """Up to `count` messages, in order within each queue; none when nothing is there now. Raises
-        DataDamaged.
+        """Return up to `count` available messages, in order within each queue, without waiting.
+
+        Raises DataDamaged.
         """
         messages: list[MessageExt] = []
         with self.lock:
@@ -135,7 +141,7 @@ class Deliveries:
                     messages += reader.take_messages(count - len(messages))
                 except DataDamaged:
                     if messages:
-                        break  # of other queues: they are handed out first, the next call meets it again
+                        break  # deliver the messages of other queues first; the next call raises the error
                     raise
                 self._taken(reader, state)
                 if len(messages) >= count:
@@ -143,7 +149,7 @@ class Deliveries:
         return messages
 
     def take_rows(self, count: int, columns: list[str] | None) -> pa.RecordBatch | None:
-        """Up to `count` rows of one queue; None when nothing is there now. Raises DataDamaged."""
+        """Return up to `count` available rows of one queue, or None. Raises DataDamaged."""
         with self.lock:
             for reader, state in self._readers():
                 rows = reader.take_rows(count, columns)
@@ -154,16 +160,16 @@ class Deliveries:
 
     def _taken(self, reader: ChunkReader, state: QueueState) -> None:
         state.position = reader.next_offset
-        self._touched.add(state)
+        self._unacknowledged.add(state)
         if reader.is_exhausted:
             self._reader = None
-            self._on_room(reader.chunk.fetcher, len(reader.chunk.records))
+            self._on_taken(reader.chunk.fetcher, len(reader.chunk.records))
 
     def _readers(self) -> Iterator[tuple[ChunkReader, QueueState]]:
-        """The reader of the next chunk, again and again until nothing is there."""
+        """Yield the reader and the state of the next chunk, until no chunk is available."""
         if self.failure is not None:
             raise self.failure
-        while not self.is_held_back:
+        while not self.is_suspended:
             item: Chunk | ChunkReader | None = self._reader
             if item is None:
                 try:
@@ -174,9 +180,9 @@ class Deliveries:
             chunk = item.chunk if isinstance(item, ChunkReader) else item
             state = self.states.get(chunk.queue)
             if state is None or state.fetcher is not chunk.fetcher or state.is_leaving:
-                continue  # given back, or sought elsewhere
+                continue  # the queue was released, or a seek replaced its fetcher
             if state.is_paused:
-                self._set_aside.append(item)  # with what has been taken of it already
+                self._paused_items.append(item)  # a reader keeps its position in the chunk
                 continue
             self._reader = item if isinstance(item, ChunkReader) else ChunkReader(item, state.wanted_tags)
             yield self._reader, state
@@ -185,13 +191,13 @@ class Deliveries:
 
     @property
     def has_messages(self) -> bool:
-        """Whether taking may give something now."""
+        """Return True if a taker may find messages, or an error, now."""
         return self.failure is not None or (
-            not self.is_held_back and (self._reader is not None or bool(self._ready))
+            not self.is_suspended and (self._reader is not None or bool(self._ready))
         )
 
     def wait(self, timeout_s: float) -> None:
-        """Block this thread until something may be there, or the time is over."""
+        """Block the calling thread until messages may be available, or until `timeout_s` has passed."""
         bell = threading.Lock()
         bell.acquire()
         self._wakers.append(bell.release)
@@ -200,7 +206,7 @@ class Deliveries:
         self._forget(bell.release)
 
     async def wait_async(self, timeout_s: float) -> None:
-        """The same for a task on the loop."""
+        """Wait like `wait`, but in a task on the event loop."""
         bell: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def ring() -> None:
@@ -215,5 +221,5 @@ class Deliveries:
         self._forget(ring)
 
     def _forget(self, waker: Callable[[], None]) -> None:
-        with suppress(ValueError):  # it has been rung
+        with suppress(ValueError):  # `wake` has removed it
             self._wakers.remove(waker)

@@ -1,6 +1,4 @@
-"""Fetching one queue: one long poll after the other, ahead of the consumer by at most its share of the
-buffer.
-"""
+"""Fetcher: pulls one queue with successive long polls, ahead of the consumer up to a buffer limit."""
 
 from __future__ import annotations
 
@@ -22,9 +20,10 @@ from store.message.message_queue import MessageQueue
 
 log = get_logger(__name__)
 
-# A broker that responds "nothing there" at once, instead of holding the pull, gets fewer pulls.
+# If a broker responds "no new message" faster than this, it did not hold the long poll, and the fetcher backs
+# off before the next pull.
 HELD_AT_LEAST_MS = 20
-MAX_MESSAGES = 1 << 20  # as good as any number: bytes bound a pull
+MAX_MESSAGES = 1 << 20  # effectively unlimited: pulls are limited by their bytes
 PULL_CODES = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -35,8 +34,9 @@ PULL_CODES = (
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Records of one queue as they came, back to back; `next_offset` follows the last (filtered ones
-    included).
+    """Encoded records of one queue, back to back, as received from the broker.
+
+    `next_offset` is the offset after the last record that the broker examined, including filtered ones.
     """
 
     fetcher: Fetcher
@@ -45,30 +45,33 @@ class Chunk:
     count: int
     records: Buffer
     took_ms: int = 0
-    """From the request to the response."""
+    """Time from the request to the response, in ms."""
 
     @property
     def queue(self) -> MessageQueue:
-        """Whose records these are."""
+        """Return the queue of the records."""
         return self.fetcher.queue
 
 
 class FetchSink(Protocol):
-    """Who takes what a fetcher brings. Called on the loop."""
+    """Receiver of the chunks of a fetcher. Called on the event loop."""
 
     def arrived(self, chunk: Chunk) -> None:
-        """Take a chunk. Without records it says where the queue goes on: what lies between is filtered out,
-        or the offset that was asked for is outside the queue (then `next_offset` may be lower).
+        """Receive a chunk.
+
+        A chunk without records only moves the position to `next_offset`: either all records up to there are
+        filtered out, or the requested offset is outside the queue. In the second case `next_offset` may be
+        lower than the requested offset.
         """
 
 
 class Puller:
-    """Sends one consumer's pulls: PULL_RECORDS, to RocketMQ's brokers PULL_MESSAGE."""
+    """Sends the pulls of one consumer: PULL_RECORDS, or PULL_MESSAGE to RocketMQ's own brokers."""
 
     def __init__(
         self, instance: ClientInstance, config: ConsumerConfig, max_messages: int = MAX_MESSAGES
     ) -> None:
-        """A pull brings at most `max_messages`."""
+        """Each pull requests at most `max_messages` messages."""
         self.group = config.group
         self._instance = instance
         self._config = config
@@ -78,7 +81,10 @@ class Puller:
     async def pull(
         self, queue: MessageQueue, offset: int, expression: str, share_bytes: int
     ) -> RemotingCommand:
-        """Return the broker's response: records, nothing, or where to resume. Raises ClientError."""
+        """Pull `queue` from `offset` on, and return the response, whose code is one of PULL_CODES.
+
+        Raises ClientError if there is no response or it has another code.
+        """
         header = PullRecordsHeader(
             queue.topic,
             queue.queue_id,
@@ -109,8 +115,10 @@ class Puller:
 
 
 class Fetcher:
-    """Pulls one queue from `offset` on. A seek is a new fetcher: what the old one brings is recognised and
-    dropped.
+    """Pulls one queue, starting at `offset`.
+
+    A seek replaces the fetcher of the queue. Each chunk refers to its fetcher, so the chunks of a replaced
+    fetcher can be dropped.
     """
 
     def __init__(
@@ -123,12 +131,12 @@ class Fetcher:
         share_bytes: Callable[[], int],
         sink: FetchSink,
     ) -> None:
-        """`share_bytes()` is how much of the queue may lie fetched and unconsumed now."""
+        """`share_bytes()` returns how many bytes of the queue may be fetched but not consumed."""
         self.queue = queue
         self.offset = offset
         self.is_paused = False
         self.pulled_ms = 0
-        """When the last pull began, in monotonic ms; 0 before the first."""
+        """Time of the last pull request, in monotonic ms; 0 before the first one."""
         self._instance = instance
         self._puller = puller
         self._expression = expression
@@ -140,16 +148,16 @@ class Fetcher:
         self._failure: ClientError | None = None
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Start fetching in a background task."""
         self._task = self._instance.supervisor.start(f"fetch {self.queue}", self._run)
 
     def stop(self) -> None:
-        """Fetch no more; a pull under way is given up."""
+        """Stop fetching and cancel the pull in flight."""
         if self._task is not None:
             self._task.cancel()
 
     def filter_by(self, expression: str) -> None:
-        """From where it stands on, ask for what fits another expression; a pull under way is given up."""
+        """Use another filter expression from the current offset on. A pull in flight is repeated with it."""
         if expression != self._expression:
             self._expression = expression
             if self._task is not None and not self._task.done():
@@ -157,12 +165,12 @@ class Fetcher:
                 self.start()
 
     def pause(self, *, paused: bool) -> None:
-        """Stop asking for more, or go on."""
+        """Pause fetching, or resume it."""
         self.is_paused = paused
         self._room.set()
 
     def consumed(self, size_bytes: int) -> None:
-        """Give back room: so much of what was fetched has been taken."""
+        """Release `size_bytes` of the buffer limit, because the consumer has taken that many bytes."""
         self._buffered_bytes -= size_bytes
         self._room.set()
 
@@ -177,15 +185,15 @@ class Fetcher:
             try:
                 if await self._fetch(share_bytes):
                     backoff.reset()
-                    self._note(None)
+                    self._log_failure(None)
                     continue
             except ClientError as error:
-                self._note(error)
+                self._log_failure(error)
                 await self._refresh()
             await asyncio.sleep(backoff.next_ms() / 1000)
 
-    def _note(self, error: ClientError | None) -> None:
-        """Log the first failure of a kind, and that it is over; not every attempt between."""
+    def _log_failure(self, error: ClientError | None) -> None:
+        """Log the first failure of each error type, and the first success (`error` None) after failures."""
         if type(error) is not type(self._failure):
             if error is None:
                 log.info("fetch_resumed", queue=str(self.queue), offset=self.offset)
@@ -194,7 +202,7 @@ class Fetcher:
         self._failure = error
 
     async def _fetch(self, share_bytes: int) -> bool:
-        """Pull once; return False if the broker had nothing and did not hold the pull either."""
+        """Pull once. Return False if the broker had no message and did not hold the pull."""
         self.pulled_ms = self._instance.now_ms()
         response = await self._puller.pull(self.queue, self.offset, self._expression, share_bytes)
         took_ms = self._instance.now_ms() - self.pulled_ms
@@ -211,14 +219,14 @@ class Fetcher:
                 "offset_moved",
                 group=self._puller.group,
                 queue=str(self.queue),
-                asked=offset,
+                requested=offset,
                 min_offset=response.min_offset,
                 max_offset=response.max_offset,
                 resumed_at=following,
             )
         records = command.body if command.code == ResponseCode.SUCCESS else b""
         self._sink.arrived(Chunk(self, offset, following, response.count, records, took_ms))
-        # Only now: if the sink raises, the restarted fetch must bring the same records again.
+        # Advance the offset last: if the sink raises, the restarted fetcher must pull the same records again.
         self.offset = following
         self._buffered_bytes += len(records)
 
@@ -226,4 +234,4 @@ class Fetcher:
         try:
             await self._instance.routes.refresh(self.queue.topic)
         except ClientError:
-            return  # the old route still stands
+            return  # keep the cached route

@@ -1,4 +1,4 @@
-"""HeldQueues: the queues of a push consumer, and what has been pulled and consumed of each topic."""
+"""HeldQueues: the queues assigned to a push consumer, and its counters by topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.message.message_queue import MessageQueue
 
 
 class HeldQueues:
-    """By queue, in the order in which they came; those that are being given back included."""
+    """The assigned queues in the order of their assignment, including those that are being released."""
 
     def __init__(self, config: PushConfig) -> None:
         self._config = config
@@ -28,19 +28,22 @@ class HeldQueues:
         return self._works.get(work.queue) is work
 
     def get(self, queue: MessageQueue) -> QueueWork | None:
-        """Return the queue's work if the queue is held."""
+        """Return the state of `queue`, or None if it is not assigned."""
         return self._works.get(queue)
 
     def all(self) -> list[QueueWork]:
-        """Return all of them."""
+        """Return the states of all queues, including those that are being released."""
         return list(self._works.values())
 
     def assignment(self) -> list[MessageQueue]:
-        """Return the queues as the user sees them: without those of retries and those that are leaving."""
+        """Return the assigned queues, without queues of the retry topic and queues being released."""
         return sorted(work.queue for work in self.all() if not work.is_leaving and not work.is_retry_queue)
 
     def named(self, queues: Sequence[MessageQueue]) -> list[QueueWork]:
-        """Return the works of `queues`, of all if none is named. Raises ConfigInvalid, QueueNotAssigned."""
+        """Return the states of `queues`, or of all queues if `queues` is empty.
+
+        Raises ConfigInvalid if an item is not a MessageQueue, and QueueNotAssigned if it is not assigned.
+        """
         if not queues:
             return self.all()
         for queue in queues:
@@ -49,17 +52,17 @@ class HeldQueues:
         if len(works) < len(queues):
             missing = next(queue for queue in queues if queue not in {work.queue for work in works})
             raise QueueNotAssigned(
-                f"{missing} is not among the queues of this consumer now (see assignment())"
+                f"{missing} is not assigned to this consumer: assignment() returns the assigned queues"
             )
         return works
 
     def add(self, work: QueueWork) -> None:
-        """Hold one more queue."""
+        """Add a newly assigned queue."""
         self._works[work.queue] = work
         self._share_limits(work.queue.topic)
 
     def remove(self, work: QueueWork) -> None:
-        """Hold a queue no longer; its counts are kept."""
+        """Remove a queue. Its counters remain part of the totals of its topic."""
         topic = work.queue.topic
         counted = self._counts_of_released.get(topic, ConsumeCounts())
         self._counts_of_released[topic] = counted.plus(work.counts)
@@ -67,7 +70,7 @@ class HeldQueues:
         self._share_limits(topic)
 
     def _share_limits(self, topic: str) -> None:
-        """Divide what a topic is allowed, if it is bounded, among its queues."""
+        """Divide the cache limits of `topic`, if it has any, among its queues."""
         config = self._config
         if config.max_cached_messages_for_topic is None and config.max_cached_bytes_for_topic is None:
             return
@@ -77,7 +80,7 @@ class HeldQueues:
             work.share(limits)
 
     def counts(self) -> dict[str, ConsumeCounts]:
-        """Return what has been pulled and consumed since the start, by topic."""
+        """Return the counters since the consumer started, by topic."""
         counts = dict(self._counts_of_released)
         for work in self.all():
             topic = work.queue.topic
@@ -85,7 +88,10 @@ class HeldQueues:
         return counts
 
     def infos(self, epoch_ms: int) -> dict[MessageQueue, QueueInfo]:
-        """Return what administrators see; `epoch_ms` is the wall time at which the monotonic clock began."""
+        """Return the state of each queue for admin tools.
+
+        `epoch_ms` is the wall-clock time at which the monotonic clock was 0.
+        """
         found = {}
         for work in self.all():
             queue, pulled_ms = work.process_queue, work.fetcher.pulled_ms

@@ -1,4 +1,4 @@
-"""Calling the user's listener, and what its result or exception means for the messages."""
+"""ListenerCall: calls the user's message listener and interprets its return value or exception."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from store.message.message import MessageExt
 Verdict = ConsumeStatus | bool | None
 Listener = Callable[[list[MessageExt]], Verdict | Awaitable[Verdict]]
 Outcome = bool | Exception
-"""Whether the messages are done, or what the listener raised."""
+"""Result of a listener call: True if the messages are consumed, False to retry them, or the exception."""
 
 
 class ListenerCall:
-    """A listener: a plain function for worker threads, or a coroutine function for tasks of the loop.
+    """A listener: a plain function that runs in worker threads, or a coroutine function.
 
-    Make it on the loop that runs the coroutines.
+    Create it on the event loop that runs the coroutines.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -33,18 +33,18 @@ class ListenerCall:
 
     @property
     def is_caller(self) -> bool:
-        """Whether the listener itself is the caller, from its thread or its task."""
+        """Return True if the current thread or task is executing the listener."""
         return self._is_inside.get()
 
     def call(self, messages: list[MessageExt]) -> Outcome:
-        """Call a plain function; an awaitable that it returns runs on the loop."""
+        """Call a plain function. If it returns an awaitable, run that on the event loop and wait for it."""
         token = self._is_inside.set(True)
         try:
             verdict = self._listener(messages)
             if verdict is not None and inspect.isawaitable(verdict):
                 verdict = asyncio.run_coroutine_threadsafe(_awaited(verdict), self._loop).result()
             return is_success(verdict)
-        except BaseException as raised:  # noqa: BLE001 -- whatever a listener raises is its messages' failure
+        except BaseException as raised:  # noqa: BLE001 -- any exception of a listener is a failure of its messages
             return _failure(raised)
         finally:
             self._is_inside.reset(token)
@@ -60,21 +60,24 @@ class ListenerCall:
             self._is_inside.reset(token)
 
     async def call_directly(self, message: MessageExt) -> Outcome:
-        """Call the listener with one message beside its turns. No offset moves."""
+        """Call the listener with one message outside normal consumption. No offset changes."""
         if self.is_async:
             return await self.call_async([message])
         return await asyncio.to_thread(self.call, [message])
 
 
 def is_success(verdict: Verdict) -> bool:
-    """Return True if the messages are done, False if they are to come again. Raises TypeError."""
+    """Return True if the listener's return value means success, False if it means retry.
+
+    Raises TypeError for any other value.
+    """
     if verdict in (None, True, ConsumeStatus.CONSUME_SUCCESS):
         return True
     if verdict in (False, ConsumeStatus.RECONSUME_LATER):
         return False
     raise TypeError(
-        f"the listener returned {verdict!r}: return nothing, True or CONSUME_SUCCESS when the messages are "
-        "done, False or RECONSUME_LATER when they are to come again"
+        f"the listener returned {verdict!r}: return None, True or CONSUME_SUCCESS if the messages are "
+        "consumed, False or RECONSUME_LATER to retry them"
     )
 
 
@@ -83,12 +86,13 @@ async def _awaited(verdict: Awaitable[Verdict]) -> Verdict:
 
 
 def _failure(raised: BaseException) -> Exception:
-    """Return what a listener raised as a failure of its messages.
+    """Return `raised` as an Exception, wrapped if it is another BaseException such as SystemExit.
 
-    `sys.exit` in a listener must end neither its thread nor the loop, where all clients of the process live.
+    A listener that calls `sys.exit` must not end its worker thread, nor the event loop, which all clients of
+    the process share.
 
     Raises:
-        CancelledError: the client cancels the task.
+        CancelledError: The client itself cancels the current task.
     """
     if isinstance(raised, Exception):
         return raised

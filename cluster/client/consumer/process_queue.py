@@ -1,6 +1,8 @@
-"""What a push consumer has fetched of one queue and not finished: which offset may be committed. Pure.
+"""ProcessQueue: the fetched but unfinished messages of one queue, and the offset that may be committed.
 
-committed ≤ … | finished | in work | finished | in work | … next_offset … fetched, waiting … fetched_to
+It has no I/O. Listeners finish portions in any order, but the commit offset never passes an unfinished one:
+
+committed ≤ … | finished | running | finished | running | … next_offset … fetched, waiting … fetched_to
               ^ commit_offset: everything before it is finished
 """
 
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class Portion:
-    """Messages handed to a listener at once: queue offsets [begin, end), `count` messages of `size_bytes`."""
+    """Messages of one listener call: queue offsets [begin, end), `count` messages of `size_bytes` bytes."""
 
     begin: int
     end: int
@@ -22,7 +24,7 @@ class Portion:
 
 
 class ProcessQueue:
-    """The portions of one queue in work, in the order of their offsets, and how much waits behind them."""
+    """The unfinished portions of one queue in offset order, and its number of cached messages and bytes."""
 
     def __init__(self, offset: int) -> None:
         self.next_offset = offset
@@ -34,35 +36,38 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """Where the group would go on after a crash: everything before it has been consumed."""
+        """Return the offset to commit: all messages before it are consumed."""
         return self._finished_to
 
     @property
     def span(self) -> int:
-        """From the first unfinished offset to the last that is fetched."""
+        """Return the number of offsets from the first unfinished message to the last fetched one."""
         return self.fetched_to - self._finished_to
 
     @property
-    def in_work(self) -> int:
-        """How many portions are unfinished."""
+    def unfinished_portions(self) -> int:
+        """Return the number of portions that were taken and are not finished."""
         return sum(not portion.is_finished for portion in self._portions)
 
     def arrived(self, next_offset: int, count: int, size_bytes: int) -> None:
-        """Note that `count` messages of `size_bytes` before `next_offset` are fetched."""
+        """Add `count` fetched messages of `size_bytes` bytes in total; the next fetch is at `next_offset`."""
         self.fetched_to = max(self.fetched_to, next_offset)
         self.cached_messages += count
         self.cached_bytes += size_bytes
 
-    def left_out(self, count: int) -> None:
-        """Note that `count` of the messages that arrived are not wanted."""
+    def discard_filtered(self, count: int) -> None:
+        """Subtract `count` fetched messages that the tag filter discarded."""
         self.cached_messages -= count
 
     def take(self, begin: int, end: int, count: int, size_bytes: int) -> Portion:
-        """Note that offsets [begin, end) are handed out; they must follow what was taken before. Raises
-        ValueError.
+        """Return a new unfinished portion for the offsets [begin, end).
+
+        Raises ValueError if the range does not follow the portions taken before.
         """
         if begin < self.next_offset or end < begin:
-            raise ValueError(f"offsets [{begin}, {end}) do not follow {self.next_offset}")
+            raise ValueError(
+                f"offsets [{begin}, {end}) do not follow the last portion, which ends at {self.next_offset}"
+            )
         portion = Portion(begin, end, count, size_bytes)
         self._portions.append(portion)
         self.next_offset = end
@@ -70,9 +75,7 @@ class ProcessQueue:
         return portion
 
     def finish(self, portion: Portion) -> None:
-        """Note that `portion` is consumed; moves `commit_offset` past everything that is finished at the
-        head.
-        """
+        """Mark `portion` as consumed, and move `commit_offset` past all finished portions at the head."""
         if portion.is_finished:
             return
         portion.is_finished = True

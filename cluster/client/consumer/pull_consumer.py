@@ -1,4 +1,4 @@
-"""The pull consumer, blocking face."""
+"""The pull consumer with a blocking API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @documented_by(aio.PullConsumer)
 class PullConsumer(BlockingFace[aio.PullConsumer]):
-    """Reads messages when asked to.
+    """Consumer that returns messages when the program polls for them.
 
         with PullConsumer("127.0.0.1:9876", group="billing") as consumer:
             consumer.subscribe("orders", "fruit || wine")
@@ -34,10 +34,10 @@ class PullConsumer(BlockingFace[aio.PullConsumer]):
             consumer.assign(consumer.queues("orders"))
             rows = consumer.poll_arrow(max_rows=100_000)      # a pyarrow.RecordBatch
 
-    With `subscribe` the group's members share the queues out; with `assign` this consumer takes the queues
-    named. The next `poll` (or the next message of an iteration) says that the last ones are done; with
-    `auto_commit` their offsets are committed every `commit_interval_ms` and at `close`. For one thread at a
-    time.
+    With `subscribe`, the members of the group share the queues. With `assign`, this consumer reads exactly
+    the given queues. Each `poll` (or next step of an iteration) acknowledges the messages returned before.
+    With `auto_commit`, the offsets of acknowledged messages are committed every `commit_interval_ms` and at
+    `close`. Use a consumer from one thread at a time.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class PullConsumer(BlockingFace[aio.PullConsumer]):
         self._is_closed = False
 
     def start(self) -> Self:
-        """Open the consumer. `with` and the first call do it too."""
+        """Start the consumer and return it. A `with` block and the first call start it too."""
         self._thread.run(self._face.start())
         return self
 
     def close(self, *, commit: bool | None = None) -> None:
         self._is_closed = True
-        if not self._thread.is_of_parent:
+        if not self._thread.is_forked:
             self._thread.run(self._face.close(commit=commit))
 
     def __enter__(self) -> Self:
@@ -67,7 +67,8 @@ class PullConsumer(BlockingFace[aio.PullConsumer]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error the last messages may not have been processed: they are delivered again.
+        # After an error the last messages may not have been processed. They must be delivered again, so their
+        # offsets are not committed.
         self.close(commit=None if error is None else False)
 
     subscribe = blocking(aio.PullConsumer.subscribe)

@@ -1,4 +1,4 @@
-"""What both faces of the pull consumer share: which queues it holds, and how they come and go."""
+"""PullCore: the implementation of the pull consumer behind the blocking and the async API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from cluster.client.errors import (
     DeadlineExceeded,
     QueueNotAssigned,
 )
-from cluster.client.group.group_session import GroupSession, notified_by, tags_of
+from cluster.client.group.group_session import GroupSession, register_group_change, tags_of
 from cluster.client.group.offset_client import Commit, OffsetClient
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
@@ -47,15 +47,18 @@ from store.store_errors import MessageInvalid
 log = get_logger(__name__)
 
 MIN_SHARE_BYTES = 64 * 1024
-BEGIN_WITHIN_S = 30
-GENERATION_FENCED = 7001
+START_TIMEOUT_S = 30
+GENERATION_FENCED = 7001  # response code of a broker for a commit of an older generation
 
 
 ConfigT = TypeVar("ConfigT", bound=ConsumerConfig)
 
 
 def consumer_config(nameservers: Nameservers | None, group: str | None, config: ConfigT) -> ConfigT:
-    """`config` with what was given beside it; raises ConfigInvalid early, before anything is opened."""
+    """Return `config` with `nameservers` and `group` replaced if they are given.
+
+    Raises ConfigInvalid before any connection is opened.
+    """
     if not isinstance(config, ConsumerConfig):
         raise ConfigInvalid(f"config is a {type(config).__name__}: a consumer needs a ConsumerConfig")
     if nameservers is not None:
@@ -71,9 +74,9 @@ def consumer_config(nameservers: Nameservers | None, group: str | None, config: 
 
 
 class PullCore:
-    """One pull consumer. Make it on the loop on which it lives; nothing is dialled before it has a source.
+    """One pull consumer. Create it on the event loop that runs it.
 
-    `deliveries` has the part that another thread may use.
+    It opens no connection before `subscribe` or `assign`. Only `deliveries` may be used by another thread.
     """
 
     def __init__(self, config: ConsumerConfig, clock: Clock | None = None) -> None:
@@ -82,14 +85,14 @@ class PullCore:
         self.instance = ClientInstance(config, clock=clock, table=table)
         self.session = GroupSession(self.instance, config, self)
         self.offsets = OffsetClient(self.instance, config.group, config.consume_timestamp_ms)
-        self.deliveries = Deliveries(self._made_room)
+        self.deliveries = Deliveries(self._on_taken)
         self._puller = Puller(self.instance, config)
         self._loop = asyncio.get_running_loop()
         self._expressions: dict[str, str] = {}
         self._is_assigned = False
         self._is_paused = False
         self._releases: set[asyncio.Task[None]] = set()
-        notified_by(table, self.session.wake)
+        register_group_change(table, self.session.wake)
         respond_running_info(table, self.instance, self.session, self._queues, threads=1)
         respond_status(table, self._queues)
         self.instance.start_route_refresh()
@@ -98,7 +101,7 @@ class PullCore:
             supervisor.every("auto-commit", lambda: self.session.commit_interval_ms, self._commit_all)
 
     def _queues(self) -> dict[MessageQueue, QueueInfo]:
-        """What is held, for administrators."""
+        """Return the state of the assigned queues for admin tools."""
         with self.deliveries.lock:
             return {
                 state.queue: QueueInfo(
@@ -107,24 +110,26 @@ class PullCore:
                 for state in self.deliveries.states.values()
             }
 
-    # ---- what to consume
+    # ---- subscriptions and assignments
 
     def check_source(self) -> None:
-        """Raise ConfigInvalid unless it has been said what to consume: a poll would wait for nothing."""
+        """Raise ConfigInvalid if neither `subscribe` nor `assign` was called: polls could return nothing."""
         if not self._is_assigned and not self.session.subscriptions:
-            raise ConfigInvalid("this consumer has no topic and no queue: subscribe, or assign, first")
+            raise ConfigInvalid(
+                "this consumer has no subscription and no assigned queue: subscribe, or assign, first"
+            )
 
     def subscribe(self, topics: str | Iterable[str], expression: str) -> None:
-        """Share the topics' queues with the group's other members. Raises ConfigInvalid."""
+        """Subscribe to topics: the members of the group share their queues. Raises ConfigInvalid."""
         if self._is_assigned:
-            raise ConfigInvalid("this consumer has assigned queues: it cannot subscribe as well")
+            raise ConfigInvalid("this consumer uses assign and cannot subscribe too: create another consumer")
         names, expression = topics_of(topics), expression_of(expression)
         for topic in names:
             self.session.subscribe(topic, expression)
         self._filter(names, expression)
 
     def _filter(self, topics: Iterable[str], expression: str) -> None:
-        """From now on, have what `expression` says of these topics, also where it said otherwise before."""
+        """Set the filter expression of `topics`, also for queues that are already being fetched."""
         self._expressions.update(dict.fromkeys(topics, expression))
         tags = tags_of(expression)
         for state in self.deliveries.states.values():
@@ -134,11 +139,14 @@ class PullCore:
                     state.fetcher.filter_by(expression)
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str) -> None:
-        """Take exactly these queues, without a group's say; returns when each knows where it begins. Raises
-        ConfigInvalid and DeadlineExceeded.
+        """Read exactly these queues, without group assignment. Returns when their starting offsets are known.
+
+        Raises ConfigInvalid, BrokerUnreachable and DeadlineExceeded.
         """
         if self.session.subscriptions:
-            raise ConfigInvalid("this consumer has subscribed: it cannot be assigned queues as well")
+            raise ConfigInvalid(
+                "this consumer uses subscribe and cannot assign queues too: create another consumer"
+            )
         wanted, expression = set(queues_of(queues)), expression_of(expression)
         by_topic = [(topic, set(named)) for topic, named in groupby(sorted(wanted), attrgetter("topic"))]
         await asyncio.gather(*starmap(self._check_exist, by_topic))
@@ -151,18 +159,19 @@ class PullCore:
         if self.config.auto_commit:
             await self.commit_states(dropped)
         self._filter({queue.topic for queue in wanted}, expression)
-        begun = [self._add(queue, 0) for queue in sorted(wanted - states.keys())]
+        added = [self._add(queue, 0) for queue in sorted(wanted - states.keys())]
         try:
-            async with asyncio.timeout(BEGIN_WITHIN_S):
-                await asyncio.gather(*map(self._begin, begun))
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await asyncio.gather(*map(self._start_queue, added))
         except TimeoutError:
-            silent = [state for state in begun if state.position == OFFSET_UNKNOWN]
+            unknown = [state for state in added if state.position == OFFSET_UNKNOWN]
             with self.deliveries.lock:
-                for state in silent:
+                for state in unknown:
                     self.deliveries.drop(state)
-            names = ", ".join(str(state.queue) for state in silent)
+            names = ", ".join(str(state.queue) for state in unknown)
             raise DeadlineExceeded(
-                f"no broker has told within {BEGIN_WITHIN_S} s where to begin with {names}"
+                f"no starting offset was received within {START_TIMEOUT_S} s for {names}: "
+                "check that their brokers run"
             ) from None
 
     async def _check_exist(self, topic: str, queues: set[MessageQueue]) -> None:
@@ -175,14 +184,17 @@ class PullCore:
         queue = min(missing)
         if queue.broker_name not in route.brokers():
             raise BrokerUnreachable(
-                f"{queue}: no route names that broker; the topic is on {', '.join(route.brokers())}"
+                f"{queue} is not available: no route names that broker; "
+                f"the topic is on {', '.join(route.brokers())}"
             )
-        raise ConfigInvalid(f"{queue} does not exist, or may not be read: see queues({queue.topic!r})")
+        raise ConfigInvalid(
+            f"{queue} does not exist or is not readable: queues({queue.topic!r}) returns the readable ones"
+        )
 
     def granted(self, granted: GrantedQueue) -> None:
-        """The group gives a queue."""
+        """Start to consume a queue that the group has assigned."""
         state = self._add(granted.queue, granted.generation)
-        begin = partial(self._begin, state, is_patient=True)
+        begin = partial(self._start_queue, state, retry_refusals=True)
         self.instance.supervisor.start(f"begin {granted.queue}", begin)
 
     def _add(self, queue: MessageQueue, generation: int) -> QueueState:
@@ -191,9 +203,11 @@ class PullCore:
         self.deliveries.states[queue] = state
         return state
 
-    async def _begin(self, state: QueueState, *, is_patient: bool = False) -> None:
+    async def _start_queue(self, state: QueueState, *, retry_refusals: bool = False) -> None:
         consume_from, generation = self.config.consume_from, state.generation
-        offset = await self.offsets.starting(state.queue, consume_from, generation, is_patient=is_patient)
+        offset = await self.offsets.starting(
+            state.queue, consume_from, generation, retry_refusals=retry_refusals
+        )
         if self.deliveries.states.get(state.queue) is state and not state.is_leaving:
             state.committed = offset
             self._fetch_from(state, offset)
@@ -210,48 +224,51 @@ class PullCore:
         )
         with self.deliveries.lock:
             self.deliveries.restart(state, fetcher, offset)
-        fetcher.pause(paused=state.is_paused or self.deliveries.is_held_back)
+        fetcher.pause(paused=state.is_paused or self.deliveries.is_suspended)
         fetcher.start()
 
     def arrived(self, chunk: Chunk) -> None:
-        """A fetcher brings something."""
+        """Pass a fetched chunk to the deliveries."""
         self.deliveries.arrived(chunk)
 
     def _share_bytes(self) -> int:
         share_bytes = self.config.prefetch_bytes // max(len(self.deliveries.states), 1)
         return max(share_bytes, MIN_SHARE_BYTES)
 
-    def _made_room(self, fetcher: Fetcher, size_bytes: int) -> None:
+    def _on_taken(self, fetcher: Fetcher, size_bytes: int) -> None:
         self._loop.call_soon_threadsafe(fetcher.consumed, size_bytes)
 
-    # ---- giving queues back
+    # ---- release
 
     def revoked(self, queue: MessageQueue) -> None:
-        """The group takes a queue back: at once when nothing of it is in work, else after the next poll."""
+        """Release a queue that the group has revoked.
+
+        If it has unacknowledged messages, wait for the next poll first, at most `max_poll_interval_ms`.
+        """
         state = self.deliveries.states.get(queue)
         if state is None:
             self.session.released(queue)
             return
         with self.deliveries.lock:
             state.is_leaving = True
-            is_in_work = state.is_in_work
+            has_unacknowledged = state.has_unacknowledged
         if state.fetcher is not None:
             state.fetcher.stop()
-        if is_in_work:
+        if has_unacknowledged:
             self._loop.call_later(self.config.max_poll_interval_ms / 1000, self._release_overdue, state)
         else:
             self.release([state])
 
     def lost(self, queue: MessageQueue) -> None:
-        """The lease was over and others may have the queue: hand out nothing more of it, from now on."""
+        """Drop a queue immediately: the lease had expired, so another member may hold it."""
         state = self.deliveries.states.get(queue)
         if state is None:
             return
-        log.warning("queue_lost", queue=str(queue), consumed=state.consumed, to=state.position)
+        log.warning("queue_lost", queue=str(queue), consumed=state.consumed, position=state.position)
         with self.deliveries.lock:
             self.deliveries.drop(state)
         if self.config.auto_commit:
-            # Where nobody has begun on it yet, this spares the next owner what is done; else it is refused.
+            # If no other member has the queue yet, this commit avoids duplicates. Otherwise it is refused.
             commit = partial(self.commit_states, [state], raising=False)
             self.instance.supervisor.start(f"last commit {queue}", commit)
 
@@ -261,12 +278,12 @@ class PullCore:
                 "queue_released_unfinished",
                 queue=str(state.queue),
                 consumed=state.consumed,
-                to=state.position,
+                position=state.position,
             )
             self.release([state])
 
     def release(self, states: Iterable[QueueState]) -> None:
-        """Commit what is consumed of these queues, and let them go."""
+        """Commit the consumed offsets of these queues (with `auto_commit`), and release them to the group."""
         for state in states:
             if self.deliveries.states.get(state.queue) is state:
                 with self.deliveries.lock:
@@ -282,33 +299,36 @@ class PullCore:
         self.session.released(state.queue)
 
     def suspended(self, *, is_suspended: bool) -> None:
-        """The lease is over, or runs again."""
-        log.info("consumer_suspended" if is_suspended else "consumer_goes_on", group=self.config.group)
-        self.deliveries.hold_back(held=is_suspended)
+        """Stop fetching and delivery while the lease is expired, or resume them."""
+        log.info("consumer_suspended" if is_suspended else "consumer_resumed", group=self.config.group)
+        self.deliveries.suspend(suspended=is_suspended)
         for state in self.deliveries.states.values():
             if state.fetcher is not None:
                 state.fetcher.pause(paused=is_suspended or state.is_paused)
 
     def failed(self, error: ClientError | None) -> None:
-        """The group refuses this member, or it is closed: the next poll says so. None: it goes on."""
+        """Make polls raise `error`, or stop doing so if it is None."""
         self.deliveries.fail(error)
 
-    # ---- moving about
+    # ---- seek and pause
 
     def state_of(self, queue: MessageQueue) -> QueueState:
-        """The state of a queue that is held and has begun. Raises QueueNotAssigned."""
+        """Return the state of an assigned queue whose offset is known. Raises QueueNotAssigned."""
         state = self.deliveries.states.get(queue)
         if state is None or state.is_leaving or state.position == OFFSET_UNKNOWN:
-            raise QueueNotAssigned(f"{queue} is not among the queues of this consumer now (see assignment())")
+            raise QueueNotAssigned(
+                f"{queue} is not assigned to this consumer: assignment() returns the assigned queues"
+            )
         return state
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at `offset`. Raises QueueNotAssigned, ConfigInvalid."""
+        """Continue `queue` at `offset`. Raises QueueNotAssigned, ConfigInvalid."""
         self._fetch_from(self.state_of(queue), offset_of("seek", queue, offset))
 
     def pause(self, queues: Sequence[MessageQueue], *, paused: bool) -> None:
-        """Hand out nothing of these queues – without queues: of any – for a while, or go on. Raises
-        QueueNotAssigned.
+        """Pause or resume the delivery of `queues`, or of all queues if `queues` is empty.
+
+        Raises ConfigInvalid, QueueNotAssigned.
         """
         for queue in queues:
             check_queue(queue)
@@ -320,14 +340,16 @@ class PullCore:
                 if not paused:
                     self.deliveries.resumed()
             if state.fetcher is not None:
-                state.fetcher.pause(paused=paused or self.deliveries.is_held_back)
+                state.fetcher.pause(paused=paused or self.deliveries.is_suspended)
         self.deliveries.wake()
 
-    # ---- committing
+    # ---- commit and close
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
-        """Commit `offsets`, or all that has been handed out. Raises CommitFenced for queues that others hold
-        now.
+        """Commit `offsets`, or by default all delivered messages.
+
+        Raises CommitFenced for queues that other members hold now, and ClientError if a broker did not
+        acknowledge the commit.
         """
         if offsets is None:
             self.release(self.deliveries.acknowledge())
@@ -340,13 +362,15 @@ class PullCore:
         outcome = await self.offsets.commit_with_retries(commits, self.config.commit_timeout_ms)
         for queue, commit in commits.items():
             if outcome.has(queue) and (state := self.deliveries.states.get(queue)) is not None:
-                state.committed = commit.offset  # what is consumed may be further, or not as far
+                state.committed = commit.offset  # `consumed` may be greater or less than this
         self._fence(outcome.refused, raising=True)
         outcome.raise_unconfirmed()
 
     async def commit_states(self, states: Iterable[QueueState], *, raising: bool = True) -> None:
-        """Commit what is consumed and not committed yet of these queues. Where `raising`, raises CommitFenced
-        or why a broker could not be told.
+        """Commit the consumed offsets of `states` that are not committed yet.
+
+        With `raising`, the commit is retried for `commit_timeout_ms`, and then raises CommitFenced or the
+        error of a broker. Without it, the commit is tried once and errors are only logged.
         """
         moved = [state for state in states if OFFSET_UNKNOWN != state.consumed != state.committed]
         commits = {state.queue: Commit(state.consumed, state.generation) for state in moved}
@@ -371,20 +395,28 @@ class PullCore:
                     self.deliveries.drop(state)
         if refused and raising:
             names = ", ".join(map(str, refused))
-            raise CommitFenced(GENERATION_FENCED, f"others hold these queues now: {names}")
+            raise CommitFenced(
+                GENERATION_FENCED,
+                f"the commit was refused because other members hold these queues now: {names}",
+            )
 
     async def _commit_all(self) -> None:
         await self.commit_states(list(self.deliveries.states.values()), raising=False)
 
     async def close(self, *, committing: bool) -> None:
-        """Give everything back: stop, commit (all handed out when `committing`), release, leave the group."""
+        """Stop fetching, release all queues and leave the group.
+
+        With `committing`, all delivered messages count as consumed.
+        """
         if committing:
             self.deliveries.acknowledge()
+            if not self.config.auto_commit:  # otherwise the release commits
+                await self.commit_states(list(self.deliveries.states.values()), raising=False)
         self.failed(ClientClosed("the consumer is closed"))
         self.session.start_leaving()
         self.release(list(self.deliveries.states.values()))
         try:
             await asyncio.gather(*self._releases)
-        finally:  # also where the wait was interrupted: nobody can ask a second time
+        finally:  # also if the wait was cancelled, because `close` cannot be called a second time
             await self.session.leave()
             await self.instance.close()

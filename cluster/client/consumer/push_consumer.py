@@ -1,4 +1,4 @@
-"""The push consumer, blocking face."""
+"""The push consumer with a blocking API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.message.message_queue import MessageQueue
 
 @documented_by(aio.PushConsumer)
 class PushConsumer(BlockingFace[aio.PushConsumer]):
-    """Calls a listener for the messages of the queues that the group gives it.
+    """Consumer that calls a listener with the messages of the queues that the group assigns to it.
 
         def bill(messages: list[MessageExt]) -> None:
             for message in messages:
@@ -25,12 +25,16 @@ class PushConsumer(BlockingFace[aio.PushConsumer]):
             consumer.subscribe("orders", "fruit || wine")
             consumer.join()
 
-    The listener runs in `consume_threads` threads, each call with at most `consume_batch` messages, so it
-    must be thread-safe. Returning None, True or CONSUME_SUCCESS means done; raising, False or
-    RECONSUME_LATER means again after a back-off, and after `max_reconsume_times` the group's dead letters.
-    What it raises is logged under `raymq` (Python's logging), on standard error where nothing is configured.
-    It may call `close`, which then goes on when it has returned. Offsets are committed every
-    `commit_interval_ms`, when a queue is given back, and at `close`.
+    The listener runs in `consume_threads` threads, so it must be thread-safe. Each call gets at most
+    `consume_batch` messages.
+
+    The messages are consumed if the listener returns None, True or CONSUME_SUCCESS. If it returns False or
+    RECONSUME_LATER, or raises an exception, they are retried after a back-off, and after
+    `max_reconsume_times` retries they are sent to the dead-letter queue of the group. Exceptions are logged
+    to the logger `raymq` (Python's logging), which writes to standard error if logging is not configured.
+
+    The listener may call `close`; the consumer then closes after the listener has returned. Offsets are
+    committed every `commit_interval_ms`, when a queue is released, and at `close`.
     """
 
     def __init__(
@@ -45,12 +49,12 @@ class PushConsumer(BlockingFace[aio.PushConsumer]):
         super().__init__(aio.PushConsumer(nameservers, group, listener, config=config, clock=clock))
 
     def start(self) -> Self:
-        """Open the consumer. `with` and `subscribe` do it too."""
+        """Start the consumer and return it. A `with` block and `subscribe` start it too."""
         self._thread.run(self._face.start())
         return self
 
     def close(self) -> None:
-        if not self._thread.is_of_parent:
+        if not self._thread.is_forked:
             self._thread.run(self._face.close())
 
     def __enter__(self) -> Self:

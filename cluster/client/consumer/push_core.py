@@ -1,4 +1,4 @@
-"""What both faces of the push consumer share: queues come from the group, messages go to the listener."""
+"""PushCore: the implementation of the push consumer behind the blocking and the async API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from actors.remoting.bodies.groups import GrantedQueue
 from actors.remoting.table import RequestTable
 from cluster.client.config import PushConfig
 from cluster.client.consumer.arguments import ALL, expression_of, topics_of
-from cluster.client.consumer.consumer_stats import NOTE_S, ConsumerStats
+from cluster.client.consumer.consumer_stats import SNAPSHOT_INTERVAL_S, ConsumerStats
 from cluster.client.consumer.consuming import Consuming
 from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller
 from cluster.client.consumer.held_queues import HeldQueues
@@ -19,9 +19,9 @@ from cluster.client.consumer.process_queue import ProcessQueue
 from cluster.client.consumer.queue_work import Limits, QueueWork
 from cluster.client.consumer.running_info import QueueInfo, respond_running_info
 from cluster.client.consumer.send_back import SendBack
-from cluster.client.consumer.tool_responses import respond_directly, respond_status
+from cluster.client.consumer.tool_responses import respond_consume_directly, respond_status
 from cluster.client.errors import ClientError
-from cluster.client.group.group_session import GroupSession, notified_by, tags_of
+from cluster.client.group.group_session import GroupSession, register_group_change, tags_of
 from cluster.client.group.offset_client import Commit, OffsetClient
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
@@ -35,7 +35,7 @@ TIMEOUT_CHECK_MAX_MS = 60_000
 
 
 class PushCore:
-    """One push consumer. Make it on the loop on which it lives; nothing is dialled before `subscribe`."""
+    """One push consumer. Create it on the event loop that runs it. `subscribe` opens the connections."""
 
     def __init__(self, config: PushConfig, listener: Listener, clock: Clock | None = None) -> None:
         table = RequestTable()
@@ -67,21 +67,21 @@ class PushCore:
         self.instance.start_route_refresh()
         supervisor.every("commit", lambda: self.session.commit_interval_ms, self._commit_all)
         check_ms = min(config.consume_timeout_ms // 2, TIMEOUT_CHECK_MAX_MS)
-        supervisor.every("consume-timeout", lambda: check_ms, self._give_up_overdue)
-        supervisor.every("stats", lambda: NOTE_S * 1000, stats.note)
+        supervisor.every("consume-timeout", lambda: check_ms, self._send_back_overdue)
+        supervisor.every("stats", lambda: SNAPSHOT_INTERVAL_S * 1000, stats.take_snapshot)
 
     def _respond_to_requests(self, table: RequestTable, stats: ConsumerStats) -> None:
         instance, session, threads = self.instance, self.session, self._config.consume_threads
-        notified_by(table, session.wake)
+        register_group_change(table, session.wake)
         respond_running_info(table, instance, session, self._infos, threads, stats.status)
         respond_status(table, self._infos)
-        respond_directly(table, self._consuming.listener.call_directly, instance.now_ms)
+        respond_consume_directly(table, self._consuming.listener.call_directly, instance.now_ms)
 
     def _infos(self) -> Mapping[MessageQueue, QueueInfo]:
         return self.held.infos(self.instance.clock.wall_ms() - self.instance.now_ms())
 
     def subscribe(self, topics: str | Iterable[str], expression: str) -> None:
-        """Share the topics' queues with the group's other members, and those of its retry topic."""
+        """Subscribe to `topics` and to the retry topic of the group. Raises ConfigInvalid."""
         names, expression = topics_of(topics), expression_of(expression)
         for topic in names:
             self.session.subscribe(topic, expression)
@@ -91,25 +91,25 @@ class PushCore:
         self.session.subscribe(f"{RETRY_TOPIC_PREFIX}{self._config.group}", ALL)
 
     async def join(self) -> None:
-        """Wait for the end. Raises the failure that brought it."""
+        """Wait until the consumer is closed. Raises the error if the group refused this member."""
         await self._ended.wait()
         if self.failure is not None:
             raise self.failure
 
-    # ---- queues come
+    # ---- assignment
 
     def granted(self, granted: GrantedQueue) -> None:
-        """Begin on a queue that the group assigns."""
+        """Start to consume a queue that the group has assigned."""
         self._pending.add(granted.queue)
-        self.instance.supervisor.start(f"begin {granted.queue}", partial(self._begin, granted))
+        self.instance.supervisor.start(f"begin {granted.queue}", partial(self._start_queue, granted))
 
-    async def _begin(self, granted: GrantedQueue) -> None:
+    async def _start_queue(self, granted: GrantedQueue) -> None:
         queue, config = granted.queue, self._config
         is_retry_queue = queue.topic.startswith(RETRY_TOPIC_PREFIX)
         consume_from = "earliest" if is_retry_queue else config.consume_from
-        offset = await self._offsets.starting(queue, consume_from, granted.generation, is_patient=True)
+        offset = await self._offsets.starting(queue, consume_from, granted.generation, retry_refusals=True)
         if queue not in self._pending:
-            return  # taken back meanwhile
+            return  # the group has revoked the queue meanwhile
         fetcher = Fetcher(
             self.instance,
             self._puller,
@@ -135,8 +135,9 @@ class PushCore:
         fetcher.start()
 
     def arrived(self, chunk: Chunk) -> None:
-        """Offer what a fetcher brings to the listener."""
-        chunk.fetcher.consumed(len(chunk.records))  # here the process queue bounds what lies fetched
+        """Add a fetched chunk to its queue and offer the queue to the listeners."""
+        # The limits of the process queue replace the buffer limit of the fetcher.
+        chunk.fetcher.consumed(len(chunk.records))
         work = self.held.get(chunk.queue)
         if work is None or work.fetcher is not chunk.fetcher or work.is_leaving:
             return
@@ -149,23 +150,23 @@ class PushCore:
         work.fetcher.pause(paused=work.is_full or work.is_paused or self.session.is_suspended)
 
     def _settled(self, work: QueueWork) -> None:
-        """Act on a full queue that has room again, or on a leaving one whose listeners have returned."""
+        """Resume fetching of a queue that is no longer full, or release a queue without running listeners."""
         if not work.is_leaving:
             self._control_flow(work)
         elif not work.running:
             self._release(work)
 
-    # ---- pausing
+    # ---- pause
 
     def pause(self, queues: Sequence[MessageQueue]) -> None:
-        """Hand nothing of these queues to the listener, and fetch none of it; without queues: of any."""
+        """Stop fetching and consuming `queues`, or all if `queues` is empty. Raises QueueNotAssigned."""
         for work in self.held.named(queues):
             work.pause()
             self._control_flow(work)
         self._is_paused = self._is_paused or not queues
 
     def resume(self, queues: Sequence[MessageQueue]) -> None:
-        """End a pause of these queues, or of all."""
+        """End the pause of `queues`, or of all queues if `queues` is empty. Raises QueueNotAssigned."""
         self._is_paused = self._is_paused and bool(queues)
         for work in self.held.named(queues):
             is_due, tasks = work.resume()
@@ -175,10 +176,10 @@ class PushCore:
                 self._consuming.offer(work)
             self._control_flow(work)
 
-    # ---- queues go
+    # ---- release
 
     def revoked(self, queue: MessageQueue) -> None:
-        """Give a queue back: stop, finish what runs, commit, release."""
+        """Release a queue: stop fetching, wait for its running listeners, commit, and report the release."""
         work = self.held.get(queue)
         if work is None:
             self._pending.discard(queue)
@@ -189,13 +190,13 @@ class PushCore:
             self._release(work)
 
     def lost(self, queue: MessageQueue) -> None:
-        """Drop a queue at once: its lease was over, others may have it."""
+        """Drop a queue immediately: the lease had expired, so another member may hold it."""
         self._pending.discard(queue)
         work = self.held.get(queue)
         if work is not None:
             log.warning("queue_lost", queue=str(queue), consumed=work.process_queue.commit_offset)
             self._drop(work)
-            # If nobody has begun on it yet, this spares the next owner what is done; else it is refused.
+            # If no other member has the queue yet, this commit avoids duplicates. Otherwise it is refused.
             self.instance.supervisor.start(f"last commit {queue}", partial(self._commit, [work]))
 
     def _drop(self, work: QueueWork) -> None:
@@ -222,14 +223,14 @@ class PushCore:
         self.session.released(work.queue)
 
     def suspended(self, *, is_suspended: bool) -> None:
-        """Stop fetching and consuming while the lease is over."""
-        log.info("consumer_suspended" if is_suspended else "consumer_goes_on", group=self._config.group)
-        self._consuming.hold(held=is_suspended)
+        """Stop fetching and consuming while the lease is expired, or resume them."""
+        log.info("consumer_suspended" if is_suspended else "consumer_resumed", group=self._config.group)
+        self._consuming.suspend(suspended=is_suspended)
         for work in self.held.all():
             self._control_flow(work)
 
     def failed(self, error: ClientError | None) -> None:
-        """Have `join` raise that the group refuses this member."""
+        """Make `join` raise `error`, because the group refuses this member."""
         if error is not None:
             self.failure = error
             self._ended.set()
@@ -258,13 +259,16 @@ class PushCore:
     async def _commit_all(self) -> None:
         await self._commit(self.held.all())
 
-    async def _give_up_overdue(self) -> None:
-        """Send back what a listener has worked on for too long (RocketMQ ProcessQueue.cleanExpiredMsg)."""
+    async def _send_back_overdue(self) -> None:
+        """Send messages back to the broker if their listener call exceeds `consume_timeout_ms`.
+
+        The source of the behaviour is RocketMQ's ProcessQueue.cleanExpiredMsg.
+        """
         started_before_ms = self.instance.now_ms() - self._config.consume_timeout_ms
         for work in self.held.all():
             for task in work.overdue(started_before_ms):
                 is_sent_back = await self._send_back.reconsume_later(work, task.messages)
-                if is_sent_back and work.give_up(task):
+                if is_sent_back and work.abandon(task):
                     log.warning(
                         "listener_timed_out",
                         group=self._config.group,
@@ -275,14 +279,15 @@ class PushCore:
                     self._settled(work)
 
     async def close(self) -> None:
-        """Stop fetching, finish what runs (at most `close_timeout_ms`), commit, release, leave the group.
+        """Stop fetching, wait for running listeners, commit, release the queues, and leave the group.
 
-        The listener would wait for itself: if it is the caller, the rest runs beside it and `join` reports
-        the end.
+        The wait is limited to `close_timeout_ms`. If the listener itself is the caller, waiting for it would
+        deadlock. The call then returns immediately, a separate task closes the consumer, and `join` returns
+        when that is complete.
         """
         self.session.start_leaving()
         if self._consuming.listener.is_caller:
-            # Not one of the instance's tasks: closing ends those.
+            # This must not be a task of the instance, because closing the instance cancels its tasks.
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="close")
         else:
             await self._close()
@@ -296,7 +301,7 @@ class PushCore:
         except TimeoutError:
             log.warning("close_timed_out", group=self._config.group, queues=len(self.held))
             await self._commit_all()
-        finally:  # also if the wait was interrupted: nobody can request it a second time
+        finally:  # also if the wait was cancelled, because `close` cannot be called a second time
             self._consuming.stop()
             await self.session.leave()
             await self.instance.close()

@@ -1,10 +1,10 @@
-"""One queue of a push consumer: what is fetched and waits, what listeners work on, and what may be committed.
+"""QueueWork: one queue of a push consumer, with its fetched chunks, running tasks and commit offset.
 
     fetched ─→ readers ─ take() ─→ tasks running ─ settle() ─→ finished ─→ committed
-                  └ a paused queue waits here
+                  └ the chunks of a paused queue wait here
 
-The loop puts chunks in; the listeners' threads take portions out and settle them. Everything that both touch
-is behind `lock`.
+The event loop adds chunks. The listener threads take tasks and settle them. `lock` guards all state that both
+use.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from store.message.validate import RETRY_TOPIC_PREFIX
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """Messages for one call of the listener. `started_ms` is when it was called, in monotonic ms."""
+    """Messages for one listener call. `started_ms` is the start of the call, in monotonic ms."""
 
     work: QueueWork
     process_queue: ProcessQueue
     portion: Portion
     messages: list[MessageExt]
     started_ms: int = 0
-    is_given_up: bool = False
+    is_abandoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of one queue may lie here unfinished."""
+    """Limits of the unfinished messages of one queue: their number, bytes, and span of offsets."""
 
     messages: int
     size_bytes: int
@@ -46,7 +46,7 @@ class Limits:
 
     @classmethod
     def of(cls, config: PushConfig, queues_of_topic: int) -> Limits:
-        """What `config` allows each of so many queues of one topic."""
+        """Return the limits of each queue of a topic that has `queues_of_topic` queues on this consumer."""
         messages, size_bytes = config.max_cached_messages, config.max_cached_bytes
         shares = max(queues_of_topic, 1)
         if config.max_cached_messages_for_topic is not None:
@@ -56,7 +56,7 @@ class Limits:
         return cls(messages, size_bytes, config.max_offset_span)
 
     def are_reached_by(self, process_queue: ProcessQueue) -> bool:
-        """Whether nothing more is to be fetched now."""
+        """Return True if the queue has reached a limit and must not fetch more."""
         return (
             process_queue.cached_messages >= self.messages
             or process_queue.cached_bytes >= self.size_bytes
@@ -66,7 +66,7 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class QueueWork:
-    """A queue that is held, or being given back (`is_leaving`)."""
+    """State of an assigned queue, or of a queue that is being released (`is_leaving`)."""
 
     queue: MessageQueue
     generation: int
@@ -79,35 +79,35 @@ class QueueWork:
     is_full: bool = False
     is_offered: bool = False
     running: set[Task] = field(default_factory=set)
-    set_aside: list[Task] = field(default_factory=list)
+    paused_tasks: list[Task] = field(default_factory=list)
     taken_ms: int = 0
-    """When listeners were last handed something of it, in monotonic ms."""
+    """Time of the last `take` that returned a task, in monotonic ms; 0 before the first one."""
     counts: ConsumeCounts = field(default_factory=ConsumeCounts)
     lock: threading.Lock = field(default_factory=threading.Lock)
     _readers: deque[ChunkReader] = field(default_factory=deque)
 
     @property
     def is_retry_queue(self) -> bool:
-        """Whether it is a queue of the group's retry topic."""
+        """Return True for a queue of the group's retry topic."""
         return self.queue.topic.startswith(RETRY_TOPIC_PREFIX)
 
-    # ---- the loop's side
+    # ---- called on the event loop
 
     def share(self, limits: Limits) -> None:
-        """Change the limits: the number of queues that share the topic's has changed."""
+        """Set new limits, because the number of queues that share the limits of the topic has changed."""
         self.limits = limits
 
     def note_commit(self, offset: int) -> None:
-        """Note that the group's committed offset is `offset` now."""
+        """Record `offset` as the committed offset of the group."""
         self.committed = offset
 
     def put(self, chunk: Chunk, wanted_tags: frozenset[str] | None) -> bool:
-        """Take a chunk in; says whether the queue is to be offered to the listeners now."""
+        """Add a fetched chunk. Return True if the caller must offer this queue to the listeners."""
         with self.lock:
             if chunk.count:
-                self.counts.pulled_chunk(chunk.count, chunk.took_ms)
+                self.counts.add_pull(chunk.count, chunk.took_ms)
             if chunk.next_offset < self.process_queue.fetched_to:
-                # The queue ends before where we were: what was fetched of it is not there any more.
+                # The queue now ends before the fetch position: the broker has lost the fetched messages.
                 self.process_queue = ProcessQueue(chunk.next_offset)
                 self._readers.clear()
             else:
@@ -122,45 +122,50 @@ class QueueWork:
         return is_due
 
     def leave(self) -> bool:
-        """Begin to give the queue back; says whether no listener runs now."""
+        """Start to release the queue. Return True if no listener is running on it."""
         with self.lock:
             self.is_leaving = True
             self._readers.clear()
             return not self.running
 
     def pause(self) -> None:
-        """Hand nothing to listeners until `resume`."""
+        """Give listeners no more messages until `resume`."""
         with self.lock:
             self.is_paused = True
 
     def resume(self) -> tuple[bool, list[Task]]:
-        """End a pause; says whether the queue is to be offered again, and which tasks besides."""
+        """End a pause. Return whether the caller must offer this queue, and the tasks to offer as well."""
         with self.lock:
             self.is_paused = False
-            tasks, self.set_aside = self.set_aside, []
+            tasks, self.paused_tasks = self.paused_tasks, []
             return self._offer(), tasks
 
     def overdue(self, started_before_ms: int) -> list[Task]:
-        """The tasks whose listeners were called before that moment and have not returned."""
+        """Return the running tasks that started before `started_before_ms` (monotonic ms)."""
         with self.lock:
             return [task for task in self.running if task.started_ms < started_before_ms]
 
-    def give_up(self, task: Task) -> bool:
-        """What `task` has is safe elsewhere: whatever its listener says now is not heard; False if it was
-        quicker.
+    def abandon(self, task: Task) -> bool:
+        """Finish a running task without its listener, and ignore the later result of the listener.
+
+        The caller has already sent the messages of the task back to the broker. Returns False if the
+        listener returned first.
         """
         with self.lock:
             if task not in self.running:
                 return False
-            task.is_given_up = True
+            task.is_abandoned = True
             self.running.discard(task)
             task.process_queue.finish(task.portion)
             return True
 
-    # ---- the listeners' side
+    # ---- called by the listener threads
 
     def take(self, count: int, now_ms: int) -> tuple[Task | None, bool]:
-        """A portion of at most `count` messages to work on, and whether there is more. Raises DataDamaged."""
+        """Return a task of at most `count` messages, and whether more messages are available.
+
+        The task is None if no messages are available. Raises DataDamaged.
+        """
         with self.lock:
             while self._readers and not self.is_leaving and not self.is_paused:
                 reader, process_queue = self._readers[0], self.process_queue
@@ -172,7 +177,7 @@ class QueueWork:
                 begin = process_queue.next_offset
                 portion = process_queue.take(begin, reader.next_offset, len(messages), size_bytes)
                 if reader.is_exhausted:
-                    process_queue.left_out(reader.chunk.count - reader.taken)
+                    process_queue.discard_filtered(reader.chunk.count - reader.taken)
                 if not messages:
                     process_queue.finish(portion)
                     continue
@@ -187,19 +192,23 @@ class QueueWork:
             return None, False
 
     def retry_task(self, task: Task, now_ms: int) -> bool:
-        """A task's listener is about to be called once more: say whether it may."""
+        """Restart a task whose listener failed. Return False if the queue is paused or being released."""
         with self.lock:
             if self.is_leaving:
                 return False
             if self.is_paused:
-                self.set_aside.append(task)
+                self.paused_tasks.append(task)
                 return False
             task.started_ms = now_ms
             self.running.add(task)
             return True
 
     def settle(self, task: Task, *, succeeded: bool) -> bool:
-        """A listener has returned; says whether the loop must hear of it."""
+        """Record the result of a listener call.
+
+        Returns True if the event loop must act: a full queue may fetch again, or a queue that is being
+        released has no running listener any more.
+        """
         with self.lock:
             self.running.discard(task)
             if succeeded:
@@ -215,12 +224,12 @@ class QueueWork:
             return True
 
     def note_time(self, took_ms: int) -> None:
-        """A call of the listener has been timed."""
+        """Count a listener call that took `took_ms`."""
         with self.lock:
-            self.counts.timed_call(took_ms)
+            self.counts.add_timed_call(took_ms)
 
     def finish(self, task: Task) -> None:
-        """What `task` has is dealt with."""
+        """Mark the messages of `task` as consumed, for example after they became dead letters."""
         with self.lock:
             task.process_queue.finish(task.portion)
             self.is_full = self.limits.are_reached_by(self.process_queue)

@@ -1,4 +1,4 @@
-"""What a consumer tells administrators of itself (RocketMQ ConsumerRunningInfo)."""
+"""The response to GET_CONSUMER_RUNNING_INFO: RocketMQ's ConsumerRunningInfo, the state of a consumer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from store.message.message_queue import MessageQueue
 
 
 class QueueInfo(NamedTuple):
-    """One queue that a consumer holds; the messages at offsets [first, end) are fetched and not finished."""
+    """State of one assigned queue. Messages at the offsets [first, end) are fetched and not finished.
+
+    `pulled_ms` is the time of the last pull, `consumed_ms` the time at which a listener last got messages.
+    Both are in ms since the epoch.
+    """
 
     commit_offset: int
     first: int
@@ -33,10 +37,9 @@ class QueueInfo(NamedTuple):
     is_dropped: bool = False
     pulled_ms: int = 0
     consumed_ms: int = 0
-    """When the last pull began, and when a listener was last handed something; milliseconds of the epoch."""
 
     def to_json(self) -> dict[str, Any]:
-        """RocketMQ's ProcessQueueInfo."""
+        """Return the fields of RocketMQ's ProcessQueueInfo."""
         return {
             "cachedMsgCount": self.messages,
             "cachedMsgMaxOffset": max(self.end - 1, 0),
@@ -63,12 +66,19 @@ def respond_running_info(
     threads: int,
     status: Callable[[str], dict[str, Any]] | None = None,
 ) -> None:
-    """Have brokers' GET_CONSUMER_RUNNING_INFO answered; `threads`: how many listeners run at once, `status`:
-    RocketMQ's ConsumeStatus of a topic, where there are listeners.
+    """Register the handler of GET_CONSUMER_RUNNING_INFO in `table`.
+
+    Args:
+        table: The request table of the client.
+        instance: The client instance.
+        session: The group session, which has the subscriptions.
+        queues: Returns the state of each assigned queue.
+        threads: Maximum number of concurrent listener calls.
+        status: Returns RocketMQ's ConsumeStatus of a topic. None for a pull consumer.
     """
     started_ms = instance.clock.wall_ms()
 
-    def answer(context: RequestContext) -> RemotingCommand:
+    def respond(context: RequestContext) -> RemotingCommand:
         subscriptions = [
             SubscriptionData(topic, expression, tags_of(expression)).to_json()
             for topic, expression in session.subscriptions.items()
@@ -94,14 +104,14 @@ def respond_running_info(
             body["jstack"] = stacks()
         return RemotingCommand.response(body=orjson.dumps(body))
 
-    table.add(RequestCode.GET_CONSUMER_RUNNING_INFO, answer)
+    table.add(RequestCode.GET_CONSUMER_RUNNING_INFO, respond)
 
 
 def stacks() -> str:
-    """What each thread does now, one line a frame, as RocketMQ's `jstack` text has it."""
+    """Return the stack of each thread, one line per frame, in the format of RocketMQ's `jstack` text."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines: list[str] = []
-    for ident, frame in sys._current_frames().items():  # noqa: SLF001 -- Python's own way to another's stack
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 -- the only way to read the stacks of other threads
         name = names.get(ident, str(ident))
         lines.append(f"{name:<40}TID: {ident} STATE: RUNNABLE")
         lines += [

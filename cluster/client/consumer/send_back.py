@@ -21,18 +21,18 @@ TIMED_OUT_LEVEL = 3  # ten seconds, as RocketMQ's consumers request
 
 
 class SendBack:
-    """Sends messages of one group back."""
+    """Sends messages of one group back to their broker, for a later retry or as dead letters."""
 
     def __init__(self, instance: ClientInstance, config: PushConfig) -> None:
         self._instance = instance
         self._config = config
 
     async def send_to_dlq(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
-        """Have `messages` appended to the group's dead letters; return False if the broker did not do it."""
+        """Move `messages` to the dead-letter topic of the group. Return False if a request failed."""
         return await self._send(work, messages, DEAD_LETTER_LEVEL)
 
     async def reconsume_later(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
-        """Have `messages` delivered again after some time; return False if the broker did not do it."""
+        """Let the broker deliver `messages` again after ten seconds. Return False if a request failed."""
         return await self._send(work, messages, TIMED_OUT_LEVEL)
 
     async def _send(self, work: QueueWork, messages: Sequence[MessageExt], delay_level: int) -> bool:

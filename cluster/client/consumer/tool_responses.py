@@ -1,7 +1,7 @@
-"""What a consumer answers tools that reach it through its broker: where it is, and one message out of turn.
+"""Responses of a consumer to requests of admin tools, which the broker forwards.
 
-221 GET_CONSUMER_STATUS_FROM_CLIENT    the offsets of its queues of a topic
-309 CONSUME_MESSAGE_DIRECTLY           the listener is called with one message, and says what became of it
+221 GET_CONSUMER_STATUS_FROM_CLIENT    returns the offsets of the consumer's queues of a topic
+309 CONSUME_MESSAGE_DIRECTLY           calls the listener with one message and returns the result
 """
 
 from __future__ import annotations
@@ -26,24 +26,30 @@ CallListener = Callable[[MessageExt], Awaitable[bool | Exception]]
 
 
 def respond_status(table: RequestTable, queues: Callable[[], Mapping[MessageQueue, QueueInfo]]) -> None:
-    """Have GET_CONSUMER_STATUS_FROM_CLIENT answered."""
+    """Register the handler of GET_CONSUMER_STATUS_FROM_CLIENT in `table`."""
 
-    def answer(context: RequestContext) -> RemotingCommand:
+    def respond(context: RequestContext) -> RemotingCommand:
         topic = context.command.ext.get("topic", "")
         offsets = {queue: info.commit_offset for queue, info in queues().items() if queue.topic == topic}
         return RemotingCommand.response(body=encode_of_member(offsets))
 
-    table.add(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, answer)
+    table.add(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, respond)
 
 
-def respond_directly(table: RequestTable, call: CallListener, now_ms: Callable[[], int]) -> None:
-    """Have CONSUME_MESSAGE_DIRECTLY answered; `call` calls the listener: did it succeed, or fail how."""
+def respond_consume_directly(table: RequestTable, call: CallListener, now_ms: Callable[[], int]) -> None:
+    """Register the handler of CONSUME_MESSAGE_DIRECTLY in `table`.
+
+    `call` calls the listener and returns True for success, False for a retry, or the listener's exception.
+    """
 
     async def consume(record: bytes, broker_name: str) -> RemotingCommand:
         try:
             [message], _ = decode_messages(record, 0, 1, broker_name)
         except (RecordDamaged, MessageInvalid, ValueError) as error:
-            return RemotingCommand.response(ResponseCode.SYSTEM_ERROR, f"the body is no message: {error}")
+            return RemotingCommand.response(
+                ResponseCode.SYSTEM_ERROR,
+                f"the body of CONSUME_MESSAGE_DIRECTLY is not a valid record: {error}",
+            )
         message.topic = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
         began_ms = now_ms()
         outcome, remark = await call(message), None
@@ -51,17 +57,17 @@ def respond_directly(table: RequestTable, call: CallListener, now_ms: Callable[[
             result, remark = "CR_THROW_EXCEPTION", f"{type(outcome).__name__}: {outcome}"
         else:
             result = "CR_SUCCESS" if outcome else "CR_LATER"
-        told = {
+        result_body = {
             "autoCommit": True,
             "consumeResult": result,
             "order": False,
             "remark": remark,
             "spentTimeMills": now_ms() - began_ms,
         }
-        return RemotingCommand.response(body=orjson.dumps(told))
+        return RemotingCommand.response(body=orjson.dumps(result_body))
 
-    def answer(context: RequestContext) -> None:
+    def respond(context: RequestContext) -> None:
         command = context.command
         context.spawn(consume(bytes(command.body), command.ext.get("brokerName", "")))
 
-    table.add(RequestCode.CONSUME_MESSAGE_DIRECTLY, answer)
+    table.add(RequestCode.CONSUME_MESSAGE_DIRECTLY, respond)

@@ -1,1 +1,1 @@
-"""A consumer's place in its group: which queues it holds, and how far the group has come in them."""
+"""Consumer group membership of a client: queue assignment, leases and committed offsets."""

@@ -1,14 +1,14 @@
-"""The two ways in which a member learns its queues; a session uses one of them for as long as it lives.
+"""The two protocols by which a group member gets its queues.
 
     SYNC_GROUP ── a broker supports it ──→ RebalancerProtocol
-        └── no broker does ──────────────→ SelfAssigningProtocol
+        └── no broker supports it ───────→ SelfAssigningProtocol
 
-RebalancerProtocol: the group's rebalancer assigns queues under generations. If a member of the group assigns
-itself (Java's clients), or the rebalancer has been unavailable for `self_assign_after_ms`, the member assigns
-itself as well.
+RebalancerProtocol: the group's rebalancer assigns queues under generations. If any member of the group
+assigns queues to itself (as Java clients do), or if the rebalancer has been unavailable for
+`self_assign_after_ms`, this member also assigns queues to itself.
 
 SelfAssigningProtocol: RocketMQ's brokers have no rebalancer. Each member applies the group's strategy to the
-list of members that a broker has. No message reports that the former owner of a queue has released it, so a
+member list of a broker. No message reports that the previous owner of a queue has released it. Therefore a
 member waits `HANDOVER_MS` before it consumes a new queue, and commits every `SELF_ASSIGNING_COMMIT_MS`.
 """
 
@@ -28,7 +28,7 @@ from cluster.client.group.membership import Membership
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 
-# A broker's code for a rebalancer that does not respond.
+# The response code of a broker whose rebalancer does not respond.
 REBALANCER_UNAVAILABLE = ResponseCode.SERVICE_NOT_AVAILABLE
 
 HANDOVER_MS = 500
@@ -38,29 +38,32 @@ DEFAULT_STRATEGY = "averagely"
 
 
 class GroupProtocol(Protocol):
-    """What a session needs of either way."""
+    """Protocol by which a session gets its queues from the group."""
 
     @property
     def sync_interval_ms(self) -> int:
-        """Time until the next `sync`."""
+        """Return the time until the next `sync`, in ms."""
 
     @property
     def commit_interval_ms(self) -> int:
-        """Time between two commits of the consumed offsets."""
+        """Return the time between two commits of consumed offsets, in ms."""
 
     async def sync(self, *, is_leaving: bool) -> SyncGroupReply | None:
-        """Return this member's queues, or None if the group does not know this member yet.
+        """Return this member's assignment, or None if the group does not list this member yet.
+
+        Args:
+            is_leaving: True if this member is about to leave and accepts no new queues.
 
         Raises:
-            ClientError: no broker responded, or the group refuses this member.
+            ClientError: No broker responded, or the group refuses this member.
         """
 
     async def leave(self) -> None:
-        """Report that this member is gone. Raises ClientError."""
+        """Report to the group that this member has left. Raises ClientError if no broker responds."""
 
 
 def broker_addresses(instance: ClientInstance, topics: Iterable[str]) -> list[str]:
-    """Return the addresses of the brokers that have `topics`, as far as the routes are known."""
+    """Return the master addresses of the brokers of `topics`, without topics that have no cached route."""
     addresses: set[str] = set()
     for topic in topics:
         route = instance.routes.peek(topic)
@@ -70,7 +73,7 @@ def broker_addresses(instance: ClientInstance, topics: Iterable[str]) -> list[st
 
 
 class SelfAssigningProtocol:
-    """Averages over the members that a broker lists."""
+    """Assigns queues by applying the group's strategy to the member list of a broker."""
 
     def __init__(
         self,
@@ -88,27 +91,31 @@ class SelfAssigningProtocol:
 
     @property
     def sync_interval_ms(self) -> int:
-        """Time until the next `sync`: short while a queue is handed over."""
+        """Return the time until the next `sync` in ms; at most `HANDOVER_MS` during a handover."""
         interval_ms = self._config.sync_interval_ms
         return min(interval_ms, HANDOVER_MS) if self._is_handing_over else interval_ms
 
     @property
     def commit_interval_ms(self) -> int:
-        """Time between two commits."""
+        """Return the time between two commits, in ms."""
         return min(self._config.commit_interval_ms, SELF_ASSIGNING_COMMIT_MS)
 
     async def sync(self, *, is_leaving: bool) -> SyncGroupReply | None:
-        """Average over the members that the first broker to respond knows."""
+        """Assign queues with the member list of the first broker that responds."""
         members = await self._members()
         if self._instance.client_id not in members:
             return None
         return self.share(members, self._membership.generation)
 
     async def leave(self) -> None:
-        """Do nothing: brokers learn it from UNREGISTER_CLIENT."""
+        """Do nothing. The session's UNREGISTER_CLIENT request removes this member from the brokers."""
 
     def share(self, members: Iterable[str], generation: int) -> SyncGroupReply:
-        """Apply the strategy to `members`, topic by topic; without the queues that are still handed over."""
+        """Apply the strategy to `members` for each topic and return the queues of this member.
+
+        A queue that this member does not hold yet is left out for `HANDOVER_MS` after its first assignment,
+        to give the previous owner time to commit and stop.
+        """
         ordered = sorted(members)
         strategy = make_strategy(self._config.strategy or DEFAULT_STRATEGY)
         mine: list[MessageQueue] = []
@@ -156,21 +163,21 @@ class RebalancerProtocol:
         self._subscriptions = subscriptions
         self._averaging = averaging
         self._is_averaging = False
-        self._away_since_ms: int | None = None
+        self._unavailable_since_ms: int | None = None
         self._broker = ""
 
     @property
     def sync_interval_ms(self) -> int:
-        """Time until the next `sync`."""
+        """Return the time until the next `sync`, in ms."""
         return self._averaging.sync_interval_ms if self._is_averaging else self._config.sync_interval_ms
 
     @property
     def commit_interval_ms(self) -> int:
-        """Time between two commits."""
+        """Return the time between two commits, in ms."""
         return self._averaging.commit_interval_ms if self._is_averaging else self._config.commit_interval_ms
 
     async def sync(self, *, is_leaving: bool) -> SyncGroupReply | None:
-        """Return the rebalancer's assignment, or this member's average if the group needs one."""
+        """Return the rebalancer's assignment, or a self-assigned one if the group requires it."""
         try:
             reply = await self._exchange(is_leaving=is_leaving)
         except BrokerRefused as error:
@@ -178,25 +185,28 @@ class RebalancerProtocol:
                 raise
             self._is_averaging = True
             return await self._averaging.sync(is_leaving=is_leaving)
-        self._away_since_ms = None
+        self._unavailable_since_ms = None
         self._is_averaging = reply.is_self_assigning
         return self._averaging.share(reply.members, reply.generation) if self._is_averaging else reply
 
     async def leave(self) -> None:
-        """Report that this member is gone; what it has not released is free when its lease is over."""
+        """Report that this member has left. Queues it has not released become free when its lease expires."""
         await self._exchange(is_leaving=True)
 
     def _has_been_unavailable(self) -> bool:
-        """Note that the rebalancer is away; return True once this has lasted `self_assign_after_ms`."""
+        """Record a failed sync. Return True if syncs have been failing for `self_assign_after_ms`."""
         now_ms = self._instance.now_ms()
-        self._membership.keep(now_ms)
-        if self._away_since_ms is None:
-            self._away_since_ms = now_ms
+        self._membership.extend_lease(now_ms)
+        if self._unavailable_since_ms is None:
+            self._unavailable_since_ms = now_ms
             return False
-        return now_ms - self._away_since_ms >= self._config.self_assign_after_ms
+        return now_ms - self._unavailable_since_ms >= self._config.self_assign_after_ms
 
     async def _exchange(self, *, is_leaving: bool) -> SyncGroupReply:
-        """Send SYNC_GROUP to one broker after the other until one responds. Raises the last one's error."""
+        """Send SYNC_GROUP to each broker in turn until one responds, the last successful broker first.
+
+        If no broker responds, raise a broker's error response if there was one, else the last error.
+        """
         config = self._config
         body = SyncGroupRequest(
             config.group,
@@ -211,7 +221,9 @@ class RebalancerProtocol:
             config.allow_subscription_change,
         ).encode()
         topics = ", ".join(sorted(self._subscriptions))
-        failure: ClientError = BrokerUnreachable(f"no broker is known for topics {topics}")
+        failure: ClientError = BrokerUnreachable(
+            f"no broker is known for the subscribed topics {topics}: create them, or check the nameservers"
+        )
         addresses = broker_addresses(self._instance, self._subscriptions)
         for address in sorted(addresses, key=lambda address: address != self._broker):
             try:
@@ -221,7 +233,7 @@ class RebalancerProtocol:
             except SubscriptionDiffers:
                 raise
             except ClientError as error:
-                # A broker's error about the rebalancer says more than that another broker is silent.
+                # An error response about the rebalancer is more useful than "unreachable" of another broker.
                 failure = failure if isinstance(failure, BrokerRefused) else error
                 continue
             self._broker = address

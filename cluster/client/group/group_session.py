@@ -1,8 +1,8 @@
 """GroupSession: one member of a consumer group.
 
-It syncs with its group every `sync_interval_ms`, at once when a broker reports a change of the group, and
-after each release. A `GroupProtocol` says which queues are this member's, `Membership` what that changes, and
-the consumer (`GroupListener`) acts on it.
+The session syncs with the group every `sync_interval_ms`, after each released queue, and immediately when a
+broker reports a change of the group. `GroupProtocol` returns the queues of this member, `Membership` computes
+the changes, and the consumer (`GroupListener`) applies them.
 """
 
 from __future__ import annotations
@@ -46,26 +46,30 @@ CONSUME_FROM: Mapping[AutoOffset, str] = {
 
 
 class GroupListener(Protocol):
-    """The consumer. Called on the loop."""
+    """Callbacks of a session to its consumer. The session calls them on the event loop."""
 
     def granted(self, granted: GrantedQueue) -> None:
-        """Begin to consume this queue, under this generation."""
+        """Start to consume a queue and commit it under its generation."""
 
     def revoked(self, queue: MessageQueue) -> None:
-        """Stop, finish, commit; then call `released`."""
+        """Stop fetching `queue`, finish the messages in progress, commit, and call `released`."""
 
     def lost(self, queue: MessageQueue) -> None:
-        """Drop this queue at once: another member may have it."""
+        """Drop `queue` immediately, because another member may already hold it."""
 
     def failed(self, error: ClientError | None) -> None:
-        """The group refuses this member as it is; None: no longer."""
+        """Handle a refusal of this member by the group. `error` is None when the refusal ends."""
 
     def suspended(self, *, is_suspended: bool) -> None:
-        """Fetch and hand out nothing while the lease is over: others may have the queues."""
+        """Stop fetching and delivering messages, or resume.
+
+        The session suspends the consumer while the lease is expired, because other members may hold the
+        queues.
+        """
 
 
 class GroupSession:
-    """One member of one group. Lives on its instance's loop."""
+    """Membership of one consumer in one group. Use it only on the event loop of its client instance."""
 
     def __init__(self, instance: ClientInstance, config: ConsumerConfig, listener: GroupListener) -> None:
         self.membership = Membership(config.lease_ms)
@@ -85,11 +89,11 @@ class GroupSession:
 
     @property
     def commit_interval_ms(self) -> int:
-        """How often the consumer should commit."""
+        """Return the time between two commits of the consumer, in ms."""
         return self._protocol.commit_interval_ms
 
     def subscribe(self, topic: str, expression: str) -> None:
-        """Consume `topic` too (again: with another expression)."""
+        """Subscribe to `topic`, or replace its filter expression. The first call joins the group."""
         self.subscriptions[topic] = expression
         if self._task is None:
             supervisor = self._instance.supervisor
@@ -99,23 +103,23 @@ class GroupSession:
         self.wake()
 
     def wake(self) -> None:
-        """Sync at once."""
+        """Sync with the group now instead of at the next interval."""
         self._wake.set()
 
     def released(self, queue: MessageQueue) -> None:
-        """Report that `queue` is finished and committed."""
+        """Mark `queue` as finished and committed, and report the release to the group."""
         self.membership.released(queue)
         self.wake()
 
     def start_leaving(self) -> None:
-        """Take nothing more and revoke every queue; each is named to the group until it is released."""
+        """Accept no more queues and revoke all held ones. Each is reported as held until it is released."""
         self._is_leaving = True
         for queue in self.membership.leave_all():
             self._listener.revoked(queue)
         self.wake()
 
     async def leave(self) -> None:
-        """Report to the group and to its brokers that this member is gone."""
+        """Stop syncing, report the departure to the group, and unregister from the brokers."""
         if self._task is None:
             return
         self._is_leaving = True
@@ -148,7 +152,7 @@ class GroupSession:
                 continue
 
     async def _find_routes(self) -> None:
-        """Look up topics that have no route yet: they may be created any time."""
+        """Look up the routes of subscribed topics that have none yet. Topics may be created at any time."""
         for topic in list(self.subscriptions):
             if self._instance.routes.peek(topic) is None:
                 try:
@@ -162,7 +166,7 @@ class GroupSession:
             reply = await self._protocol.sync(is_leaving=self._is_leaving)
         except NotSupported:
             log.info("self_assignment_started", group=self._config.group)
-            self._protocol = self._averaging  # for good: it raises nothing
+            self._protocol = self._averaging  # permanently; its `sync` never raises NotSupported
             await self._sync()
         except ClientError as error:
             self._note_failure(error)
@@ -172,7 +176,7 @@ class GroupSession:
                 self._apply(reply, requested_at_ms)
 
     def _note_failure(self, error: ClientError | None) -> None:
-        """Log each failure once, and tell the consumer if the group refuses it, or does so no longer."""
+        """Log each new failure once, and report the start and end of a refusal to the consumer."""
         if error is not None and str(error) != str(self._failure):
             log.warning("group_sync_failed", group=self._config.group, error=str(error))
         if isinstance(error, SubscriptionDiffers) or isinstance(self._failure, SubscriptionDiffers):
@@ -204,12 +208,16 @@ class GroupSession:
             self._listener.granted(granted)
 
     def _lease_check_ms(self) -> int:
-        """Return the time until the lease ends. A sync that waits for a broker may take longer."""
+        """Return the time until the lease expires, in ms.
+
+        The lease needs a timer in addition to the check after each sync, because a sync that waits for a
+        broker may take longer than the lease.
+        """
         left_ms = self.membership.lease_left_ms(self._instance.now_ms())
         return left_ms if left_ms > 0 else self._config.sync_interval_ms
 
     def _check_lease(self) -> None:
-        """Suspend the consumer while the lease is over."""
+        """Suspend the consumer if the lease has expired, or resume it after a renewal."""
         is_suspended = self.membership.lease_left_ms(self._instance.now_ms()) <= 0
         if is_suspended != self.is_suspended:
             self.is_suspended = is_suspended
@@ -227,13 +235,13 @@ class GroupSession:
 
 
 def tags_of(expression: str) -> list[str]:
-    """The tags of `a || b`; none for `*`."""
+    """Return the tags of a filter expression such as `a || b`, or an empty list for `*`."""
     tags = [tag for part in expression.split("||") if (tag := part.strip())]
     return [] if "*" in tags else tags
 
 
-def notified_by(table: RequestTable, wake: Callable[[], None]) -> None:
-    """Have `wake` called when a broker reports that a group has changed (NOTIFY_CONSUMER_IDS_CHANGED)."""
+def register_group_change(table: RequestTable, wake: Callable[[], None]) -> None:
+    """Register `wake` as the handler of NOTIFY_CONSUMER_IDS_CHANGED, which reports a change of the group."""
 
     def handle(_context: RequestContext) -> None:
         wake()

@@ -1,11 +1,12 @@
-"""Which queues a member of a consumer group holds, as its rebalancer tells it. Pure.
+"""Membership: the queues that a group member holds, as assigned by the rebalancer. No I/O, no clock.
 
-    granted ─→ held ─ revoke ─→ leaving ─ released() ─→ gone
-                 └── lease over: suspended until the next answer; what it does not grant is gone at once
+    granted ─→ held ─ revoke ─→ leaving ─ released() ─→ removed
+                 └── lease expired: consumption is suspended until the next response;
+                     queues that this response does not grant are removed immediately
 
-A member asks with the queues it holds; the answer names what is granted to it and what it must let go. It
-lets go by stopping, finishing, committing, and then no longer naming the queue. Only after that may another
-member get it.
+Each sync request lists the queues that the member holds. The response lists the queues granted to the member
+and the queues it must release. To release a queue, the member stops fetching, finishes the messages in
+progress, commits, and omits the queue from its next request. Only then may another member get the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from store.message.message_queue import MessageQueue
 
 
 class Holding(Enum):
-    """Where a queue stands in its life with this member."""
+    """State of a queue of this member: held, or being released."""
 
     HELD = "held"
     LEAVING = "leaving"
@@ -27,8 +28,10 @@ class Holding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the consumer must do now: begin on `started`, let go of `leaving` (then call `released`), and drop
-    `lost`, which others may have already.
+    """Actions for the consumer after a sync response.
+
+    The consumer starts `started`, finishes and releases `leaving` (and then calls `released`), and drops
+    `lost`, because other members may already hold those queues.
     """
 
     started: tuple[GrantedQueue, ...] = ()
@@ -47,7 +50,7 @@ class _Held:
 
 @dataclass(slots=True)
 class Membership:
-    """The queues of one member. Times are monotonic milliseconds, given by the caller."""
+    """The queues and the lease of one group member. The caller passes in times, in monotonic milliseconds."""
 
     lease_ms: int
     generation: int = 0
@@ -56,37 +59,41 @@ class Membership:
     _renewed_at_ms: int | None = None
 
     def owned(self) -> list[GrantedQueue]:
-        """What the next request must name: everything held, and what is being let go but not released."""
+        """Return the queues to list in the next request: held ones and those not released yet."""
         return [GrantedQueue(queue, held.generation) for queue, held in sorted(self._queues.items())]
 
     def held(self, now_ms: int) -> list[MessageQueue]:
-        """Return the queues to consume from: none once the lease is over."""
+        """Return the queues to consume, sorted. The list is empty after the lease expires."""
         if self.lease_left_ms(now_ms) <= 0:
             return []
         return sorted(queue for queue, held in self._queues.items() if held.holding is Holding.HELD)
 
     def generation_of(self, queue: MessageQueue) -> int | None:
-        """Under which generation this queue's offsets are committed, None when it is not ours."""
+        """Return the generation for commits of `queue`, or None if this member does not hold the queue."""
         held = self._queues.get(queue)
         return None if held is None else held.generation
 
-    def apply(self, reply: SyncGroupReply, asked_at_ms: int, now_ms: int | None = None) -> Changes:
-        """Take an answer to the request made at `asked_at_ms`, now (as soon as asked unless given). An answer
-        older than what we know changes nothing.
+    def apply(self, reply: SyncGroupReply, requested_at_ms: int, now_ms: int | None = None) -> Changes:
+        """Apply a sync response and return the actions that follow from it.
 
-        What it does not grant leaves in order while the lease runs; where the lease was over, it is lost.
+        A response of an older generation is ignored. Queues that the response does not grant are released
+        while the lease is valid; if the lease had expired, they are lost.
 
-        The lease runs from when we asked: the rebalancer counts it from later, so ours ends first.
+        Args:
+            reply: The response.
+            requested_at_ms: The time at which the request was sent. The lease is counted from this time.
+            now_ms: The current time; `requested_at_ms` by default.
         """
         if reply.generation < self.generation:
             return Changes()
-        now_ms = asked_at_ms if now_ms is None else now_ms
+        now_ms = requested_at_ms if now_ms is None else now_ms
         was_over = self._renewed_at_ms is not None and self.lease_left_ms(now_ms) <= 0
         self.generation = reply.generation
         self.members = tuple(reply.members)
-        self.lease_ms = reply.lease_ms or self.lease_ms  # the rebalancer may bound what was asked for
+        self.lease_ms = reply.lease_ms or self.lease_ms  # the rebalancer may limit the requested lease
+        # The rebalancer counts the lease from a later time, so this member's lease always expires first.
         self._renewed_at_ms = (
-            asked_at_ms if self._renewed_at_ms is None else max(asked_at_ms, self._renewed_at_ms)
+            requested_at_ms if self._renewed_at_ms is None else max(requested_at_ms, self._renewed_at_ms)
         )
         granted = {grant.queue: grant for grant in reply.granted}
         started = []
@@ -115,26 +122,28 @@ class Membership:
         return tuple(left)
 
     def leave_all(self) -> tuple[MessageQueue, ...]:
-        """Begin to let go of everything (close, or a lost subscription)."""
+        """Start to release all queues and return those that were held, sorted."""
         return self._leave(list(self._queues))
 
     def fenced(self, queue: MessageQueue) -> bool:
-        """A commit of `queue` was refused: another member has it. Forget it; say whether it was ours."""
+        """Remove `queue` after a fenced commit: another member holds it. Return True if it was present."""
         return self._queues.pop(queue, None) is not None
 
     def released(self, queue: MessageQueue) -> None:
-        """The queue is finished and committed: the next request no longer names it."""
+        """Remove a queue that is finished and committed. The next request no longer lists it."""
         self._queues.pop(queue, None)
 
     def lease_left_ms(self, now_ms: int) -> int:
-        """How long the queues are still surely ours; ≤ 0 means: fetch nothing until the next answer."""
+        """Return the remaining time of the lease in ms. At ≤ 0 the member must not consume."""
         if self._renewed_at_ms is None:
             return 0
         return self._renewed_at_ms + self.lease_ms - now_ms
 
-    def keep(self, now_ms: int) -> None:
-        """A broker said that the rebalancer is down: nobody can give our queues away, so the lease goes
-        on.
+    def extend_lease(self, now_ms: int) -> None:
+        """Restart the lease at `now_ms` although no sync succeeded.
+
+        This is safe while the rebalancer is down, because only the rebalancer can assign the queues of this
+        member to another one.
         """
         if self._renewed_at_ms is not None:
             self._renewed_at_ms = max(self._renewed_at_ms, now_ms)

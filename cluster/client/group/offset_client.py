@@ -1,4 +1,4 @@
-"""Offsets on the brokers: where a queue begins and ends, and how far a group has come."""
+"""Queries of queue offsets, and queries and commits of a group's consumer offsets, at the brokers."""
 
 from __future__ import annotations
 
@@ -28,73 +28,84 @@ from store.message.message_queue import MessageQueue
 
 log = get_logger(__name__)
 
-CONSUME_TIMESTAMP_AGO_MS = 30 * 60_000  # RocketMQ's consumeTimestamp
+CONSUME_TIMESTAMP_AGO_MS = 30 * 60_000  # default of RocketMQ's consumeTimestamp
 
 
 class Commit(NamedTuple):
-    """An offset – the next to consume – and the generation under which the queue is held (0: none)."""
+    """Offset of the next message to consume, and the generation of the assignment (0: no generation)."""
 
     offset: int
     generation: int
 
 
 class Committed(NamedTuple):
-    """What came of commits: the queues that others hold now; the brokers that could not be told, and why."""
+    """Result of a commit.
+
+    `refused` lists the queues that other members hold now. `unconfirmed` maps the name of each broker that
+    did not acknowledge the commit to its error.
+    """
 
     refused: list[MessageQueue]
     unconfirmed: dict[str, ClientError]
 
     def has(self, queue: MessageQueue) -> bool:
-        """Whether this queue's commit stands now."""
+        """Return True if the broker acknowledged the commit of `queue`."""
         return queue not in self.refused and queue.broker_name not in self.unconfirmed
 
     def raise_unconfirmed(self) -> None:
-        """Raise why the first broker could not be told, if there is one."""
+        """Raise the error of the first unconfirmed broker, if there is one."""
         for error in self.unconfirmed.values():
             raise error
 
 
 class OffsetClient:
-    """Asks and tells brokers about offsets, for one group."""
+    """Queries and commits offsets for one consumer group."""
 
     def __init__(self, instance: ClientInstance, group: str, timestamp_ms: int | None = None) -> None:
-        """`timestamp_ms` is where "timestamp" begins; None: half an hour before now."""
+        """Create the client of `group`.
+
+        Args:
+            instance: The client instance that sends the requests.
+            group: The consumer group.
+            timestamp_ms: Store timestamp at which `consume_from="timestamp"` begins, in ms since the epoch.
+                By default half an hour before now.
+        """
         self._instance = instance
         self._group = group
         if timestamp_ms is None:
             timestamp_ms = instance.clock.wall_ms() - CONSUME_TIMESTAMP_AGO_MS
         self._timestamp_ms = timestamp_ms
-        self._unheard: set[str] = set()
+        self._unconfirmed_brokers: set[str] = set()
+        # One lock per address of a RocketMQ broker. Its commits are sent one at a time: RocketMQ may lose
+        # some of a group's first commits if they are concurrent (ConsumerOffsetManager.commitOffset).
         self._plain: dict[str, asyncio.Lock] = {}
-        """By address, of RocketMQ's brokers. They are told one offset after the other: of a group's first
-        ones that come side by side they lose some (RocketMQ ConsumerOffsetManager.commitOffset).
-        """
 
     async def beginning(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message there is."""
+        """Return the offset of the oldest message in `queue`."""
         header = TopicQueueHeader(queue.topic, queue.queue_id)
-        return await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
+        return await self._query(queue, RequestCode.GET_MIN_OFFSET, header)
 
     async def end(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
+        """Return the offset that the next message appended to `queue` will get."""
         header = TopicQueueHeader(queue.topic, queue.queue_id)
-        return await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
+        return await self._query(queue, RequestCode.GET_MAX_OFFSET, header)
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at `timestamp_ms` (since the epoch) or later."""
+        """Return the offset of the first message stored at or after `timestamp_ms` (ms since the epoch)."""
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
-        return await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return await self._query(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def committed(self, queue: MessageQueue, generation: int = 0) -> int | None:
-        """How far the group has come, None when it has committed nothing.
+        """Return the committed offset of the group in `queue`, or None without a commit.
 
-        A new owner names its `generation`: from then on a former owner's commits are refused.
+        A new owner of the queue passes its `generation`. From then on the broker refuses commits of previous
+        owners.
         """
         header = QueryConsumerOffsetHeader(
             self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False
         )
         try:
-            return await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, generation)
+            return await self._query(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, generation)
         except OffsetNotFound:
             return None
 
@@ -104,13 +115,16 @@ class OffsetClient:
         consume_from: AutoOffset,
         generation: int = 0,
         *,
-        is_patient: bool = False,
+        retry_refusals: bool = False,
     ) -> int:
-        """Where to begin: what is committed, else as `consume_from` says. Waits for a broker that is away,
-        and with `is_patient` while one refuses to say: a queue that is held must not stand still for good.
+        """Return the offset to start at: the committed offset, else the offset given by `consume_from`.
+
+        Retriable errors, such as an unreachable broker, are retried until they end. With `retry_refusals`,
+        errors that are not retriable are retried too: the consumption of an assigned queue must not stop
+        permanently because of one error response. Raises ClientError otherwise.
         """
         backoff = Backoff()
-        told = ""
+        logged_error = ""
         while True:
             try:
                 committed = await self.committed(queue, generation)
@@ -120,16 +134,18 @@ class OffsetClient:
                     return await self.at_time(queue, self._timestamp_ms)
                 return await (self.beginning(queue) if consume_from == "earliest" else self.end(queue))
             except ClientError as error:
-                if not error.retriable and not is_patient:
+                if not error.retriable and not retry_refusals:
                     raise
-                if str(error) != told:
-                    told = str(error)
-                    log.warning("starting_offset_failed", group=self._group, queue=str(queue), error=told)
+                if str(error) != logged_error:
+                    logged_error = str(error)
+                    log.warning(
+                        "starting_offset_failed", group=self._group, queue=str(queue), error=logged_error
+                    )
             await asyncio.sleep(backoff.next_ms() / 1000)
             await self._refresh(queue.topic)
 
     async def commit(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
-        """Commit, a request a broker. One that cannot be told keeps nobody from committing to the others."""
+        """Commit `offsets`, one request per broker. An error of one broker does not affect the others."""
         by_broker: dict[tuple[str, str], list[tuple[MessageQueue, Commit]]] = defaultdict(list)
         unconfirmed: dict[str, ClientError] = {}
         for queue, commit in offsets.items():
@@ -153,36 +169,36 @@ class OffsetClient:
                 refused.extend(result)
         return Committed(refused, unconfirmed)
 
-    async def commit_with_retries(
-        self, offsets: Mapping[MessageQueue, Commit], patience_ms: int
-    ) -> Committed:
-        """The same, and again for those brokers that cannot be told, as long as `patience_ms`: one that is
-        started again is back in seconds.
+    async def commit_with_retries(self, offsets: Mapping[MessageQueue, Commit], timeout_ms: int) -> Committed:
+        """Commit `offsets`, and retry unconfirmed brokers for up to `timeout_ms` after retriable errors.
+
+        A broker that restarts is available again within seconds.
         """
-        backoff, deadline_ns = Backoff(), self._instance.clock.monotonic_ns() + patience_ms * NS_PER_MS
+        backoff, deadline_ns = Backoff(), self._instance.clock.monotonic_ns() + timeout_ms * NS_PER_MS
         outcome = await self.commit(offsets)
         while outcome.unconfirmed and all(error.retriable for error in outcome.unconfirmed.values()):
             if self._instance.clock.monotonic_ns() >= deadline_ns:
                 break
             await asyncio.sleep(backoff.next_ms() / 1000)
-            left = {queue: offsets[queue] for queue in offsets if queue.broker_name in outcome.unconfirmed}
-            for topic in {queue.topic for queue in left}:
+            unsent = {queue: offsets[queue] for queue in offsets if queue.broker_name in outcome.unconfirmed}
+            for topic in {queue.topic for queue in unsent}:
                 await self._refresh(topic)
-            again = await self.commit(left)
-            outcome = Committed([*outcome.refused, *again.refused], again.unconfirmed)
+            retried = await self.commit(unsent)
+            outcome = Committed([*outcome.refused, *retried.refused], retried.unconfirmed)
         return outcome
 
     async def commit_best_effort(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
-        """The same for commits that come again and again: a broker that cannot be told is logged once, until
-        it can be.
+        """Commit `offsets` once without retries; for periodic commits.
+
+        The first failure of a broker is logged. Further failures are not, until a commit to it succeeds.
         """
         outcome = await self.commit(offsets)
         for broker_name in {queue.broker_name for queue in offsets}:
             error = outcome.unconfirmed.get(broker_name)
             if error is None:
-                self._unheard.discard(broker_name)
-            elif broker_name not in self._unheard:
-                self._unheard.add(broker_name)
+                self._unconfirmed_brokers.discard(broker_name)
+            elif broker_name not in self._unconfirmed_brokers:
+                self._unconfirmed_brokers.add(broker_name)
                 log.warning("commit_failed", group=self._group, broker=broker_name, error=str(error))
         return outcome
 
@@ -199,28 +215,28 @@ class OffsetClient:
             body = CommitOffsetsBody(self._group, self._instance.client_id, rows).encode()
             command = RemotingCommand(RayMQRequestCode.COMMIT_OFFSETS, body=body)
             try:
-                answer = await self._instance.invoke(address, command)
+                response = await self._instance.invoke(address, command)
             except NotSupported:
                 plain = self._plain.setdefault(address, asyncio.Lock())
             else:
-                reply = CommitOffsetsReply.decode(answer.body) if answer.body else CommitOffsetsReply([])
+                reply = CommitOffsetsReply.decode(response.body) if response.body else CommitOffsetsReply([])
                 return [by_id[each.topic, each.queue_id] for each in reply.refused]
         async with plain:
             for each in plain_commits(self._group, rows):
                 await self._instance.invoke(address, each)
         return []
 
-    async def _ask(self, queue: MessageQueue, code: int, header: Header, generation: int = 0) -> int:
+    async def _query(self, queue: MessageQueue, code: int, header: Header, generation: int = 0) -> int:
         await self._instance.routes.get(queue.topic)
         address = self._instance.master_of(queue.topic, queue.broker_name)
         ext = header.to_ext()
         if generation:
             ext["generation"] = str(generation)
-        answer = await self._instance.invoke(address, RemotingCommand(code, ext))
-        return OffsetResponse.from_ext(answer.ext).offset
+        response = await self._instance.invoke(address, RemotingCommand(code, ext))
+        return OffsetResponse.from_ext(response.ext).offset
 
     async def _refresh(self, topic: str) -> None:
         try:
             await self._instance.routes.refresh(topic)
         except ClientError:
-            return  # the old route still stands
+            return  # keep the cached route

@@ -1,1 +1,1 @@
-"""What both faces of the producer share: how one message, a batch and a table of rows are sent."""
+"""The producer: sends messages, batches of messages and tables of rows."""

@@ -1,4 +1,4 @@
-"""The producer, async face."""
+"""The producer, asyncio API."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ if TYPE_CHECKING:
 
     from cluster.client.producer.table_columns import TableColumns
 
-# From here on a body is compressed in a thread: the loop would stand still for milliseconds.
+# Bodies from this size on are compressed in a thread: it would block the event loop for milliseconds.
 COMPRESS_APART_BYTES = 64 * KIB
 
 
 class Producer(AsyncFace[ProducerCore]):
-    """Sends messages. One per process and group is enough; safe for any number of tasks of one loop.
+    """Sends messages. Any number of tasks of one event loop may share a producer.
 
         async with Producer("127.0.0.1:9876", group="orders") as producer:
             result = await producer.send("orders", b"4 apples", tags="fruit", keys="order-1")
             print(result.msg_id, result.queue, result.queue_offset)
 
-    `nameservers` is `"host:port;host:port"`, a list, or a function that gives one; by default
-    RAYMQ_NAMESERVERS or 127.0.0.1:9876.
+    Args:
+        nameservers: `"host:port;host:port"`, a list of `"host:port"`, or a function that returns such a list.
+            Default: the environment variable RAYMQ_NAMESERVERS, else 127.0.0.1:9876.
+        group: Name of the producer group.
+        config: Other settings; `nameservers` and `group` override its fields.
+        clock: Source of time, for tests.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class Producer(AsyncFace[ProducerCore]):
         super().__init__("producer", lambda: open_producer(config, clock))
 
     async def close(self) -> None:
-        """Wait for what is under way (each send has its deadline), then end the connections."""
+        """Wait for the sends in flight, each of which has a deadline, then close the connections."""
         if (core := self._closing()) is not None:
             await core.close()
 
@@ -68,13 +72,26 @@ class Producer(AsyncFace[ProducerCore]):
         argument: object = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Send one message – a `Message`, or a topic and a body – and return where it is stored.
+        """Send one message and return the queue and offset at which it is stored.
 
-        Equal `sharding_key`s share a queue and keep their order if each send ends before the next begins. A
-        send with `sharding_key`, `queue` or `selector` waits for its own queue until `delivery_timeout_ms`;
-        any other is tried on two more queues within `send_timeout_ms`.
+        A send with `sharding_key`, `queue` or `selector` is bound to one queue and is retried on that queue
+        until `delivery_timeout_ms`. Any other send is retried on other queues, at most
+        `retry_times_when_send_failed` times, until `send_timeout_ms`.
 
-        Raises MessageRejected, TopicNotFound, SendFailed, DeadlineExceeded and others of
+        Args:
+            message: A `Message`, or the name of the topic.
+            body: Body of the message; a string is encoded as UTF-8.
+            tags: Tag of the message.
+            keys: Keys by which the message can be queried.
+            properties: User properties.
+            sharding_key: Messages with equal keys are sent to the same queue. They keep their order if the
+                caller waits for each send before the next.
+            queue: Queue of the message.
+            selector: Function that chooses the queue; it gets `argument`.
+            argument: Last argument of `selector`.
+            timeout_ms: Deadline of this send, instead of the configured one.
+
+        Raises MessageRejected, TopicNotFound, SendFailed, DeadlineExceeded and other errors of
         `cluster.client.errors`.
         """
         core = self._opened()
@@ -108,9 +125,11 @@ class Producer(AsyncFace[ProducerCore]):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """Store `messages`, all of one topic, in one queue: all or none. At most 4 MiB together.
+        """Send `messages` as one batch: the broker stores all of them in one queue, or none.
 
-        `msg_id` and `offset_msg_id` of the result are comma-joined, `queue_offset` is the first message's.
+        All messages must have the same topic. The size of the batch is limited by `max_message_bytes`. In the
+        result `msg_id` and `offset_msg_id` are joined by commas, and `queue_offset` is that of the first
+        message.
         """
         core = self._opened()
         return await self._finished(core, core.prepare_batch(messages, sharding_key, queue, timeout_ms))
@@ -128,7 +147,10 @@ class Producer(AsyncFace[ProducerCore]):
         selector: MessageQueueSelector | None = None,
         argument: object = None,
     ) -> None:
-        """Send without a response: fast, and lost without an error if the broker is away."""
+        """Send one message without waiting for a response. The arguments are those of `send`.
+
+        If the broker is unreachable or rejects the message, the message is lost without an error.
+        """
         core = self._opened()
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
@@ -144,9 +166,12 @@ class Producer(AsyncFace[ProducerCore]):
         sharding_keys: Sequence[str] | None = None,
         queue: MessageQueue | None = None,
     ) -> TableReceipt:
-        """Send plain sequences, one element a message, by the fast path of `send_table`. Raises as that.
+        """Send one message for each element of `bodies`, by the fast path of `send_table`.
 
-        await producer.send_many("numbers", [b"1", b"2"], tags="odd-and-even", keys=["one", "two"])
+            await producer.send_many("numbers", [b"1", b"2"], tags="odd-and-even", keys=["one", "two"])
+
+        `tags`, `keys` and `sharding_keys` have one element for each message; a single string as `tags` is
+        used for all messages. Delivery, order and errors are those of `send_table`.
         """
         from cluster.client.producer.table_columns import columns_of_sequences
 
@@ -164,19 +189,22 @@ class Producer(AsyncFace[ProducerCore]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
     ) -> TableReceipt:
-        """Send a table, a message a row; the arguments name its columns.
+        """Send one message for each row of `table`; `body`, `tags`, `keys` and `sharding_key` name columns.
 
             columns = {"body": [b"a", b"b"], "carrier": ["UA", "B6"], "tail": ["N14228", "N804JB"]}
             table = pyarrow.table(columns)
             receipt = await producer.send_table("flights", table, tags="carrier", sharding_key="tail")
 
-        `body` is of bytes or text; `tags` and `keys` are of text (null: none). Rows with equal
-        `sharding_key` go to one queue in the table's order; without one the rows are dealt to the queues in
-        runs. Every row gets a UNIQ_KEY. At most one batch a queue is unresolved, and it is sent again before
-        its successors when its result is unknown: a restarting broker costs time and perhaps duplicates, no
-        order and no rows.
+        The columns contain bytes, strings or integers. A null in `tags` or `keys` means no tag or key. Rows
+        with equal `sharding_key` are sent to the same queue in the order of the table. Without
+        `sharding_key` consecutive rows are sent to a queue, the next rows to the next queue. Every row gets a
+        UNIQ_KEY.
 
-        Raises TableSendFailed when rows stay unacknowledged at `delivery_timeout_ms`.
+        At most one batch of a queue is in flight. If its result is unknown, it is sent again before the
+        following batches. A broker restart may therefore cause delays and duplicates, but no lost rows and no
+        change of order.
+
+        Raises TableSendFailed if a batch is not acknowledged within `delivery_timeout_ms`.
         """
         from cluster.client.producer.table_columns import columns_of_table
 
@@ -189,15 +217,15 @@ class Producer(AsyncFace[ProducerCore]):
         tables = self._opened().tables
         stop = threading.Event()
         try:
-            # A thread encodes: kernels let go of the GIL, and waiting for room must not hold up the loop.
+            # In a thread, as waiting for buffer space would block the event loop; kernels release the GIL.
             return await asyncio.to_thread(tables.send, topic, columns, queue, stop)
         finally:
             stop.set()
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """Return the queues over which keyed sends to `topic` are spread."""
+        """Return the queues of `topic` among which a sharding key or a selector chooses."""
         return await self._opened().queues_of(topic)
 
     async def flush(self) -> None:
-        """Wait until every send that has begun is acknowledged or has failed."""
+        """Wait until every send in flight is acknowledged or has failed. Tables are not included."""
         await self._opened().sender.flush()

@@ -1,4 +1,4 @@
-"""What the arguments of a send mean: its message, and how its queue is chosen."""
+"""Validation of the arguments of a send, and the choice of the queue that they describe."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ def as_message(
     keys: str | Sequence[str] | None,
     properties: dict[str, str] | None,
 ) -> Message:
-    """Return the message that a call describes: a Message alone, or a topic and a body with the rest.
+    """Return `message` if it is a Message; else build one from the topic `message` and the other arguments.
 
-    Raises ConfigInvalid.
+    Raises ConfigInvalid if both a Message and other arguments are given, or if an argument is invalid.
     """
     if isinstance(message, Message):
         if body is not None or tags is not None or keys is not None or properties is not None:
-            raise ConfigInvalid("give a Message alone, or a topic with body, tags, keys and properties")
+            raise ConfigInvalid("give either a Message, or a topic with body, tags, keys and properties")
         return message
     if body is None:
-        raise ConfigInvalid(f"send to {message!r} without a body: give bytes or text")
+        raise ConfigInvalid(f"send to topic {message!r} without a body: give bytes or a string")
     data = body.encode() if isinstance(body, str) else body
     try:
         return Message(message, data, tags, keys, properties)
     except TypeError as error:
         what, _, wrong = str(error).partition(" ")
-        raise ConfigInvalid(f"{what} of a message to {message!r} {wrong}") from error
+        raise ConfigInvalid(f"{what} of a message to topic {message!r} {wrong}") from error
 
 
 def check_queue(topic: str, queue: object) -> None:
-    """Raise ConfigInvalid unless messages of `topic` can go to `queue`."""
+    """Raise ConfigInvalid unless `queue` is a MessageQueue of `topic` with a valid queue id."""
     if not isinstance(queue, MessageQueue):
         raise ConfigInvalid(f"queue is {queue!r}: give one of Producer.queues(topic)")
     if queue.queue_id < 0:
         raise ConfigInvalid(f"{queue} does not exist: give one of Producer.queues(topic)")
     if queue.topic != topic:
-        raise ConfigInvalid(f"a message of topic {topic!r} cannot go to {queue}")
+        raise ConfigInvalid(f"a message of topic {topic!r} cannot be sent to {queue}: its topic differs")
 
 
 def chooser(
@@ -54,33 +54,38 @@ def chooser(
     selector: MessageQueueSelector | None,
     argument: object,
 ) -> Choose | None:
-    """Return how the queue is chosen; None: any in turn. Raises ConfigInvalid if several ways are given."""
+    """Return a function that chooses the queue of `message`; None if the message may use any queue.
+
+    Raises ConfigInvalid if one of `sharding_key`, `queue` and `selector` is invalid, or several are given.
+    """
     if (sharding_key is not None) + (queue is not None) + (selector is not None) > 1:
-        raise ConfigInvalid("give one of sharding_key, queue and selector")
+        raise ConfigInvalid("give only one of sharding_key, queue and selector")
     if queue is not None:
         check_queue(message.topic, queue)
         return lambda _route: queue
     if sharding_key is not None:
         if not isinstance(sharding_key, str):
             raise ConfigInvalid(
-                f"sharding_key of a message to {message.topic!r} is {sharding_key!r}: give a text"
+                f"sharding_key of a message to topic {message.topic!r} is {sharding_key!r}: give a string"
             )
         return lambda route: _keyed(route)[queue_index(sharding_key, len(route.keyed))]
     if selector is not None:
         if not callable(selector) or isinstance(selector, type):
             raise ConfigInvalid(
-                f"the selector is {selector!r}: give a function of queues, message and argument, or an "
-                "instance of a class such as SelectMessageQueueByHash"
+                f"selector is {selector!r}: give a function with the parameters queues, message and argument "
+                "or an instance of a class such as SelectMessageQueueByHash"
             )
         return _selected(selector, message, argument)
     if argument is not None:
-        raise ConfigInvalid(f"the argument {argument!r} is for a selector, and none is given")
+        raise ConfigInvalid(f"argument {argument!r} is given without a selector: give a selector too")
     return None
 
 
 def _keyed(route: TopicRoute) -> Sequence[MessageQueue]:
     if not route.keyed:
-        raise ClientError(f"topic {route.topic!r} has no writable queue")
+        raise ClientError(
+            f"topic {route.topic!r} has no writable queue: check its permission and its brokers"
+        )
     return route.keyed
 
 
@@ -91,8 +96,8 @@ def _selected(
         queue = selector(_keyed(route), message, argument)
         if not isinstance(queue, MessageQueue) or queue.topic != message.topic:
             raise ConfigInvalid(
-                f"the selector gave {queue!r} for a message of topic {message.topic!r}: "
-                "it must give one of the queues that it gets"
+                f"the selector returned {queue!r} for a message of topic {message.topic!r}: "
+                "it must return one of the queues passed to it"
             )
         return queue
 

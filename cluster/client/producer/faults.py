@@ -1,11 +1,13 @@
-"""Which broker to send to next: in turn, with `send_latency_fault_enable` passing over those that are slow or
-failed (RocketMQ MQFaultStrategy and LatencyFaultTolerance, with the tables of 5.3.3).
+"""Choice of the broker for sends that may use any queue (RocketMQ MQFaultStrategy, LatencyFaultTolerance).
+
+Brokers are used in turn. With `send_latency_fault_enable`, brokers that were slow or failed are avoided for
+some time, by the table of RocketMQ 5.3.3:
 
     a send took at least   50   100    550   1,800   3,000    5,000   15,000 ms
     avoid the broker for    0     0  2,000   5,000   6,000   10,000   30,000 ms
 
-A send that failed counts as one of 10,000 ms. While every broker is to be avoided, one that can be reached is
-taken; while none can, any.
+A failed send counts as a send of 10,000 ms. If all brokers are to be avoided, the reachable ones are used; if
+no broker is reachable, all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ FAILED_COUNTS_AS_MS = 10_000
 
 
 def not_available_ms(latency_ms: float) -> int:
-    """Return how long a broker with this latency is avoided."""
+    """Return how long a broker is avoided, in milliseconds, after a send that took `latency_ms`."""
     for least_ms, avoided_ms in zip(reversed(LATENCY_MAX_MS), reversed(NOT_AVAILABLE_MS), strict=True):
         if latency_ms >= least_ms:
             return avoided_ms
@@ -33,7 +35,7 @@ def not_available_ms(latency_ms: float) -> int:
 
 @dataclass(slots=True)
 class FaultItem:
-    """Latency and reachability of one broker."""
+    """State of one broker: its last latency, the end of its avoidance and whether it is reachable."""
 
     latency_ms: float
     available_from_ms: int
@@ -41,29 +43,29 @@ class FaultItem:
 
 
 class LatencyFaultTolerance:
-    """The fault table. Times are monotonic milliseconds, given by the caller."""
+    """Table of the brokers to avoid. The caller passes the time, in monotonic milliseconds."""
 
     def __init__(self) -> None:
         self._items: dict[str, FaultItem] = {}
 
     def update(self, broker_name: str, latency_ms: float, now_ms: int, *, is_reachable: bool) -> None:
-        """Record the latency of a send, or the one that a failure counts as."""
+        """Record a send to the broker: its latency, or FAILED_COUNTS_AS_MS if it failed."""
         available_from_ms = now_ms + not_available_ms(latency_ms)
         self._items[broker_name] = FaultItem(latency_ms, available_from_ms, is_reachable)
 
     def is_available(self, broker_name: str, now_ms: int) -> bool:
-        """Return True if the broker need not be avoided now."""
+        """Return True unless the broker is to be avoided at `now_ms`."""
         item = self._items.get(broker_name)
         return item is None or now_ms >= item.available_from_ms
 
     def is_reachable(self, broker_name: str) -> bool:
-        """Return True if the last connection to the broker worked."""
+        """Return True unless the last send found the broker unreachable."""
         item = self._items.get(broker_name)
         return item is None or item.is_reachable
 
 
 class MQFaultStrategy:
-    """Chooses queues for sends that may go anywhere. Safe for any thread."""
+    """Chooses the queue of sends that may use any queue. Thread-safe."""
 
     def __init__(self, turns: RoundRobin, clock: Clock, *, is_enabled: bool) -> None:
         self.is_enabled = is_enabled
@@ -72,11 +74,14 @@ class MQFaultStrategy:
         self._clock = clock
 
     def now_ms(self) -> int:
-        """Return monotonic milliseconds."""
+        """Return the monotonic time in milliseconds."""
         return self._clock.monotonic_ns() // NS_PER_MS
 
     def choose(self, queues: Sequence[MessageQueue], avoid_broker: str | None = None) -> MessageQueue:
-        """Return the next of `queues` (never empty), not on `avoid_broker` if there is another."""
+        """Return the next of `queues`, which must not be empty.
+
+        Queues of `avoid_broker` are skipped if another broker has queues.
+        """
         if not self.is_enabled:
             return self._turns.choose(queues, avoid_broker)
         now_ms, faults = self.now_ms(), self.faults
@@ -85,15 +90,15 @@ class MQFaultStrategy:
         reachable = good or [queue for queue in others if faults.is_reachable(queue.broker_name)]
         return self._turns.choose(reachable or queues)
 
-    def took(self, broker_name: str, started_ms: int) -> None:
-        """Record a send that began at `started_ms` and succeeded."""
+    def record_success(self, broker_name: str, started_ms: int) -> None:
+        """Record a successful send that began at `started_ms`."""
         if not self.is_enabled:
             return
         now_ms = self.now_ms()
         self.faults.update(broker_name, now_ms - started_ms, now_ms, is_reachable=True)
 
-    def failed(self, broker_name: str, error: ClientError) -> None:
-        """Record a failed send; errors that another broker would return too do not count."""
+    def record_failure(self, broker_name: str, error: ClientError) -> None:
+        """Record a failed send. Errors that are not retriable are ignored: any broker would return them."""
         if self.is_enabled and error.retriable:
             is_reachable = not isinstance(error, BrokerUnreachable)
             self.faults.update(broker_name, FAILED_COUNTS_AS_MS, self.now_ms(), is_reachable=is_reachable)

@@ -1,18 +1,18 @@
-"""Lanes: encoded records in flight, at most one unresolved batch per queue.
+"""Lanes: sends batches of encoded records, at most one batch of a queue at a time.
 
-A batch is for one queue, or for several of one broker. It is sent when the batches before it in each of its
-queues are settled: here A and B are in flight, and C waits for both.
+A batch has one run of records for each of one or more queues of a broker. It is sent when the preceding batch
+of each of its queues is settled (acknowledged or failed). Here A and B are in flight, and C waits for both:
 
     queue 0   A ─→ C
     queue 1   A
     queue 2   B ─→ C
 
-    waiting … → in flight ──acknowledged──→ next
-                    ├─ lost, timed out, busy: the same bytes again, before any successor, until the deadline
-                    └─ refused: all or nothing is stored, so each of its queues is sent by itself
+    waiting ──→ in flight ──acknowledged──→ settled
+                    ├─ connection lost, timed out, broker busy: send the same bytes again until the deadline
+                    └─ refused: the broker stored nothing; send the records of each queue as a batch
 
-So a broker that crashes and restarts leaves a queue in order: a batch whose result is unknown may stand in it
-twice (with the same UNIQ_KEYs), but never after its successors for the first time.
+This keeps the order of each queue when a broker crashes and restarts. A batch whose result was unknown may be
+stored twice (with the same UNIQ_KEYs), but its first copy is stored before all following batches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ from store.message.runs import Runs, decode_offsets, encode_heads
 
 
 class Stored(NamedTuple):
-    """A run that is acknowledged; it may stand up to `resends` more times in its queue."""
+    """An acknowledged run: the records of a batch for one queue, the first of them at `first_offset`.
+
+    The queue may contain up to `resends` duplicates of the run.
+    """
 
     first_offset: int
     resends: int
@@ -55,16 +58,27 @@ Outcome = Stored | ClientError
 
 
 class Job(Protocol):
-    """Groups batches: after a failed batch of a queue, no later one may be stored there."""
+    """A set of batches of which none may be stored in a queue after an earlier one of them failed there.
+
+    Attributes:
+        failures: The error of each queue with a failed batch.
+    """
 
     failures: dict[MessageQueue, ClientError]
 
 
 @dataclass(slots=True, eq=False)
 class LaneBatch:
-    """Records: a run for each of `queues`, which are of one topic and broker, their ids rising.
+    """A batch: one run of records for each of `queues`.
 
-    `done` is called once, on the loop, with the outcome of each run.
+    Attributes:
+        queues: Queues of one topic and one broker, in ascending order of their ids.
+        runs: The encoded records.
+        job: The set of batches to which this one belongs.
+        done: Called once, on the event loop, with the outcome of each run.
+        resends: Number of times that the batch was sent again because a result was unknown.
+        waits: Number of queues in which the preceding batch is not settled yet.
+        followers: Batches that wait for this one.
     """
 
     queues: Sequence[MessageQueue]
@@ -73,16 +87,15 @@ class LaneBatch:
     done: Callable[[LaneBatch, Sequence[Outcome]], None]
     resends: int = 0
     waits: int = 0
-    """How many batches before it are not settled, counted once for each queue in common."""
     followers: list[LaneBatch] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of its records."""
+        """Return the size of the records."""
         return len(self.runs.records)
 
     def parts(self) -> list[LaneBatch]:
-        """Return one batch for each of its queues."""
+        """Split the batch into one batch for each queue."""
         made: list[LaneBatch] = []
         begin = 0
         ids, messages, sizes, records = self.runs
@@ -96,7 +109,7 @@ class LaneBatch:
 
 
 class Lanes:
-    """The batches of one producer that are not settled, by queue. Lives on its instance's loop."""
+    """Sends the batches of one producer. Used only on the event loop of its ClientInstance."""
 
     def __init__(self, instance: ClientInstance, config: ProducerConfig) -> None:
         self._instance = instance
@@ -104,7 +117,7 @@ class Lanes:
         self._last: dict[MessageQueue, LaneBatch] = {}
 
     def offer(self, batch: LaneBatch) -> None:
-        """Send `batch` after all that was offered to its queues before."""
+        """Send `batch` once all batches offered earlier for its queues are settled."""
         for queue in batch.queues:
             before = self._last.get(queue)
             if before is not None:
@@ -133,7 +146,7 @@ class Lanes:
         return [error] * len(batch.queues)
 
     def _settle(self, batch: LaneBatch, outcomes: Sequence[Outcome]) -> list[LaneBatch]:
-        """Report the outcomes; return the batches that waited for this one only."""
+        """Report the outcomes of `batch`. Return the batches that are now ready to be sent."""
         batch.done(batch, outcomes)
         for queue in batch.queues:
             if self._last[queue] is batch:
@@ -150,13 +163,13 @@ class Lanes:
     async def _deliver(self, batch: LaneBatch) -> Sequence[Outcome]:
         lost: Mapping[MessageQueue, ClientError] = batch.job.failures
         if lost and not lost.keys().isdisjoint(batch.queues):
-            # Stored after a lost batch of the same table, it would leave a hole in the order.
+            # A batch of the same table failed in one of the queues: do not store later rows there.
             return await self._deliver_apart(batch, lost)
         outcome = await self._attempt(batch)
         if not isinstance(outcome, ClientError):
             return outcome
         if len(batch.queues) > 1 and isinstance(outcome, BrokerRefused) and not is_retriable(outcome):
-            # One bad queue must not hold up the others' rows, and an older broker accepts one queue only.
+            # Send the queues separately: one may be refused alone, and older brokers accept only one queue.
             return await self._deliver_apart(batch, {})
         return [outcome] * len(batch.queues)
 
@@ -173,7 +186,7 @@ class Lanes:
         return await asyncio.gather(*map(deliver, batch.parts()))
 
     async def _attempt(self, batch: LaneBatch) -> list[Stored] | ClientError:
-        """Send until it is acknowledged or refused for good, or the deadline expires."""
+        """Send `batch` until it is acknowledged, the error is not retriable, or the deadline expires."""
         deadline_ms = self._instance.now_ms() + self._config.delivery_timeout_ms
         backoff = Backoff()
         while True:
@@ -189,7 +202,7 @@ class Lanes:
             await self._instance.routes.refresh_or_keep(batch.queues[0].topic)
 
     async def _send(self, batch: LaneBatch, timeout_ms: int) -> Sequence[int]:
-        """Return the offset of each run's first row."""
+        """Send `batch` once. Return the offset of the first record of each run."""
         queue = batch.queues[0]
         address = self._instance.master_of(queue.topic, queue.broker_name)
         command = self._send_one(batch) if len(batch.queues) == 1 else self._send_runs(batch)
@@ -201,7 +214,7 @@ class Lanes:
         try:
             return decode_offsets(answer.body, len(batch.queues))
         except ValueError as error:
-            raise DataDamaged(f"{address} has answered with {error}") from error
+            raise DataDamaged(f"{address} sent an invalid response: {error}") from error
 
     def _send_one(self, batch: LaneBatch) -> RemotingCommand:
         queue = batch.queues[0]

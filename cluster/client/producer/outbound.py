@@ -1,8 +1,8 @@
-"""OutboundFactory: checks messages, gives them ids and encodes their SEND_MESSAGE_V2 requests.
+"""OutboundFactory: validates messages, assigns UNIQ_KEYs and encodes SEND_MESSAGE_V2 requests.
 
 Thread-safe, no I/O.
 
-The header's fields have RocketMQ's one-letter names (protocols.md, B.4):
+The header fields of the request have RocketMQ's one-letter names:
 
     a producerGroup    b topic    c defaultTopic    d defaultTopicQueueNums    e queueId      f sysFlag
     g bornTimestamp    h flag     i properties      j reconsumeTimes           k unitMode     m batch
@@ -32,13 +32,13 @@ from store.message.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSIO
 from store.message.validate import check_body, check_properties, check_topic
 from store.store_errors import MessageInvalid
 
-# As plain numbers: an enum's attribute costs more on the hot path.
+# Plain integers, because an attribute of an enum is slower on the hot path.
 _ONE = int(RequestCode.SEND_MESSAGE_V2)
 _BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 
 _COMPRESSIONS = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
 
-# The broker adds MSG_REGION, TRACE_ON and CLUSTER to what a client sends.
+# Space for the properties that the broker adds: MSG_REGION, TRACE_ON and CLUSTER.
 BROKER_PROPERTIES_BYTES = 128
 
 
@@ -54,7 +54,7 @@ def _compiled_encoder() -> _Encode:
 def _needs_slow_path(
     messages: Sequence[Message], ids: Sequence[str], max_body_bytes: int, reserved_bytes: int
 ) -> bytes | None:
-    """Encode no batch: until kernels are compiled, all are encoded message by message."""
+    """Return None, so that the caller encodes the batch message by message. Used until kernels are loaded."""
 
 
 _encode_ordinary: CompiledLater[[Sequence[Message], Sequence[str], int, int], bytes | None] = CompiledLater(
@@ -63,7 +63,20 @@ _encode_ordinary: CompiledLater[[Sequence[Message], Sequence[str], int, int], by
 
 
 class Outbound(NamedTuple):
-    """One request, for a queue that is chosen later. `properties` is the header's text."""
+    """A validated message or batch whose queue is not chosen yet.
+
+    Attributes:
+        topic: The topic.
+        code: Request code, SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE.
+        group: The producer group.
+        queue_nums: Number of queues if the broker creates the topic, as a string.
+        born_timestamp: Time of the send in milliseconds since the epoch.
+        flag: The message's flag.
+        properties: Encoded properties.
+        body: Body of the request, compressed if `sys_flag` says so.
+        msg_id: UNIQ_KEY; of a batch, the UNIQ_KEYs joined by commas.
+        sys_flag: The sysFlag of the message.
+    """
 
     topic: str
     code: int
@@ -77,7 +90,7 @@ class Outbound(NamedTuple):
     sys_flag: int = 0
 
     def command(self, queue_id: int) -> RemotingCommand:
-        """Return the request for the queue with this id; each attempt needs a new one."""
+        """Return a new request for the queue with this id. Each attempt needs its own request."""
         ext = {
             "a": self.group,
             "b": self.topic,
@@ -95,7 +108,7 @@ class Outbound(NamedTuple):
 
 
 class OutboundFactory:
-    """Makes requests of one producer."""
+    """Builds the requests of one producer."""
 
     def __init__(self, config: ProducerConfig, clock: Clock, seed: int | None = None) -> None:
         self._config = config
@@ -106,7 +119,7 @@ class OutboundFactory:
         self._queue_nums = str(config.default_topic_queue_nums)
 
     def message(self, message: Message) -> Outbound:
-        """Return the request of one message. Raises MessageRejected if a broker would refuse it."""
+        """Return the request that sends `message`. Raises MessageRejected if the message is invalid."""
         if type(message.body) is not bytes:
             check_types([message])
         self.check_topic(message.topic)
@@ -119,25 +132,26 @@ class OutboundFactory:
         return self._outbound(message.topic, _ONE, message.flag, properties, body, msg_id, sys_flag)
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
-        """Return the body as it is sent, and its sysFlag.
+        """Return the body, compressed if that makes it smaller, and its sysFlag.
 
-        Raises MessageInvalid for a body that no consumer would inflate.
+        Raises MessageInvalid if the body exceeds the size to which consumers decompress one.
         """
         config = self._config
         if len(body) < config.compress_over_bytes or config.compression is None:
             return body, 0
         if len(body) > MAX_PLAIN_BYTES:
             raise MessageInvalid(
-                f"body of {len(body):,} bytes is over {MAX_PLAIN_BYTES:,}, to which consumers inflate one: "
-                "send it in pieces"
+                f"body of {len(body):,} bytes exceeds {MAX_PLAIN_BYTES:,} bytes, the maximum that consumers "
+                "decompress: split the message"
             )
         packed, sys_flag = compress(body, _COMPRESSIONS[config.compression], config.compression_level)
         return (packed, sys_flag) if len(packed) < len(body) else (body, 0)
 
     def batch(self, messages: Sequence[Message]) -> Outbound:
-        """Return the request that stores `messages` in one queue, all or nothing.
+        """Return the request that sends `messages` as one batch.
 
-        Raises MessageRejected, ConfigInvalid.
+        Raises MessageRejected if a message is invalid, ConfigInvalid if `messages` is not a sequence of
+        messages or is empty.
         """
         if not messages:
             raise ConfigInvalid("the batch is empty: give at least one message")
@@ -158,7 +172,7 @@ class OutboundFactory:
     def _batch_body(self, messages: Sequence[Message], topic: str) -> tuple[bytes, list[str]]:
         new_ids = self.uniq_keys.next_block(len(messages)).keys(len(messages))
         body = _encode_ordinary(messages, new_ids, self._config.max_message_bytes, BROKER_PROPERTIES_BYTES)
-        _encode_ordinary.did(len(messages))
+        _encode_ordinary.count(len(messages))
         return (body, new_ids) if body is not None else self._careful_batch_body(messages, topic, new_ids)
 
     def _careful_batch_body(
@@ -179,15 +193,15 @@ class OutboundFactory:
         for message, properties in zip(messages, maps, strict=True):
             if message.topic != topic:
                 raise MessageInvalid(
-                    f"the batch holds topics {topic!r} and {message.topic!r}: send them apart"
+                    f"the batch contains topics {topic!r} and {message.topic!r}: send a batch for each topic"
                 )
             if MessageConst.DELAY in properties and message.delay_level:
-                raise MessageInvalid("a delayed message cannot be part of a batch: send it alone")
+                raise MessageInvalid("a batch contains a delayed message: send delayed messages one by one")
             if not 0 < len(message.body) <= max_bytes:
                 check_body(message.body, max_bytes)
 
     def check_topic(self, topic: str) -> None:
-        """Raise MessageRejected unless `topic` is a possible name; remember those that are."""
+        """Raise MessageRejected unless `topic` is a valid topic name. Valid names are cached."""
         if topic not in self._checked_topics:
             try:
                 check_topic(topic)
@@ -210,7 +224,7 @@ class OutboundFactory:
         return Outbound(topic, code, group, queue_nums, now_ms, flag, properties, body, msg_id, sys_flag)
 
     def _properties(self, message: Message) -> tuple[str, str]:
-        """Return the property text and the UNIQ_KEY. The caller's message stays as it is."""
+        """Return the encoded properties and the UNIQ_KEY. The message is not modified."""
         properties = message.properties
         msg_id = properties.get(MessageConst.UNIQ_KEY)
         if msg_id is None:
@@ -223,20 +237,20 @@ class OutboundFactory:
         text = properties_text(properties) + added
         encoded = text.encode("utf-8", "replace")
         check_properties(encoded, BROKER_PROPERTIES_BYTES)
-        return text if text.isascii() else encoded.decode(), msg_id  # a lone surrogate has become "?"
+        return text if text.isascii() else encoded.decode(), msg_id  # a lone surrogate was replaced by "?"
 
 
 def check_types(messages: Sequence[object]) -> None:
-    """Raise ConfigInvalid for the first that is not a message with a body of bytes."""
+    """Raise ConfigInvalid if an element of `messages` is not a Message, or its body is not bytes."""
     for message in messages:
         if not isinstance(message, Message):
-            raise ConfigInvalid(f"{message!r} is no Message")
+            raise ConfigInvalid(f"{message!r} is not a Message: give cluster.client.Message objects")
         body: object = message.body
         if not isinstance(body, bytes | bytearray | memoryview):
             kind = type(body).__name__
-            raise ConfigInvalid(f"the body of a message to {message.topic!r} is {kind}: give bytes")
+            raise ConfigInvalid(f"the body of a message to topic {message.topic!r} is a {kind}: give bytes")
 
 
 def rejected(error: MessageInvalid) -> MessageRejected:
-    """Return the client's error for a message that fails its checks before it is sent."""
+    """Return the MessageRejected for a message that the client itself found invalid."""
     return MessageRejected(ResponseCode.MESSAGE_ILLEGAL, str(error), "", False)

@@ -1,4 +1,4 @@
-"""The producer, blocking face."""
+"""The producer, blocking API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Opened(NamedTuple):
-    """What an open producer has: its parts on the loop of `thread`, and connections of calling threads."""
+    """State of an open producer: the core on the loop of `thread`, and the callers' connections."""
 
     thread: LoopThread
     core: ProducerCore
@@ -42,8 +42,7 @@ class _Opened(NamedTuple):
 
 @documented_by(aio.Producer)
 class Producer:
-    """Sends messages. One per process and group is enough; safe for any number of threads. In a forked child
-    it opens anew.
+    """Sends messages. Any number of threads may share a producer.
 
         with Producer("127.0.0.1:9876", group="orders") as producer:
             result = producer.send("orders", b"4 apples", tags="fruit", keys="order-1")
@@ -54,8 +53,14 @@ class Producer:
 
             producer.send(Message("orders", b"a reminder", delay_level=5))  # in a minute
 
-    `nameservers` is `"host:port;host:port"`, a list, or a function that gives one; by default
-    RAYMQ_NAMESERVERS or 127.0.0.1:9876.
+    A child process made by fork may use the producer too: it opens new connections there.
+
+    Args:
+        nameservers: `"host:port;host:port"`, a list of `"host:port"`, or a function that returns such a list.
+            Default: the environment variable RAYMQ_NAMESERVERS, else 127.0.0.1:9876.
+        group: Name of the producer group.
+        config: Other settings; `nameservers` and `group` override its fields.
+        clock: Source of time, for tests.
     """
 
     def __init__(
@@ -73,17 +78,18 @@ class Producer:
         self._is_closed = False
         _producers.add(self)
 
-    def forked(self) -> None:
-        """Open anew in a child process: the connections and the next ids are the parent's."""
+    def reset_after_fork(self) -> None:
+        """Reset a forked child's copy of the producer; it opens again at the next call.
+
+        The connections and the sequence of UNIQ_KEYs belong to the parent.
+        """
         self._opening = threading.Lock()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.connections.close()
 
     def start(self) -> Self:
-        """Open the producer. `with` and the first send do it too; nothing is dialled before the first
-        send.
-        """
+        """Open the producer, as `with` and the first send do too. It connects at the first send."""
         self._open()
         return self
 
@@ -145,9 +151,10 @@ class Producer:
         argument: object = None,
         timeout_ms: int | None = None,
     ) -> Future[SendResult]:
-        """Send as `send` does, but return a future at once. An illegal message raises here.
+        """Send one message as `send` does, but return a future of the result immediately.
 
-        Sends of one thread leave in their order; a retried one may be stored after its successors.
+        Invalid arguments raise here, all other errors in the future. Messages of one thread are sent in the
+        order of the calls; a message that is retried may be stored after later ones.
         """
         opened = self._opened or self._open()
         ready = as_message(message, body, tags, keys, properties)
@@ -227,7 +234,7 @@ class Producer:
         with self._opening:
             if self._opened is None:
                 if self._is_closed:
-                    raise ClientClosed("the producer is closed")
+                    raise ClientClosed("the producer is closed: create a new one")
                 thread = LoopThread.shared()
                 core = thread.call(partial(open_producer, self._config, self._clock))
                 connections = DirectConnections(self._config.request_timeout_ms, self._config.call_hooks)
@@ -238,9 +245,9 @@ class Producer:
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
-def _forked() -> None:
+def _reset_producers() -> None:
     for producer in list(_producers):
-        producer.forked()
+        producer.reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_producers)

@@ -1,10 +1,12 @@
-"""ProducerCore: what both faces of the producer share, built by `open_producer` on the running loop.
+"""ProducerCore: the implementation that the blocking and the asyncio producer share.
 
-ClientInstance   connections, routes, heartbeats
-OutboundFactory  checks a message and encodes its request
-SendHooks        called before and after each send
-Sender           sends single messages and batches
-TableSender      sends tables, through Lanes
+`open_producer` builds it on the running event loop, from these parts:
+
+    ClientInstance   connections, routes, heartbeats
+    OutboundFactory  validates a message and encodes its request
+    SendHooks        calls the hooks before and after each send
+    Sender           sends single messages and batches
+    TableSender      sends tables, through Lanes
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ from store.store_errors import MessageInvalid
 def producer_config(
     nameservers: Nameservers | None, group: str | None, config: ProducerConfig | None
 ) -> ProducerConfig:
-    """Return `config` with what was given beside it; raise ConfigInvalid before anything is opened."""
+    """Return `config`, or the default, with `nameservers` and `group` replaced if they are given.
+
+    Raises ConfigInvalid if a setting is invalid.
+    """
     config = ProducerConfig() if config is None else config
     if not isinstance(config, ProducerConfig):
         raise ConfigInvalid(f"config is a {type(config).__name__}: a producer needs a ProducerConfig")
@@ -53,12 +58,12 @@ def producer_config(
 
 
 def open_producer(config: ProducerConfig, clock: Clock | None) -> ProducerCore:
-    """Build a producer on the running loop and start its background tasks; nothing is dialled yet."""
+    """Build a producer on the running event loop and start its background tasks. It does not connect yet."""
     clock = clock or SystemClock()
     instance = ClientInstance(config, clock=clock, auto_create_queues=config.default_topic_queue_nums)
     factory = OutboundFactory(config, clock)
     hooks = SendHooks(config)
-    # At random, as RocketMQ's do: many short-lived producers must not all fill the first queue.
+    # Random start, as in RocketMQ: many short-lived producers must not all use the first queue.
     turns = RoundRobin(random.randrange(1 << 16))
     strategy = MQFaultStrategy(turns, clock, is_enabled=config.send_latency_fault_enable)
     sender = Sender(instance, strategy, hooks, config.retry_times_when_send_failed)
@@ -72,7 +77,7 @@ def open_producer(config: ProducerConfig, clock: Clock | None) -> ProducerCore:
 
 @dataclass(frozen=True, slots=True)
 class ProducerCore:
-    """The parts of one open producer. `prepare` and `prepare_batch` are for any thread."""
+    """An open producer. `prepare` and `prepare_batch` may be called in any thread."""
 
     config: ProducerConfig
     instance: ClientInstance
@@ -82,18 +87,18 @@ class ProducerCore:
     tables: TableSender
 
     async def close(self) -> None:
-        """Wait for the sends under way, each of which has a deadline, then end the connections."""
+        """Wait for the sends in flight, each of which has a deadline, then close the connections."""
         try:
             await self.sender.flush()
-        finally:  # also if the wait was interrupted: the sends under way fail then
+        finally:  # also if the wait is cancelled: the sends in flight then fail
             await self.instance.close()
 
     def prepare(
         self, message: Message, choose: Choose | None, timeout_ms: int | None, *, is_oneway: bool = False
     ) -> Send:
-        """Return the send of `message`, after the hooks have seen it.
+        """Call the `before_send` hooks, encode `message` and return the send.
 
-        Raises MessageRejected, ConfigInvalid.
+        Raises MessageRejected if the message is invalid, ConfigInvalid if `timeout_ms` is.
         """
         timeout_ms = self._timeout_ms(choose, timeout_ms)
         context = self.hooks.before([message], is_oneway=is_oneway)
@@ -111,7 +116,7 @@ class ProducerCore:
         queue: MessageQueue | None,
         timeout_ms: int | None,
     ) -> Send:
-        """Return the send of a batch. Raises as `prepare`, and ConfigInvalid for an empty batch."""
+        """Return the send of `messages` as one batch. Raises as `prepare`, and if the batch is empty."""
         context = self.hooks.before(messages) if messages else None
         try:
             outbound = self.factory.batch(messages if context is None else context.messages)
@@ -127,14 +132,14 @@ class ProducerCore:
         return Send(outbound, choose, timeout_ms, self.instance.now_ms() + timeout_ms, context)
 
     def _timeout_ms(self, choose: Choose | None, given_ms: int | None) -> int:
-        """Return the call's timeout, else the default of pinned or unkeyed sends. Raises ConfigInvalid."""
+        """Return `given_ms`, else the configured default. Raises ConfigInvalid if it is not positive."""
         if given_ms is not None:
             if not isinstance(given_ms, int | float) or not given_ms > 0:
-                raise ConfigInvalid(f"timeout_ms is {given_ms!r}: it must be over 0")
+                raise ConfigInvalid(f"timeout_ms is {given_ms!r}: it must be greater than 0")
             return max(int(given_ms), 1)
         return self.config.send_timeout_ms if choose is None else self.config.delivery_timeout_ms
 
     async def queues_of(self, topic: str) -> Sequence[MessageQueue]:
-        """Return the queues that keyed sends to `topic` are spread over, in the order of the hash."""
+        """Return the queues of `topic` among which keys choose. A key's hash is an index of this sequence."""
         self.factory.check_topic(topic)
         return (await self.instance.routes.get(topic)).keyed

@@ -19,9 +19,9 @@ class SendHooks:
         self._after = [hook.after_send for hook in config.send_hooks]
 
     def before(self, messages: Sequence[Message], *, is_oneway: bool = False) -> SendContext | None:
-        """Call the hooks before a send; they may change its messages, which are copies of the caller's.
+        """Call the `before_send` hooks with copies of `messages`, which the hooks may change.
 
-        Returns None if there are no hooks.
+        Returns the context of the send, None if there are no hooks.
         """
         if not self._before:
             return None
@@ -32,7 +32,10 @@ class SendHooks:
         return context
 
     def before_table(self, topic: str, rows: int) -> SendContext | None:
-        """Call the hooks before the send of a table. Returns None if there are no hooks."""
+        """Call the `before_send` hooks before a table of `rows` rows is sent.
+
+        Returns the context of the send, None if there are no hooks.
+        """
         if not self._before:
             return None
         context = SendContext(self._group, topic, rows=rows)
@@ -45,7 +48,7 @@ class SendHooks:
         result: SendResult | TableReceipt | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """Call the hooks after a send; without a context there are none."""
+        """Call the `after_send` hooks with the outcome of the send, unless `context` is None."""
         if context is None:
             return
         context.result, context.error = result, error
@@ -53,5 +56,5 @@ class SendHooks:
 
 
 def with_own_properties(message: Message) -> Message:
-    """Return a copy of the message with properties of its own."""
+    """Return a copy of `message` whose properties can be changed without changing those of `message`."""
     return Message(message.topic, message.body, properties=message.properties, flag=message.flag)

@@ -1,19 +1,19 @@
-"""Sender: sends requests of one producer, each until it is stored, has failed for good, or its time is over.
+"""Sender: sends the requests of one producer, with retries.
 
-    choose a queue ──→ send ──→ stored ─────────────────────────→ finish with the result
+    choose a queue ──→ send ──→ stored ──────────────────────────→ finish with the result
       ↑                 │
-      │                 ├─ failed for good (message illegal, …) ─→ finish with the error
-      │                 └─ curable (lost, timed out, busy, …)
-      │                        ├─ no attempt or no time is left ─→ finish with SendFailed, or the error
+      │                 ├─ error that is not retriable ───────────→ finish with the error
+      │                 └─ retriable error (lost, timed out, busy, …)
+      │                        ├─ retries or time used up ────────→ finish with SendFailed, or the error
       └── refresh the route ←──┘
 
-    unkeyed   the queue is any writable one in turn, after a failure on another broker if there is one (see
-              `faults`); at most `retry_times_when_send_failed` more attempts
-    pinned    the queue is always the same (sharding key, selector, given queue); attempts back off until the
-              deadline: a broker that restarts is waited for, as another queue would break the key's order
+    unkeyed   the writable queues take turns; after a failure a queue of another broker is preferred (see
+              `faults`); at most `retry_times_when_send_failed` retries
+    pinned    the queue is fixed by a sharding key, a selector or the caller; retries back off until the
+              deadline and wait for a broker that restarts, as another queue would break the key's order
 
-The first attempt needs no task: it is a callback on the loop (`start`), or one blocking exchange in the
-caller's own thread (`send_directly`). Further attempts run in a task of the loop.
+The first attempt does not need a task: it is a callback on the event loop (`start`), or one blocking exchange
+in the caller's thread (`send_directly`). Retries run in a task.
 """
 
 from __future__ import annotations
@@ -53,17 +53,29 @@ SendFuture = asyncio.Future[SendResult] | concurrent.futures.Future[SendResult]
 
 
 def is_retriable(error: ClientError) -> bool:
-    """Return True if another attempt may succeed: as RocketMQ's producers do, also after an unknown topic and
-    a missing permission.
+    """Return True if another attempt may succeed.
+
+    As in RocketMQ's producer, this includes a broker's TOPIC_NOT_EXIST and NO_PERMISSION.
     """
     if isinstance(error, TopicNotFound) and not error.address:
-        return False  # the response of the nameservers, not of one broker
+        return False  # reported by the nameservers, not by one broker
     return error.retriable
 
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """One request under way. `choose` returns the queue of a pinned one; `queue` is the last attempt's."""
+    """One send in flight.
+
+    Attributes:
+        outbound: The encoded message or batch.
+        choose: Function that returns the queue; None if any queue may be used.
+        timeout_ms: Timeout of the first attempt.
+        deadline_ms: Monotonic time at which the send fails.
+        context: Context of the send hooks.
+        queue: Queue of the last attempt.
+        attempt_began_ms: Monotonic time at which the last attempt began.
+        failures: Retriable errors of the attempts so far.
+    """
 
     outbound: Outbound
     choose: Choose | None
@@ -75,13 +87,13 @@ class Send:
     failures: list[ClientError] = field(default_factory=list)
 
     def add_failure(self, error: ClientError) -> None:
-        """Keep a failure that another attempt may cure; raise any other."""
+        """Record a retriable `error`; raise any other."""
         if not is_retriable(error):
             raise error
         self.failures.append(error)
 
     def error(self) -> ClientError:
-        """Return the error of a send whose attempts all failed."""
+        """Return the error of a send whose attempts all failed: SendFailed, or their common error."""
         last = self.failures[-1]
         if isinstance(last, BrokerRefused | DeadlineExceeded) and all(
             type(error) is type(last) for error in self.failures
@@ -91,7 +103,10 @@ class Send:
 
 
 class Sender:
-    """Sends requests of one producer. Lives on its instance's loop; `send_directly` is for any thread."""
+    """Sends the requests of one producer.
+
+    Used on the event loop of its ClientInstance, except for `send_directly`, which runs in any thread.
+    """
 
     def __init__(
         self, instance: ClientInstance, strategy: MQFaultStrategy, hooks: SendHooks, retry_times: int
@@ -104,14 +119,17 @@ class Sender:
         self._idle: asyncio.Future[None] | None = None
 
     async def flush(self) -> None:
-        """Wait until no send is under way."""
+        """Wait until no send is in flight on the event loop."""
         while self._pending:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
 
     def send_directly(self, send: Send, connections: DirectConnections) -> SendResult | None:
-        """Make the first attempt in the caller's thread; return None if `start` must carry on."""
+        """Make the first attempt in the caller's thread.
+
+        Returns None if the caller must pass the send to `start`: the route is unknown or a retry is needed.
+        """
         try:
             result = self._attempt_directly(send, connections)
         except Exception as error:
@@ -122,18 +140,18 @@ class Sender:
         return result
 
     def start(self, send: Send, future: SendFuture) -> None:
-        """Send until `future` has the result or the error, on the loop."""
+        """Start the send, with retries. `future` receives the result or the error."""
         self._pending += 1
         route = self._instance.routes.peek(send.outbound.topic)
         if self._instance.is_closed:
-            self._finish(send, future, ClientClosed("the producer is closed"))
+            self._finish(send, future, ClientClosed("the producer is closed: create a new one"))
         elif route is None or send.failures:
             self._retry(send, future)
         else:
             self._attempt_by_callback(send, future, route)
 
     async def oneway(self, send: Send) -> None:
-        """Send without a response."""
+        """Send without waiting for a response."""
         try:
             address = self._take_queue(send, await self._instance.routes.get(send.outbound.topic))
             self._instance.remoting.oneway(address, _command(send))
@@ -165,7 +183,7 @@ class Sender:
             address = self._take_queue(send, route)
             answered = partial(self._answered, send, future, address)
             self._instance.remoting.invoke_callback(address, _command(send), send.timeout_ms, answered)
-        except Exception as error:  # noqa: BLE001 -- of a selector or hook too: it reaches the caller
+        except Exception as error:  # noqa: BLE001 -- passed to the caller; a selector or hook may raise
             self._failed(send, future, error)
 
     def _answered(
@@ -173,13 +191,13 @@ class Sender:
     ) -> None:
         try:
             result = self._result(send, address, answer)
-        except Exception as error:  # noqa: BLE001 -- a malformed response too: it reaches the caller
+        except Exception as error:  # noqa: BLE001 -- passed to the caller; the response may be malformed
             self._failed(send, future, error)
         else:
             self._finish(send, future, result)
 
     def _failed(self, send: Send, future: SendFuture, error: Exception) -> None:
-        """Retry after the first attempt on the loop, or finish if that cannot help."""
+        """Retry if `error` is retriable, else finish with it."""
         if isinstance(error, ClientError) and is_retriable(error):
             send.add_failure(error)
             self._retry(send, future)
@@ -187,7 +205,7 @@ class Sender:
             self._finish(send, future, error)
 
     def _retry(self, send: Send, future: SendFuture) -> None:
-        """Attempt in a task: the first attempt failed, or the route is not known yet."""
+        """Continue in a task: the first attempt failed, or the route is unknown."""
         task = self._instance.spawn(self._attempts(send), "send", is_awaited=True)
 
         def ended(done: asyncio.Task[SendResult]) -> None:
@@ -222,36 +240,35 @@ class Sender:
         except RemotingError as error:
             return error
 
-    # ---- the steps that all attempts share -----------------------------------------------------------------
+    # ---- steps of an attempt -------------------------------------------------------------------------------
 
     def _take_queue(self, send: Send, route: TopicRoute) -> str:
-        """Choose the queue of the next attempt and return the address of its broker."""
+        """Choose the queue of the next attempt. Return the address of its broker."""
         if send.choose is not None:
             send.queue = send.choose(route)
         else:
-            send.queue = self.in_turn(route, None if send.queue is None else send.queue.broker_name)
+            send.queue = self.next_queue(route, None if send.queue is None else send.queue.broker_name)
         if self._strategy.is_enabled:
             send.attempt_began_ms = self._strategy.now_ms()
         return self._instance.master_of(send.queue.topic, send.queue.broker_name)
 
-    def in_turn(self, route: TopicRoute, avoid_broker: str | None = None) -> MessageQueue:
-        """Return the next writable queue. Raises PermissionDenied if there is none."""
+    def next_queue(self, route: TopicRoute, avoid_broker: str | None = None) -> MessageQueue:
+        """Return the next writable queue of `route`. Raises PermissionDenied if no queue is writable."""
         if not route.writable:
-            raise PermissionDenied(
-                ResponseCode.NO_PERMISSION, f"topic {route.topic!r} has no writable queue now", "", True
-            )
+            reason = f"topic {route.topic!r} has no writable queue now: check its permission and its brokers"
+            raise PermissionDenied(ResponseCode.NO_PERMISSION, reason, "", True)
         return self._strategy.choose(route.writable, avoid_broker)
 
     def _result(self, send: Send, address: str, answer: RemotingCommand | RemotingError) -> SendResult:
-        """Return what an attempt stored, or raise why it failed; the fault strategy learns from both."""
+        """Return the result of an attempt or raise its error. Report the outcome to the fault strategy."""
         queue = send.queue
         assert queue is not None
         if isinstance(answer, RemotingError):
-            raise self._counted(queue, self._instance.translated(answer)) from answer
+            raise self._record_failure(queue, self._instance.client_error(answer)) from answer
         status = STATUS_OF_CODE.get(answer.code)
         if status is None:
-            raise self._counted(queue, refused(answer.code, answer.remark, address))
-        self._strategy.took(queue.broker_name, send.attempt_began_ms)
+            raise self._record_failure(queue, refused(answer.code, answer.remark, address))
+        self._strategy.record_success(queue.broker_name, send.attempt_began_ms)
         ext = answer.ext
         if (queue_id := int(ext["queueId"])) != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
@@ -264,12 +281,12 @@ class Sender:
             ext.get("transactionId", ""),
         )
 
-    def _counted(self, queue: MessageQueue, error: ClientError) -> ClientError:
-        self._strategy.failed(queue.broker_name, error)
+    def _record_failure(self, queue: MessageQueue, error: ClientError) -> ClientError:
+        self._strategy.record_failure(queue.broker_name, error)
         return error
 
     def _finish(self, send: Send, future: SendFuture, outcome: SendResult | BaseException) -> None:
-        """Report the outcome to the hooks, then to the caller, which may have cancelled its future."""
+        """Pass the outcome to the hooks, then to the future, unless the caller has cancelled it."""
         self._pending -= 1
         is_wanted = (
             not future.done() if isinstance(future, asyncio.Future) else future.set_running_or_notify_cancel()

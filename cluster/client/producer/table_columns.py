@@ -1,6 +1,6 @@
-"""TableColumns: the columns of a table as the encoder needs them.
+"""TableColumns: the columns of a table under the names that the encoder needs.
 
-Imports pyarrow and kernels: import it when a table is sent.
+This module imports pyarrow and kernels. Import it only when a table is sent.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from store.reading.columns import text_column
 
 BODY, KEYS, TAGS, SHARD = "body", "keys", "tags", "shard"
 
-# The size of a record besides body, keys and tags; an estimate, for the number of rows of a slice.
+# Estimated size of a record without body, keys and tags; it determines the number of rows of a slice.
 ROW_OVERHEAD_BYTES = 170
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """A table of the columns body and, where given, keys, tags and shard; all of bytes, text or whole
-    numbers.
+    """A table with the column `body` and optional columns `keys`, `tags` and `shard` (the sharding key).
+
+    The columns contain bytes, strings or integers.
     """
 
     table: pa.Table
 
     @property
     def rows(self) -> int:
-        """Return the number of messages."""
+        """Return the number of rows; each is one message."""
         return int(self.table.num_rows)
 
     @property
     def is_keyed(self) -> bool:
-        """Return True if a column says which rows go to one queue."""
+        """Return True if the table has a column of sharding keys."""
         return SHARD in self.table.column_names
 
     def slices(self, slice_bytes: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order, in slices whose records take about `slice_bytes`."""
+        """Yield the rows in order, in slices whose encoded records have about `slice_bytes`."""
         row_bytes = ROW_OVERHEAD_BYTES + self.table.nbytes // max(self.rows, 1)
         yield from self.table.to_batches(max_chunksize=max(1, slice_bytes // row_bytes))
 
@@ -52,7 +53,10 @@ class TableColumns:
 def columns_of_table(
     table: pa.Table | pa.RecordBatch, body: str, tags: str | None, keys: str | None, sharding_key: str | None
 ) -> TableColumns:
-    """Return the named columns of `table`. Raises ConfigInvalid for a missing one and for a wrong type."""
+    """Return the columns of `table` that the other arguments name; None means no such column.
+
+    Raises ConfigInvalid if a column is missing or its type cannot be sent.
+    """
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     wanted = {BODY: body, TAGS: tags, KEYS: keys, SHARD: sharding_key}
@@ -66,7 +70,11 @@ def columns_of_sequences(
     keys: Sequence[str | None] | None,
     sharding_keys: Sequence[str] | None,
 ) -> TableColumns:
-    """Return the same from sequences of equal length; one `tags` text is for all. Raises ConfigInvalid."""
+    """Return the columns of messages given as sequences of equal length.
+
+    A single string as `tags` is used for all messages. Raises ConfigInvalid if the lengths differ or a value
+    has the wrong type.
+    """
     columns = {BODY: _array("bodies", bodies, pa.binary())}
     if isinstance(tags, str):
         columns[TAGS] = pa.repeat(tags, len(bodies))
@@ -78,13 +86,15 @@ def columns_of_sequences(
         columns[SHARD] = _array("sharding_keys", sharding_keys, pa.string())
     for name, column in columns.items():
         if len(column) != len(bodies):
-            raise ConfigInvalid(f"{len(bodies)} bodies, but {len(column)} {name}: give one for each")
+            raise ConfigInvalid(f"{len(bodies)} bodies but {len(column)} {name}: give one for each body")
     return TableColumns(pa.table(columns))
 
 
 def _array(name: str, values: Any, kind: pa.DataType) -> Any:
     if isinstance(values, str | bytes | bytearray | memoryview) or not hasattr(values, "__len__"):
-        raise ConfigInvalid(f"{name} is {type(values).__name__}: give a list, one element a message")
+        raise ConfigInvalid(
+            f"{name} is a {type(values).__name__}: give a list with one element for each message"
+        )
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, TypeError) as error:
@@ -97,7 +107,7 @@ def _column(table: pa.Table, name: str) -> Any:
     column = table.column(name)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not any(is_kind(kind) for is_kind in _TEXTS):
-        raise ConfigInvalid(f"column {name!r} is of {kind}: give bytes, text or whole numbers (or cast it)")
+        raise ConfigInvalid(f"column {name!r} has type {kind}: cast it to bytes, strings or integers")
     return column.cast(kind) if kind is not column.type else column
 
 
@@ -108,7 +118,7 @@ _TEXTS = (
     pa.types.is_string,
     pa.types.is_large_string,
     pa.types.is_integer,
-    pa.types.is_null,  # a column without a single value
+    pa.types.is_null,  # a column without any value
 )
 
 
@@ -120,8 +130,16 @@ def rows_of_slice(
     uniq_keys: UniqKeyGenerator,
     max_body_bytes: int,
 ) -> RowBatch:
-    """Return the rows for the encoder, each with its queue's number; without a shard column all go to queue
-    `turn` modulo the count. `queue_ids` are the queues' ids on their brokers.
+    """Return the rows of one slice as input of the encoder, with the index of each row's queue.
+
+    Args:
+        rows: The slice.
+        draft: The record fields that are equal for all rows.
+        queue_ids: Id of each queue on its broker.
+        turn: Number of the slice. Without sharding keys all rows go to the queue with index
+            `turn % len(queue_ids)`.
+        uniq_keys: Generator of the UNIQ_KEYs.
+        max_body_bytes: Maximum size of a body.
     """
     count = rows.num_rows
     if SHARD in rows.schema.names:

@@ -1,6 +1,7 @@
-"""Frames: requests with the rows of a slice, each with runs of as many queues of one broker as fit.
+"""Frames: the requests that send the rows of a slice.
 
-Imports numpy and kernels: load it when a table is sent.
+A frame contains one run of records for each of several queues of one broker, up to a maximum size.
+This module imports numpy and kernels. Import it only when a table is sent.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.kernels.batches import number_and_cut
+from store.kernels.batches import split_into_batches
 from store.kernels.columns_to_records import RowBatch, RowPlan, encode_queues, plan_rows
 from store.message.message_queue import MessageQueue
 from store.message.runs import RUNS_MAX, Runs
 
 ONE_GO_BYTES = 32 * 1024 * 1024
-"""A slice of at most this size is encoded at once, in row order; a larger one frame by frame."""
+"""A slice up to this size is encoded in one kernel call, a larger one frame by frame."""
 
 
 class Frame(NamedTuple):
-    """One request: a run for each of `queues`, which are of one broker, their ids rising."""
+    """One request: a run for each of `queues`, which belong to one broker and have ascending ids."""
 
     queues: Sequence[MessageQueue]
     runs: Runs
 
 
 class QueueList:
-    """The queues that rows are dealt to, numbered by their place in the list."""
+    """The queues over which the rows are distributed. A queue's number is its index in the list."""
 
     def __init__(self, queues: Sequence[MessageQueue]) -> None:
         self.queues = queues
@@ -41,16 +42,17 @@ class QueueList:
             if brokers[number] != brokers[number - 1] or self.ids[number] <= self.ids[number - 1]
         ]
         self.borders = np.array([*borders, len(queues)], np.int64)
-        """No request has queues on both sides of one of these numbers."""
+        """Numbers at which another broker begins or the queue ids stop ascending. No request spans one."""
 
     def __len__(self) -> int:
         return len(self.queues)
 
 
 def frames(rows: RowBatch, queues: QueueList, max_bytes: int) -> Iterator[Frame]:
-    """Yield the requests that send `rows`. Raises MessageInvalid before the first.
+    """Return an iterator over the requests that send `rows`, each with records of at most `max_bytes`.
 
-    A queue with more than `max_bytes` has requests of its own.
+    Raises MessageInvalid if a row cannot be sent; in this case there are no requests. The records of a queue
+    that exceed `max_bytes` are sent in several requests.
     """
     return _frames(rows, plan_rows(rows), queues, max_bytes)
 
@@ -69,7 +71,9 @@ def _frames(rows: RowBatch, plan: RowPlan, queues: QueueList, max_bytes: int) ->
             records = encode_queues(rows, plan, first, after)
         of_frame = [queues.queues[number] for number in numbers.tolist()]
         if len(records) > max_bytes:
-            for piece in number_and_cut(records, int(counts[numbers[0]]), of_frame[0].queue_id, max_bytes):
+            for piece in split_into_batches(
+                records, int(counts[numbers[0]]), of_frame[0].queue_id, max_bytes
+            ):
                 runs = Runs([of_frame[0].queue_id], [piece.rows], [len(piece.records)], piece.records)
                 yield Frame(of_frame, runs)
             continue
@@ -80,12 +84,18 @@ def _frames(rows: RowBatch, plan: RowPlan, queues: QueueList, max_bytes: int) ->
 def frame_borders(
     present: NDArray[np.int64], starts: NDArray[np.int64], borders: NDArray[np.int64], max_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield which queues with rows share a request, as a begin and an end index of `present`.
+    """Group the queues into requests; yield each group as a begin and an end index of `present`.
 
-    Their records take at most `max_bytes`, unless it is one queue's alone; no border of `borders` lies
-    between them, and they are at most RUNS_MAX. Queue q has the bytes `starts[q]` to `starts[q + 1]`.
+    A group has at most `max_bytes` of records, unless it is a single queue, and at most RUNS_MAX queues. It
+    does not span a number of `borders`.
+
+    Args:
+        present: Numbers of the queues that have rows, ascending.
+        starts: The records of queue q are the bytes `starts[q]` to `starts[q + 1]` of the slice.
+        borders: See QueueList.borders.
+        max_bytes: Maximum size of the records of a request.
     """
-    # Lists, as a search by numpy releases the GIL and may wait for the loop's thread to get it again.
+    # Lists, because numpy's search releases the GIL and may then wait for the thread of the event loop.
     queues, begins = present.tolist(), starts[present].tolist()
     ends, among = starts[present + 1].tolist(), borders.tolist()
     begin = 0

@@ -1,7 +1,7 @@
-"""TableSender: encodes columns in the caller's thread and sends them through the lanes of the loop.
+"""TableSender: encodes tables in the caller's thread and sends them through Lanes on the event loop.
 
-table ─ slices ─→ queue of each row ─→ frames, by queue ─→ lanes (one batch of a queue unresolved)
-                                             ↑ waits while more than `table_buffer_bytes` are in flight
+table ─→ slices ─→ queue of each row ─→ frames ─→ Lanes (at most one batch of a queue in flight)
+                                          ↑ waits while more than `table_buffer_bytes` are in flight
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class BufferBudget:
-    """Bounds the bytes of records in flight: encoders acquire, the loop releases."""
+    """Limit of the bytes in flight. Encoding threads acquire bytes, the event loop releases them."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -50,14 +50,17 @@ class BufferBudget:
         self._changed = threading.Condition()
 
     def acquire(self, size_bytes: int) -> None:
-        """Wait until `size_bytes` fit; more than the limit fits when nothing else is in flight."""
+        """Wait until `size_bytes` more are allowed in flight.
+
+        More than the limit is allowed when nothing else is in flight.
+        """
         with self._changed:
             while self._used_bytes and self._used_bytes + size_bytes > self._limit_bytes:
                 self._changed.wait()
             self._used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Release what a settled batch had acquired."""
+        """Release the bytes of a settled batch."""
         with self._changed:
             self._used_bytes -= size_bytes
             self._changed.notify_all()
@@ -65,25 +68,32 @@ class BufferBudget:
 
 @dataclass(eq=False)
 class TableJob:
-    """One table in flight: counts acknowledged rows and keeps the first failure of each queue."""
+    """One table in flight: its receipts and the first error of each queue.
+
+    Attributes:
+        topic: The topic.
+        budget: The limit of bytes in flight that the producer's tables share.
+        batches: Number of batches passed to Lanes.
+        failures: The first error of each queue that failed.
+    """
 
     topic: str
     budget: BufferBudget
     batches: int = 0
     failures: dict[MessageQueue, ClientError] = field(default_factory=dict)
     _receipts: QueueReceipts = field(default_factory=QueueReceipts)
-    _open: int = 1  # the encoder itself
+    _open: int = 1  # batches in flight, plus 1 until `wait` is called
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def offered(self) -> None:
-        """Count one more batch in flight."""
+        """Count a batch that is passed to Lanes."""
         with self._lock:
             self._open += 1
             self.batches += 1
 
     def settled(self, batch: LaneBatch, outcomes: Sequence[Outcome]) -> None:
-        """Take the outcomes of a batch, on the loop."""
+        """Record the outcomes of `batch`. Called on the event loop."""
         for queue, rows, outcome in zip(batch.queues, batch.runs.messages, outcomes, strict=True):
             if isinstance(outcome, ClientError):
                 self.failures.setdefault(queue, outcome)
@@ -93,7 +103,7 @@ class TableJob:
         self._leave()
 
     def wait(self) -> None:
-        """Wait until every offered batch is settled; nothing may be offered after."""
+        """Wait until every batch is settled. No batch may be added after this call."""
         self._leave()
         self._ended.wait()
 
@@ -104,7 +114,7 @@ class TableJob:
                 self._ended.set()
 
     def receipt(self, rows: int) -> TableReceipt:
-        """Return the receipt. Raises TableSendFailed if one of the table's `rows` is not acknowledged."""
+        """Return the receipt of a table of `rows` rows. Raises TableSendFailed if a batch failed."""
         receipts = self._receipts
         if self.failures:
             raise TableSendFailed(self.topic, rows, receipts.rows, self.failures)
@@ -112,7 +122,7 @@ class TableJob:
 
 
 class TableSender:
-    """Sends the tables of one producer. Made on the loop; `send` runs in any other thread, and blocks."""
+    """Sends the tables of one producer. Built on the event loop; `send` blocks and runs in another thread."""
 
     def __init__(
         self,
@@ -139,10 +149,11 @@ class TableSender:
         queue: MessageQueue | None,
         stop: threading.Event | None = None,
     ) -> TableReceipt:
-        """Send all rows and wait for their acknowledgement; `stop` ends it early.
+        """Send all rows and wait until they are acknowledged.
 
-        Raises MessageRejected for a row that no broker would accept, TableSendFailed, and as
-        `RouteCache.get` does.
+        Setting `stop` cancels the send: no further batch is sent. Raises MessageRejected if a row is invalid,
+        TableSendFailed if a batch failed, ClientClosed if the send was cancelled, and the errors of
+        `RouteCache.get`.
         """
         context = self._hooks.before_table(topic, columns.rows)
         try:
@@ -171,7 +182,7 @@ class TableSender:
         finally:
             job.wait()
         if stop is not None and stop.is_set():
-            raise ClientClosed(f"the send of a table to {topic!r} was given up")
+            raise ClientClosed(f"the send of a table to topic {topic!r} was cancelled")
         return job.receipt(columns.rows)
 
     def _queues_for(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
@@ -181,15 +192,16 @@ class TableSender:
         route = await self._route(topic)
         queues = route.keyed
         if not columns.is_keyed and route.writable:
-            # Each slice goes to one queue: begin where the last table ended.
-            first = route.writable.index(self._sender.in_turn(route))
+            # Each slice goes to one queue: start after the last queue of the previous table.
+            first = route.writable.index(self._sender.next_queue(route))
             queues = (*route.writable[first:], *route.writable[:first])
         if not queues:
-            raise PermissionDenied(ResponseCode.NO_PERMISSION, f"topic {topic!r} has no writable queue")
+            reason = f"topic {topic!r} has no writable queue: check its permission and its brokers"
+            raise PermissionDenied(ResponseCode.NO_PERMISSION, reason)
         return queues
 
     async def _route(self, topic: str) -> TopicRoute:
-        """Return the topic's route; wait for a nameserver that restarts."""
+        """Return the route of `topic`. Retry until the deadline while no nameserver is reachable."""
         instance = self._instance
         deadline_ms = instance.now_ms() + self._config.delivery_timeout_ms
         backoff = Backoff()
@@ -226,7 +238,7 @@ class TableSender:
     def _frames(
         self, topic: str, rows: pa.RecordBatch, first_row: int, queues: QueueList, turn: int
     ) -> Iterator[Frame]:
-        """Return the requests that send one slice."""
+        """Return the requests that send one slice, which begins with row `first_row` of the table."""
         from cluster.client.producer.table_columns import rows_of_slice
         from cluster.client.producer.table_frames import frames
 
@@ -236,7 +248,7 @@ class TableSender:
             dealt = rows_of_slice(rows, draft, queues.ids, turn, uniq_keys, max_body_bytes)
             return frames(dealt, queues, self._config.table_batch_bytes)
         except MessageInvalid as error:
-            where = f"of the rows from {first_row:,} on, " if first_row else ""
+            where = f"in the rows from {first_row:,} on: " if first_row else ""
             raise rejected(MessageInvalid(f"{where}{error}")) from error
 
     def _offer(self, job: TableJob, frame: Frame) -> None:

@@ -1,1 +1,1 @@
-"""Connections, routes and heartbeats: what every client is made of, on one asyncio loop."""
+"""Connections, routes and heartbeats: the parts that all clients share, on one asyncio event loop."""

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import random
 
 
 class Backoff:
-    """Delays that double from `first_ms` to `last_ms`, each with up to a fifth taken off, so that clients
-    spread.
+    """Delays between attempts: they double from `first_ms` to `last_ms`, each minus a random part up to 20 %.
+
+    `seed` makes the random part reproducible in tests.
     """
 
     def __init__(self, first_ms: int = 50, last_ms: int = 1_000, seed: int | None = None) -> None:
@@ -15,10 +16,10 @@ class Backoff:
         self._last_ms = last_ms
         self._next_ms = first_ms
         self._seed = seed
-        self._random: random.Random | None = None  # made at first use: a seed costs more than a send
+        self._random: random.Random | None = None  # created at first use: seeding is slower than a send
 
     def next_ms(self) -> float:
-        """Return the next delay."""
+        """Return the next delay in milliseconds."""
         delay_ms = self._next_ms
         if self._random is None:
             self._random = random.Random(self._seed)
@@ -26,5 +27,5 @@ class Backoff:
         return delay_ms * (1 - 0.2 * self._random.random())
 
     def reset(self) -> None:
-        """Start again from the first delay: an attempt succeeded."""
+        """Return to the first delay. Call it after a success."""
         self._next_ms = self._first_ms

@@ -1,9 +1,8 @@
-"""CompiledLater: a function whose compiled twin takes over after many messages.
+"""CompiledLater: a plain Python function that is replaced by a compiled one after many messages.
 
-    plain ──→ KERNELS_FROM messages in this process ──→ a thread loads numba ──→ compiled, from then on
+    plain function ──→ KERNELS_FROM messages counted ──→ a thread loads numba ──→ compiled function
 
-Loading numba takes a second of CPU time, during which the plain function is used: a command that reads a
-few messages never pays for it.
+Loading numba takes a second of CPU time. A process that handles only a few messages never loads it.
 """
 
 from __future__ import annotations
@@ -17,15 +16,16 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 KERNELS_FROM = 50_000
+"""Number of messages after which the compiled function is loaded."""
 
 
 class CompiledLater(Generic[Parameters, Result]):
-    """Callable with the plain function's signature; shared by all clients of a process."""
+    """Callable that runs the plain function until the compiled one is loaded. Shared by all clients."""
 
     def __init__(
         self, plain: Callable[Parameters, Result], load: Callable[[], Callable[Parameters, Result]]
     ) -> None:
-        """`load` imports the twin; it is called once, in a thread."""
+        """`load` imports and returns the compiled function; it is called once, in a thread."""
         self._function = plain
         self._load = load
         self._messages_left = KERNELS_FROM
@@ -33,11 +33,11 @@ class CompiledLater(Generic[Parameters, Result]):
         self.loading: threading.Thread | None = None
 
     def __call__(self, *arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        """Call the plain or the compiled function. Raises as the plain one."""
+        """Call the compiled function if it is loaded, else the plain one."""
         return self._function(*arguments, **named)
 
-    def did(self, messages: int) -> None:
-        """Count `messages` more; at KERNELS_FROM start to load the compiled function."""
+    def count(self, messages: int) -> None:
+        """Count handled messages. At KERNELS_FROM, start to load the compiled function."""
         if self.loading is not None:
             return
         with self._counting:
@@ -45,9 +45,9 @@ class CompiledLater(Generic[Parameters, Result]):
             if self.loading is None and self._messages_left <= 0:
                 # Not a daemon: an interpreter that exits during this import may crash.
                 thread = threading.Thread(target=self._take_over, name="raymq-load-kernels")
-                with suppress(RuntimeError):  # no thread is available: try again with the next messages
+                with suppress(RuntimeError):  # no thread available: retry at the next call
                     thread.start()
                     self.loading = thread
 
     def _take_over(self) -> None:
-        self._function = self._load()  # if that fails, the thread logs why, and the plain one stays
+        self._function = self._load()  # if it raises, threading logs the error and the plain function stays

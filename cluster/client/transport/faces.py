@@ -1,15 +1,16 @@
-"""What the faces of the clients share: how they open and close, their signatures and their docstrings.
+"""Base classes of the asyncio clients (AsyncFace) and of the blocking clients (BlockingFace).
 
-The async faces are the one place of signatures and docstrings; the blocking faces get them from there.
+Each client class exists twice. Signatures and docstrings are written once, in the asyncio class; the blocking
+class copies them:
 
     class Admin(BlockingFace[aio.Admin]):
-        end_offsets = blocking(aio.Admin.end_offsets)     # runs it on the loop's thread and waits
+        end_offsets = blocking(aio.Admin.end_offsets)  # run it on the thread of the event loop and wait
 
-    @documented_by(aio.Producer)                          # methods of its own, docstrings of the async face
+    @documented_by(aio.Producer)  # copy the docstrings of methods that have none
     class Producer: ...
 
-Type checkers and editors see the parameters of the async method and its result without the coroutine;
-`help(Admin.end_offsets)` shows them with the docstring.
+Type checkers and editors see the parameters of the asyncio method and the type of its result.
+`help(Admin.end_offsets)` shows the signature and the docstring.
 """
 
 from __future__ import annotations
@@ -32,20 +33,22 @@ Class = TypeVar("Class", bound=type)
 
 
 class Core(Protocol):
-    """What an open client runs on."""
+    """Implementation of an open client."""
 
     @property
     def instance(self) -> ClientInstance:
-        """Return the connections, on the loop that ran when the core was built."""
+        """Return the ClientInstance, which belongs to the event loop that built the core."""
 
 
 CoreT = TypeVar("CoreT", bound=Core)
 
 
 class AsyncFace(ABC, Generic[CoreT]):
-    """Base of a class whose first call opens it, on the loop that runs then.
+    """Base class of the asyncio clients.
 
-    new --start or first call--> open --close--> closed: calls raise ClientClosed
+        new ──start, or first call──→ open ──close──→ closed (calls raise ClientClosed)
+
+    A client belongs to the event loop that runs when it is opened.
     """
 
     def __init__(self, name: str, build: Callable[[], CoreT]) -> None:
@@ -55,13 +58,13 @@ class AsyncFace(ABC, Generic[CoreT]):
         self._is_closed = False
 
     async def start(self) -> Self:
-        """Open the client on the running loop. `async with` and the first call do it too."""
+        """Open the client on the running event loop, as `async with` and the first call do too."""
         self._opened()
         return self
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the client."""
+        """Close the client; later calls raise ClientClosed."""
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -73,21 +76,21 @@ class AsyncFace(ABC, Generic[CoreT]):
 
     def _opened(self) -> CoreT:
         if self._is_closed:
-            raise ClientClosed(f"the {self._name} is closed")
+            raise ClientClosed(f"the {self._name} is closed: create a new one")
         if self._core is None:
             self._core = self._build()
         self._core.instance.check_loop()
         return self._core
 
     def _closing(self) -> CoreT | None:
-        """Refuse later calls. Return the core if it is still to be closed in this process."""
+        """Mark the client as closed. Return its core if the caller must close it, else None."""
         was_closed, self._is_closed = self._is_closed, True
         core = self._core
         return None if was_closed or core is None or core.instance.is_orphan else core
 
 
 class BlockingFace(Generic[Face_co]):
-    """Base of a class whose calls run those of an async face on the process's loop thread and wait."""
+    """Base class of the blocking clients: runs the methods of an asyncio client on LoopThread.shared()."""
 
     def __init__(self, face: Face_co) -> None:
         self._face = face
@@ -97,7 +100,7 @@ class BlockingFace(Generic[Face_co]):
 def blocking(
     method: Callable[Concatenate[Face_co, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[BlockingFace[Face_co], P], T]:
-    """Return the blocking twin of an async face's method, with its signature and docstring."""
+    """Return a blocking version of the asyncio `method`, with the same signature and docstring."""
 
     @wraps(method)
     def call(self: BlockingFace[Face_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -107,7 +110,7 @@ def blocking(
 
 
 def documented_by(face: type) -> Callable[[Class], Class]:
-    """Give each public method that has no docstring the one of the same method of `face`."""
+    """Class decorator: copy missing docstrings of public methods from the methods of `face`."""
 
     def document(twin: Class) -> Class:
         for name, method in vars(twin).items():

@@ -1,4 +1,4 @@
-"""HookedRemotingClient: calls the call hooks around every request of a client."""
+"""HookedRemotingClient: a RemotingClient with CallHooks (see `cluster.client.hooks`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.clock import Clock
 
 
 class HookedRemotingClient(RemotingClient):
-    """A RemotingClient that calls hooks before and after each request."""
+    """RemotingClient that calls the hooks before and after each request."""
 
     def __init__(
         self, clock: Clock, table: RequestTable | None, limits: RemotingLimits, hooks: Sequence[CallHook]
@@ -26,7 +26,7 @@ class HookedRemotingClient(RemotingClient):
     def invoke_callback(
         self, address: str, command: RemotingCommand, timeout_ms: int, callback: Callback
     ) -> None:
-        """Do what the base does, with the hooks before and after."""
+        """Call the hooks before the request and after its outcome, then pass the outcome to `callback`."""
 
         def answered(answer: RemotingCommand | RemotingError) -> None:
             after_call(self._hooks, address, command, answer)
@@ -36,14 +36,14 @@ class HookedRemotingClient(RemotingClient):
         super().invoke_callback(address, command, timeout_ms, answered)
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
-        """Do what the base does, with the hooks before and after."""
+        """Call the hooks before and after `command` is sent. There is no response."""
         before_call(self._hooks, address, command)
         super().oneway(address, command)
         after_call(self._hooks, address, command, None)
 
 
 def before_call(hooks: Sequence[CallHook], address: str, command: RemotingCommand) -> None:
-    """Call the hooks before a request; raises what one of them raises."""
+    """Call `before_call` of each hook. An exception of a hook is raised to the caller."""
     for hook in hooks:
         hook.before_call(address, command)
 
@@ -54,5 +54,5 @@ def after_call(
     command: RemotingCommand,
     answer: RemotingCommand | RemotingError | None,
 ) -> None:
-    """Call the hooks with the outcome of a request."""
+    """Call `after_call` of each hook. An exception of a hook is logged."""
     call_hooks([hook.after_call for hook in hooks], address, command, answer)

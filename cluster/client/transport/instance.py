@@ -1,4 +1,4 @@
-"""ClientInstance: connections, routes, heartbeats and background tasks of one client."""
+"""ClientInstance: connections, routes, heartbeats and background tasks of a client."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from store.logs import get_logger
 
 log = get_logger(__name__)
 
-# A client keeps reading acknowledgements while large sends are on their way.
+# Large enough that a client keeps reading acknowledgements while large sends are buffered.
 LIMITS = RemotingLimits(high_water_bytes=64 * MIB)
 
 _sequence = itertools.count()
 
 
 def local_address() -> str:
-    """Return the address by which this machine reaches others; loopback if there is no network."""
+    """Return the IPv4 address of this machine's default route; 127.0.0.1 if there is no network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # documentation range: UDP connect sends nothing
@@ -50,8 +50,9 @@ def local_address() -> str:
 
 
 def unique_client_id(clock: Clock, instance_name: str = "") -> str:
-    """Return an id that no other client has: two with one id would share their queues (RocketMQ
-    `ip@instanceName`).
+    """Return a unique client id (RocketMQ `ip@instanceName`).
+
+    Two consumers with the same id would be assigned the same queues.
     """
     name = instance_name or f"{os.getpid()}#{clock.wall_ms()}"
     return f"{local_address()}@{name}#{next(_sequence)}"
@@ -61,7 +62,7 @@ Heartbeat = Callable[[], HeartbeatData]
 
 
 class ClientInstance:
-    """One client's connections and routes. Made and used on one running loop."""
+    """Connections, routes and background tasks of one client. Built and used on one event loop."""
 
     def __init__(
         self,
@@ -92,23 +93,28 @@ class ClientInstance:
         self.is_closed = False
 
     def check_loop(self) -> None:
-        """Raise ClientClosed on another loop than the one that it was opened on."""
+        """Raise ClientClosed if the running event loop is not the one that opened the client."""
         if asyncio.get_running_loop() is not self._loop:
-            raise ClientClosed("this client was opened on another event loop: make one for each loop")
+            raise ClientClosed(
+                "this client was opened on another event loop: create one client for each event loop"
+            )
 
     @property
     def is_orphan(self) -> bool:
-        """Return True if its loop is closed, and everything on it with it."""
+        """Return True if the event loop of the client is closed, and the client with it."""
         return self._loop.is_closed()
 
     def now_ms(self) -> int:
-        """Return monotonic milliseconds."""
+        """Return the monotonic time in milliseconds."""
         return self.clock.monotonic_ns() // NS_PER_MS
 
     def spawn(
         self, work: Coroutine[Any, Any, Any], name: str, *, is_awaited: bool = False
     ) -> asyncio.Task[Any]:
-        """Run `work` once, until it ends or the client closes; an error that nobody awaits is logged."""
+        """Run `work` in a task, which `close` cancels.
+
+        Its error is logged, unless `is_awaited` says that the caller awaits the task.
+        """
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard if is_awaited else self._ended)
@@ -120,11 +126,11 @@ class ClientInstance:
             log.error("client_task_failed", task=task.get_name(), client=self.client_id, exc_info=error)
 
     def start_route_refresh(self) -> None:
-        """Keep all known routes at most `route_refresh_ms` old."""
+        """Start to refresh all cached routes every `route_refresh_ms`."""
         self.supervisor.every("route-refresh", lambda: self.config.route_refresh_ms, self.routes.refresh_all)
 
     def start_heartbeats(self, heartbeat: Heartbeat, topics: Callable[[], list[str]]) -> None:
-        """Send `heartbeat()` to every broker of `topics()` each `heartbeat_ms`."""
+        """Start to send `heartbeat()` to all brokers of `topics()` every `heartbeat_ms`."""
 
         async def beat() -> None:
             await self.send_heartbeats(heartbeat(), topics())
@@ -132,7 +138,7 @@ class ClientInstance:
         self.supervisor.every("heartbeat", lambda: self.config.heartbeat_ms, beat)
 
     async def send_heartbeats(self, heartbeat: HeartbeatData, topics: list[str]) -> None:
-        """Send one heartbeat to each broker of `topics`, all at once; an unreachable broker misses it."""
+        """Send `heartbeat` to all brokers of `topics` concurrently. A failure is logged."""
         body = heartbeat.encode()
         addresses: set[str] = set()
         for topic in topics:
@@ -151,42 +157,50 @@ class ClientInstance:
     async def ask(
         self, address: str, command: RemotingCommand, timeout_ms: int | None = None
     ) -> RemotingCommand:
-        """Return the response of any code. Raises BrokerUnreachable, DeadlineExceeded, ClientClosed."""
+        """Send `command` and return the response, whatever its code.
+
+        Raises BrokerUnreachable, DeadlineExceeded, ClientClosed.
+        """
         if self.is_closed:
-            raise ClientClosed("the client is closed")
+            raise ClientClosed("the client is closed: create a new one")
         timeout_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         try:
             return await self.remoting.invoke(address, command, timeout_ms)
         except RemotingError as error:
-            raise self.translated(error) from error
+            raise self.client_error(error) from error
 
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_ms: int | None = None
     ) -> RemotingCommand:
-        """Return the response if it is a success; raise BrokerRefused (typed by code) otherwise."""
+        """Send `command` and return its successful response.
+
+        Raises as `ask`, and the class of BrokerRefused that matches any other response code.
+        """
         answer = await self.ask(address, command, timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise refused(answer.code, answer.remark, address)
         return answer
 
-    def translated(self, error: RemotingError) -> ClientError:
-        """Return the client's error for an error of the connection."""
+    def client_error(self, error: RemotingError) -> ClientError:
+        """Return the ClientError that corresponds to `error`."""
         if self.is_closed:
-            return ClientClosed("the client was closed before the answer came")
+            return ClientClosed("the client was closed before the response arrived")
         if isinstance(error, TimedOut):
             return DeadlineExceeded(str(error))
         return BrokerUnreachable(str(error))
 
     def master_of(self, topic: str, broker_name: str) -> str:
-        """Return the address to dial for a broker's queues. Raises BrokerUnreachable if no route names it."""
+        """Return the address of a broker's master. Raises BrokerUnreachable if the route has no master."""
         route = self.routes.peek(topic)
         address = route.master(broker_name) if route is not None else None
         if address is None:
-            raise BrokerUnreachable(f"no route names a master for broker {broker_name!r} of topic {topic!r}")
+            raise BrokerUnreachable(
+                f"the route of topic {topic!r} has no master of broker {broker_name!r}: is it running?"
+            )
         return address
 
     async def close(self) -> None:
-        """End the tasks and the connections. Calls that still wait for a response get ClientClosed."""
+        """Stop the tasks and close the connections. Pending calls raise ClientClosed."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,7 +1,7 @@
-"""Nameservers: send each request to the nameserver that responded last, then to the others.
+"""Nameservers: sends requests to the nameservers of a cluster, with failover.
 
-Nameservers do not talk to each other and may disagree: one that was restarted knows only brokers that have
-registered since. A route counts as missing only if no nameserver has it (`request_others`).
+Nameservers do not exchange data and may disagree: a restarted nameserver knows only the brokers that have
+registered since. A route is therefore missing only if no nameserver has it (`request_others`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Command = Callable[[], RemotingCommand]
 
 
 class Nameservers:
-    """The nameservers of one cluster. `addresses` is called each time, so that the list may change."""
+    """The nameservers of one cluster. `addresses` is called for each request, as the list may change."""
 
     def __init__(
         self, remoting: RemotingClient, addresses: Callable[[], Sequence[str]], timeout_ms: int
@@ -29,9 +29,9 @@ class Nameservers:
         self._last = ""
 
     async def ask(self, command: Command) -> RemotingCommand:
-        """Return the first response, whatever its code; `command` makes a new request for each attempt.
+        """Try the nameservers, the last successful one first, and return the first response of any code.
 
-        Raises NameserverUnreachable if none responds.
+        `command` builds a new request for each attempt. Raises NameserverUnreachable if none responds.
         """
         addresses = sorted(self._addresses(), key=lambda address: address != self._last)
         failures = []
@@ -44,13 +44,16 @@ class Nameservers:
         raise _none_answered(failures)
 
     async def request_others(self, command: Command) -> list[RemotingCommand]:
-        """Return the responses of all but the one that responded to the last `ask`; empty if none does."""
+        """Send a request to all nameservers except that of the last `ask`. Return the responses."""
         others = [address for address in self._addresses() if address != self._last]
         answers = await asyncio.gather(*(self._ask(address, command) for address in others))
         return [answer for answer in answers if not isinstance(answer, RemotingError)]
 
     async def request_all(self, command: Command) -> list[RemotingCommand]:
-        """Return the responses of all that respond, at least one. Raises NameserverUnreachable."""
+        """Send a request to all nameservers and return the responses.
+
+        Raises NameserverUnreachable if no nameserver responds.
+        """
         answers = await asyncio.gather(*(self._ask(address, command) for address in self._addresses()))
         given = [answer for answer in answers if not isinstance(answer, RemotingError)]
         if not given:
@@ -67,5 +70,5 @@ class Nameservers:
 def _none_answered(failures: Sequence[RemotingError]) -> NameserverUnreachable:
     reasons = "; ".join(map(str, failures))
     return NameserverUnreachable(
-        f"no nameserver answered ({reasons}): is the cluster up, and the address right?"
+        f"no nameserver responded ({reasons}): is the cluster running, and is the address correct?"
     )

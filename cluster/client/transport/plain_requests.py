@@ -1,10 +1,10 @@
-"""What RayMQ's brokers are asked by requests of our own, in RocketMQ's words: its brokers know no others.
+"""RocketMQ requests that replace RayMQ's own requests when the peer is an Apache RocketMQ broker.
 
-PULL_RECORDS    PULL_MESSAGE: 32 messages at a time, and no generations
-COMMIT_OFFSETS  UPDATE_CONSUMER_OFFSET, one a queue
-SYNC_GROUP      nothing: members average by themselves over the list that the broker has of them
+    PULL_RECORDS    PULL_MESSAGE: up to 32 messages, without generations
+    COMMIT_OFFSETS  UPDATE_CONSUMER_OFFSET: one request for each queue
+    SYNC_GROUP      no replacement: each member computes the assignment from the broker's list of members
 
-A broker is taken for one of RocketMQ's when it answers that it does not support the request (NotSupported).
+The client falls back to these requests if a broker responds that it does not support RayMQ's (NotSupported).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from actors.remoting.raymq_requests import OffsetCommit
 from store.message.record import TOTAL_SIZE
 
 PULL_MESSAGES = 32
-"""A pull (RocketMQ maxTransferCountOnMessageInMemory: its brokers give no more)."""
+"""Maximum number of messages that RocketMQ brokers return to one pull (maxTransferCountOnMessageInMemory)."""
 
 PLAIN_LATE_MS = 5_000
-"""RocketMQ's brokers look every 5 s whether a pull has waited long enough: its answer may come so late."""
+"""RocketMQ brokers check held pulls every 5 s, so the response to a long poll may be late by this much."""
 
 _SUSPEND, _SUBSCRIPTION = 0x2, 0x4  # RocketMQ PullSysFlag
 
 
 def plain_pull(wanted: PullRecordsHeader) -> RemotingCommand:
-    """The PULL_MESSAGE for what a PULL_RECORDS asks."""
+    """Return the PULL_MESSAGE request that corresponds to a PULL_RECORDS request."""
     header = PullMessageHeader(
         wanted.consumer_group,
         wanted.topic,
@@ -43,7 +43,7 @@ def plain_pull(wanted: PullRecordsHeader) -> RemotingCommand:
 
 
 def plain_commits(group: str, commits: Iterable[OffsetCommit]) -> list[RemotingCommand]:
-    """The commits of several queues, one by one."""
+    """Return one UPDATE_CONSUMER_OFFSET request for each of `commits`."""
     return [
         RemotingCommand(
             RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -54,10 +54,10 @@ def plain_commits(group: str, commits: Iterable[OffsetCommit]) -> list[RemotingC
 
 
 def count_records(records: Buffer) -> int:
-    """How many records lie back to back, by their sizes; those that are damaged are not looked at."""
+    """Return the number of consecutive records, using only their size fields."""
     count, position, end = 0, 0, len(records)
     while position + TOTAL_SIZE + 4 <= end:
         size_bytes = int.from_bytes(records[position + TOTAL_SIZE : position + TOTAL_SIZE + 4], "big")
         count += 1
-        position += max(size_bytes, 4)  # whatever it says, this ends
+        position += max(size_bytes, 4)  # at least 4, so that the loop ends even if a size is damaged
     return count

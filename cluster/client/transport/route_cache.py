@@ -1,4 +1,4 @@
-"""RouteCache: the routes that a client knows, and how they are refreshed."""
+"""RouteCache: caches and refreshes the routes of a client's topics."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from cluster.client.errors import BrokerRefused, ClientError, TopicNotFound, refused
 from cluster.client.transport.nameservers import Nameservers
-from cluster.client.transport.topic_route import QueueShare, TopicRoute, follow, lacks, route_of, union
+from cluster.client.transport.topic_route import (
+    QueueShare,
+    TopicRoute,
+    keep_departed,
+    lacks_broker,
+    merge,
+    route_of,
+)
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
 AUTO_CREATE_TOPIC = "TBW102"
+"""RocketMQ's template topic: brokers that create topics automatically register it."""
 
 log = get_logger(__name__)
 
 
 class RouteCache:
-    """One client's routes by topic. Lives on one loop."""
+    """The routes of one client by topic. Used on one event loop."""
 
     def __init__(
         self,
@@ -31,7 +39,15 @@ class RouteCache:
         sticky_ms: int,
         auto_create_queues: int = 0,
     ) -> None:
-        """`auto_create_queues` > 0 (producers): an unknown topic gets the route by which sends create it."""
+        """Create an empty cache.
+
+        Args:
+            nameservers: The nameservers that provide the routes.
+            clock: Source of time.
+            sticky_ms: How long the queues of a broker that left the routes are kept.
+            auto_create_queues: If greater than 0, an unknown topic gets a route with this many queues, and
+                the first send creates the topic (producers).
+        """
         self._nameservers = nameservers
         self._clock = clock
         self._sticky_ms = sticky_ms
@@ -40,20 +56,23 @@ class RouteCache:
         self._under_way: dict[str, asyncio.Task[TopicRoute]] = {}
 
     def topics(self) -> list[str]:
-        """Return the topics whose route is known now."""
+        """Return the topics whose routes are cached."""
         return list(self._routes)
 
     def peek(self, topic: str) -> TopicRoute | None:
-        """Return the route known now."""
+        """Return the cached route of `topic`, or None."""
         return self._routes.get(topic)
 
     async def get(self, topic: str) -> TopicRoute:
-        """Return the route known now, else the nameserver's. Raises TopicNotFound, NameserverUnreachable."""
+        """Return the cached route of `topic`; fetch it if it is not cached.
+
+        Raises TopicNotFound, NameserverUnreachable.
+        """
         route = self._routes.get(topic)
         return route if route is not None else await self.refresh(topic)
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Fetch the route; concurrent calls share one request. Raises as `get` does."""
+        """Fetch and cache the route of `topic`. Concurrent calls share one request. Raises as `get`."""
         task = self._under_way.get(topic)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._ask(topic))
@@ -64,15 +83,15 @@ class RouteCache:
     def _forget(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
         self._under_way.pop(topic, None)
         if not task.cancelled():
-            task.exception()  # retrieved, as every waiter may have left
+            task.exception()  # marks the exception as retrieved: all waiters may be gone
 
     async def refresh_or_keep(self, topic: str) -> None:
-        """Refresh the route; if that fails, the old one stays and the next attempt reports what is wrong."""
+        """Refresh the route of `topic`. If that fails, keep the cached route and ignore the error."""
         with suppress(ClientError):
             await self.refresh(topic)
 
     async def refresh_all(self) -> None:
-        """Refresh every known topic; one that fails keeps its old route, and the failure is logged."""
+        """Refresh all cached routes. If one fails, its cached route is kept and the error is logged."""
         for topic in list(self._routes):
             try:
                 await self.refresh(topic)
@@ -89,51 +108,55 @@ class RouteCache:
                     raise
                 now = await self._route_for_creation(topic)
             else:
-                # All its brokers left at once, or the topic was deleted: `follow` waits before it decides.
+                # All its brokers restart, or the topic was deleted: keep the old route for a while.
                 now = TopicRoute(topic)
         return self._take(topic, now)
 
     def _take(self, topic: str, now: TopicRoute) -> TopicRoute:
         before = self._routes.get(topic)
         now_ms = self._clock.monotonic_ns() // NS_PER_MS
-        route = follow(before, now, now_ms, self._sticky_ms)
+        route = keep_departed(before, now, now_ms, self._sticky_ms)
         if not route.shares:
             self._routes.pop(topic, None)
-            raise TopicNotFound(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic!r} is in no route any more")
+            raise TopicNotFound(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {topic!r} no longer has a route: its brokers are down or it was deleted",
+            )
         if route == before:
-            return before  # with its cached lists of queues
+            return before  # keeps its computed queue lists
         self._routes[topic] = route
         return route
 
-    async def known_everywhere(self, topic: str) -> list[TopicRoute | None]:
-        """Return the route of each nameserver that responds, None for one that does not know the topic.
+    async def get_from_all(self, topic: str) -> list[TopicRoute | None]:
+        """Return the route of `topic` in each nameserver that responds; None if it does not know the topic.
 
-        Raises NameserverUnreachable.
+        Raises NameserverUnreachable if no nameserver responds.
         """
-        answers = await self._nameservers.request_all(_question(topic))
+        answers = await self._nameservers.request_all(_route_request(topic))
         return [_decoded(topic, each) if each.code == ResponseCode.SUCCESS else None for each in answers]
 
     async def _lookup(self, topic: str) -> TopicRoute:
-        """Return one nameserver's route, joined with the others' if it lacks a broker that was known."""
-        answer = await self._nameservers.ask(_question(topic))
+        """Return the route of one nameserver. If it lacks a broker known before, add the others' routes."""
+        answer = await self._nameservers.ask(_route_request(topic))
         answers = [answer]
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or (
-            answer.code == ResponseCode.SUCCESS and lacks(_decoded(topic, answer), self._routes.get(topic))
+            answer.code == ResponseCode.SUCCESS
+            and lacks_broker(_decoded(topic, answer), self._routes.get(topic))
         ):
-            answers += await self._nameservers.request_others(_question(topic))
+            answers += await self._nameservers.request_others(_route_request(topic))
         given = [each for each in answers if each.code == ResponseCode.SUCCESS]
         if not given:
             raise _refusal(topic, answer)
-        return union([_decoded(topic, each) for each in given])
+        return merge([_decoded(topic, each) for each in given])
 
     async def _route_for_creation(self, topic: str) -> TopicRoute:
-        """Return a route for a topic that does not exist yet, made from AUTO_CREATE_TOPIC's."""
+        """Return a route for a topic that does not exist yet, based on the route of AUTO_CREATE_TOPIC."""
         try:
             template = await self._lookup(AUTO_CREATE_TOPIC)
         except TopicNotFound:
             raise TopicNotFound(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic {topic!r} does not exist, and brokers do not create topics by themselves: "
+                f"topic {topic!r} does not exist, and the brokers do not create topics automatically: "
                 "create it with Admin.create_topic",
             ) from None
         shares = tuple(
@@ -149,7 +172,7 @@ class RouteCache:
         return TopicRoute(topic, shares, template.addresses)
 
 
-def _question(topic: str) -> Callable[[], RemotingCommand]:
+def _route_request(topic: str) -> Callable[[], RemotingCommand]:
     return lambda: RemotingCommand(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
     )
@@ -164,9 +187,9 @@ def _decoded(topic: str, answer: RemotingCommand) -> TopicRoute:
 def _refusal(topic: str, answer: RemotingCommand) -> BrokerRefused:
     remark = answer.remark
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-        # The nameserver's remark is RocketMQ's, for RocketMQ's tools: two lines, and no remedy.
+        # Replaces RocketMQ's remark, which has two lines and no remedy.
         remark = (
-            f"no broker that is alive has registered topic {topic!r} here: create it, or look at the "
-            "brokers' logs if it exists"
+            f"no running broker has registered topic {topic!r}: create the topic, or, if it exists, check "
+            "the logs of its brokers"
         )
     return refused(answer.code, remark)

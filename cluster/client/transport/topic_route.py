@@ -1,8 +1,8 @@
-"""TopicRoute: where to send, what to consume and which address to dial. Pure.
+"""TopicRoute: the queues of a topic and the addresses of its brokers. Pure functions, no I/O.
 
-A broker that is restarting leaves the nameserver's answer for some seconds. Keyed sends must not notice:
-with fewer queues, the hash would put a key's next message in another queue than its last. So `follow`
-remembers the queues of a broker that has left, for a while; an order topic names its queues for good.
+A broker that restarts is missing from the route for some seconds. With fewer queues the hash of a key would
+select another queue, which would break the order of the key's messages. Therefore `keep_departed` keeps the
+queues of a missing broker for a while. An order topic has a fixed list of queues (`order_conf`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from store.message.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """What one broker has of a topic. `left_at_ms`: when it vanished from the routes (monotonic), None while
-    present.
+    """The queues that one broker has of a topic.
+
+    Attributes:
+        broker_name: Name of the broker.
+        read_queues: Number of queues that consumers read.
+        write_queues: Number of queues that producers write.
+        perm: RocketMQ permission bits.
+        left_at_ms: Monotonic time at which the broker left the route; None while it is in the route.
     """
 
     broker_name: str
@@ -29,21 +35,27 @@ class QueueShare:
 
     @property
     def is_readable(self) -> bool:
-        """Return True if consumers may read."""
+        """Return True if consumers may read the queues."""
         return bool(self.perm & PERM_READ)
 
     @property
     def is_writable(self) -> bool:
-        """Return True if producers may write."""
+        """Return True if producers may write the queues."""
         return bool(self.perm & PERM_WRITE)
 
 
 @dataclass(frozen=True)
 class TopicRoute:
-    """One topic's queues and its brokers' addresses: `addresses[broker_name][broker_id] = "host:port"`.
+    """The route of one topic.
 
-    The lists of queues are computed once, at first use: some are needed at every send, and a topic may have
-    tens of thousands.
+    The lists of queues are computed at first use and cached, because a topic may have tens of thousands of
+    queues and every send needs a list.
+
+    Attributes:
+        topic: The topic.
+        shares: The queues of each broker, sorted by broker name.
+        addresses: `addresses[broker_name][broker_id]` is `"host:port"`.
+        order_conf: Queues of an order topic, as `broker-a:4;broker-b:4`; else empty.
     """
 
     topic: str
@@ -53,10 +65,10 @@ class TopicRoute:
 
     @cached_property
     def writable(self) -> tuple[MessageQueue, ...]:
-        """The queues to send to now, neighbours on different brokers.
+        """The queues for sends that may use any queue; neighbours in the sequence are on different brokers.
 
-        If all brokers have left the routes at once, those that left: nameservers that have just started
-        know no broker yet, and the brokers still serve.
+        Queues of brokers that left the route are excluded, unless all brokers left it: a nameserver that has
+        just started knows no broker yet, while the brokers are running.
         """
         known = [share for share in self._shares_to_write if self.master(share.broker_name)]
         present = [share for share in known if share.left_at_ms is None]
@@ -64,13 +76,13 @@ class TopicRoute:
 
     @cached_property
     def keyed(self) -> tuple[MessageQueue, ...]:
-        """The queues that keys are dealt to, including those of brokers that left a short time ago."""
+        """The queues among which sharding keys choose, including those of brokers that left recently."""
         of_order = _of_order_conf(self.topic, self.order_conf)
         return of_order or _queues(self.topic, self._shares_to_write, writing=True)
 
     @cached_property
     def readable(self) -> tuple[MessageQueue, ...]:
-        """The queues to read."""
+        """The queues that consumers read."""
         return _queues(self.topic, [s for s in self.shares if s.is_readable], writing=False)
 
     @property
@@ -78,20 +90,20 @@ class TopicRoute:
         return [share for share in self.shares if share.is_writable]
 
     def master(self, broker_name: str) -> str | None:
-        """Return the address of the broker's master (id 0), None if it is unknown."""
+        """Return the address of the broker's master (broker id 0), or None if it is unknown."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def brokers(self) -> list[str]:
-        """Return the names of all brokers that have the topic, sorted."""
+        """Return the sorted names of the brokers that have queues of the topic."""
         return sorted(share.broker_name for share in self.shares)
 
     def masters(self) -> dict[str, str]:
-        """Return the known master addresses of the topic's brokers by name, in the order of names."""
+        """Return the known master addresses by broker name, sorted by name."""
         return {name: address for name in self.brokers() if (address := self.master(name))}
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
-    """Return the route that a nameserver's response describes."""
+    """Return the route described by the response of a nameserver."""
     shares = sorted(
         (
             QueueShare(queues.broker_name, queues.read_queue_nums, queues.write_queue_nums, queues.perm)
@@ -103,16 +115,16 @@ def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
     return TopicRoute(topic, tuple(shares), addresses, data.order_topic_conf or "")
 
 
-def lacks(now: TopicRoute, before: TopicRoute | None) -> bool:
-    """Return True if a broker of `before` is not in `now`, or has no address there."""
+def lacks_broker(now: TopicRoute, before: TopicRoute | None) -> bool:
+    """Return True if a broker of `before` is missing in `now` or has no master address there."""
     if before is None:
         return False
     present = {share.broker_name for share in now.shares if now.master(share.broker_name)}
     return any(share.broker_name not in present for share in before.shares)
 
 
-def union(routes: Sequence[TopicRoute]) -> TopicRoute:
-    """Join the routes of several nameservers; of each broker the first route that has it counts."""
+def merge(routes: Sequence[TopicRoute]) -> TopicRoute:
+    """Merge the routes of several nameservers. For each broker the first route that contains it is used."""
     shares: dict[str, QueueShare] = {}
     addresses: dict[str, Mapping[int, str]] = {}
     for route in reversed(routes):
@@ -124,11 +136,11 @@ def union(routes: Sequence[TopicRoute]) -> TopicRoute:
     )
 
 
-def follow(before: TopicRoute | None, now: TopicRoute, now_ms: int, sticky_ms: int) -> TopicRoute:
-    """Return `now`, with the brokers that it lacks kept from `before` until they left `sticky_ms` ago.
+def keep_departed(before: TopicRoute | None, now: TopicRoute, now_ms: int, sticky_ms: int) -> TopicRoute:
+    """Return `now` plus the brokers of `before` that left the route less than `sticky_ms` ago.
 
-    Their queues stay in `keyed` and `readable` and their addresses stay known; `writable` leaves them out
-    while another broker is present.
+    The kept brokers' queues are part of `keyed` and `readable` and their addresses stay known; `writable`
+    excludes them while another broker is in the route.
     """
     if before is None:
         return now
@@ -158,12 +170,12 @@ def _queues(topic: str, shares: Sequence[QueueShare], *, writing: bool) -> tuple
 
 
 def _interleaved(queues: Sequence[MessageQueue]) -> tuple[MessageQueue, ...]:
-    # Round robin over a-0 b-0 a-1 b-1 …: neighbours are on different brokers, which share the load evenly.
+    # Round robin over a-0 b-0 a-1 b-1 …: neighbours are on different brokers, which spreads the load evenly.
     return tuple(sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name)))
 
 
 def _of_order_conf(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
-    """Return the queues that an order topic's `broker-a:4;broker-b:4` names."""
+    """Return the queues listed in the order configuration `broker-a:4;broker-b:4`."""
     queues: list[MessageQueue] = []
     for part in filter(None, order_conf.split(";")):
         broker_name, _, count = part.rpartition(":")

@@ -1,4 +1,4 @@
-"""Is everything in a store as its log makes it? Found by making it again in memory, and comparing."""
+"""Verify a store: derive queues and index from the log again, in memory, and compare them with the files."""
 
 from store.tools.verify.findings import Finding, Report
 from store.tools.verify.run import verify

@@ -1,4 +1,4 @@
-"""What a verification finds: an exact list of damage, and notes about what is no damage."""
+"""The result of a verification: findings (damage) and notes (observations that are not damage)."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,17 +8,17 @@ FINDINGS_MAX = 100_000
 
 
 class Finding(NamedTuple):
-    """Damage: `size_bytes` bytes from byte `place` of a file on; place −1 means the file as a whole."""
+    """Damage of `size_bytes` bytes at byte `place` of a file; −1 means the whole file."""
 
     path: str
     place: int
     size_bytes: int
     kind: str
-    """file, hole, log, unit, index, checkpoint, notes or config."""
+    """One of file, hole, log, unit, index, checkpoint, notes and config."""
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """For people's tools."""
+        """Return the object that `raymq store verify --json` prints for a finding."""
         return {
             "kind": self.kind,
             "path": self.path,
@@ -30,20 +30,23 @@ class Finding(NamedTuple):
 
 @dataclass
 class Report:
-    """The result. Paths are relative to `root` where they lie below it."""
+    """The result of a verification. Paths below `root` are relative to it."""
 
     root: Path
     findings: list[Finding] = field(default_factory=list)
     omitted: int = 0
-    """Findings beyond the first 100,000, which are only counted."""
+    """Number of findings beyond the first 100,000, which are not listed."""
     notes: list[str] = field(default_factory=list)
-    """What is no damage: what a crash left for the next start to mend, a broker that runs."""
+    """Observations that are not damage, such as files that the next start repairs or a running broker."""
     counts: dict[str, int] = field(default_factory=dict)
     writer_pid: int | None = None
-    """The process that has the store open; None when none has."""
+    """PID of the process that has the store open; None if the store is not open."""
 
     def add(self, path: Path | str, place: int, size_bytes: int, kind: str, reason: str) -> None:
-        """Damage has been found; next to the last of the same kind it becomes one with it."""
+        """Add a finding.
+
+        Merge it with the last one if that has the same reason and ends where this one begins.
+        """
         name = self.name(path)
         last = self.findings[-1] if self.findings else None
         if (
@@ -58,20 +61,20 @@ class Report:
             self.omitted += 1
 
     def name(self, path: Path | str) -> str:
-        """A path as the report shows it."""
+        """Return the path as the report shows it: relative to the store if it is below it."""
         path = Path(path)
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     @property
     def is_valid(self) -> bool:
-        """Whether nothing is damaged."""
+        """True if no damage was found."""
         return not self.findings
 
     def as_json(self) -> dict[str, Any]:
-        """The whole as one object."""
+        """Return the object that `raymq store verify --json` prints."""
         return {
             "store": str(self.root),
-            "sound": self.is_valid,
+            "valid": self.is_valid,
             "writerPid": self.writer_pid,
             "counts": self.counts,
             "findings": [finding.as_json() for finding in self.findings],

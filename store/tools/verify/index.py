@@ -1,4 +1,4 @@
-"""Index files against the log: takes the keys that a rebuild would put into them."""
+"""Compare the index files with the keys that a rebuild would put into them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ _FIELDS = {
     kernel.HASH: ("keyHash", 0, 4),
     kernel.PHYSICAL_OFFSET: ("phyOffset", 4, 8),
     kernel.SECONDS: ("timeDiff", 12, 4),
-    kernel.CHAIN: ("the number of the entry before it", 16, 4),
+    kernel.CHAIN: ("the number of the previous entry", 16, 4),
 }
 _HEADER = (
     ("beginTimestamp", 0, 8),
@@ -35,20 +35,20 @@ _COUNT_AT = 36
 
 
 class LogExtent(NamedTuple):
-    """Where the log begins and ends, and the holes in it."""
+    """Begin and end of the log, and the holes in it."""
 
     begin: int
     end: int
     holes: Sequence[Hole]
 
     def hole_rows(self) -> NDArray[np.int64]:
-        """Return begin and end of each hole."""
+        """Return the begin and the end of each hole, as an array of shape (holes, 2)."""
         rows = [(hole.position, hole.position + hole.size_bytes) for hole in self.holes]
         return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
 class IndexCheck:
-    """Compares the index files with the keys of the log, in their order."""
+    """Compares the entries of the index files with the keys of the log, in the order of the log."""
 
     def __init__(
         self,
@@ -72,27 +72,29 @@ class IndexCheck:
         self.exists = bool(self._paths)
         self._file: IndexFile | None = None
         self._entry_count = 0
-        self._before = 0 if log.begin == 0 else -1  # of a log that has lost files, the index may have too
+        self._before = 0 if log.begin == 0 else -1  # if log files were deleted, index files may have been too
         self.entries = 0
-        self._missing = (0, -1)  # how many keys, and the offset of the first one's record
+        self._missing = (0, -1)  # number of missing keys, and the offset of the first one's record
         self._open_next()
 
     def _valid_paths(self, directory: Path) -> list[Path]:
         right_bytes = index_file_bytes(self._sizes.index_slots, self._sizes.index_entries)
-        sound = []
+        valid = []
         for path in sorted(directory.iterdir()) if directory.is_dir() else []:
             size_bytes = path.stat().st_size
             if not path.name.isdigit() or len(path.name) != 17 or not path.is_file():
-                self._report.add(path, -1, size_bytes, "file", "it does not belong there")
+                self._report.add(
+                    path, -1, size_bytes, "file", "unexpected file: only index files may be in this directory"
+                )
             elif size_bytes != right_bytes:
-                reason = f"a file of {size_bytes:,} bytes in place of {right_bytes:,}"
+                reason = f"the file has {size_bytes:,} bytes instead of {right_bytes:,}"
                 self._report.add(path, -1, size_bytes, "file", reason)
             else:
-                sound.append(path)
-        return sound
+                valid.append(path)
+        return valid
 
     def _open_next(self) -> bool:
-        """Go on to the next file; False when there is none."""
+        """Open the next file. Return False if there are no more."""
         if not self._paths:
             return False
         path = self._paths.pop(0)
@@ -106,13 +108,16 @@ class IndexCheck:
         self._state[:] = 0
         self._state[kernel.STATE_NUMBER] = 1
         self._state[kernel.STATE_BEFORE] = self._before
-        self._entry_count = self._believed_count(self._file)
+        self._entry_count = self._next_entry_number(self._file)
         return True
 
-    def _believed_count(self, file: IndexFile) -> int:
-        """Return the number of the next entry; report indexCount if slots and entries agree on another."""
+    def _next_entry_number(self, file: IndexFile) -> int:
+        """Return the number that the next entry of the file gets: indexCount in its header.
+
+        If slots and entries agree on another number, report indexCount as damaged and return that number.
+        """
         stored = int.from_bytes(file.array[_COUNT_AT:HEADER_BYTES].tobytes(), "big", signed=True)
-        count = max(stored, 1)  # RocketMQ's new file has 0
+        count = max(stored, 1)  # 0 in a new file of RocketMQ
         is_possible = stored >= 0 and count <= file.capacity
         by_slots = int(file.array[HEADER_BYTES : file.slots_end].view(">i4").max()) + 1
         if is_possible and (self._may_lag or count == by_slots):
@@ -121,24 +126,24 @@ class IndexCheck:
         written = int(used[-1]) + 1 if len(used) else 1
         if is_possible and written != by_slots:
             return count
-        reason = f"indexCount is {stored:,}, its entries make {written:,}"
+        reason = f"indexCount is {stored:,}, but its entries require {written:,}"
         self._report.add(file.path, _COUNT_AT, SLOT_BYTES, "index", reason)
         return written
 
-    # ---- what the dispatch does ----------------------------------------------------------------------------
+    # ---- called by the dispatch ----------------------------------------------------------------------------
 
     def put(self, keys: NDArray[np.int64], count: int) -> None:
-        """Compare the first `count` rows."""
+        """Compare the first `count` rows of `keys` with the next entries of the index."""
         row = 0
         while row < count:
             if self._file is None:
-                self._lack(int(keys[row, 1]), count - row)
+                self._count_missing(int(keys[row, 1]), count - row)
                 return
             row, problems = kernel.compare_keys(
                 self._file.array, self._entry_count, keys, row, count, self._newest, self._state,
                 *self._bounds, self._is_ours, self._problems,
             )  # fmt: skip
-            self._tell(self._file, problems)
+            self._report_problems(self._file, problems)
             if row < count and self._state[kernel.STATE_NUMBER] >= self._entry_count:
                 is_last = not self._paths
                 self._end_file(self._file)
@@ -147,42 +152,44 @@ class IndexCheck:
 
     @property
     def end_timestamp(self) -> int | None:
-        """The storeTimestamp of the last record in the index; None when there is none."""
+        """The storeTimestamp of the last record in the index; None if the index is empty."""
         return int(self._state[kernel.STATE_TIMESTAMP]) or None
 
-    def _lack(self, position: int, keys: int) -> None:
+    def _count_missing(self, position: int, keys: int) -> None:
         count, first = self._missing
         self._missing = (count + keys, first if count else position)
 
     @property
-    def lacking(self) -> int:
-        """How many keys of the log are behind the index's end."""
+    def missing_count(self) -> int:
+        """Number of keys in the log after the last one in the index."""
         return self._missing[0]
 
     def finish(self) -> None:
-        """The log has no more keys."""
+        """Check the rest of the index after the last key of the log; report missing keys."""
         while self._file is not None:
             self._end_file(self._file)
             self._file = None
             self._open_next()
-        if self.lacking and self.exists and self._is_ours and not self._may_lag:
-            reason = f"it lacks {self.lacking:,} keys, of records from {self._missing[1]:,} on"
+        if self.missing_count and self.exists and self._is_ours and not self._may_lag:
+            reason = (
+                f"{self.missing_count:,} keys are missing, of records from offset {self._missing[1]:,} on"
+            )
             self._report.add("index", -1, 0, "index", reason)
 
     # ---- the end of a file ---------------------------------------------------------------------------------
 
     def _end_file(self, file: IndexFile) -> None:
         while self._state[kernel.STATE_NUMBER] < self._entry_count:
-            problems = kernel.pass_rest(
+            problems = kernel.check_remaining_entries(
                 file.array, self._entry_count, self._newest, self._state, *self._bounds, self._problems,
             )  # fmt: skip
-            self._tell(file, problems)
+            self._report_problems(file, problems)
         slot = 0
         while slot < self._sizes.index_slots:
             slot, problems = kernel.compare_slots(
                 file.array, self._newest, slot, self._entry_count, self._may_lag, self._problems
             )
-            self._tell(file, problems)
+            self._report_problems(file, problems)
         if self._entry_count > 1:
             self._check_header(file)
         if not self._may_lag:
@@ -201,11 +208,11 @@ class IndexCheck:
             int(np.count_nonzero(self._newest)),
         ]
         for (name, at, size), wanted in zip(_HEADER, expected, strict=True):
-            there = int.from_bytes(file.array[at : at + size].tobytes(), "big", signed=True)
-            # An entry knows its time to the second, and after a cut that is all there is.
-            is_near = name == "endTimestamp" and abs(wanted - there) < _SECOND_MS
-            if there != wanted and not is_near and not self._may_lag:
-                reason = f"{name} is {there:,}, its entries make {wanted:,}"
+            found = int.from_bytes(file.array[at : at + size].tobytes(), "big", signed=True)
+            # Entries contain times in seconds, from which endTimestamp is restored after a truncation.
+            is_near = name == "endTimestamp" and abs(wanted - found) < _SECOND_MS
+            if found != wanted and not is_near and not self._may_lag:
+                reason = f"{name} is {found:,}, but its entries require {wanted:,}"
                 self._report.add(file.path, at, size, "index", reason)
 
     def _check_rest(self, file: IndexFile) -> None:
@@ -216,25 +223,23 @@ class IndexCheck:
                 used = file.array[start:stop].nonzero()[0]
                 if len(used):
                     at, end = start + int(used[0]), start + int(used[-1]) + 1
-                    self._report.add(
-                        file.path, at, end - at, "index", "there is something behind its last entry"
-                    )
+                    self._report.add(file.path, at, end - at, "index", "data after the last entry")
 
-    def _tell(self, file: IndexFile, count: int) -> None:
+    def _report_problems(self, file: IndexFile, count: int) -> None:
         entries = HEADER_BYTES + SLOT_BYTES * self._sizes.index_slots
         for code, number, expected, found in self._problems[:count].tolist():
             place = entries + ENTRY_BYTES * number
             if code in _FIELDS:
                 name, at, size = _FIELDS[code]
-                reason = f"entry {number}: {name} is {found:,}, the log's keys make {expected:,}"
+                reason = f"entry {number}: {name} is {found:,}, but the keys of the log require {expected:,}"
                 self._report.add(file.path, place + at, size, "index", reason)
             elif code == kernel.EXTRA:
-                reason = f"entry {number} leads to {found:,}, where no record has its key"
+                reason = f"entry {number} points to offset {found:,}, where no record has its key"
                 self._report.add(file.path, place, ENTRY_BYTES, "index", reason)
             elif code == kernel.MISSING:
-                reason = f"a key of the record at {number:,} is missing"
+                reason = f"a key of the record at offset {number:,} is missing"
                 self._report.add(file.path, -1, 0, "index", reason)
             else:
-                reason = f"slot {number} leads to entry {found:,}, its newest is {expected:,}"
+                reason = f"slot {number} points to entry {found:,}, but its newest entry is {expected:,}"
                 at = HEADER_BYTES + SLOT_BYTES * number
                 self._report.add(file.path, at, SLOT_BYTES, "index", reason)

@@ -1,7 +1,7 @@
-"""The log of a store as one row of files, whatever is wrong with them: nothing is written, nothing refused.
+"""A read-only view of a log whose files may be damaged.
 
-A file that is too short is read with zeros behind it, one that is missing as zeros, one that is too long up
-to its right size; each of these is told.
+A short file reads as if it were filled up with zeros, a missing file as zeros, and a long file up to its
+correct size. Each of these is reported as a finding.
 """
 
 import mmap
@@ -20,7 +20,7 @@ _OPEN_MAX = 256
 
 
 class PaddedFile(MappedFile):
-    """A file that has not the right size, or is not there, as it would be with zeros behind its end."""
+    """A log file with a wrong size, or a missing one: a copy in memory, filled up with zeros."""
 
     __slots__ = ("_data_end",)
 
@@ -38,15 +38,15 @@ class PaddedFile(MappedFile):
         self.array = np.frombuffer(memory, dtype=np.uint8)
 
     def data_end(self) -> int:
-        """Behind this byte there are only zeros."""
+        """Return the end of the file's data; only zeros follow."""
         return self._data_end
 
 
 class LogView:
-    """What `CommitLog` is to a broker, for who only looks."""
+    """The files of a log for reading, with the interface of `CommitLog`."""
 
     def __init__(self, paths: LogPaths, file_bytes: int, report: Report) -> None:
-        """Look at the files; adds to the report what is wrong with their names, sizes and order."""
+        """Find the files of the log; report wrong names, sizes and gaps."""
         self.file_bytes = file_bytes
         self._paths: dict[int, Path] = {}
         self._odd: set[int] = set()
@@ -66,39 +66,41 @@ class LogView:
     def _take(self, entry: "os.DirEntry[str]", report: Report, *, is_last: bool) -> None:
         size_bytes = entry.stat().st_size
         if len(entry.name) != 20 or not entry.name.isdigit():
-            report.add(entry.path, -1, size_bytes, "file", "nothing but log files may be in this directory")
+            report.add(
+                entry.path, -1, size_bytes, "file", "unexpected file: only log files may be in this directory"
+            )
             return
         base = int(entry.name)
         if size_bytes == 0 and is_last:
-            report.notes.append(f"{report.name(entry.path)} has no bytes: the next start removes it")
+            report.notes.append(f"{report.name(entry.path)} is empty: the next start removes it")
             return
         first = min(self._paths, default=base)
         if base in self._paths or (base - first) % self.file_bytes:
-            reason = f"it does not follow the files before it, of {self.file_bytes:,} bytes each"
+            reason = f"the name does not continue the files before it, of {self.file_bytes:,} bytes each"
             report.add(entry.path, -1, size_bytes, "file", reason)
             return
         if size_bytes != self.file_bytes:
-            reason = f"a file of {size_bytes:,} bytes in place of {self.file_bytes:,}"
+            reason = f"the file has {size_bytes:,} bytes instead of {self.file_bytes:,}"
             report.add(entry.path, -1, size_bytes, "file", reason)
             self._odd.add(base)
         self._paths[base] = Path(entry.path)
 
     @property
     def first(self) -> int:
-        """Where the log begins."""
+        """The first offset of the log."""
         return min(self._paths, default=0)
 
     @property
     def end(self) -> int:
-        """The offset after the last file."""
+        """The offset after the last file of the log."""
         return max(self._paths) + self.file_bytes if self._paths else 0
 
     def path_of(self, base: int) -> Path:
-        """The file that begins at `base`."""
+        """Return the path of the file that begins at offset `base`; the file may be missing."""
         return self._paths.get(base, self._directory / file_name(base))
 
     def file_at(self, offset: int) -> MappedFile:
-        """The file that holds `offset`. Raises StoreError when none could."""
+        """Return the file that contains `offset`. Raises StoreError if the offset is outside the log."""
         base = offset - (offset - self.first) % self.file_bytes
         file = self._open.get(base)
         if file is None:
@@ -115,15 +117,20 @@ class LogView:
         return file
 
     def slice(self, offset: int, size_bytes: int) -> memoryview:
-        """The bytes [offset, offset + size_bytes) of one file. Raises StoreError."""
+        """Return the bytes [offset, offset + size_bytes).
+
+        Raises StoreError if they are not within one file.
+        """
         file = self.file_at(offset)
         place = offset - file.base
         if size_bytes < 0 or place + size_bytes > file.size_bytes:
-            raise StoreError(f"{size_bytes:,} bytes lead over the file's end", file.path, place)
+            raise StoreError(
+                f"{size_bytes:,} bytes from here on exceed the end of the file", file.path, place
+            )
         return file.view[place : place + size_bytes]
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for file in self._open.values():
             file.close()
         self._open.clear()

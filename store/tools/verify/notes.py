@@ -1,4 +1,4 @@
-"""The small files of a store: checkpoint, names, RocketMQ's JSON, and what we noted about derived files."""
+"""Check the small files of a store: checkpoint, epoch, `config/*.json` and raymq.derived."""
 
 import re
 from collections.abc import Callable
@@ -40,21 +40,22 @@ _NOT_JSON = re.compile(r"^timercheck")
 def check_checkpoint(
     root: Path, tail: Tail, index_end_ms: int | None, report: Report, *, exact: bool
 ) -> None:
-    """Nothing in it may lie behind the log's end; after an orderly end of ours (`exact`) all is known."""
+    """Report fields of the checkpoint file that are after the end of the log.
+
+    With `exact` (the store was closed cleanly by RayMQ) report all fields that do not equal the log's end.
+    """
     path = root / CHECKPOINT
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return
     if len(content) != CHECKPOINT_BYTES:
-        reason = f"a file of {len(content):,} bytes in place of {CHECKPOINT_BYTES:,}"
+        reason = f"the file has {len(content):,} bytes instead of {CHECKPOINT_BYTES:,}"
         report.add(path, -1, len(content), "file", reason)
         return
     if any(content[_USED_BYTES:]):
         place = next(at for at in range(_USED_BYTES, CHECKPOINT_BYTES) if content[at])
-        report.add(
-            path, place, CHECKPOINT_BYTES - place, "checkpoint", "there is something behind its fields"
-        )
+        report.add(path, place, CHECKPOINT_BYTES - place, "checkpoint", "data after the last field")
     found = StoreCheckpoint.read(path)
     last_ms = tail.last_timestamp
     limits = (last_ms, last_ms, last_ms, tail.position, tail.position)
@@ -62,18 +63,18 @@ def check_checkpoint(
     for number, (name, attribute) in enumerate(_FIELDS):
         value = getattr(found, attribute)
         if exact and wanted[number] is not None and value != wanted[number] and tail.last_record >= 0:
-            reason = f"{name} is {value:,}, the log's end makes {wanted[number]:,}"
+            reason = f"{name} is {value:,}, but the end of the log requires {wanted[number]:,}"
             report.add(path, 8 * number, 8, "checkpoint", reason)
         elif not -1 <= value <= limits[number]:
-            reason = f"{name} is {value:,}, the log's end is at {limits[number]:,}"
+            reason = f"{name} is {value:,}, but the log ends at {limits[number]:,}"
             report.add(path, 8 * number, 8, "checkpoint", reason)
 
 
 def check_small_files(root: Path, report: Report) -> None:
-    """The epoch, and RocketMQ's `config/*.json` with their backups."""
+    """Report a damaged epoch file, and damaged files in `config` (tables and their backups)."""
     epoch = root / EPOCH_FILE
     if epoch.exists() and not epoch.read_text(errors="replace").strip().isdigit():
-        report.add(epoch, -1, epoch.stat().st_size, "notes", "holds no number")
+        report.add(epoch, -1, epoch.stat().st_size, "notes", "does not contain a number")
     directory = root / "config"
     for path in sorted(directory.iterdir()) if directory.is_dir() else []:
         if not path.is_file() or _NOT_JSON.match(path.name) or path.name.endswith(".damaged"):
@@ -84,11 +85,11 @@ def check_small_files(root: Path, report: Report) -> None:
             if make is not None:
                 make(content, SystemClock())
         except (ValueError, StoreError) as error:
-            report.add(path, -1, path.stat().st_size, "config", f"is not what RocketMQ writes: {error}")
+            report.add(path, -1, path.stat().st_size, "config", f"is not a valid table: {error}")
 
 
-def topics_known(root: Path) -> set[str] | None:
-    """The topics that the broker knows; None when it left no list."""
+def known_topics(root: Path) -> set[str] | None:
+    """Return the names in topics.json, or None if the file is missing or damaged."""
     try:
         content = parse_rocketmq_json((root / "config" / "topics.json").read_bytes())
         return set(content["topicConfigTable"])
@@ -105,14 +106,17 @@ def check_summary(
     *,
     exact: bool,
 ) -> None:
-    """What is noted must be there; after an orderly end it must be all that there is."""
+    """Report what is in raymq.derived but not in the queues.
+
+    With `exact` (the store was closed cleanly) report all differences between the two.
+    """
     path = summary_path(root)
     if summary is None:
         if path.exists():
-            report.add(path, -1, path.stat().st_size, "notes", "cannot be read, or is of another store")
+            report.add(path, -1, path.stat().st_size, "notes", "is damaged, or belongs to another store")
         return
     if summary.position > tail.position or (exact and summary.position != tail.position):
-        reason = f"position is {summary.position:,}, the log ends at {tail.position:,}"
+        reason = f"position is {summary.position:,}, but the log ends at {tail.position:,}"
         report.add(path, -1, 0, "notes", reason)
     for (topic, queue_id), note in summary.queues.items():
         queue = queues.find(topic, queue_id)
@@ -120,20 +124,22 @@ def check_summary(
         if exact and isinstance(queue, CheckedQueue) and queue.bases:
             crc = _crcs(queue, note.first_offset, note.next_offset)
             if note.next_offset < there or crc != note.crcs:
-                reason = f"what it says of {topic}-{queue_id} is not what the queue holds"
+                reason = f"its entry for queue {topic}-{queue_id} does not match the queue"
                 report.add(path, -1, 0, "notes", reason)
         elif queue is None:
-            report.add(path, -1, 0, "notes", f"{topic}-{queue_id} is noted, and there is no such queue")
+            report.add(
+                path, -1, 0, "notes", f"it has an entry for queue {topic}-{queue_id}, which does not exist"
+            )
 
 
 def check_index_notes(
     root: Path, summary: DerivedSummary, log_min: int, sizes: StoreSizes, report: Report, *, exact: bool
 ) -> None:
-    """Report index files that are missing or, if `exact`, differ from their notes."""
+    """Report index files in raymq.derived that are missing or, with `exact`, differ from their entry."""
     for index_note in summary.index_files or []:
         index_path = root / INDEX / index_note.name
         if not index_path.exists() and index_note.end_physical_offset < log_min:
-            continue  # it has been removed with the records that it leads to
+            continue  # retention has removed it together with its records
         if not index_path.exists():
             report.add(index_path, -1, 0, "file", "the file is missing")
             continue
@@ -142,16 +148,16 @@ def check_index_notes(
         try:
             file = IndexFile(index_path, sizes.index_slots, sizes.index_entries, copy_on_write=True)
         except StoreError:
-            continue  # its size has been told
-        held = file.note()
+            continue  # its wrong size has already been reported
+        held = file.snapshot()
         if held._replace(time_ns=index_note.time_ns) != index_note:
-            reason = f"what it says of {index_note.name} is not what the index file holds"
+            reason = f"its entry for index file {index_note.name} does not match the file"
             report.add(summary_path(root), -1, 0, "notes", reason)
         file.close()
 
 
 def _crcs(queue: CheckedQueue, first: int, end: int) -> list[int]:
-    """The CRC of the units in each file."""
+    """Return the CRC-32 of the units [first, end), one for each file."""
     crcs = []
     while first < end:
         stop = min(end, first - first % queue.units_per_file + queue.units_per_file)

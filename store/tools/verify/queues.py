@@ -1,5 +1,7 @@
-"""Consume queues against the log: the dispatch runs as it would at a rebuild, and every unit that it would
-write is compared with the one in the file.
+"""Compare the consume queues with the log.
+
+The log is dispatched as in a rebuild. Each unit that a rebuild would write is compared with the unit in the
+file.
 """
 
 import os
@@ -28,14 +30,14 @@ class _Difference(NamedTuple):
 
 
 class _Absence(NamedTuple):
-    """Units [first, end) for which there are only zeros, or nothing."""
+    """Units [first, end) that are zeros or missing in the files."""
 
     first: int
     end: int
 
 
 class CheckedQueue(ConsumeQueue):
-    """A queue that compares what it is given with what its files hold."""
+    """A queue that compares the units it receives from the dispatch with those in its files."""
 
     __slots__ = ("absences", "bases", "differences", "unlisted")
 
@@ -43,36 +45,36 @@ class CheckedQueue(ConsumeQueue):
         super().__init__(topic, queue_id, directory, files)
         self.differences: list[_Difference] = []
         self.absences: list[_Absence] = []
-        self.unlisted = 0  # differences beyond those that are kept
+        self.unlisted = 0  # number of differences beyond _KEPT_MAX
         entries = os.scandir(directory) if Path(directory).is_dir() else ()
         self.bases = {int(e.name): e.stat().st_size for e in entries if e.name.isdigit() and not e.is_dir()}
 
-    # ---- what the dispatch does ----------------------------------------------------------------------------
+    # ---- called by the dispatch ----------------------------------------------------------------------------
 
     def append_units(self, units: memoryview, end_physical_offset: int) -> None:
-        """Compare."""
+        """Compare `units` with the units from `next_offset` on in the files."""
         done, count = 0, len(units) // UNIT_BYTES
         while done < count:
             there = self.on_disk(self.next_offset + done, count - done)
             part = units[done * UNIT_BYTES : done * UNIT_BYTES + len(there)]
-            if there != bytes(part):  # a view would be compared item by item
+            if there != bytes(part):  # bytes: comparing a memoryview is slow, item by item
                 self._compare(self.next_offset + done, part, there)
             done += len(there) // UNIT_BYTES
         self.next_offset += count
         self.end_physical_offset = end_physical_offset
 
     def start_at(self, offset: int) -> None:
-        """What stands before it is compared with nothing."""
+        """Start at `offset`; units before it are not compared."""
         self.first_offset = self.next_offset = self.min_offset = offset
         self.truncate_to(offset, 0)
 
     def start_again(self, offset: int) -> None:
-        """The topic was deleted and made again: the older messages are in no queue any more."""
+        """Discard all differences: the topic was deleted and created again, so old units do not exist."""
         self.differences, self.absences, self.unlisted = [], [], 0
         self.start_at(offset)
 
     def truncate_to(self, next_offset: int, end_physical_offset: int) -> None:
-        """What was compared from `next_offset` on is compared anew."""
+        """Discard the differences from `next_offset` on; these units will be compared again."""
         self.differences = [each for each in self.differences if each.offset < next_offset]
         self.absences = [
             _Absence(each.first, min(each.end, next_offset))
@@ -83,19 +85,19 @@ class CheckedQueue(ConsumeQueue):
         self.end_physical_offset = end_physical_offset
 
     def fill_to(self, offset: int) -> None:
-        """Compare with units that only hold places."""
+        """Compare the units up to `offset` with filler units."""
         while self.next_offset < offset:
             count = min(offset - self.next_offset, _READ_UNITS)
             self.append_units(memoryview(FILLER * count), self.end_physical_offset)
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """What its files hold."""
+        """Return up to `count` units from `offset` on, from one file; see `on_disk`."""
         return self.on_disk(offset, count) if offset >= 0 and count > 0 else b""
 
-    # ---- what is there -------------------------------------------------------------------------------------
+    # ---- the files -----------------------------------------------------------------------------------------
 
     def on_disk(self, offset: int, count: int) -> bytes:
-        """At least one and up to `count` units, to the end of one file; zeros where there are none."""
+        """Return 1 to `count` units from `offset` on, up to the end of a file; zeros for a missing file."""
         per_file = self.units_per_file
         count = min(count, per_file - offset % per_file)
         base = (offset - offset % per_file) * UNIT_BYTES
@@ -127,8 +129,8 @@ def _rows(units: bytes | memoryview) -> NDArray[np.uint8]:
     return np.frombuffer(units, dtype=np.uint8).reshape(-1, UNIT_BYTES)
 
 
-class QueueJudge:
-    """Turns what was seen of queues into findings, once the whole log has been walked."""
+class QueueChecker:
+    """Reports the differences of each queue as findings, after the whole log has been walked."""
 
     def __init__(
         self,
@@ -140,7 +142,11 @@ class QueueJudge:
         *,
         may_lag: bool,
     ) -> None:
-        """`refused`: records whose queue offsets are damaged. `may_lag`: the store was not closed cleanly."""
+        """Create a checker; call it after the dispatch of the whole log, which ends at `log_end`.
+
+        `refused` are the positions of records with a damaged queue offset. `may_lag` is True if the store is
+        open or was not closed cleanly, so that the last units may be missing.
+        """
         self._report = report
         self._holes = holes
         self._refused = refused
@@ -149,8 +155,8 @@ class QueueJudge:
         self._may_lag = may_lag
         self.lagging = 0
 
-    def judge(self, queue: CheckedQueue, *, is_deleted: bool) -> None:
-        """Add all that is wrong with a queue. Of a deleted topic there are records, but no queue."""
+    def check(self, queue: CheckedQueue, *, is_deleted: bool) -> None:
+        """Report all damage of a queue. A deleted topic may have records without a queue."""
         self._check_files(queue)
         if is_deleted and not queue.bases:
             return
@@ -172,18 +178,24 @@ class QueueJudge:
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             size_bytes = entry.stat().st_size
             if not entry.name.isdigit() or len(entry.name) != 20 or entry.is_dir():
-                self._report.add(entry.path, -1, size_bytes, "file", "it does not belong there")
+                self._report.add(
+                    entry.path,
+                    -1,
+                    size_bytes,
+                    "file",
+                    "unexpected file: only consume queue files may be in this directory",
+                )
             elif size_bytes != file_bytes:
-                reason = f"a file of {size_bytes:,} bytes in place of {file_bytes:,}"
+                reason = f"the file has {size_bytes:,} bytes instead of {file_bytes:,}"
                 self._report.add(entry.path, -1, size_bytes, "file", reason)
             elif int(entry.name) % file_bytes:
-                self._report.add(entry.path, -1, size_bytes, "file", "its name is no multiple of its size")
+                self._report.add(entry.path, -1, size_bytes, "file", "its name is not a multiple of its size")
 
     def _place(self, queue: CheckedQueue, offset: int) -> int:
         return offset % queue.units_per_file * UNIT_BYTES
 
-    def _is_gone(self, physical_offset: int) -> bool:
-        """Whether no record can be expected there."""
+    def _is_lost(self, physical_offset: int) -> bool:
+        """Return True if the record at this offset was deleted, is in a hole or has a wrong queue offset."""
         return (
             physical_offset < self._log_min
             or physical_offset in self._refused
@@ -195,12 +207,12 @@ class QueueJudge:
         expected, found = Unit(*UNIT.unpack(difference.expected)), Unit(*UNIT.unpack(difference.found))
         path, place = queue.file_path(offset), self._place(queue, offset)
         if expected.is_filler:
-            if not self._is_gone(found.physical_offset):
-                reason = f"unit {offset} leads to {found.physical_offset:,}, where it has no record"
+            if not self._is_lost(found.physical_offset):
+                reason = f"unit {offset} points to offset {found.physical_offset:,}, where it has no record"
                 self._report.add(path, place, UNIT_BYTES, "unit", reason)
             return
         if found.is_filler:
-            reason = f"unit {offset} only holds a place, its record stands at {expected.physical_offset:,}"
+            reason = f"unit {offset} is a filler, but its record is at offset {expected.physical_offset:,}"
             self._report.add(path, place, UNIT_BYTES, "unit", reason)
             return
         for name, at, end in (("physicalOffset", 0, 8), ("size", 8, 12), ("tagsCode", 12, 20)):
@@ -217,15 +229,15 @@ class QueueJudge:
             path, place = queue.file_path(first), self._place(queue, first)
             count = stop - first
             if int(Path(path).name) not in queue.bases:
-                reason = f"the file is missing, with units {first} to {stop - 1}"
+                reason = f"the file with units {first} to {stop - 1} is missing"
                 self._report.add(path, -1, count * UNIT_BYTES, "file", reason)
             else:
-                reason = f"units {first} to {stop - 1} are zeros, their records are in the log"
+                reason = f"units {first} to {stop - 1} are zeros, but their records are in the log"
                 self._report.add(path, place, count * UNIT_BYTES, "unit", reason)
             first = stop
 
     def _check_outside(self, queue: CheckedQueue) -> None:
-        """Units that the log has no records for: before the first one that it has, and behind the last."""
+        """Check the units before the first and after the last one that the log has records for."""
         per_file = queue.units_per_file
         for base, size_bytes in sorted(queue.bases.items()):
             first = base // UNIT_BYTES
@@ -236,7 +248,7 @@ class QueueJudge:
                     self._check_data(queue, base, begin, min(end, first + size_bytes // UNIT_BYTES))
 
     def _check_data(self, queue: CheckedQueue, base: int, begin: int, end: int) -> None:
-        """Check those of the units [begin, end) of the file at `base` that have been written."""
+        """Check the units in [begin, end) of the file at `base`, except those in sparse regions."""
         path = Path(queue.file_path(begin))
         with path.open("rb") as file:
             ranges = list(data_ranges(file.fileno(), begin * UNIT_BYTES - base, end * UNIT_BYTES - base))
@@ -254,9 +266,9 @@ class QueueJudge:
                 unit = Unit(*UNIT.unpack_from(units, row * UNIT_BYTES))
                 is_later = self._may_lag and unit.physical_offset >= self._log_end
                 is_valid = unit.size > 0 and unit.physical_offset >= 0
-                if is_valid and (unit.is_filler or self._is_gone(unit.physical_offset) or is_later):
+                if is_valid and (unit.is_filler or self._is_lost(unit.physical_offset) or is_later):
                     continue
-                reason = f"unit {offset} leads to {unit.physical_offset:,}, where it has no record"
+                reason = f"unit {offset} points to offset {unit.physical_offset:,}, where it has no record"
                 self._report.add(
                     queue.file_path(offset), self._place(queue, offset), UNIT_BYTES, "unit", reason
                 )

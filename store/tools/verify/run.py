@@ -1,4 +1,4 @@
-"""A verification from beginning to end. It only reads, and takes no lock unless it is asked to."""
+"""Verify a whole store. A verification only reads; it takes the store's lock only with `is_locking`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,27 +24,29 @@ from store.store_errors import StoreError, StoreFormatUnsupported
 from store.store_settings import StoreSettings
 from store.tools.layout import find_sizes, log_directories, require_directory
 from store.tools.verify import notes
-from store.tools.verify.behind import Behind
+from store.tools.verify.background_checks import BackgroundChecks
 from store.tools.verify.findings import Report
 from store.tools.verify.index import IndexCheck, LogExtent
 from store.tools.verify.log_view import LogView
-from store.tools.verify.queues import CheckedQueue, QueueJudge
+from store.tools.verify.queues import CheckedQueue, QueueChecker
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are done, of how many."""
+"""Called with the number of bytes done and the total."""
 
 _OPEN_QUEUES = 512
 _SLICE_BYTES = 4 << 20
 
 
 class Verification:
-    """One store being verified."""
+    """The verification of one store."""
 
     def __init__(
         self, root: Path, log_paths: Sequence[Path], settings: StoreSettings, *, is_locked: bool = False
     ) -> None:
-        """Look at the store; where it `is_locked` by us nobody writes. Raises StoreError when there is none,
-        or one of another kind.
+        """Read the identity of the store and the names of its files.
+
+        With `is_locked` the caller holds the store's lock, so no other process writes. Raises StoreError if
+        there is no store, or one of an unsupported kind.
         """
         require_directory(root)
         refuse_foreign_kinds(root)
@@ -77,7 +79,7 @@ class Verification:
             return None
 
     def run(self, progress: Progress) -> Report:
-        """Verify everything. Raises StoreError, OSError when that is not possible."""
+        """Verify everything. Raises StoreError or OSError if the store cannot be read."""
         total = 2 * (self.log.end - self.log.first)
         tail = find_tail(
             self.log,
@@ -94,7 +96,7 @@ class Verification:
             is_ours=self.name is not None, may_lag=self.may_lag,
         )  # fmt: skip
         refused = self._dispatch(tail, index, lambda done: progress(done, total))
-        self._judge_queues(tail, refused)
+        self._check_queues(tail, refused)
         index.finish()
         self._check_notes(tail, index)
         self._count(tail, index)
@@ -103,7 +105,7 @@ class Verification:
         return self.report
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self.log.close()
         self.descriptors.close()
 
@@ -115,18 +117,18 @@ class Verification:
             self.report.add(file.path, hole.position - file.base, hole.size_bytes, "hole", hole.reason)
 
     def _check_tail(self, tail: Tail) -> None:
-        """Behind the end of a log of ours that ended in order there are zeros."""
+        """Check the end of the log; after a clean close by RayMQ only zeros may follow it."""
         noted = self.summary.position if self.summary is not None else 0
         if tail.position < noted and tail.position < self.log.end:
             file = self.log.file_at(tail.position)
             size_bytes = min(noted, file.end) - tail.position
-            reason = f"the log ends here, {noted - tail.position:,} bytes before the end that was noted"
+            reason = f"the log ends here, {noted - tail.position:,} bytes before the end in raymq.derived"
             self.report.add(file.path, tail.position - file.base, size_bytes, "log", reason)
         elif tail.position < noted:
             self.report.add(self.log.path_of(tail.position), -1, 0, "file", "the file is missing")
         if tail.unfinished_bytes:
             self.report.notes.append(
-                f"an append that was cut short by a kill ends the log at {tail.position:,}: "
+                f"the log ends at {tail.position:,} with an append that a kill interrupted: "
                 "the next start removes it"
             )
         if self.name is None or self.may_lag or tail.position >= self.log.end:
@@ -141,20 +143,18 @@ class Verification:
             used = file.array[start:stop].nonzero()[0]
             if len(used):
                 first, last = start + int(used[0]), start + int(used[-1])
-                self.report.add(
-                    file.path, first, last - first + 1, "log", "there is something behind its end"
-                )
+                self.report.add(file.path, first, last - first + 1, "log", "data after the end of the log")
 
-    # ---- what is derived from it ---------------------------------------------------------------------------
+    # ---- derived files -------------------------------------------------------------------------------------
 
     def _dispatch(self, tail: Tail, index: IndexCheck, done: Callable[[int], None]) -> dict[int, int]:
-        """Dispatch what lies between the holes into queues and index that compare.
+        """Dispatch the log, except for its holes, to the sinks that compare queues and index.
 
-        Returns the offsets of records whose queue offsets cannot be right, and these.
+        Returns physical offset → queue offset of the records whose queue offset is damaged.
         """
-        behind = Behind(self.report, index)
+        checks = BackgroundChecks(self.report, index)
         queue_sink = ConsumeQueueSink(self.log, self.queues)
-        sinks: list[DispatchSink] = [behind, queue_sink] if index.exists else [queue_sink]
+        sinks: list[DispatchSink] = [checks, queue_sink] if index.exists else [queue_sink]
         dispatcher = Dispatcher(self.log, sinks, self.delays_ms, _SLICE_BYTES)
         begin = self.log.first
         scanned = self.log.end - self.log.first
@@ -164,23 +164,23 @@ class Verification:
                 while begin < end:
                     following = dispatcher.step(begin, end, Mode.CHECKED).position
                     file = self.log.file_at(begin)
-                    behind.check_whole(file, begin - file.base, min(following, file.end) - file.base)
+                    checks.check_whole(file, begin - file.base, min(following, file.end) - file.base)
                     begin = following
                     done(scanned + begin - self.log.first)
                 begin = hole.position + hole.size_bytes if hole is not None else end
         finally:
-            behind.finish()
+            checks.finish()
         return queue_sink.refused
 
-    def _judge_queues(self, tail: Tail, refused: dict[int, int]) -> None:
+    def _check_queues(self, tail: Tail, refused: dict[int, int]) -> None:
         for position, queue_offset in refused.items():
             file = self.log.file_at(position)
-            reason = f"the record's queueOffset is {queue_offset:,}, which does not follow those before it"
+            reason = f"the record's queueOffset is {queue_offset:,}, which does not follow the ones before it"
             self.report.add(file.path, position - file.base + 20, 8, "log", reason)
-        judge = QueueJudge(
+        checker = QueueChecker(
             self.report, tail.holes, refused, self.log.first, tail.position, may_lag=self.may_lag
         )
-        known = notes.topics_known(self.root)
+        known = notes.known_topics(self.root)
         noted = self.summary.queues if self.summary is not None else {}
         is_all_noted = self.summary is not None and self.summary.position >= tail.position
         deleted = 0
@@ -190,9 +190,9 @@ class Verification:
                 is_all_noted and (queue.topic, queue.queue_id) not in noted
             )
             deleted += is_deleted and not queue.bases
-            judge.judge(queue, is_deleted=is_deleted)
-        if judge.lagging:
-            self.report.notes.append(f"{judge.lagging:,} records are not in their queues yet")
+            checker.check(queue, is_deleted=is_deleted)
+        if checker.lagging:
+            self.report.notes.append(f"{checker.lagging:,} records are not in their queues yet")
         if deleted:
             self.report.notes.append(f"{deleted:,} queues of deleted topics have records in the log")
 
@@ -200,7 +200,7 @@ class Verification:
         is_exact = self.name is not None and self.summary is not None and not self.may_lag
         notes.check_small_files(self.root, self.report)
         notes.check_checkpoint(self.root, tail, index.end_timestamp, self.report, exact=is_exact)
-        # Where the files themselves are damaged, what was noted of them cannot be compared.
+        # If files are damaged, their entries in raymq.derived cannot be compared with them.
         if self.name is not None:
             is_exact = is_exact and self.report.is_valid
             notes.check_summary(self.root, self.summary, tail, self.queues, self.report, exact=is_exact)
@@ -208,11 +208,12 @@ class Verification:
                 notes.check_index_notes(
                     self.root, self.summary, self.log.first, self.sizes, self.report, exact=is_exact
                 )
-        if index.lacking and self.may_lag:
-            self.report.notes.append(f"{index.lacking:,} keys are not in the index yet")
+        if index.missing_count and self.may_lag:
+            self.report.notes.append(f"{index.missing_count:,} keys are not in the index yet")
         if self.report.writer_pid is not None:
             self.report.notes.append(
-                f"process {self.report.writer_pid} has this store open: what it wrote meanwhile is not judged"
+                f"process {self.report.writer_pid} has this store open: "
+                "its writes since the start of the verification are not checked"
             )
 
     def _count(self, tail: Tail, index: IndexCheck) -> None:
@@ -236,15 +237,18 @@ def verify(
     is_locking: bool = False,
     progress: Progress = lambda _done, _total: None,
 ) -> Report:
-    """Compare a store with what its log makes of it.
+    """Compare all files of a store with its log. Return the report.
 
-    `message_delay_level` is needed for brokers that have other delay levels than RocketMQ's: what scheduled
-    messages' units hold goes by them. `is_locking` keeps writers out meanwhile. Raises StoreError when there
-    is no store, one of another kind, or one in use that is to be locked.
+    `log_paths` are the directories of the log, if they are neither in raymq.json nor `commitlog`.
+    `message_delay_level` is needed for a broker with other delay levels than RocketMQ's: the units of delayed
+    messages depend on them. With `is_locking` the store is locked meanwhile. `progress` is called with the
+    bytes done and the total.
+
+    Raises StoreError if there is no store, one of an unsupported kind, or one that is open if `is_locking`.
     """
     given = {} if message_delay_level is None else {"message_delay_level": message_delay_level}
     work = Verification(root, log_paths, StoreSettings.model_validate(given))
-    if is_locking:  # only now: nothing is locked, and no lock made, in what is no store
+    if is_locking:  # lock only now, so that no lock file is created in what is not a store
         work.close()
         return _locked(root, log_paths, work.settings, progress)
     try:

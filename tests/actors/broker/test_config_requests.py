@@ -64,7 +64,7 @@ def test_live_settings_apply_immediately_and_increment_the_version(tmp_path: Pat
         (b"fileReservedTime=48\nnoSuchKey=1", "INVALID_PARAMETER", "noSuchKey: unknown setting"),
         (b"fileReservedTime=48\nrocketmqHome=/", "NO_PERMISSION", "Can not update config in black list."),
         (b"fileReservedTime=48\nbrokerPermission=9", "INVALID_PARAMETER", "less than or equal to 7"),
-        (b"fileReservedTime=48\ndeleteWhen=25", "INVALID_PARAMETER", "is no list of hours"),
+        (b"fileReservedTime=48\ndeleteWhen=25", "INVALID_PARAMETER", "is not a list of hours"),
         (b"fileReservedTime=48\nbrokerRole=SLAVE", "NO_PERMISSION", "brokerRole is ASYNC_MASTER: a constant"),
         (b"fileReservedTime=soon", "INVALID_PARAMETER", "'soon'"),
         (b"", "INVALID_PARAMETER", "send lines of key=value"),

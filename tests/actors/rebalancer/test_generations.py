@@ -1,4 +1,4 @@
-"""Generations never go down: not over restarts, not in the middle of a save, not on a lost disk."""
+"""Generations never decrease: across restarts, failed saves and a lost disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def opened(path: Path, clock) -> Generations:
     return generations
 
 
-def test_they_rise_by_one_and_never_repeat_after_a_restart(tmp_path: Path, clock) -> None:
+def test_generations_increase_by_one_and_never_repeat_after_a_restart(tmp_path: Path, clock) -> None:
     before = opened(tmp_path, clock)
     given = [before.next("g", 1000) for _ in range(2 * BLOCK + 5)]
     assert given == list(range(given[0], given[0] + len(given)))
@@ -25,36 +25,34 @@ def test_they_rise_by_one_and_never_repeat_after_a_restart(tmp_path: Path, clock
     assert after.next("g", 1000) > given[-1]
 
 
-def test_a_group_that_never_had_any_needs_no_waiting_and_one_that_had_waits_for_its_longest_lease(
-    tmp_path: Path, clock
-) -> None:
+def test_longest_lease_of_a_group_is_saved(tmp_path: Path, clock) -> None:
     before = opened(tmp_path, clock)
-    assert before.lease_before_ms("g") is None
+    assert before.saved_lease_ms("g") is None
     before.next("g", 1000)
-    before.cover("g", 5000)
+    before.save_lease("g", 5000)
     before.next("g", 2000)
     after = opened(tmp_path, clock)
-    assert after.lease_before_ms("g") == 5000
-    assert after.lease_before_ms("other") is None
+    assert after.saved_lease_ms("g") == 5000
+    assert after.saved_lease_ms("other") is None
 
 
-def test_a_lost_disk_begins_above_what_was_given(tmp_path: Path, clock) -> None:
+def test_generations_after_a_lost_disk_are_higher(tmp_path: Path, clock) -> None:
     last = opened(tmp_path / "first", clock).next("g", 1000)
     clock.advance(1000)
     assert opened(tmp_path / "second", clock).next("g", 1000) > last
 
 
-def test_a_disk_that_cannot_be_written_gives_no_number(tmp_path: Path, clock) -> None:
+def test_no_generation_is_returned_if_it_cannot_be_saved(tmp_path: Path, clock) -> None:
     (tmp_path / "config").write_text("a file where the directory should be")
     generations = Generations(tmp_path, clock)
     before = generations.current("g")
     with pytest.raises(FileExistsError):
         generations.next("g", 1000)
     assert generations.current("g") == before
-    assert generations.lease_before_ms("g") is None
+    assert generations.saved_lease_ms("g") is None
 
 
-def test_few_of_them_wait_for_the_disk(tmp_path: Path, clock) -> None:
+def test_generations_are_saved_in_blocks(tmp_path: Path, clock) -> None:
     generations = opened(tmp_path, clock)
     file = tmp_path / "config" / "generations.json"
     stamps = set()

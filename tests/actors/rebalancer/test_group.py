@@ -1,6 +1,4 @@
-"""One group: members come, share, let go, leave, fall silent; and a rebalancer that starts again in the
-middle of it.
-"""
+"""Group: members join, share queues, release them, leave or become silent, and the rebalancer restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ def queues(number: int, topic: str = "T") -> list[MessageQueue]:
 
 
 class Story:
-    """A group, its clock, and members that do as they are told at once."""
+    """A group, its clock, and members that release revoked queues immediately."""
 
     def __init__(self, number_of_queues: int = 4, generation: int = 100, recovering_ms: int = 0) -> None:
         numbers = count(generation + 1)
@@ -38,25 +36,31 @@ class Story:
         self.owned: dict[str, list[GrantedQueue]] = {}
         self.seen: dict[str, int] = {}
 
-    def sync(self, who: str, subscriptions: dict[str, str] | None = None, **fields: object) -> SyncGroupReply:
+    def sync(
+        self, client: str, subscriptions: dict[str, str] | None = None, **fields: object
+    ) -> SyncGroupReply:
         request = SyncGroupRequest(
-            "g", who, self.seen.get(who, 0), subscriptions or {"T": "*"}, list(self.owned.get(who, []))
+            "g",
+            client,
+            self.seen.get(client, 0),
+            subscriptions or {"T": "*"},
+            list(self.owned.get(client, [])),
         )
         for name, value in fields.items():
             setattr(request, name, value)
         reply = self.group.sync(request, LEASE_MS, self.now_ms * NS_PER_MS)
-        self.owned[who] = list(reply.granted)
-        self.seen[who] = reply.generation
+        self.owned[client] = list(reply.granted)
+        self.seen[client] = reply.generation
         return reply
 
-    def ids(self, who: str) -> list[int]:
-        return [item.queue.queue_id for item in self.owned.get(who, [])]
+    def ids(self, client: str) -> list[int]:
+        return [item.queue.queue_id for item in self.owned.get(client, [])]
 
     def expire(self) -> None:
         self.group.expire(self.now_ms * NS_PER_MS)
 
 
-def test_the_first_member_gets_all_and_the_second_waits_until_the_first_lets_go() -> None:
+def test_second_member_gets_queues_only_after_the_first_releases_them() -> None:
     story = Story()
     story.sync("a")
     assert story.ids("a") == [0, 1, 2, 3]
@@ -66,7 +70,7 @@ def test_the_first_member_gets_all_and_the_second_waits_until_the_first_lets_go(
     reply = story.sync("a", owned=[GrantedQueue(queue, first) for queue in queues(4)])
     assert [item.queue.queue_id for item in reply.granted] == [0, 1]
     assert [item.queue.queue_id for item in reply.revoke] == [2, 3]
-    assert story.sync("b").granted == [], "told to let go is not let go"
+    assert story.sync("b").granted == [], "a revoked queue is not free before it is released"
     story.sync("a")
     reply = story.sync("b")
     assert story.ids("b") == [2, 3]
@@ -74,7 +78,7 @@ def test_the_first_member_gets_all_and_the_second_waits_until_the_first_lets_go(
     assert reply.members == ["a", "b"]
 
 
-def test_a_change_is_told_once() -> None:
+def test_change_is_reported_once() -> None:
     story = Story()
     story.sync("a")
     assert story.group.take_change()
@@ -83,16 +87,16 @@ def test_a_change_is_told_once() -> None:
     assert not story.group.take_change()
     story.sync("b")
     assert story.group.take_change()
-    story.sync("a")  # now its revoked queues are gone from what it names
+    story.sync("a")  # the member no longer reports the revoked queues
     story.sync("a")
-    assert story.group.take_change(), "there is something to have for b"
+    assert story.group.take_change(), "free queues are available for b"
 
 
-def test_a_member_that_says_goodbye_leaves_its_queues_at_once() -> None:
+def test_leaving_member_releases_its_queues_immediately() -> None:
     story = Story()
     story.sync("a")
     story.sync("a", is_leaving=True)
-    assert story.ids("a") == [], "who leaves is to let go of everything"
+    assert story.ids("a") == [], "a leaving member must release all queues"
     reply = story.sync("a", is_leaving=True, owned=[])
     assert reply.granted == []
     story.sync("b")
@@ -100,7 +104,7 @@ def test_a_member_that_says_goodbye_leaves_its_queues_at_once() -> None:
     assert story.group.members().members == ("b",)
 
 
-def test_a_silent_members_queues_are_free_when_its_lease_is_over_and_not_before() -> None:
+def test_queues_of_a_silent_member_are_free_when_its_lease_is_over() -> None:
     story = Story()
     story.sync("a")
     story.now_ms = LEASE_MS - 1
@@ -114,20 +118,20 @@ def test_a_silent_members_queues_are_free_when_its_lease_is_over_and_not_before(
     assert [item.queue.queue_id for item in reply.revoke] == [0, 1, 2, 3]
 
 
-def test_a_lost_connection_takes_nothing_from_a_member_and_its_farewell_only_its_place() -> None:
+def test_unregistered_member_keeps_its_queues_until_its_lease_is_over() -> None:
     story = Story()
     story.sync("a")
     story.group.unregister("a", "b1", True, LEASE_MS, 0)
     assert story.group.members().members == ("a",)
     story.group.unregister("a", "b1", False, LEASE_MS, 0)
     assert story.group.members().members == ()
-    assert not story.group.is_empty, "its queues stay its own until its lease is over"
+    assert not story.group.is_empty, "it keeps its queues until its lease is over"
     story.now_ms = LEASE_MS
     story.expire()
     assert story.group.is_empty
 
 
-def test_an_answer_that_was_lost_is_given_again() -> None:
+def test_lost_response_is_repeated_with_the_same_grants() -> None:
     story = Story()
     story.sync("a")
     first = story.owned.pop("a")
@@ -136,7 +140,7 @@ def test_an_answer_that_was_lost_is_given_again() -> None:
     assert story.owned["a"] == first
 
 
-def test_an_old_request_that_comes_late_releases_nothing() -> None:
+def test_delayed_old_request_releases_no_queue() -> None:
     story = Story()
     late = SyncGroupRequest("g", "a", 0, {"T": "*"}, [])
     story.sync("a")
@@ -146,20 +150,20 @@ def test_an_old_request_that_comes_late_releases_nothing() -> None:
     assert story.ids("b") == []
 
 
-def test_a_request_that_a_later_one_has_overtaken_takes_nothing_up_again() -> None:
+def test_request_overtaken_by_a_later_one_reclaims_no_queue() -> None:
     story = Story()
     story.sync("a")
     late = SyncGroupRequest("g", "a", story.seen["a"], {"T": "*"}, list(story.owned["a"]))
     story.sync("b")
     for _ in range(2):
-        story.sync("a")  # sees that it is to let go of two, and does
+        story.sync("a")  # learns that two queues are revoked, and releases them
     assert story.ids("a") == [0, 1]
     assert story.group.sync(late, LEASE_MS, 0).revoke == []
     story.sync("b")
-    assert story.ids("b") == [2, 3], "what the older request still names is not taken up"
+    assert story.ids("b") == [2, 3], "queues in the older request are not reclaimed"
 
 
-def test_each_request_makes_the_lease_longer_and_none_makes_it_shorter() -> None:
+def test_requests_extend_the_lease_and_never_shorten_it() -> None:
     story = Story()
     story.sync("a")
     story.now_ms = 5_000
@@ -174,7 +178,7 @@ def test_each_request_makes_the_lease_longer_and_none_makes_it_shorter() -> None
     assert story.ids("b") == [0, 1, 2, 3]
 
 
-def test_who_comes_back_with_what_another_has_had_since_is_to_let_go_of_it() -> None:
+def test_former_owner_must_release_a_queue_that_had_another_owner_since() -> None:
     story = Story(1)
     story.sync("a")
     before = story.owned["a"]
@@ -184,11 +188,11 @@ def test_who_comes_back_with_what_another_has_had_since_is_to_let_go_of_it() -> 
     reply = story.sync("a", owned=before)
     assert (reply.granted, reply.revoke) == ([], before)
     story.sync("a", owned=[])
-    assert story.ids("a") == [0], "under a generation of its own"
+    assert story.ids("a") == [0], "under a new generation"
     assert story.owned["a"][0].generation > before[0].generation
 
 
-def test_a_member_that_leaves_is_one_until_it_has_let_go_but_is_given_nothing_more() -> None:
+def test_leaving_member_remains_until_release_but_is_granted_nothing() -> None:
     story = Story()
     for who in ("a", "b", "a", "a", "b"):
         story.sync(who)
@@ -200,17 +204,17 @@ def test_a_member_that_leaves_is_one_until_it_has_let_go_but_is_given_nothing_mo
     assert story.ids("a") == [0, 1, 4, 5]
 
 
-def test_who_leaves_does_not_say_what_the_others_subscribe_to_nor_does_a_retry_topic() -> None:
+def test_leaving_members_and_retry_topics_do_not_count_as_subscriptions() -> None:
     story = Story()
     story.sync("a")
     story.sync("a", {"T": "*", "%RETRY%g": "*"})
-    story.sync("b")  # only pulls: it has no use for retries
+    story.sync("b")  # only pulls, so it has no retry topic
     story.sync("a", is_leaving=True)
     story.sync("b", is_leaving=True)
     story.sync("c", {"U": "*"})
 
 
-def test_a_member_whose_lease_ran_out_goes_on_if_nobody_else_had_its_queues() -> None:
+def test_member_reclaims_its_queues_after_its_lease_if_they_are_still_free() -> None:
     story = Story()
     story.sync("a")
     before = story.owned["a"]
@@ -221,11 +225,11 @@ def test_a_member_whose_lease_ran_out_goes_on_if_nobody_else_had_its_queues() ->
     assert story.owned["a"] == before
 
 
-def test_different_subscriptions_are_refused_with_both_unless_allowed() -> None:
+def test_different_subscriptions_are_refused_naming_both_unless_allowed() -> None:
     story = Story()
     story.group.set_queues("U", queues(2, "U"))
     story.sync("a")
-    with pytest.raises(Refused, match=r"b subscribes to U \[x\], member a to T \[\*\]") as error:
+    with pytest.raises(Refused, match=r"b subscribes to U \[x\], but member a to T \[\*\]") as error:
         story.sync("b", {"U": "x"})
     assert error.value.code == 7002
     story.sync("b", {"U": "x"}, allow_subscription_change=True)
@@ -233,7 +237,7 @@ def test_different_subscriptions_are_refused_with_both_unless_allowed() -> None:
     assert story.ids("a") == [0, 1, 2, 3]
 
 
-def test_a_lone_member_may_change_its_subscription() -> None:
+def test_only_member_may_change_its_subscription() -> None:
     story = Story()
     story.group.set_queues("U", queues(2, "U"))
     story.sync("a")
@@ -242,7 +246,7 @@ def test_a_lone_member_may_change_its_subscription() -> None:
     assert [item.queue.topic for item in reply.revoke] == ["T"] * 4
 
 
-def test_queues_that_come_are_given_and_those_that_go_are_taken() -> None:
+def test_added_queues_are_granted_and_removed_ones_revoked() -> None:
     story = Story(2)
     story.sync("a")
     story.group.set_queues("T", queues(3))
@@ -254,7 +258,7 @@ def test_queues_that_come_are_given_and_those_that_go_are_taken() -> None:
     assert story.ids("a") == [0]
 
 
-def test_after_a_restart_members_keep_what_they_report_and_others_wait_one_lease() -> None:
+def test_restart_keeps_reported_queues_and_new_members_wait_one_lease() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
     story.owned["a"] = [GrantedQueue(queue, 150) for queue in queues(2)]
     story.seen["a"] = 150
@@ -271,14 +275,14 @@ def test_after_a_restart_members_keep_what_they_report_and_others_wait_one_lease
     assert story.group.take_change()
     story.now_ms = LEASE_MS
     story.expire()
-    assert story.group.take_change(), "the waiting is over"
+    assert story.group.take_change(), "recovery is over"
     for _ in range(3):
         for who in ("a", "b", "new"):
             story.sync(who)
     assert (story.ids("a"), story.ids("b"), story.ids("new")) == ([0, 1], [2], [3])
 
 
-def test_after_a_restart_a_report_under_a_lease_that_is_over_counts_for_nothing() -> None:
+def test_restart_ignores_reports_under_an_expired_lease() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
     story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
     assert story.sync("stale", lease_left_ms=0).granted == []
@@ -286,17 +290,17 @@ def test_after_a_restart_a_report_under_a_lease_that_is_over_counts_for_nothing(
     assert len(story.sync("b", lease_left_ms=5).granted) == 4
 
 
-def test_after_a_restart_who_says_that_its_lease_is_over_has_let_go_of_what_it_reported() -> None:
-    """The first report was under way since before that."""
+def test_restart_frees_reported_queues_when_the_lease_is_reported_over() -> None:
+    """The first report was sent before the lease was over, but delayed."""
     story = Story(generation=200, recovering_ms=LEASE_MS)
     story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
     assert len(story.sync("stale", lease_left_ms=5).granted) == 4
     assert story.sync("stale", lease_left_ms=0).granted == []
     story.owned["b"] = [GrantedQueue(queue, 150) for queue in queues(4)]
-    assert len(story.sync("b", lease_left_ms=5).granted) == 4, "nobody has them any more"
+    assert len(story.sync("b", lease_left_ms=5).granted) == 4, "the queues are free"
 
 
-def test_after_a_restart_no_lease_gets_longer_by_the_first_answer() -> None:
+def test_restart_does_not_extend_a_lease_with_the_first_response() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
     story.owned["a"] = [GrantedQueue(queue, 150) for queue in queues(4)]
     assert story.sync("a", lease_left_ms=3_000, generation=150).lease_ms == 3_000
@@ -306,7 +310,7 @@ def test_after_a_restart_no_lease_gets_longer_by_the_first_answer() -> None:
     assert story.sync("a", lease_left_ms=3_000, generation=150).lease_ms == LEASE_MS
 
 
-def test_after_a_restart_the_later_grant_of_a_queue_counts_whoever_reports_first() -> None:
+def test_restart_prefers_the_later_grant_whichever_is_reported_first() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
     story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
     story.owned["b"] = [GrantedQueue(queue, 160) for queue in queues(4)]
@@ -315,7 +319,7 @@ def test_after_a_restart_the_later_grant_of_a_queue_counts_whoever_reports_first
     assert story.sync("stale").granted == []
 
 
-def test_a_topic_whose_route_has_not_come_yet_is_taken_from_nobody() -> None:
+def test_queues_of_a_topic_without_known_route_are_not_revoked() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
     story.owned["a"] = [GrantedQueue(queue, 150) for queue in queues(2, "U")]
     story.sync("a", {"U": "*"})
@@ -325,13 +329,13 @@ def test_a_topic_whose_route_has_not_come_yet_is_taken_from_nobody() -> None:
     assert [item.queue.topic for item in story.sync("a", {"U": "*"}).granted] == ["U", "U"]
 
 
-def test_a_report_of_a_generation_that_never_was_is_refused() -> None:
+def test_report_with_an_ungranted_generation_is_refused() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
-    story.owned["liar"] = [GrantedQueue(queues(1)[0], 201)]
-    assert story.sync("liar").granted == []
+    story.owned["impostor"] = [GrantedQueue(queues(1)[0], 201)]
+    assert story.sync("impostor").granted == []
 
 
-def test_one_member_that_assigns_itself_makes_all_do_so() -> None:
+def test_one_self_assigning_member_makes_all_self_assigning() -> None:
     story = Story()
     story.sync("python")
     assert story.group.heartbeat("java", "b1", {"T": "*"}, 0)
@@ -339,14 +343,16 @@ def test_one_member_that_assigns_itself_makes_all_do_so() -> None:
     assert reply.is_self_assigning
     assert (reply.granted, reply.members) == ([], ["java", "python"])
     assert story.group.members().is_self_assigning
-    assert not story.group.heartbeat("java", "b2", {"T": "a"}, 0), "the last heartbeat wins, and is told"
+    assert not story.group.heartbeat("java", "b2", {"T": "a"}, 0), (
+        "the last heartbeat wins, and the change is reported"
+    )
     for broker in ("b1", "b2"):
         story.group.unregister("java", broker, False, LEASE_MS, 0)
     story.sync("other", owned=[GrantedQueue(queues(1)[0], story.seen["python"])])
-    assert story.ids("other") == [0], "nobody here knew any more who has what"
+    assert story.ids("other") == [0], "the rebalancer has forgotten the former owners"
 
 
-def test_a_member_that_assigns_itself_is_gone_when_no_broker_has_it() -> None:
+def test_self_assigning_member_is_removed_when_no_broker_has_it() -> None:
     story = Story()
     for broker in ("b1", "b2"):
         story.group.heartbeat("java", broker, {"T": "*"}, 0)
@@ -355,13 +361,13 @@ def test_a_member_that_assigns_itself_is_gone_when_no_broker_has_it() -> None:
     story.group.unregister("java", "b2", True, LEASE_MS, 0)
     assert story.group.members().members == ()
     story.sync("python")
-    assert story.ids("python") == [], "who assigned itself may still be at it"
+    assert story.ids("python") == [], "the self-assigning member may still be consuming"
     story.now_ms = LEASE_MS
     story.sync("python")
     assert story.ids("python") == [0, 1, 2, 3]
 
 
-def test_when_the_last_that_assigned_itself_says_so_its_queues_are_free_after_all_have_reported() -> None:
+def test_recovery_ends_when_all_have_reported_after_the_last_unregisters() -> None:
     story = Story()
     story.group.heartbeat("java", "b1", {"T": "*"}, 0)
     for member in ("one", "two"):
@@ -369,14 +375,14 @@ def test_when_the_last_that_assigned_itself_says_so_its_queues_are_free_after_al
     story.owned["two"] = [GrantedQueue(queues(4)[3], 0)]
     story.group.unregister("java", "b1", False, LEASE_MS, 0)
     story.sync("one")
-    assert story.ids("one") == [], "two may be at any of them"
+    assert story.ids("one") == [], "`two` may own any of them"
     story.sync("two")
     story.sync("one")
     story.sync("two")
     assert (story.ids("one"), story.ids("two")) == ([0, 1], [2, 3])
 
 
-def test_who_does_not_report_is_waited_for_until_its_lease_is_over() -> None:
+def test_recovery_waits_one_lease_for_a_member_that_does_not_report() -> None:
     story = Story()
     story.group.heartbeat("java", "b1", {"T": "*"}, 0)
     for member in ("one", "two"):
@@ -390,7 +396,7 @@ def test_who_does_not_report_is_waited_for_until_its_lease_is_over() -> None:
     assert story.ids("one") == [0, 1, 2, 3]
 
 
-def test_a_silent_member_that_assigns_itself_expires_and_a_farewell_is_believed() -> None:
+def test_self_assigning_member_is_removed_on_expiry_or_unregister() -> None:
     story = Story()
     story.group.heartbeat("java", "b1", {"T": "*"}, 0)
     story.group.heartbeat("other", "b1", {"T": "*"}, 5)

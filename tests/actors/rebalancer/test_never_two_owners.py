@@ -1,9 +1,9 @@
-"""A queue never has two owners whose leases run, and in the end every queue has one.
+"""A queue never has two owners with running leases, and finally every queue has one owner.
 
-Members, their requests and the answers are moved by hypothesis in any order: late, lost, doubled,
-overtaken; members join, stall, crash and let go when they like; the rebalancer is killed and starts with
-nothing but its generations; queues come and go. A member here works on a queue from the answer that grants
-it until it lets go, or its own count of the lease ends.
+Hypothesis delivers requests and responses in any order: delayed, lost, duplicated, reordered. Members join,
+stall, crash and release queues at any time. The rebalancer is killed and restarts with only its generations.
+Queues are added and removed. A member consumes a queue from the response that grants it until it releases the
+queue or its lease ends by its own clock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STRATEGIES = ["averagely", "averagely_by_circle", "consistent_hash"]
 
 @dataclass
 class Member:
-    """A member as ours are: one request at a time, an answer to a request it gave up is nothing to it."""
+    """A member like a Python client: one request at a time; it ignores responses to abandoned requests."""
 
     name: str
     generation: int = 0
@@ -39,10 +39,10 @@ class Member:
     def lease_left_ms(self, now_ms: int) -> int:
         return self.lease_until_ms - now_ms
 
-    def works_on(self, now_ms: int) -> set[MessageQueue]:
+    def consumed(self, now_ms: int) -> set[MessageQueue]:
         return set(self.held) if self.lease_left_ms(now_ms) > 0 else set()
 
-    def ask(self, number: int, now_ms: int) -> SyncGroupRequest:
+    def send_request(self, number: int, now_ms: int) -> SyncGroupRequest:
         self.waiting_for = number
         owned = [GrantedQueue(queue, generation) for queue, generation in sorted(self.held.items())]
         left_ms = self.lease_left_ms(now_ms)
@@ -57,13 +57,13 @@ class Member:
             sequence=number,
         )
 
-    def take(self, number: int, reply: SyncGroupReply, asked_at_ms: int, now_ms: int) -> None:
+    def receive_response(self, number: int, reply: SyncGroupReply, requested_at_ms: int, now_ms: int) -> None:
         if number != self.waiting_for or reply.generation < self.generation:
             return
         self.waiting_for = -1
         was_suspended = self.lease_left_ms(now_ms) <= 0
         self.generation = reply.generation
-        self.lease_until_ms = max(self.lease_until_ms, asked_at_ms + reply.lease_ms)
+        self.lease_until_ms = max(self.lease_until_ms, requested_at_ms + reply.lease_ms)
         granted = {item.queue: item.generation for item in reply.granted}
         for queue in list(self.held):
             if queue not in granted:
@@ -80,7 +80,7 @@ class Member:
 
 
 class World:
-    """Members, a rebalancer that may be down, and everything that is on its way between them."""
+    """Members, a rebalancer that may be down, and all requests and responses in flight between them."""
 
     def __init__(self, strategy: str, number_of_queues: int) -> None:
         self.strategy = strategy
@@ -112,41 +112,41 @@ class World:
         self.last_generation += 1
         return self.last_generation
 
-    # what may happen, each chosen by hypothesis
+    # events, chosen by hypothesis
 
     def join(self) -> None:
         self.names += 1
         name = f"m{self.names}"
         self.members[name] = Member(name)
 
-    def ask(self, which: int) -> None:
+    def send_request(self, which: int) -> None:
         if self.members:
             member = self._pick(list(self.members.values()), which)
             self.numbers += 1
-            self.requests.append((self.numbers, member.ask(self.numbers, self.now_ms), self.now_ms))
+            self.requests.append((self.numbers, member.send_request(self.numbers, self.now_ms), self.now_ms))
 
-    def request_arrives(self, which: int, doubled: bool) -> None:
+    def request_arrives(self, which: int, duplicate: bool) -> None:
         if not self.requests:
             return
-        number, request, asked_at_ms = self._pick(self.requests, which)
-        if not doubled:
-            self.requests.remove((number, request, asked_at_ms))
+        number, request, requested_at_ms = self._pick(self.requests, which)
+        if not duplicate:
+            self.requests.remove((number, request, requested_at_ms))
         if self.group is not None:
             reply = self.group.sync(request, LEASE_MS, self.now_ms * NS_PER_MS)
-            self.replies.append((number, request.client_id, reply, asked_at_ms))
+            self.replies.append((number, request.client_id, reply, requested_at_ms))
 
-    def reply_arrives(self, which: int, doubled: bool) -> None:
+    def reply_arrives(self, which: int, duplicate: bool) -> None:
         if not self.replies:
             return
         packet = self._pick(self.replies, which)
-        if not doubled:
+        if not duplicate:
             self.replies.remove(packet)
-        number, name, reply, asked_at_ms = packet
+        number, name, reply, requested_at_ms = packet
         if name in self.members:
-            self.members[name].take(number, reply, asked_at_ms, self.now_ms)
+            self.members[name].receive_response(number, reply, requested_at_ms, self.now_ms)
 
-    def lose(self, which: int, doubled: bool) -> None:
-        packets: list[Any] = self.requests if doubled else self.replies
+    def lose(self, which: int, duplicate: bool) -> None:
+        packets: list[Any] = self.requests if duplicate else self.replies
         if packets:
             packets.remove(self._pick(packets, which))
 
@@ -156,16 +156,16 @@ class World:
             member = self._pick(holders, which)
             member.release(self._pick(sorted(member.leaving or member.held), which))
 
-    def talk(self, which: int) -> None:
-        """One member asks and is answered without trouble, having finished what it was told to let go."""
+    def exchange(self, which: int) -> None:
+        """One member releases its revoked queues, sends a request and receives the response."""
         if self.members and self.group is not None:
             member = self._pick(list(self.members.values()), which)
             for queue in list(member.leaving):
                 member.release(queue)
             self.numbers += 1
-            request = member.ask(self.numbers, self.now_ms)
+            request = member.send_request(self.numbers, self.now_ms)
             reply = self.group.sync(request, LEASE_MS, self.now_ms * NS_PER_MS)
-            member.take(self.numbers, reply, self.now_ms, self.now_ms)
+            member.receive_response(self.numbers, reply, self.now_ms, self.now_ms)
 
     def crash(self, which: int) -> None:
         if self.members:
@@ -188,17 +188,22 @@ class World:
     def _pick(choices: list[Any], which: int) -> Any:
         return choices[which % len(choices)]
 
-    # what must hold
+    # invariants
 
     def check(self) -> None:
         owner_of: dict[MessageQueue, str] = {}
         for member in self.members.values():
-            for queue in member.works_on(self.now_ms):
+            for queue in member.consumed(self.now_ms):
                 other = owner_of.setdefault(queue, member.name)
-                assert other == member.name, f"{queue} is with {other} and {member.name} at {self.now_ms} ms"
+                assert other == member.name, (
+                    f"{queue} is owned by {other} and {member.name} at {self.now_ms} ms"
+                )
 
     def settle(self) -> None:
-        """No more trouble: everybody asks, finishes and asks again, for longer than any lease."""
+        """Run without faults for longer than any lease.
+
+        All members send requests and release their revoked queues.
+        """
         if self.group is None:
             self.start()
         assert self.group is not None
@@ -207,23 +212,23 @@ class World:
         for _ in range(12):
             self.advance(LEASE_MS // 4)
             for index in range(len(self.members)):
-                self.talk(index)
+                self.exchange(index)
                 self.check()
 
 
 which = st.integers(0, 20)
 steps = st.one_of(
     st.tuples(st.just("join")),
-    st.tuples(st.just("ask"), which),
-    st.tuples(st.just("ask"), which),
+    st.tuples(st.just("send_request"), which),
+    st.tuples(st.just("send_request"), which),
     st.tuples(st.just("request_arrives"), which, st.booleans()),
     st.tuples(st.just("request_arrives"), which, st.booleans()),
     st.tuples(st.just("reply_arrives"), which, st.booleans()),
     st.tuples(st.just("reply_arrives"), which, st.booleans()),
     st.tuples(st.just("lose"), which, st.booleans()),
     st.tuples(st.just("release"), which),
-    st.tuples(st.just("talk"), which),
-    st.tuples(st.just("talk"), which),
+    st.tuples(st.just("exchange"), which),
+    st.tuples(st.just("exchange"), which),
     st.tuples(st.just("crash"), which),
     st.tuples(st.just("advance"), st.sampled_from([1, 10, 30, 60, 99, 100, 130])),
     st.tuples(st.just("kill")),
@@ -239,7 +244,7 @@ steps = st.one_of(
     members=st.integers(1, 4),
     story=st.lists(steps, max_size=60),
 )
-def test_no_queue_ever_has_two_owners_and_in_the_end_each_has_one(
+def test_queue_never_has_two_owners_and_finally_has_one(
     strategy: str, number_of_queues: int, members: int, story: list[tuple[Any, ...]]
 ) -> None:
     world = World(strategy, number_of_queues)
@@ -250,14 +255,14 @@ def test_no_queue_ever_has_two_owners_and_in_the_end_each_has_one(
         world.check()
     world.settle()
     note(str(world.members))
-    held = {queue for member in world.members.values() for queue in member.works_on(world.now_ms)}
+    held = {queue for member in world.members.values() for queue in member.consumed(world.now_ms)}
     assert held == (set(world.queues) if world.members else set())
 
 
-# Mostly members that ask and are answered, with now and then a step of every other kind.
+# Mostly complete exchanges, with occasional steps of every other kind.
 WEIGHTS = {
-    "talk": 30,
-    "ask": 12,
+    "exchange": 30,
+    "send_request": 12,
     "request_arrives": 12,
     "reply_arrives": 12,
     "lose": 3,
@@ -287,7 +292,7 @@ def arguments_of(name: str, chance: random.Random) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_long_lives_of_groups_under_constant_trouble(seed: int) -> None:
+def test_queue_never_has_two_owners_in_long_random_runs(seed: int) -> None:
     chance = random.Random(seed)
     world = World(chance.choice(STRATEGIES), chance.randint(1, 6))
     for _ in range(3):
@@ -298,5 +303,5 @@ def test_long_lives_of_groups_under_constant_trouble(seed: int) -> None:
                 getattr(world, name)(*arguments_of(name, chance))
             world.check()
         world.settle()
-        held = {queue for member in world.members.values() for queue in member.works_on(world.now_ms)}
+        held = {queue for member in world.members.values() for queue in member.consumed(world.now_ms)}
         assert held == (set(world.queues) if world.members else set())

@@ -1,4 +1,4 @@
-"""A rebalancer over its socket, as brokers use it, with a real nameserver to ask for routes."""
+"""A rebalancer over its socket, as brokers use it, with a real nameserver that has the routes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TIMEOUT_MS = int(LIMIT_S * 1000)
 
 
 class Broker:
-    """A broker as the rebalancer sees it: it forwards, asks for members and is told of changes."""
+    """A broker as the rebalancer sees it: it sends requests and receives GROUP_CHANGED."""
 
     def __init__(self, rebalancer: RebalancerService, nameserver: NameserverService) -> None:
         table = RequestTable()
@@ -82,7 +82,7 @@ class Broker:
         body = HeartbeatData(client_id, [consumer]).encode()
         await self.ask(RayMQRequestCode.FORWARD_HEARTBEAT, header.to_ext(), body)
 
-    async def told(self, count: int) -> None:
+    async def changes_received(self, count: int) -> None:
         await eventually_async(lambda: len(self.changes) >= count)
 
 
@@ -122,7 +122,7 @@ def ids(reply: SyncGroupReply) -> list[int]:
     return [item.queue.queue_id for item in reply.granted]
 
 
-def test_a_first_member_gets_the_topics_queues_with_its_first_answer(tmp_path: Path, clock) -> None:
+def test_first_member_gets_all_queues_with_the_first_response(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock) as broker:
             await broker.register(4)
@@ -135,26 +135,26 @@ def test_a_first_member_gets_the_topics_queues_with_its_first_answer(tmp_path: P
     run(story)
 
 
-def test_brokers_are_told_when_members_or_queues_change(tmp_path: Path, clock) -> None:
+def test_brokers_are_notified_when_members_or_queues_change(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock) as broker:
             await broker.register(2)
             first = await broker.sync(request("a"))
-            await broker.told(1)
+            await broker.changes_received(1)
             await broker.sync(request("b"))
-            await broker.told(2)
+            await broker.changes_received(2)
             assert broker.changes[-1] == ("g", GroupMembers(("a", "b")))
             await broker.sync(request("a", first))
             await broker.register(6)
             await broker.rebalancer.coordinator.refresh_routes()
-            await broker.told(3)
+            await broker.changes_received(3)
             reply = await broker.sync(request("a", first))
             assert ids(reply) == [0, 1, 2]
 
     run(story)
 
 
-def test_queues_that_left_the_routes_stay_for_a_while(tmp_path: Path, clock) -> None:
+def test_queues_missing_from_the_routes_are_kept_for_the_grace_period(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock) as broker:
             await broker.register(4)
@@ -175,9 +175,7 @@ def test_queues_that_left_the_routes_stay_for_a_while(tmp_path: Path, clock) -> 
     run(story)
 
 
-def test_a_restarted_rebalancer_waits_one_lease_before_it_grants_what_nobody_reports(
-    tmp_path: Path, clock
-) -> None:
+def test_restarted_rebalancer_grants_unreported_queues_after_one_lease(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock) as broker:
             await broker.register(4)
@@ -193,14 +191,14 @@ def test_a_restarted_rebalancer_waits_one_lease_before_it_grants_what_nobody_rep
             clock.advance(1)
             broker.rebalancer.coordinator.expire()
             held = await broker.sync(request("a", held, lease_ms=20_000))
-            assert ids(held) == [0, 1], "the waiting is over: it shares"
+            assert ids(held) == [0, 1], "recovery is over: the queues are shared"
             await broker.sync(request("a", held, lease_ms=20_000))
-            assert ids(await broker.sync(request("late"))) == [2, 3], "`new` has not asked again"
+            assert ids(await broker.sync(request("late"))) == [2, 3], "`new` has sent no further request"
 
     run(story)
 
 
-def test_a_group_that_is_new_to_a_restarted_rebalancer_does_not_wait(tmp_path: Path, clock) -> None:
+def test_new_group_of_a_restarted_rebalancer_does_not_wait(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock) as broker:
             await broker.register(2)
@@ -212,9 +210,7 @@ def test_a_group_that_is_new_to_a_restarted_rebalancer_does_not_wait(tmp_path: P
     run(story)
 
 
-def test_clients_that_assign_themselves_take_their_group_along_unless_they_broadcast(
-    tmp_path: Path, clock
-) -> None:
+def test_self_assigning_client_switches_its_group_unless_broadcasting(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock) as broker:
             await broker.register(2)
@@ -235,7 +231,7 @@ def test_clients_that_assign_themselves_take_their_group_along_unless_they_broad
     run(story)
 
 
-def test_leases_expire_after_an_expiry_that_failed(
+def test_leases_expire_after_a_failed_expiry_run(
     tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_group: Group, _now_ns: int) -> None:
@@ -254,18 +250,20 @@ def test_leases_expire_after_an_expiry_that_failed(
     run(story)
 
 
-def test_what_cannot_be_granted_is_refused_with_the_reason(tmp_path: Path, clock) -> None:
+def test_invalid_sync_requests_are_refused_with_the_reason(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock, strategies={"fixed": "averagely_by_circle"}) as broker:
             await broker.register(4)
-            with pytest.raises(Refused, match="a lease of 999999 ms is over max_lease_ms 120000"):
+            with pytest.raises(Refused, match="a lease of 999999 ms exceeds max_lease_ms 120000"):
                 await broker.sync(request("a", lease_ms=999_999))
-            with pytest.raises(Refused, match="no strategy is named 'best'"):
+            with pytest.raises(Refused, match="unknown strategy 'best'"):
                 await broker.sync(request("a", strategy="best"))
-            with pytest.raises(Refused, match="no SYNC_GROUP request"):
+            with pytest.raises(Refused, match="not a valid SYNC_GROUP request"):
                 await broker.ask(RayMQRequestCode.SYNC_GROUP, body=b"\xff")
             await broker.sync(request("a"))
-            with pytest.raises(Refused, match="all members of a group subscribe to the same") as error:
+            with pytest.raises(
+                Refused, match="all members of a group must have the same subscriptions"
+            ) as error:
                 await broker.sync(request("b", subscriptions={"T": "tag"}))
             assert error.value.code == 7002
             await broker.sync(request("a", group="fixed"))
@@ -275,12 +273,12 @@ def test_what_cannot_be_granted_is_refused_with_the_reason(tmp_path: Path, clock
         run(story)
 
 
-def test_a_disk_that_cannot_be_written_is_told_and_grants_nothing(tmp_path: Path, clock) -> None:
+def test_sync_is_refused_if_the_generation_cannot_be_saved(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock) as broker:
             await broker.register(2)
             (tmp_path / "config").write_text("a file where the directory should be")
-            with pytest.raises(Refused, match="the generation cannot be kept"):
+            with pytest.raises(Refused, match="could not save the generation"):
                 await broker.sync(request("a"))
             (tmp_path / "config").unlink()
             assert ids(await broker.sync(request("a"))) == [0, 1]
@@ -288,7 +286,7 @@ def test_a_disk_that_cannot_be_written_is_told_and_grants_nothing(tmp_path: Path
     run(story)
 
 
-def test_without_a_nameserver_nothing_is_granted_and_nothing_taken(tmp_path: Path, clock) -> None:
+def test_assignments_are_unchanged_without_a_nameserver(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock) as broker:
             await broker.register(2)
@@ -302,17 +300,17 @@ def test_without_a_nameserver_nothing_is_granted_and_nothing_taken(tmp_path: Pat
         run(story)
 
 
-def test_settings_name_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no strategy is named 'best'"):
+def test_invalid_strategy_setting_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown strategy 'best'"):
         RebalancerSettings(data_dir=tmp_path, strategy="best")
-    with pytest.raises(ValueError, match="no strategy is named 'best'"):
+    with pytest.raises(ValueError, match="unknown strategy 'best'"):
         RebalancerSettings(data_dir=tmp_path, strategies={"g": "best"})
     settings = RebalancerSettings.model_validate({"data_dir": tmp_path, "nameservers": "a:1; b:2"})
     assert settings.nameservers == ["a:1", "b:2"]
 
 
 @pytest.mark.parametrize("task", ["route-refresh", "lease-expiry"])
-def test_a_rebalancer_whose_task_always_fails_stops_with_the_reason(
+def test_rebalancer_stops_with_the_reason_when_a_task_keeps_failing(
     task: str, tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = {"route-refresh": "refresh_routes", "lease-expiry": "expire"}[task]

@@ -1,4 +1,4 @@
-"""Makes `remoting_peers` importable beside the tests."""
+"""Makes `remoting_peers` importable by the tests in this folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the tests of sockets need: a loop, a server, and a peer that writes raw bytes."""
+"""Helpers for tests with sockets: an event loop, a server, and a peer that writes raw bytes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Result = TypeVar("Result")
 ECHO, LATER, FAIL, SILENT, CALL_BACK = 1, 2, 3, 4, 5
 TIMEOUT_MS = int(LIMIT_S * 1000)
 SOCKET_BUFFER_BYTES = 128 * 1024
-"""SO_SNDBUF of a server, SO_RCVBUF of a peer: a kernel that sizes them itself may hold tens of MiB unread."""
+"""SO_SNDBUF of a server and SO_RCVBUF of a peer; by default the kernel may buffer tens of MiB."""
 
 TCP_INFO_DATA_SEGS_IN = 152
-"""Where `tcpi_data_segs_in` lies in Linux's `struct tcp_info`."""
+"""Offset of `tcpi_data_segs_in` in Linux's `struct tcp_info`."""
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end, or fail after LIMIT_S."""
+    """Run a coroutine on uvloop; fail after LIMIT_S."""
 
     async def within() -> Result:
         return await asyncio.wait_for(work, LIMIT_S)
@@ -43,7 +43,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def echo(context: RequestContext) -> RemotingCommand:
-    """The request's own fields and body."""
+    """Respond with the header fields and the body of the request."""
     command = context.command
     return RemotingCommand.response(0, None, dict(command.ext), bytes(command.body))
 
@@ -57,7 +57,7 @@ async def serving(
     tick: Callable[[], None] | None = None,
     costs: Mapping[int, Cost] | None = None,
 ) -> AsyncIterator[RemotingServer]:
-    """A server on a free port; codes cost what `costs` says, else as an administrator's do."""
+    """Run a server on a free port; request codes without an entry in `costs` have cost class ADMIN."""
     table = RequestTable()
     for code, handler in (handlers or {ECHO: echo}).items():
         table.add(code, handler, cost=(costs or {}).get(code, Cost.ADMIN))
@@ -72,7 +72,7 @@ async def serving(
 
 
 class RawPeer:
-    """Writes bytes as they are, reads commands."""
+    """A peer that writes raw bytes and reads commands."""
 
     def __init__(
         self, server: RemotingServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -88,11 +88,11 @@ class RawPeer:
         self.writer.write(b"".join(encode_command(command) for command in commands))
 
     async def deliver(self, *commands: RemotingCommand) -> None:
-        """Send past the event loop; on return the server's next read finds all of it."""
+        """Send synchronously, without the event loop; the server's next read gets all commands."""
         await self.deliver_bytes(b"".join(encode_command(command) for command in commands))
 
     async def deliver_bytes(self, data: bytes) -> None:
-        """Send bytes past the event loop."""
+        """Send bytes synchronously, without the event loop."""
         name = "{}:{}".format(*self.writer.get_extra_info("sockname"))
         await eventually_async(lambda: any(each.peer == name for each in self._server.connections))
         with self.writer.get_extra_info("socket").dup() as wire:
@@ -101,7 +101,7 @@ class RawPeer:
 
     @property
     def segments_received(self) -> int:
-        """Segments with data that have been received: one for each write, if the writes are small."""
+        """Number of received TCP segments with data: one per write, if the writes are small."""
         info = self.writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
         return int(struct.unpack_from("I", info, TCP_INFO_DATA_SEGS_IN)[0])
 
@@ -112,7 +112,7 @@ class RawPeer:
         return decode_command(rest[:length], mark >> 24, rest[length:])
 
     async def is_closed(self) -> bool:
-        """Wait for the other side to close; what it still writes is read away."""
+        """Wait until the server closes the connection; discard what it still writes."""
         try:
             while await self.reader.read(65536):
                 pass
@@ -123,10 +123,12 @@ class RawPeer:
 
 @asynccontextmanager
 async def raw_peer(server: RemotingServer) -> AsyncIterator[RawPeer]:
-    """A connection to the server."""
+    """Connect to the server."""
     wire = socket.socket()
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
-    wire.connect(("127.0.0.1", server.port))  # the kernel accepts it: the server need not run meanwhile
+    wire.connect(
+        ("127.0.0.1", server.port)
+    )  # the kernel accepts the connection, even while the server does not run
     wire.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=wire)
     try:
@@ -136,13 +138,16 @@ async def raw_peer(server: RemotingServer) -> AsyncIterator[RawPeer]:
 
 
 def _unacknowledged_bytes(wire: socket.socket) -> int:
-    """Bytes that are not in the receive buffer of the other side yet."""
+    """Return the number of sent bytes that are not yet in the receive buffer of the other side."""
     (count,) = struct.unpack("i", fcntl.ioctl(wire.fileno(), termios.TIOCOUTQ, bytes(4)))
     return int(count)
 
 
 def is_unread_dropped(server: RemotingServer, clock: ClockAtRest) -> bool:
-    """Let a minute pass: who took nothing in it is closed. A kernel may take a little more for a while."""
+    """Advance the clock by a minute and sweep: connections whose peer read nothing are closed.
+
+    Call it repeatedly, because the kernel may accept some more bytes at first.
+    """
     before = server.hub.unread_bytes
     clock.advance(60_000)
     server.hub.sweep()

@@ -1,4 +1,4 @@
-"""Bodies as Java, C++ and our own clients write them, and as they are not."""
+"""Bodies of Java, C++ and Python clients round-trip or are decoded; invalid bodies are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from store.message.message_queue import MessageQueue
 from store.metadata.data_version import DataVersion
 
 
-def test_a_route_has_rocketmqs_shape_with_quoted_ids() -> None:
+def test_route_json_has_rocketmq_shape_and_quoted_broker_ids() -> None:
     route = TopicRouteData([QueueData("b0", 4, 8, 6)], [BrokerData("C", "b0", {1: "h:2", 0: "h:1"})], "b0:4")
     assert orjson.loads(route.encode()) == {
         "brokerDatas": [
@@ -55,7 +55,7 @@ def test_a_route_has_rocketmqs_shape_with_quoted_ids() -> None:
 
 
 @pytest.mark.parametrize("hold", [bytes, bytearray, memoryview])
-def test_rocketmqs_own_nameserver_leaves_broker_ids_unquoted(hold: type[bytes]) -> None:
+def test_cluster_info_with_unquoted_broker_ids_is_decoded(hold: type[bytes]) -> None:
     body = (
         b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"127.0.0.1:10911",1:"h{2:3"},'
         b'"brokerName":"broker-a","cluster":"C","enableActingMaster":false}},"clusterAddrTable":{"C":["broker-a"]}}'
@@ -65,7 +65,7 @@ def test_rocketmqs_own_nameserver_leaves_broker_ids_unquoted(hold: type[bytes]) 
 
 
 @pytest.mark.parametrize(
-    "unended",
+    "unterminated",
     [
         b'{"' + b'\\"' * 500_000,
         b'{"' + b'\\"' * 500_000 + b"\\",
@@ -73,10 +73,10 @@ def test_rocketmqs_own_nameserver_leaves_broker_ids_unquoted(hold: type[bytes]) 
         b'{{"a"' * 200_000,
     ],
 )
-def test_a_body_that_never_ends_a_string_is_refused_at_once(unended: bytes) -> None:
-    """A reader that tried from each quote again would take hours."""
-    with pytest.raises(Refused, match="no ClusterInfo"):
-        ClusterInfo.decode(unended)
+def test_body_with_unterminated_string_is_refused_quickly(unterminated: bytes) -> None:
+    """A decoder that backtracked to each quote would take hours."""
+    with pytest.raises(Refused, match="not a valid ClusterInfo"):
+        ClusterInfo.decode(unterminated)
 
 
 def topic_config(name: str) -> dict[str, object]:
@@ -102,7 +102,7 @@ def compressed(body: RegisterBrokerBody, attributes: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("attributes", ["", ' {"+message.type":"FIFO"}'])
-def test_a_registration_is_read_plain_and_compressed(attributes: str) -> None:
+def test_registration_is_decoded_plain_and_compressed(attributes: str) -> None:
     body = RegisterBrokerBody(DataVersion(3, 1700000000000, 2), {"T": topic_config("T")}, ["f:1"])
     assert RegisterBrokerBody.decode(body.encode()) == body
     found = RegisterBrokerBody.decode(compressed(body, attributes), compressed=True)
@@ -114,7 +114,7 @@ def test_a_registration_is_read_plain_and_compressed(attributes: str) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(cut=st.integers(0, 100), value=st.binary(min_size=1, max_size=3))
-def test_a_damaged_compressed_registration_is_refused(cut: int, value: bytes) -> None:
+def test_damaged_compressed_registration_is_refused(cut: int, value: bytes) -> None:
     body = RegisterBrokerBody(DataVersion(), {"T": topic_config("T")})
     whole = bytearray(zlib.decompress(compressed(body)))
     whole[cut : cut + len(value)] = value
@@ -122,16 +122,16 @@ def test_a_damaged_compressed_registration_is_refused(cut: int, value: bytes) ->
         try:
             RegisterBrokerBody.decode(data, compressed=True)
         except Refused as error:
-            assert error.code == 1  # noqa: PT017 - some damage leaves a sound body
+            assert error.code == 1  # noqa: PT017 - some damage leaves a valid body
 
 
-def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "MAX_INFLATED_BYTES", 100_000)
-    with pytest.raises(Refused, match="inflates to more than 100,000 bytes"):
+    with pytest.raises(Refused, match="decompresses to more than 100,000 bytes"):
         RegisterBrokerBody.decode(zlib.compress(bytes(200_000)), compressed=True)
 
 
-def test_a_heartbeat_of_java_survives() -> None:
+def test_java_heartbeat_round_trips() -> None:
     heartbeat = HeartbeatData(
         "10.0.0.1@77#123",
         [ConsumerData("g", subscriptions=[SubscriptionData("T", "a || b", ["a", "b"], [97, 98], 5)])],
@@ -140,7 +140,7 @@ def test_a_heartbeat_of_java_survives() -> None:
     assert HeartbeatData.decode(heartbeat.encode()) == heartbeat
 
 
-def test_a_heartbeat_of_librocketmq_has_numbers_for_names_and_text_for_numbers() -> None:
+def test_librocketmq_heartbeat_with_numeric_enums_and_string_numbers_is_decoded() -> None:
     found = HeartbeatData.decode(
         b'{"clientID":"7-10.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,"groupName":"g",'
         b'"messageModel":1,"subscriptionDataSet":[{"subString":"*","subVersion":"1700","topic":"T"}]}]}'
@@ -156,7 +156,7 @@ def test_a_heartbeat_of_librocketmq_has_numbers_for_names_and_text_for_numbers()
     assert found.producer_groups == []
 
 
-def test_a_sync_and_its_answer_survive() -> None:
+def test_sync_group_request_and_response_round_trip() -> None:
     owned = [GrantedQueue(MessageQueue("T", "b", 3), 9)]
     request = SyncGroupRequest("g", "c", 9, {"T": "*"}, owned, "averagely", 10_000, -5, True)
     assert SyncGroupRequest.decode(request.encode()) == request
@@ -170,17 +170,17 @@ def test_a_sync_and_its_answer_survive() -> None:
 @pytest.mark.parametrize(
     ("body", "remark"),
     [
-        (b"", "no SYNC_GROUP request"),
+        (b"", "not a valid SYNC_GROUP request"),
         (b"[]", "it holds a list, not an object"),
-        (b"{}", "needs `group` and `clientId`"),
-        (b'{"group":"g","clientId":"c","owned":5}', "`owned` in the body is '5', not a list"),
-        (b'{"group":"g","clientId":"c","owned":[["T","b"]]}', "is no queue"),
+        (b"{}", "must have `group` and `clientId`"),
+        (b'{"group":"g","clientId":"c","owned":5}', "field `owned` of the body must be a list: '5'"),
+        (b'{"group":"g","clientId":"c","owned":[["T","b"]]}', "is not a valid queue"),
         (b'{"group":"g","clientId":"c","subscriptions":[]}', "`subscriptions`"),
-        (b'{"group":"g","clientId":"c","generation":"x"}', "not a whole number"),
-        (b'{"group":{},"clientId":"c"}', "`group` in the body"),
+        (b'{"group":"g","clientId":"c","generation":"x"}', "`generation` of the body must be an integer"),
+        (b'{"group":{},"clientId":"c"}', "`group` of the body"),
     ],
 )
-def test_a_sync_that_is_none_is_refused_with_the_field(body: bytes, remark: str) -> None:
+def test_invalid_sync_group_request_is_refused_naming_the_field(body: bytes, remark: str) -> None:
     with pytest.raises(Refused) as error:
         SyncGroupRequest.decode(body)
     assert remark in error.value.remark
@@ -196,7 +196,7 @@ KEYS = ["clientID", "consumerDataSet", "producerDataSet", "brokerDatas", "queueD
 
 @settings(max_examples=80, deadline=None)
 @given(fields=st.dictionaries(st.sampled_from(KEYS), json_values))
-def test_json_of_any_shape_is_a_body_or_refused(fields: dict[str, object]) -> None:
+def test_arbitrary_json_is_decoded_or_refused(fields: dict[str, object]) -> None:
     for kind in (HeartbeatData, TopicRouteData, ClusterInfo, RegisterBrokerBody):
         try:
             kind.decode(orjson.dumps(fields))

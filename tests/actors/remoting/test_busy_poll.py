@@ -1,4 +1,4 @@
-"""The loop stays awake for the time it was given after a turn, and no longer."""
+"""BusyPoll keeps the event loop polling for the configured time after a turn, and no longer."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from actors.remoting.busy_poll import BusyPoll
 
 
 class SteppingClock:
-    """Every look at it takes ten microseconds."""
+    """A clock that advances by ten microseconds each time it is read."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.reads = 0
 
     def monotonic_ns(self) -> int:
-        self.looks += 1
-        return self.looks * 10_000
+        self.reads += 1
+        return self.reads * 10_000
 
     def wall_ms(self) -> int:
         return 0
 
 
-def looks_of(for_us: int, turns: int) -> int:
+def clock_reads(for_us: int, turns: int) -> int:
     clock = SteppingClock()
 
     async def story() -> None:
@@ -35,13 +35,13 @@ def looks_of(for_us: int, turns: int) -> int:
             await asyncio.sleep(0)
 
     asyncio.run(story())
-    return clock.looks
+    return clock.reads
 
 
-@pytest.mark.parametrize(("turns", "looks"), [(1, 11), (5, 15)])
-def test_it_looks_until_the_time_after_the_last_turn_is_up(turns: int, looks: int) -> None:
-    assert looks_of(100, turns) == looks
+@pytest.mark.parametrize(("turns", "reads"), [(1, 11), (5, 15)])
+def test_polling_stops_when_the_time_after_the_last_turn_is_over(turns: int, reads: int) -> None:
+    assert clock_reads(100, turns) == reads
 
 
-def test_without_a_time_it_never_looks() -> None:
-    assert looks_of(0, 3) == 0
+def test_zero_time_disables_polling() -> None:
+    assert clock_reads(0, 3) == 0

@@ -1,4 +1,4 @@
-"""A client: pooled connections, answers matched by opaque, deadlines, and a peer that asks back."""
+"""RemotingClient: connections by address, responses by opaque, timeouts, and requests by the server."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from store.clock import SystemClock
 from tests.eventually import eventually_async
 
 
-def never(context: RequestContext) -> None:
+def never_respond(context: RequestContext) -> None:
     return None
 
 
-def test_many_requests_share_one_connection_and_each_gets_its_own_answer() -> None:
+def test_concurrent_requests_share_a_connection_and_get_their_own_responses() -> None:
     async def story() -> None:
         async with serving() as server:
             client = RemotingClient(SystemClock())
@@ -40,7 +40,7 @@ def test_many_requests_share_one_connection_and_each_gets_its_own_answer() -> No
     run(story())
 
 
-def test_a_refusal_is_an_answer_for_invoke_and_an_error_for_ask() -> None:
+def test_error_response_is_returned_by_invoke_and_raised_by_ask() -> None:
     async def story() -> None:
         async with serving() as server:
             client = RemotingClient(SystemClock())
@@ -53,21 +53,21 @@ def test_a_refusal_is_an_answer_for_invoke_and_an_error_for_ask() -> None:
     run(story())
 
 
-def test_nobody_there_is_connect_failed() -> None:
+def test_unreachable_address_raises_connect_failed() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]  # kept from others, and nobody listens
+        port = taken.getsockname()[1]  # bound, so no other process uses it, but not listening
 
         async def story() -> None:
             client = RemotingClient(SystemClock())
-            with pytest.raises(ConnectFailed, match="no connection"):
+            with pytest.raises(ConnectFailed, match="could not connect"):
                 await client.invoke(f"127.0.0.1:{port}", RemotingCommand(ECHO), TIMEOUT_MS)
             await client.close()
 
         run(story())
 
 
-def test_a_silent_peer_is_timed_out_by_the_clock_and_a_late_answer_harms_nobody(clock) -> None:
+def test_request_times_out_and_a_late_response_is_ignored(clock) -> None:
     held: list[RequestContext] = []
 
     async def story() -> None:
@@ -94,12 +94,12 @@ def test_a_silent_peer_is_timed_out_by_the_clock_and_a_late_answer_harms_nobody(
     run(story())
 
 
-def test_a_connection_that_ends_fails_what_waits_and_is_made_again() -> None:
-    def hang_up(context: RequestContext) -> None:
-        context.connection.close("enough")
+def test_closed_connection_fails_requests_in_flight_and_is_reopened() -> None:
+    def close_connection(context: RequestContext) -> None:
+        context.connection.close("closed by the handler")
 
     async def story() -> None:
-        async with serving({1: echo, 2: hang_up}) as server:
+        async with serving({1: echo, 2: close_connection}) as server:
             client = RemotingClient(SystemClock())
             address = f"127.0.0.1:{server.port}"
             with pytest.raises(Closed):
@@ -112,9 +112,9 @@ def test_a_connection_that_ends_fails_what_waits_and_is_made_again() -> None:
     run(story())
 
 
-def test_closing_the_client_fails_what_waits() -> None:
+def test_closing_the_client_fails_requests_in_flight() -> None:
     async def story() -> None:
-        async with serving({1: never}) as server:
+        async with serving({1: never_respond}) as server:
             client = RemotingClient(SystemClock())
             waiting = asyncio.ensure_future(
                 client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), TIMEOUT_MS)
@@ -127,8 +127,8 @@ def test_closing_the_client_fails_what_waits() -> None:
     run(story())
 
 
-def test_a_peer_may_ask_back_over_the_same_connection() -> None:
-    def ask_back(context: RequestContext) -> None:
+def test_server_can_send_requests_over_the_client_connection() -> None:
+    def send_request_back(context: RequestContext) -> None:
         context.connection.call(
             RemotingCommand(7, {"q": "who"}),
             TIMEOUT_MS,
@@ -138,7 +138,7 @@ def test_a_peer_may_ask_back_over_the_same_connection() -> None:
     async def story() -> str | None:
         table = RequestTable()
         table.add(7, lambda context: RemotingCommand.response(remark="me: " + context.command.ext["q"]))
-        async with serving({1: ask_back}) as server:
+        async with serving({1: send_request_back}) as server:
             client = RemotingClient(SystemClock(), table)
             answer = await client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), TIMEOUT_MS)
             await client.close()
@@ -147,7 +147,7 @@ def test_a_peer_may_ask_back_over_the_same_connection() -> None:
     assert run(story()) == "me: who"
 
 
-def test_a_callback_that_fails_does_not_harm_the_next() -> None:
+def test_exception_in_a_callback_does_not_affect_the_next_request() -> None:
     async def story() -> int:
         async with serving() as server:
             client = RemotingClient(SystemClock())
@@ -164,7 +164,7 @@ def test_a_callback_that_fails_does_not_harm_the_next() -> None:
     assert run(story()) == 0
 
 
-def test_oneway_is_sent_even_where_the_connection_is_still_to_be_made() -> None:
+def test_oneway_request_is_sent_after_the_connection_opens() -> None:
     seen: list[str] = []
 
     def note(context: RequestContext) -> None:
@@ -184,7 +184,7 @@ def test_oneway_is_sent_even_where_the_connection_is_still_to_be_made() -> None:
     assert seen == ["first", "second"]
 
 
-def test_addresses() -> None:
+def test_parse_address_accepts_ipv4_and_ipv6_and_refuses_other_forms() -> None:
     assert parse_address("host:9876") == ("host", 9876)
     assert parse_address("[::1]:9876") == ("::1", 9876)
     for wrong in ("host", "host:", ":9876", "host:port", "host:99999"):

@@ -1,6 +1,4 @@
-"""One command in both encodings: RocketMQ's own bytes, what librocketmq does differently, and bytes that
-are no header.
-"""
+"""Commands in both header encodings: RocketMQ's bytes, differences of librocketmq, and invalid headers."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from actors.remoting.codes import FLAG_RESPONSE, LanguageCode
 from actors.remoting.command import (
     PREFIX,
     RemotingCommand,
-    SharedAnswer,
+    SharedResponse,
     append_command,
     decode_command,
     encode_command,
@@ -53,7 +51,7 @@ def shape(command: RemotingCommand) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("frame", [JSON_FRAME, ROCKETMQ_FRAME], ids=["json", "rocketmq"])
-def test_rocketmqs_own_frames_are_read_and_written_byte_for_byte(frame: bytes) -> None:
+def test_rocketmq_frames_round_trip_byte_for_byte(frame: bytes) -> None:
     command = decode_frame(frame)
     assert shape(command) == (105, {"topic": "T1"}, b"B", None, 0, 5, "JAVA", 479)
     assert encode_command(command) == frame
@@ -71,10 +69,10 @@ i32 = st.integers(-(2**31), 2**31 - 1)
     st.sampled_from([0, 1]),
 )
 @example('x,"opaque":9,', {"a": "b", "opaque": "8", ',"opaque":7,': ',"opaque":6,'}, [1, -2, 3], 0)
-def test_an_answer_for_many_is_for_each_what_his_own_would_be(
+def test_shared_response_encodes_like_a_separate_response_for_each_opaque(
     remark: str, ext: dict[str, str], opaques: list[int], encoding: int
 ) -> None:
-    shared = SharedAnswer.response(19, remark, ext)
+    shared = SharedResponse.response(19, remark, ext)
     for opaque in opaques:
         own = RemotingCommand.response(19, remark, ext)
         for answer in (shared, own):
@@ -94,7 +92,7 @@ def test_an_answer_for_many_is_for_each_what_his_own_would_be(
     version=st.integers(-(2**15), 2**15 - 1),
     serialize_type=st.sampled_from([0, 1]),
 )
-def test_a_command_survives_the_way_there(
+def test_command_round_trips_in_both_encodings(
     code: int,
     ext: dict[str, str],
     body: bytes,
@@ -111,7 +109,7 @@ def test_a_command_survives_the_way_there(
     assert found.serialize_type == serialize_type
 
 
-def test_bodies_in_parts_are_not_copied() -> None:
+def test_body_parts_are_not_copied() -> None:
     parts = [memoryview(b"x" * 5), b"yz"]
     out: list[bytes | bytearray | memoryview] = []
     size = append_command(out, RemotingCommand.response(parts=parts))
@@ -121,8 +119,8 @@ def test_bodies_in_parts_are_not_copied() -> None:
     assert decode_frame(b"".join(out)).body == b"xxxxxyz"
 
 
-def test_a_frame_over_the_protocols_limit_is_not_sent() -> None:
-    with pytest.raises(ValueError, match="over the protocol's limit of 16,777,216"):
+def test_frame_over_the_size_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="exceeds the limit of 16,777,216"):
         encode_command(RemotingCommand.response(parts=[b"x" * (8 << 20), b"x" * (8 << 20)]))
 
 
@@ -130,7 +128,7 @@ def decode_json(text: str | bytes) -> RemotingCommand:
     return decode_command(text.encode() if isinstance(text, str) else text, 0, b"")
 
 
-def test_librocketmq_writes_numbers_among_the_fields() -> None:
+def test_numeric_header_fields_of_librocketmq_become_strings() -> None:
     found = decode_json(
         '{"code":10,"extFields":{"queueId":3,"flag":0,"batch":true,"topic":"T","gone":null,"f":1.5},'
         '"flag":0,"language":"CPP","opaque":7,"remark":"","version":63}'
@@ -139,13 +137,13 @@ def test_librocketmq_writes_numbers_among_the_fields() -> None:
     assert (found.code, found.opaque, found.language, found.version) == (10, 7, "CPP", 63)
 
 
-def test_missing_fields_have_defaults() -> None:
+def test_missing_json_header_fields_get_defaults() -> None:
     found = decode_json('{"code":34}')
     assert shape(found) == (34, {}, b"", None, 0, 0, "OTHER", 0)
     assert decode_json('{"code":34,"language":["JAVA"],"opaque":"5","flag":null}').code == 34
 
 
-def test_a_header_says_nothing_of_what_is_the_frames() -> None:
+def test_json_header_cannot_override_body_and_encoding_of_the_frame() -> None:
     found = decode_json(
         '{"code":34,"opaque":5,"body":"eA==","parts":["y"],"serialize_type":1,"around_opaque":["a","b"],"ext":{}}'
     )
@@ -153,14 +151,14 @@ def test_a_header_says_nothing_of_what_is_the_frames() -> None:
     assert (found.parts, found.serialize_type) == ((), 0)
 
 
-def test_text_that_is_not_utf8_is_replaced_as_in_java() -> None:
+def test_invalid_utf8_is_replaced_as_in_java() -> None:
     found = decode_json(
         b'{"code":10,"extFields":{"i":"KEYS\x01\xb2\xe2"},"flag":0,"language":"JAVA","opaque":1}'
     )
     assert found.ext["i"] == "KEYS\x01\ufffd\ufffd"
 
 
-def test_a_lone_surrogate_can_be_written_again() -> None:
+def test_lone_surrogate_can_be_encoded_again() -> None:
     found = decode_json(
         '{"code":10,"extFields":{"k":"a\\ud800b"},"flag":0,"language":"CPP","opaque":1,"version":1}'
     )
@@ -185,19 +183,19 @@ def test_a_lone_surrogate_can_be_written_again() -> None:
     ],
     ids=lambda header: repr(header[:16]),
 )
-def test_json_that_is_no_header_is_a_protocol_error(header: bytes) -> None:
+def test_invalid_json_header_raises_protocol_error(header: bytes) -> None:
     with pytest.raises(ProtocolError, match="JSON header"):
         decode_json(header)
 
 
-def test_an_unknown_header_type_is_named() -> None:
-    with pytest.raises(ProtocolError, match="header type 7"):
+def test_unknown_header_encoding_is_named() -> None:
+    with pytest.raises(ProtocolError, match="unknown header encoding 7"):
         decode_command(b"{}", 7, b"")
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.binary(max_size=80), serialize_type=st.sampled_from([0, 1]))
-def test_random_bytes_are_a_command_or_a_protocol_error(data: bytes, serialize_type: int) -> None:
+def test_random_header_bytes_decode_or_raise_protocol_error(data: bytes, serialize_type: int) -> None:
     try:
         found = decode_command(data, serialize_type, b"")
     except ProtocolError:
@@ -207,7 +205,7 @@ def test_random_bytes_are_a_command_or_a_protocol_error(data: bytes, serialize_t
 
 @settings(max_examples=150, deadline=None)
 @given(cut=st.integers(0, 34), value=st.binary(max_size=4))
-def test_a_damaged_rocketmq_header_is_a_command_or_a_protocol_error(cut: int, value: bytes) -> None:
+def test_damaged_rocketmq_header_decodes_or_raises_protocol_error(cut: int, value: bytes) -> None:
     header = bytearray(ROCKETMQ_FRAME[8:-1])
     header[cut : cut + len(value)] = value
     try:
@@ -227,7 +225,7 @@ KEYS = ["code", "extFields", "flag", "language", "opaque", "remark", "version"]
 
 @settings(max_examples=60, deadline=None)
 @given(fields=st.dictionaries(st.sampled_from(KEYS), json_values))
-def test_json_of_any_shape_is_a_command_or_a_protocol_error(fields: dict[str, object]) -> None:
+def test_arbitrary_json_header_decodes_or_raises_protocol_error(fields: dict[str, object]) -> None:
     try:
         found = decode_json(json.dumps(fields))
     except ProtocolError:

@@ -1,6 +1,4 @@
-"""Frames out of a stream: cut anywhere, joined anyhow, long ones without copies, and bytes of other
-protocols.
-"""
+"""FrameReader: streams split at any byte, long frames without copies, and bytes of other protocols."""
 
 from __future__ import annotations
 
@@ -26,11 +24,11 @@ def frame(number: int, body: bytes = b"") -> bytes:
 
 
 def feed(reader: FrameReader, data: bytes) -> list[RemotingCommand]:
-    """Give the reader these bytes as a socket would, as many at a time as it takes."""
+    """Pass bytes to the reader as a socket would, as many at a time as fit into its buffer."""
     commands = []
     while data:
         buffer = reader.get_buffer()
-        assert len(buffer), "a transport that is given no room breaks the connection"
+        assert len(buffer), "a transport closes the connection if its buffer is empty"
         count = min(len(buffer), len(data))
         buffer[:count] = data[:count]
         data = data[count:]
@@ -40,7 +38,7 @@ def feed(reader: FrameReader, data: bytes) -> list[RemotingCommand]:
     return commands
 
 
-def test_a_stream_cut_at_every_byte_gives_the_same_commands() -> None:
+def test_stream_split_at_every_byte_gives_the_same_commands() -> None:
     stream = frame(1, b"one") + frame(2) + frame(3, b"three")
     for cut in range(1, len(stream)):
         reader = FrameReader(ReceiveMemory())
@@ -69,7 +67,7 @@ def test_frames_of_two_connections_do_not_mix(sizes: list[int], data: st.DataObj
 
 
 @pytest.mark.parametrize("size", [SHARED_BUFFER_BYTES, 3 * FIRST_ALLOCATION_BYTES])
-def test_a_long_frame_is_received_into_memory_of_its_own_which_its_handler_may_write(size: int) -> None:
+def test_body_of_a_long_frame_is_a_writable_view_of_its_own_buffer(size: int) -> None:
     reader = FrameReader(ReceiveMemory())
     (command,) = feed(reader, frame(1, b"x" * size))
     assert isinstance(command.body, memoryview)
@@ -78,7 +76,7 @@ def test_a_long_frame_is_received_into_memory_of_its_own_which_its_handler_may_w
     assert command.body == b"x" * size
 
 
-def test_memory_of_a_long_frame_is_used_again_when_nobody_holds_it_and_not_before() -> None:
+def test_buffer_of_a_long_frame_is_reused_only_after_its_views_are_released() -> None:
     reader = FrameReader(ReceiveMemory())
     (held,) = feed(reader, frame(1, b"1" * SHARED_BUFFER_BYTES))
     (other,) = feed(reader, frame(2, b"2" * SHARED_BUFFER_BYTES))
@@ -93,7 +91,7 @@ def test_memory_of_a_long_frame_is_used_again_when_nobody_holds_it_and_not_befor
     assert third.body.obj is first
 
 
-def test_announcing_a_length_takes_no_memory_of_that_length() -> None:
+def test_large_frame_length_alone_allocates_only_the_first_buffer() -> None:
     memory = ReceiveMemory()
     readers = [FrameReader(memory) for _ in range(3)]
     for reader in readers:
@@ -104,16 +102,16 @@ def test_announcing_a_length_takes_no_memory_of_that_length() -> None:
     assert memory.assembly_bytes == 0
 
 
-def test_all_frames_that_are_arriving_have_a_bound_together() -> None:
+def test_buffers_of_incomplete_frames_have_a_common_limit() -> None:
     memory = ReceiveMemory(max_assembly_bytes=2 * FIRST_ALLOCATION_BYTES)
     readers = [FrameReader(memory) for _ in range(3)]
     feed(readers[0], PREFIX.pack(MAX_FRAME_BYTES, 100))
     feed(readers[1], PREFIX.pack(MAX_FRAME_BYTES, 100))
-    with pytest.raises(ProtocolError, match="are used up"):
+    with pytest.raises(ProtocolError, match="are in use"):
         feed(readers[2], PREFIX.pack(MAX_FRAME_BYTES, 100))
 
 
-def test_what_was_set_aside_is_read_on_later_and_other_connections_are_not_disturbed() -> None:
+def test_frames_set_aside_are_decoded_later_without_affecting_others() -> None:
     memory = ReceiveMemory()
     reader, other = FrameReader(memory), FrameReader(memory)
     stream = frame(1) + frame(2) + frame(3)[:-1]
@@ -136,28 +134,28 @@ def test_what_was_set_aside_is_read_on_later_and_other_connections_are_not_distu
         (b"GET / HTTP/1.1\r\n", "an HTTP request"),
         (b"POST /x HTTP/1.1", "an HTTP request"),
         (b"PRI * HTTP/2.0\r\n\r\n", "HTTP/2 or gRPC"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "a TLS hello"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "a TLS handshake"),
         (b"PROXY TCP4 1.2.3.4", "the PROXY protocol"),
         (b"SSH-2.0-OpenSSH_9.6", "SSH"),
-        (b"\xff\xff\xff\xff\xff\xff\xff\xff", "another protocol"),
+        (b"\xff\xff\xff\xff\xff\xff\xff\xff", "an unknown protocol"),
     ],
 )
-def test_bytes_of_other_protocols_are_named(first: bytes, looks_like: str) -> None:
-    with pytest.raises(ProtocolError, match="over the limit of 16,777,216") as error:
+def test_other_protocols_are_recognized_by_their_first_bytes(first: bytes, looks_like: str) -> None:
+    with pytest.raises(ProtocolError, match="exceeds the limit of 16,777,216") as error:
         feed(FrameReader(ReceiveMemory()), first)
     assert looks_like in error.value.looks_like
     assert looks_like in describe_bytes(first)
 
 
 @pytest.mark.parametrize(("total", "mark"), [(0, 0), (3, 0), (10, 7), (MAX_FRAME_BYTES + 1, 10)])
-def test_lengths_that_cannot_be_are_refused(total: int, mark: int) -> None:
+def test_invalid_frame_lengths_are_refused(total: int, mark: int) -> None:
     with pytest.raises(ProtocolError):
         feed(FrameReader(ReceiveMemory()), PREFIX.pack(total, mark) + b"{}")
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=5))
-def test_random_bytes_are_commands_or_a_protocol_error(chunks: list[bytes]) -> None:
+def test_random_frame_bytes_decode_or_raise_protocol_error(chunks: list[bytes]) -> None:
     reader = FrameReader(ReceiveMemory())
     try:
         for chunk in chunks:
@@ -167,7 +165,7 @@ def test_random_bytes_are_commands_or_a_protocol_error(chunks: list[bytes]) -> N
 
 
 SHOWN_BYTES = 24
-"""What it takes of a frame to see its code."""
+"""Number of bytes of a frame from which its request code is recognized."""
 
 
 @settings(max_examples=100, deadline=None)
@@ -175,27 +173,29 @@ SHOWN_BYTES = 24
     st.lists(st.tuples(st.sampled_from([0, 1, 9, 10, 11, 34, 32_000]), st.sampled_from([0, 1])), max_size=4),
     st.integers(0, 400),
 )
-def test_codes_are_seen_before_their_commands_are_whole(given: list[tuple[int, int]], came: int) -> None:
+def test_request_codes_are_recognized_in_incomplete_frames(
+    given: list[tuple[int, int]], received: int
+) -> None:
     costly = frozenset({11, 34, 32_000})
     stream, seen = b"", []
     for code, encoding in given:
-        if len(stream) + SHOWN_BYTES <= came:
+        if len(stream) + SHOWN_BYTES <= received:
             seen.append(code)
         stream += encode_command(RemotingCommand(code, {"topic": "T"}, serialize_type=encoding))
-    if came > len(stream):
-        came = len(stream)
+    if received > len(stream):
+        received = len(stream)
     reader = FrameReader(ReceiveMemory())
-    reader.get_buffer()[:came] = stream[:came]
-    reader.received(came)
+    reader.get_buffer()[:received] = stream[:received]
+    reader.received(received)
     assert reader.has_only(CodeMarks(costly)) == (bool(seen) and costly.issuperset(seen))
     commands = [command.code for command in iter(reader.next_command, None)]
-    assert commands == [code for code, _ in given[: len(commands)]]  # looking changes nothing
+    assert commands == [code for code, _ in given[: len(commands)]]  # has_only has consumed nothing
 
 
 @pytest.mark.parametrize(
     "header", [b'{"flag":0,"code":11}', b'{ "code":11, "flag":0}', b'{"code":11.5,"a":""}', b"11"]
 )
-def test_a_code_that_is_not_shown_first_is_not_seen(header: bytes) -> None:
+def test_request_code_is_recognized_only_as_the_first_json_key(header: bytes) -> None:
     data = PREFIX.pack(4 + len(header), len(header)) + header + bytes(SHOWN_BYTES)
     reader = FrameReader(ReceiveMemory())
     reader.get_buffer()[: len(data)] = data

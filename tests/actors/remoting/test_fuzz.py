@@ -1,7 +1,7 @@
-"""Frames and headers under fire: whatever comes, it is a command, an error that says so, or not yet whole.
+"""Fuzz tests of frames and headers: any input is a command, a ProtocolError, or an incomplete frame.
 
-The corpus (`tests/fixtures/frames`) holds frames as clients send them, and bytes as they must not; what is
-drawn here are pieces, mixtures and mutations of them.
+The corpus (`tests/fixtures/frames`) has valid frames of clients and invalid bytes. The tests draw pieces,
+mixtures and mutations of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CORPUS = {
     path.stem: path.read_bytes()
     for path in sorted((Path(__file__).parents[2] / "fixtures" / "frames").glob("*.bin"))
 }
-SOUND = {
+VALID = {
     "answer-json", "answer-rocketmq", "commit-json", "heartbeat-json", "missing-keys", "not-utf8",
     "numbers-among-fields", "oneway-json", "pull-json", "pull-rocketmq", "send-json", "send-rocketmq",
     "deep-json",
@@ -33,7 +33,7 @@ SOUND = {
 
 
 def read_all(data: bytes, cuts: list[int], memory: ReceiveMemory) -> tuple[list[RemotingCommand], bool]:
-    """The commands in a stream that comes in such pieces, and whether it was refused at some place."""
+    """Return the commands in a stream that arrives in pieces, and whether it was refused."""
     reader = FrameReader(memory)
     commands: list[RemotingCommand] = []
     borders = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
@@ -57,7 +57,7 @@ def read_all(data: bytes, cuts: list[int], memory: ReceiveMemory) -> tuple[list[
 
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
-    """Frames of the corpus, some of them changed, one after the other."""
+    """Concatenated frames of the corpus, some of them mutated."""
     parts = [bytearray(part) for part in draw(st.lists(st.sampled_from(list(CORPUS.values())), max_size=3))]
     for part in parts:
         for _ in range(draw(st.integers(0, 3))):
@@ -80,18 +80,16 @@ def streams(draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_each_of_the_corpus_is_read_or_refused(name: str) -> None:
+def test_corpus_frames_are_decoded_or_refused(name: str) -> None:
     memory = ReceiveMemory()
     commands, _ = read_all(CORPUS[name], [], memory)
-    assert bool(commands) == (name in SOUND)
+    assert bool(commands) == (name in VALID)
     assert memory.assembly_bytes == 0
 
 
 @settings(max_examples=400, deadline=None)
 @given(streams(), st.lists(st.integers(0, 2000), max_size=4))
-def test_a_stream_is_the_same_however_it_is_cut_and_never_more_than_refused(
-    data: bytes, cuts: list[int]
-) -> None:
+def test_stream_decodes_the_same_however_it_is_split(data: bytes, cuts: list[int]) -> None:
     memory = ReceiveMemory()
     whole, was_refused = read_all(data, [], memory)
     pieces, pieces_refused = read_all(data, cuts, memory)
@@ -101,7 +99,7 @@ def test_a_stream_is_the_same_however_it_is_cut_and_never_more_than_refused(
 
 @settings(max_examples=200, deadline=None)
 @given(streams())
-def test_what_has_been_read_can_be_written_and_read_again(data: bytes) -> None:
+def test_decoded_commands_round_trip(data: bytes) -> None:
     for command in read_all(data, [], ReceiveMemory())[0]:
         if not _is_writable(command):
             continue
@@ -112,7 +110,7 @@ def test_what_has_been_read_can_be_written_and_read_again(data: bytes) -> None:
 
 
 def _is_writable(command: RemotingCommand) -> bool:
-    """Who says that he is Java and lies is found out by the handler only."""
+    """Return True if the command can be encoded; fields of a wrong type are detected only by the handler."""
     ext: Any = command.ext
     numbers = (command.code, command.opaque, command.flag, command.version)
     return (
@@ -142,7 +140,7 @@ TEXT = st.one_of(
 
 
 @pytest.mark.parametrize("header_type", header_types(), ids=lambda each: each.__name__)
-def test_a_header_of_any_fields_is_read_or_refused(header_type: Any) -> None:
+def test_header_with_arbitrary_fields_is_decoded_or_refused(header_type: Any) -> None:
     names = [*"abcdefghijklm", *least_fields(header_type), "other"]
 
     @settings(max_examples=25, deadline=None)

@@ -1,4 +1,4 @@
-"""A connection within the process: the same chain as for a socket, and an end when the server stops."""
+"""InProcessConnection: requests run through the chain of the sockets and fail when the server stops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def table_of(handlers: dict[int, Handler]) -> RequestTable:
     return table
 
 
-def test_in_process_requests_take_the_steps_and_observers_of_socket_requests() -> None:
+def test_in_process_requests_run_through_steps_and_observers() -> None:
     passed: list[str] = []
     observed: list[tuple[int, int]] = []
 
@@ -66,7 +66,7 @@ def test_in_process_requests_take_the_steps_and_observers_of_socket_requests() -
     run(story())
 
 
-def test_in_process_requests_are_pending_until_their_own_response() -> None:
+def test_in_process_requests_are_pending_until_their_response() -> None:
     held: list[RequestContext] = []
 
     async def story() -> None:
@@ -91,7 +91,7 @@ def test_in_process_requests_are_pending_until_their_own_response() -> None:
     run(story())
 
 
-def test_a_server_that_stops_ends_the_requests_in_process() -> None:
+def test_stopping_the_server_fails_in_process_requests() -> None:
     held: list[RequestContext] = []
 
     async def is_refused(caller: InProcessConnection) -> bool:

@@ -1,6 +1,4 @@
-"""What many peers together may take of a server: the time of a turn, the bytes of its answers, and what is
-left unread.
-"""
+"""Limits of a server on all peers together: time of a turn, collected responses and unread bytes."""
 
 from __future__ import annotations
 
@@ -23,20 +21,20 @@ EITHER_COST = pytest.mark.parametrize("cost", [Cost.SEND, Cost.PULL])
 
 
 async def peers_of(server: RemotingServer, stack: AsyncExitStack, count: int) -> list[RawPeer]:
-    """Peers that the server knows."""
+    """Connect `count` peers and wait until the server has accepted them."""
     peers = [await stack.enter_async_context(raw_peer(server)) for _ in range(count)]
     await eventually_async(lambda: len(server.connections) >= count)
     return peers
 
 
-def deafen(peer: RawPeer) -> None:
-    """Let the peer read nothing more."""
+def stop_reading(peer: RawPeer) -> None:
+    """Make the peer stop reading."""
     peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
 
 
 @EITHER_COST
-def test_the_requests_of_all_peers_share_one_turn_and_go_round(clock, cost: Cost) -> None:
-    """Each request takes a fifth of a turn. A turn ends with one that is over its budget, whoever sent it."""
+def test_requests_of_all_peers_share_a_turn_round_robin(clock, cost: Cost) -> None:
+    """Each request takes a fifth of a turn; the budget is shared by all peers."""
     turns: list[list[tuple[int, int]]] = [[]]
 
     def costly(context: RequestContext) -> RemotingCommand:
@@ -67,14 +65,15 @@ def test_the_requests_of_all_peers_share_one_turn_and_go_round(clock, cost: Cost
     order = [entry for turn in served for entry in turn]
     for number in "012345":
         assert [opaque for peer, opaque in order if peer == number] == list(range(40))
-    # Four of one peer between two looks at the clock: eight in the turn's own time, four in each share.
+    # The clock is checked after four requests of a peer: eight in the budget, four in the share of each
+    # queue.
     assert max(len(turn) for turn in served) <= 16
     peers_of_turns = [{peer for peer, _ in turn} for turn in served]
     waits = [peers_of_turns[at + 1 : at + 7] for at in range(12)]
     assert all(set().union(*wait) == set("012345") for wait in waits), peers_of_turns
 
 
-def test_timers_and_new_peers_have_their_moment_between_the_turns(clock) -> None:
+def test_timers_and_new_connections_are_served_between_turns(clock) -> None:
     done: list[int] = []
     at: dict[str, int] = {}
 
@@ -86,7 +85,7 @@ def test_timers_and_new_peers_have_their_moment_between_the_turns(clock) -> None
         return RemotingCommand.response()
 
     def small(context: RequestContext) -> RemotingCommand:
-        at.setdefault("newcomer", len(done))
+        at.setdefault("new connection", len(done))
         return RemotingCommand.response()
 
     async def story() -> None:
@@ -99,21 +98,21 @@ def test_timers_and_new_peers_have_their_moment_between_the_turns(clock) -> None
             for peer in peers:
                 peer.send(*(request(COSTLY, number) for number in range(100)))
             await eventually_async(lambda: done)
-            newcomer = await stack.enter_async_context(raw_peer(server))
-            await newcomer.deliver(request(SMALL, 7))
-            assert (await newcomer.read()).opaque == 7
+            new_peer = await stack.enter_async_context(raw_peer(server))
+            await new_peer.deliver(request(SMALL, 7))
+            assert (await new_peer.read()).opaque == 7
             for peer in peers:
                 for _ in range(100):
                     await peer.read()
 
     run(story())
     assert len(done) == 2_000
-    assert at["timer"] <= 30  # of 2,000; without a budget of all it comes after the first 2,000
-    assert at["newcomer"] <= 400
+    assert at["timer"] <= 30  # of 2,000; without a common budget the timer would run after all of them
+    assert at["new connection"] <= 400
 
 
 @EITHER_COST
-def test_many_answers_to_many_peers_are_written_before_more_are_produced(cost: Cost) -> None:
+def test_responses_are_written_before_the_output_budget_is_exceeded(cost: Cost) -> None:
     collected: list[int] = []
 
     def big(context: RequestContext) -> RemotingCommand:
@@ -136,8 +135,8 @@ def test_many_answers_to_many_peers_are_written_before_more_are_produced(cost: C
 
 
 @EITHER_COST
-def test_a_long_end_of_a_turn_is_not_taken_from_those_who_wait(clock, cost: Cost) -> None:
-    """The tick costs more than a turn may; still each turn serves as much as it would without."""
+def test_time_of_the_tick_does_not_count_in_the_turn_budget(clock, cost: Cost) -> None:
+    """The tick takes longer than the turn budget; each turn still serves as many requests as without it."""
     turns: list[int] = [0]
 
     def costly(context: RequestContext) -> RemotingCommand:
@@ -147,7 +146,7 @@ def test_a_long_end_of_a_turn_is_not_taken_from_those_who_wait(clock, cost: Cost
 
     async def story() -> None:
         def tick() -> None:
-            server.request_tick()  # as a broker with more to dispatch does
+            server.request_tick()  # as a broker does that has more to dispatch
             clock.advance(50)
             turns.append(0)
 
@@ -164,12 +163,12 @@ def test_a_long_end_of_a_turn_is_not_taken_from_those_who_wait(clock, cost: Cost
                     await peer.read()
 
     run(story())
-    assert max(turns) <= 24  # those that read on have their share, too: four
+    assert max(turns) <= 24  # connections that continue reading have a share of four
     assert sum(turn >= 20 for turn in turns) >= 10
 
 
-def test_answers_that_come_by_themselves_wait_for_the_next_turn_too() -> None:
-    """Held requests that one event wakes, as pulls are."""
+def test_responses_to_held_requests_respect_the_output_budget() -> None:
+    """Held requests that one event resumes, like long-polling pulls."""
     held: list[RequestContext] = []
     collected: list[int] = []
 
@@ -198,7 +197,7 @@ def test_answers_that_come_by_themselves_wait_for_the_next_turn_too() -> None:
     assert max(collected) <= 256 * KIB
 
 
-def test_what_waits_for_room_goes_on_in_turns_when_many_wait(clock) -> None:
+def test_drained_callbacks_of_several_peers_run_round_robin(clock) -> None:
     order: list[str] = []
 
     def later(context: RequestContext) -> None:
@@ -222,10 +221,10 @@ def test_what_waits_for_room_goes_on_in_turns_when_many_wait(clock) -> None:
 
     run(story())
     assert sorted(order) == sorted("aaaabbbbcccc")
-    assert order != sorted(order)  # the first has not had all of its own before the others had one
+    assert order != sorted(order)  # the first peer was not served completely before the others
 
 
-def test_peers_that_read_nothing_are_closed_where_all_together_leave_too_much() -> None:
+def test_peers_with_most_unread_bytes_are_closed_over_the_total_limit() -> None:
     size, limit = 256 * KIB, 8 << 20
     bound = SHED_RATIO * limit + (2 << 20) + 5 * size
     most: list[int] = []
@@ -238,14 +237,14 @@ def test_peers_that_read_nothing_are_closed_where_all_together_leave_too_much() 
         async with serving({BIG: big, ECHO: echo}, limits=limits) as server, AsyncExitStack() as stack:
             hub = server.hub
             good = (await peers_of(server, stack, 1))[0]
-            deaf = await peers_of(server, stack, 100)
-            for peer in deaf:
-                deafen(peer)
-                # More than the kernel keeps for both sides (`SOCKET_BUFFER_BYTES`), and all at once.
+            stalled = await peers_of(server, stack, 100)
+            for peer in stalled:
+                stop_reading(peer)
+                # More than the kernel buffers on both sides (`SOCKET_BUFFER_BYTES`), in one write.
                 peer.send(*(request(BIG, number) for number in range(60)))
 
             async def some_are_closed() -> bool:
-                """Note what is unread after one more turn, in which others are served as ever."""
+                """Record the unread bytes after one more turn, in which the other peer is served."""
                 number = len(most)
                 good.send(request(ECHO, number))
                 assert (await good.read()).opaque == number
@@ -256,17 +255,17 @@ def test_peers_that_read_nothing_are_closed_where_all_together_leave_too_much() 
             await eventually_async(some_are_closed)
             for _ in range(100):
                 await some_are_closed()
-            assert len(server.connections) > 10  # no more are closed than need be
+            assert len(server.connections) > 10  # no more are closed than necessary
 
     with structlog.testing.capture_logs() as logs:
         run(story())
     assert max(most) > limit
-    reasons = [line["reason"] for line in logs if line["event"] == "connection_closed_by_server"]
+    reasons = [line["reason"] for line in logs if line["event"] == "connection_closed"]
     assert reasons
-    assert all("(max_unread_bytes 8,388,608)" in reason for reason in reasons)
+    assert all("exceeds max_unread_bytes 8,388,608" in reason for reason in reasons)
 
 
-def test_a_peer_that_is_closed_and_reads_nothing_is_let_go_of_after_a_minute(clock) -> None:
+def test_closed_peer_that_reads_nothing_is_dropped_after_a_minute(clock) -> None:
     def big(context: RequestContext) -> RemotingCommand:
         return RemotingCommand.response(parts=[memoryview(bytes(128 * KIB))])
 
@@ -275,8 +274,8 @@ def test_a_peer_that_is_closed_and_reads_nothing_is_let_go_of_after_a_minute(clo
         async with serving({BIG: big}, clock=clock, limits=limits) as server, raw_peer(server) as peer:
             hub = server.hub
             await eventually_async(lambda: server.connections)
-            deafen(peer)
-            peer.send(*(request(BIG, number) for number in range(30)))  # more than the kernel keeps
+            stop_reading(peer)
+            peer.send(*(request(BIG, number) for number in range(30)))  # more than the kernel buffers
             await eventually_async(lambda: hub.unread_bytes)
             peer.write(b"GET / HTTP/1.1\r\n\r\n")
             await eventually_async(lambda: not server.connections)

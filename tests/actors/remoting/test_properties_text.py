@@ -1,4 +1,4 @@
-"""Java's properties text, against what java.util.Properties makes of it."""
+"""The `.properties` parser, compared with the results of java.util.Properties."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from actors.remoting.properties_text import encode_properties_text, located_prop
         ("namesrvAddr=10.0.0.1:9876;10.0.0.2:9876", {"namesrvAddr": "10.0.0.1:9876;10.0.0.2:9876"}),
     ],
 )
-def test_what_java_reads(text: str, expected: dict[str, str]) -> None:
+def test_properties_are_parsed_as_in_java(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
 
 
-def test_a_broken_escape_is_told_with_its_line() -> None:
-    with pytest.raises(ValueError, match="line 2: a backslash and u"):
+def test_invalid_escape_is_refused_with_its_line() -> None:
+    with pytest.raises(ValueError, match="line 2: invalid escape"):
         parse_properties("a=1\nb=\\u12x4")
 
 
-def test_lines_are_known() -> None:
+def test_settings_have_their_line_numbers() -> None:
     assert list(located_properties("#\na=1\nb=\\\n2")) == [(2, "a", "1"), (3, "b", "2")]
 
 
 @given(st.text(alphabet="ab=:# !\\u0\n\r\t\f1", max_size=40))
-def test_no_text_does_worse_than_a_value_error(text: str) -> None:
+def test_arbitrary_text_parses_or_raises_value_error(text: str) -> None:
     try:
         parse_properties(text)
     except ValueError:
         return
 
 
-def test_settings_are_printed_as_rocketmq_prints_them() -> None:
+def test_settings_are_encoded_as_rocketmq_prints_them() -> None:
     text = encode_properties_text({"brokerName": "broker-a", "namesrvAddr": "a:1;b:2"})
     assert text == "brokerName=broker-a\nnamesrvAddr=a:1;b:2\n"
     assert parse_properties(text) == {"brokerName": "broker-a", "namesrvAddr": "a:1;b:2"}

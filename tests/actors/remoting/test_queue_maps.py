@@ -1,4 +1,4 @@
-"""Maps whose keys are queues, in the bytes of RocketMQ's brokers: 5.3.3 and 5.5.0 write the same."""
+"""Maps with queues as keys, in the bytes of RocketMQ brokers; 5.3.3 and 5.5.0 write the same bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ DECODED: list[tuple[Callable[[Buffer], object], object, bytes]] = [
 NAMES = ["topic stats", "consume stats", "consume stats list", "offsets"]
 
 
-def test_queue_maps_are_written_in_rocketmqs_bytes() -> None:
+def test_queue_maps_encode_to_the_bytes_of_rocketmq() -> None:
     assert TOPIC_STATS.encode() == TOPIC_STATS_BODY
     assert CONSUME_STATS.encode() == CONSUME_STATS_BODY
     assert encode_consume_stats_list(CONSUME_STATS_LIST, "127.0.0.1:63640") == CONSUME_STATS_LIST_BODY
@@ -68,14 +68,14 @@ def test_queue_maps_are_written_in_rocketmqs_bytes() -> None:
 
 @pytest.mark.parametrize("hold", [bytes, bytearray, memoryview])
 @pytest.mark.parametrize(("decode", "content", "body"), DECODED, ids=NAMES)
-def test_rocketmqs_queue_maps_are_read(
+def test_rocketmq_queue_maps_are_decoded(
     decode: Callable[[Buffer], object], content: object, body: bytes, hold: type[bytes]
 ) -> None:
     assert decode(hold(body)) == content
 
 
 @pytest.mark.parametrize(("decode", "content", "body"), DECODED, ids=NAMES)
-def test_queue_maps_with_string_keys_are_read(
+def test_queue_maps_with_string_keys_are_decoded(
     decode: Callable[[Buffer], object], content: object, body: bytes
 ) -> None:
     """Earlier versions of RayMQ wrote this form, which is JSON."""
@@ -96,7 +96,7 @@ queues = st.builds(MessageQueue, names, names, st.integers(0, (1 << 31) - 1))
     group=st.dictionaries(queues, st.builds(OffsetWrapper, longs, longs, longs, longs), max_size=4),
     offsets=st.dictionaries(queues, longs, max_size=4),
 )
-def test_queue_maps_are_read_as_they_were_written(
+def test_queue_maps_round_trip(
     topic: dict[MessageQueue, TopicOffset],
     group: dict[MessageQueue, OffsetWrapper],
     offsets: dict[MessageQueue, int],

@@ -1,4 +1,4 @@
-"""The bodies of our own requests go over the wire and come back the same; what is none is refused."""
+"""Bodies of RayMQ's own requests round-trip, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from actors.remoting.raymq_requests import (
 )
 
 
-def test_commits_round_trip_as_json() -> None:
+def test_commit_offsets_body_round_trips_as_json() -> None:
     body = CommitOffsetsBody("G", "c@1", [OffsetCommit("T", 3, 42, 7)])
     assert body.encode() == b'{"group":"G","clientId":"c@1","offsets":[["T",3,42,7]]}'
     assert CommitOffsetsBody.decode(body.encode()) == body
@@ -23,17 +23,17 @@ def test_commits_round_trip_as_json() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"group":"G","offsets":[[1]]}', b'{"group":"G","offsets":7}']
 )
-def test_what_is_no_commit_is_a_value_error(body: bytes) -> None:
+def test_invalid_commit_offsets_body_raises_value_error(body: bytes) -> None:
     with pytest.raises(ValueError):
         CommitOffsetsBody.decode(body)
 
 
-def test_replies_round_trip() -> None:
+def test_commit_offsets_response_round_trips() -> None:
     reply = CommitOffsetsReply([RefusedCommit("T", 3, 8, 50)])
     assert CommitOffsetsReply.decode(reply.encode()) == reply
 
 
-def test_splits_round_trip() -> None:
+def test_splits_body_round_trips() -> None:
     splits = SplitsBody(
         "broker-a", "127.0.0.1:10911", "m", "store", "id", 1 << 30, 300_000, 4096, [QueueRange(0, 5, 9)]
     )

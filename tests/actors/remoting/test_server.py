@@ -1,4 +1,4 @@
-"""A server as its peers see it: requests and answers in any order, and bytes of other protocols."""
+"""RemotingServer over sockets: order of responses, errors, and bytes of other protocols."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conftest import ClockAtRest
 
 
 @pytest.mark.parametrize("serialize_type", [0, 1], ids=["json", "rocketmq"])
-def test_an_answer_echoes_opaque_and_encoding(serialize_type: int) -> None:
+def test_response_has_opaque_and_encoding_of_the_request(serialize_type: int) -> None:
     async def story() -> RemotingCommand:
         async with serving() as server, raw_peer(server) as peer:
             command = request(ECHO, 77, b"body", k="v")
@@ -39,7 +39,7 @@ def test_an_answer_echoes_opaque_and_encoding(serialize_type: int) -> None:
     assert answer.serialize_type == serialize_type
 
 
-def test_answers_overtake_each_other_and_oneway_requests_have_none() -> None:
+def test_responses_may_be_reordered_and_oneway_requests_get_none() -> None:
     held: list[RequestContext] = []
 
     def hold(context: RequestContext) -> None:
@@ -52,7 +52,7 @@ def test_answers_overtake_each_other_and_oneway_requests_have_none() -> None:
             peer.send(request(2, 1), oneway, request(ECHO, 3))
             first = await peer.read()
             held[0].reply(RemotingCommand.response())
-            held[0].reply(RemotingCommand.response(1, "a second answer"))
+            held[0].reply(RemotingCommand.response(1, "a second response"))
             peer.send(request(ECHO, 4))
             second, third = await peer.read(), await peer.read()
             return [first.opaque, second.opaque, third.opaque]
@@ -60,7 +60,7 @@ def test_answers_overtake_each_other_and_oneway_requests_have_none() -> None:
     assert run(story()) == [3, 1, 4]
 
 
-def test_what_goes_wrong_in_a_handler_is_the_answer_and_ends_nothing() -> None:
+def test_exception_in_a_handler_becomes_the_error_response() -> None:
     def refuse(context: RequestContext) -> None:
         raise Refused(ResponseCode.NO_PERMISSION, "the topic is read-only")
 
@@ -104,7 +104,7 @@ def test_what_goes_wrong_in_a_handler_is_the_answer_and_ends_nothing() -> None:
     ]
 
 
-def test_numbers_among_the_fields_are_their_text_as_in_java() -> None:
+def test_numeric_header_fields_reach_the_handler_as_strings() -> None:
     def repeat(context: RequestContext) -> RemotingCommand:
         return RemotingCommand.response(remark=context.command.ext["topic"] * 2)
 
@@ -122,17 +122,15 @@ def test_numbers_among_the_fields_are_their_text_as_in_java() -> None:
     ("data", "looks_like"),
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "an HTTP request"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "a TLS hello"),
-        (b"\xff" * 64, "another protocol"),
-        (PREFIX.pack(20, 16) + b"{'code': 'wrong'}"[:16], "a JSON header beginning"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "a TLS handshake"),
+        (b"\xff" * 64, "an unknown protocol"),
+        (PREFIX.pack(20, 16) + b"{'code': 'wrong'}"[:16], "a JSON header that begins with"),
         (PREFIX.pack(12, 8 | 9 << 24) + b"x" * 8, "a newer protocol"),
-        (b"\x00" * 64, "another protocol"),
+        (b"\x00" * 64, "an unknown protocol"),
     ],
     ids=["http", "tls", "huge", "json", "type", "zeros"],
 )
-def test_bytes_of_other_protocols_close_the_connection_with_one_log_line(
-    data: bytes, looks_like: str
-) -> None:
+def test_bytes_of_other_protocols_close_the_connection_with_one_warning(data: bytes, looks_like: str) -> None:
     async def story() -> None:
         async with serving() as server, raw_peer(server) as bad, raw_peer(server) as good:
             bad.write(data)
@@ -147,13 +145,13 @@ def test_bytes_of_other_protocols_close_the_connection_with_one_log_line(
     assert looks_like in line["looks_like"]
 
 
-def test_answers_that_nobody_waits_for_and_opaques_used_twice_disturb_nothing() -> None:
+def test_unexpected_responses_and_duplicate_opaques_are_harmless() -> None:
     async def story() -> list[int]:
         async with serving() as server, raw_peer(server) as peer:
-            stray = RemotingCommand.response(0, "to nobody")
+            stray = RemotingCommand.response(0, "unexpected")
             stray.opaque = 2**31 - 1
             nonsense = request(ECHO, 5)
-            nonsense.flag = 0x7FFF_FFF0  # bits that mean nothing
+            nonsense.flag = 0x7FFF_FFF0  # undefined flag bits
             peer.send(stray, request(ECHO, 7), request(ECHO, 7), stray, nonsense)
             answers = [await peer.read() for _ in range(3)]
             assert all(answer.is_response for answer in answers)
@@ -162,7 +160,7 @@ def test_answers_that_nobody_waits_for_and_opaques_used_twice_disturb_nothing() 
     assert run(story()) == [7, 7, 5]
 
 
-def test_random_bytes_never_end_the_server() -> None:
+def test_server_survives_random_bytes() -> None:
     async def story() -> None:
         async with serving() as server:
             for _ in range(30):
@@ -179,7 +177,7 @@ def test_random_bytes_never_end_the_server() -> None:
         run(story())
 
 
-def test_all_answers_of_a_turn_are_one_write_after_one_tick(clock) -> None:
+def test_responses_of_a_turn_are_one_write_after_one_tick(clock) -> None:
     ticks: list[int] = []
     seen: list[int] = []
 
@@ -205,7 +203,7 @@ def test_all_answers_of_a_turn_are_one_write_after_one_tick(clock) -> None:
     assert len(ticks) <= 3
 
 
-def test_a_port_in_use_is_an_error_and_a_stopped_server_frees_it() -> None:
+def test_port_in_use_is_an_error_and_stopping_frees_the_port() -> None:
     async def story() -> None:
         async with serving() as server:
             port = server.port
@@ -218,7 +216,7 @@ def test_a_port_in_use_is_an_error_and_a_stopped_server_frees_it() -> None:
     run(story())
 
 
-def test_observers_see_every_response_with_its_status_duration_and_size() -> None:
+def test_observers_get_status_duration_and_size_of_each_response() -> None:
     clock, counters = ClockAtRest(), RequestCounters()
 
     def refuse(context: RequestContext) -> None:
@@ -245,16 +243,16 @@ def test_observers_see_every_response_with_its_status_duration_and_size() -> Non
 
 @pytest.mark.parametrize("cost", [Cost.SEND, Cost.PULL])
 @pytest.mark.parametrize("body", [b"", b"body"])
-def test_a_request_that_closes_its_connection_is_the_last_and_is_answered(cost: Cost, body: bytes) -> None:
+def test_request_that_closes_its_connection_is_answered_and_is_the_last(cost: Cost, body: bytes) -> None:
     handled: list[int] = []
 
-    def last_words(context: RequestContext) -> None:
+    def reply_and_close(context: RequestContext) -> None:
         handled.append(context.command.opaque)
         context.reply(RemotingCommand.response(remark="bye"))
-        context.connection.close("asked to")
+        context.connection.close("closed by the handler")
 
     async def story() -> str | None:
-        async with serving({1: last_words}, costs={1: cost}) as server, raw_peer(server) as peer:
+        async with serving({1: reply_and_close}, costs={1: cost}) as server, raw_peer(server) as peer:
             await peer.deliver(request(1, 1, body), request(1, 2, body))
             answer = await peer.read()
             assert await peer.is_closed()

@@ -1,4 +1,4 @@
-"""What a server lets its peers use: connections, time, turns of its loop, and memory for answers not read."""
+"""Limits of a server: connections, idle time, time of a turn, and unread responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from actors.remoting.request import RequestContext
 from tests.eventually import eventually_async
 
 
-def test_idle_connections_and_half_frames_are_closed_after_the_limit(clock) -> None:
+def test_idle_connections_and_incomplete_frames_are_closed_at_the_limit(clock) -> None:
     async def story() -> None:
         async with (
             serving(clock=clock, limits=RemotingLimits(idle_ms=120_000)) as server,
@@ -45,17 +45,17 @@ def test_idle_connections_and_half_frames_are_closed_after_the_limit(clock) -> N
 
     with structlog.testing.capture_logs() as logs:
         run(story())
-    reasons = sorted(line["reason"] for line in logs if line["event"] == "connection_closed_by_server")
-    assert reasons == ["idle for 120 s", "one frame has been arriving for 120 s"]
+    reasons = sorted(line["reason"] for line in logs if line["event"] == "connection_closed")
+    assert reasons == ["idle for 120 s", "one frame is incomplete after 120 s"]
 
 
-def test_sweeps_go_on_after_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweeps_continue_after_a_failed_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     sweeps = 0
 
     def sweep(_: Hub) -> None:
         nonlocal sweeps
         sweeps += 1
-        if sweeps == 2:  # the first is part of the start
+        if sweeps == 2:  # the first runs in `start`
             raise ZeroDivisionError
 
     monkeypatch.setattr(Hub, "sweep", sweep)
@@ -67,7 +67,7 @@ def test_sweeps_go_on_after_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> 
     run(story())
 
 
-def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:
+def test_no_more_responses_are_produced_for_a_peer_that_does_not_read() -> None:
     size = 256 * 1024
     produced: list[int] = []
 
@@ -85,7 +85,7 @@ def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.send(*(request(1, number) for number in range(200)))
             await eventually_async(lambda: server.hub.unread_bytes > limits.high_water_bytes)
-            for number in range(20):  # turns in which more could be produced
+            for number in range(20):  # turns in which more responses could be produced
                 other.send(request(ECHO + 1, number))
                 assert (await other.read()).opaque == number
             assert len(produced) < 100
@@ -96,8 +96,8 @@ def test_a_peer_that_does_not_read_gets_no_further_answers_produced() -> None:
     run(story())
 
 
-def test_peers_that_do_not_read_have_a_bound_together_and_others_are_served(clock) -> None:
-    """The bound is changed while the server runs."""
+def test_unread_bytes_of_all_peers_are_bounded_and_others_are_served(clock) -> None:
+    """The limit is changed while the server runs."""
     size = 256 * 1024
 
     def big(context: RequestContext) -> RemotingCommand:
@@ -111,27 +111,27 @@ def test_peers_that_do_not_read_have_a_bound_together_and_others_are_served(cloc
         ):
             server.hub.change_limits(max_unread_bytes=6 << 20)
             limits = server.hub.limits
-            deaf = [await stack.enter_async_context(raw_peer(server)) for _ in range(6)]
-            for peer in deaf:
+            stalled = [await stack.enter_async_context(raw_peer(server)) for _ in range(6)]
+            for peer in stalled:
                 peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             good = await stack.enter_async_context(raw_peer(server))
-            for number in range(100):  # by and by: what all ask for in one turn is produced in that turn
-                for peer in deaf:
+            for number in range(100):  # one request at a time: the responses of one turn may exceed the limit
+                for peer in stalled:
                     peer.send(request(1, number))
                 good.send(request(ECHO + 1, number))
                 assert (await good.read()).opaque == number
             await eventually_async(lambda: server.hub.unread_bytes > limits.max_unread_bytes)
             assert server.hub.unread_bytes < limits.max_unread_bytes + 12 * size
-            for peer in deaf:
+            for peer in stalled:
                 peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            for peer in deaf:
+            for peer in stalled:
                 assert [(await peer.read()).opaque for _ in range(100)] == list(range(100))
             assert server.hub.unread_bytes == 0
 
     run(story())
 
 
-def test_a_peer_that_takes_nothing_for_a_minute_is_closed_and_one_that_reads_late_is_not(clock) -> None:
+def test_peer_that_reads_nothing_for_a_minute_is_closed_but_not_a_slow_one(clock) -> None:
     size = 256 * 1024
 
     def big(context: RequestContext) -> RemotingCommand:
@@ -141,10 +141,10 @@ def test_a_peer_that_takes_nothing_for_a_minute_is_closed_and_one_that_reads_lat
         limits = RemotingLimits(unread_ms=60_000, idle_ms=10**9)
         async with (
             serving({1: big}, clock=clock, limits=limits) as server,
-            raw_peer(server) as deaf,
+            raw_peer(server) as stalled,
             raw_peer(server) as late,
         ):
-            for peer in (deaf, late):
+            for peer in (stalled, late):
                 peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
                 peer.send(*(request(1, number) for number in range(100)))
             await eventually_async(lambda: server.hub.unread_bytes > 2 * limits.high_water_bytes)
@@ -160,11 +160,11 @@ def test_a_peer_that_takes_nothing_for_a_minute_is_closed_and_one_that_reads_lat
 
     with structlog.testing.capture_logs() as logs:
         run(story())
-    (line,) = [line for line in logs if line["event"] == "connection_closed_by_server"]
-    assert "bytes of answers unread for 60 s" in line["reason"]
+    (line,) = [line for line in logs if line["event"] == "connection_closed"]
+    assert "bytes of responses unread for 60 s" in line["reason"]
 
 
-def test_what_waits_for_a_drained_connection_comes_when_its_peer_has_read() -> None:
+def test_drained_callback_runs_when_the_peer_has_read() -> None:
     size = 256 * 1024
     drained: list[str] = []
 
@@ -182,7 +182,7 @@ def test_what_waits_for_a_drained_connection_comes_when_its_peer_has_read() -> N
             peer.send(*(request(1, number) for number in range(100)))
             await eventually_async(lambda: server.hub.unread_bytes > limits.high_water_bytes)
             connection.when_drained(lambda each: drained.append(each.peer))
-            for number in range(20):  # turns in which it could be called
+            for number in range(20):  # turns in which the callback could run
                 other.send(request(ECHO + 1, number))
                 assert (await other.read()).opaque == number
             assert drained == []
@@ -191,13 +191,13 @@ def test_what_waits_for_a_drained_connection_comes_when_its_peer_has_read() -> N
                 await peer.read()
             await eventually_async(lambda: drained)
             assert server.hub.unread_bytes == 0
-            connection.when_drained(lambda each: drained.append("at once"))
+            connection.when_drained(lambda each: drained.append("immediately"))
             await eventually_async(lambda: len(drained) == 2)
 
     run(story())
 
 
-def test_requests_keep_their_order_over_many_turns(clock) -> None:
+def test_requests_of_a_connection_keep_their_order_over_many_turns(clock) -> None:
     order: list[int] = []
 
     def note(context: RequestContext) -> RemotingCommand:
@@ -215,7 +215,7 @@ def test_requests_keep_their_order_over_many_turns(clock) -> None:
     assert order == list(range(100))
 
 
-def test_many_small_requests_do_not_keep_others_waiting(clock) -> None:
+def test_many_small_requests_of_one_peer_do_not_delay_others(clock) -> None:
     order: list[int] = []
 
     def note(context: RequestContext) -> RemotingCommand:
@@ -244,7 +244,7 @@ def test_many_small_requests_do_not_keep_others_waiting(clock) -> None:
     assert order.index(1000) < 40
 
 
-def test_a_connection_over_the_limit_is_turned_away() -> None:
+def test_connection_over_the_limit_is_closed() -> None:
     async def story() -> None:
         async with (
             serving(limits=RemotingLimits(max_connections=1)) as server,

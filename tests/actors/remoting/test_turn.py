@@ -1,4 +1,4 @@
-"""In which order a turn serves: the cheap before the costly, the late before those who had their share."""
+"""Order within a turn: cheap requests before costly ones, unserved connections before served ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from tests.eventually import eventually_async
 SEND, PULL = 1, 2
 COSTS = {SEND: Cost.SEND, PULL: Cost.PULL}
 A_TURN = 3 + 1 + 4 + 4
-"""Requests of a millisecond: of the turn's own time, in line, and four of a late one and of one read on."""
+"""Maximum number of requests of one millisecond in a turn.
+
+Three in the budget, one costly, and four each of a new and of an old connection.
+"""
 
 
 class Served:
-    """What a server did, in its order: (peer, opaque). Each request takes a millisecond."""
+    """Records the served requests as (peer, opaque), in order. Each request takes a millisecond."""
 
     def __init__(self, clock) -> None:
         self.order: list[tuple[str, int]] = []
@@ -55,7 +58,7 @@ async def peers_of(server: RemotingServer, stack: AsyncExitStack, count: int) ->
     return peers
 
 
-def test_a_send_waits_for_a_turn_however_many_pulls_stand_in_line(clock) -> None:
+def test_send_waits_at_most_one_turn_behind_many_pulls(clock) -> None:
     served = Served(clock)
     waited: list[int] = []
 
@@ -76,11 +79,11 @@ def test_a_send_waits_for_a_turn_however_many_pulls_stand_in_line(clock) -> None
 
     run(story())
     assert len(served.order) == 620
-    assert max(waited) <= 2 * A_TURN, waited  # it is read in the second, at the latest
+    assert max(waited) <= 2 * A_TURN, waited  # it is read in the second turn at the latest
     assert max(served.turns) <= A_TURN
 
 
-def test_pulls_have_a_share_of_each_turn_however_much_is_sent(clock) -> None:
+def test_pulls_get_a_share_of_each_turn_under_many_sends(clock) -> None:
     served = Served(clock)
 
     async def story() -> None:
@@ -101,7 +104,7 @@ def test_pulls_have_a_share_of_each_turn_however_much_is_sent(clock) -> None:
     assert max(served.turns) <= A_TURN
 
 
-def test_one_pull_does_not_wait_for_the_hundred_of_another_peer(clock) -> None:
+def test_single_pull_does_not_wait_for_all_pulls_of_another_peer(clock) -> None:
     served = Served(clock)
 
     async def story() -> None:
@@ -118,8 +121,8 @@ def test_one_pull_does_not_wait_for_the_hundred_of_another_peer(clock) -> None:
     run(story())
 
 
-def test_who_comes_late_goes_before_those_who_had_their_share(clock) -> None:
-    """Peers that send much, all of it at once, and one that sends one message after the other."""
+def test_new_connection_is_served_before_those_that_were_served(clock) -> None:
+    """Many peers send many messages at once; one peer sends one message after another."""
     served = Served(clock)
     waited: list[int] = []
 
@@ -128,7 +131,7 @@ def test_who_comes_late_goes_before_those_who_had_their_share(clock) -> None:
             *bulk, single = await peers_of(server, stack, 21)
             for peer in bulk:
                 peer.send(*(request(SEND, number, peer="bulk") for number in range(100)))
-            await eventually_async(lambda: len(served.order) > 200)  # each has been late once
+            await eventually_async(lambda: len(served.order) > 200)  # each has been `new` once
             for number in range(20):
                 before = len(served.order)
                 await single.deliver(request(SEND, number, peer="single"))
@@ -142,7 +145,7 @@ def test_who_comes_late_goes_before_those_who_had_their_share(clock) -> None:
 
 
 class Work:
-    """Work of a turn that never ends; each piece takes 20 µs."""
+    """Work of a turn; each piece takes 20 µs, and `do_some` adds itself again."""
 
     def __init__(self, clock, done: list[str], name: str) -> None:
         self._clock = clock
@@ -158,7 +161,7 @@ class Work:
         turn.add_costly(lambda: self.do_some(turn))
 
 
-def test_new_connections_are_read_in_their_order_before_those_that_had_their_share(clock) -> None:
+def test_new_connections_run_in_order_before_old_ones(clock) -> None:
     done: list[str] = []
     turn = Turn(clock, RemotingLimits())
     for name, is_new in (("old", False), ("new", True), ("newer", True)):
@@ -168,7 +171,7 @@ def test_new_connections_are_read_in_their_order_before_those_that_had_their_sha
     assert not turn.has_more
 
 
-def test_costly_work_has_the_rest_of_the_budget_and_its_share_at_least(clock) -> None:
+def test_costly_work_gets_the_rest_of_the_budget_but_at_least_its_share(clock) -> None:
     done: list[str] = []
     turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
     Work(clock, done, "pull").do_some(turn)
@@ -190,7 +193,7 @@ def test_costly_work_has_the_rest_of_the_budget_and_its_share_at_least(clock) ->
     assert pulls_of_a_turn(sends_us=10_000) == 50
 
 
-def test_costly_work_has_as_much_as_the_cheap_took_while_a_peer_sends_one_by_one(clock) -> None:
+def test_costly_work_gets_the_time_of_cheap_work_while_a_peer_sends_singly(clock) -> None:
     done: list[str] = []
     turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
     Work(clock, done, "pull").do_some(turn)
@@ -211,7 +214,7 @@ def test_costly_work_has_as_much_as_the_cheap_took_while_a_peer_sends_one_by_one
     assert pulls_of_a_turn(sends_us=0) == 150
 
 
-def test_resumed_requests_and_costly_ones_take_turns(clock) -> None:
+def test_resumed_and_costly_requests_alternate(clock) -> None:
     done: list[str] = []
     turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
     Work(clock, done, "pull").do_some(turn)
@@ -225,7 +228,7 @@ def test_resumed_requests_and_costly_ones_take_turns(clock) -> None:
     assert done[14:18] == ["pull", "other"] * 2
 
 
-def test_who_sends_is_answered_before_the_pulls_of_his_turn_are_done(clock) -> None:
+def test_send_response_is_written_before_pulls_of_the_same_turn(clock) -> None:
     events: list[str] = []
 
     def send(context: RequestContext) -> RemotingCommand:
@@ -234,7 +237,9 @@ def test_who_sends_is_answered_before_the_pulls_of_his_turn_are_done(clock) -> N
 
     def pull(context: RequestContext) -> RemotingCommand:
         collected_bytes = context.connection.hub.turn.collected_bytes
-        events.append("pull, all sent" if not collected_bytes else f"pull, {collected_bytes} bytes wait")
+        events.append(
+            "pull, all written" if not collected_bytes else f"pull, {collected_bytes} bytes unwritten"
+        )
         return RemotingCommand.response()
 
     async def story() -> None:
@@ -247,10 +252,10 @@ def test_who_sends_is_answered_before_the_pulls_of_his_turn_are_done(clock) -> N
             assert [(await peer.read()).opaque for _ in range(2)] == [1, 0]
 
     run(story())
-    assert events[:3] == ["send", "tick", "pull, all sent"]
+    assert events[:3] == ["send", "tick", "pull, all written"]
 
 
-def test_an_answer_of_a_turns_end_asks_for_no_turn_more(clock) -> None:
+def test_response_sent_by_the_tick_does_not_cause_another_turn(clock) -> None:
     waiting: list[RequestContext] = []
     ticks: list[int] = []
 
@@ -272,7 +277,7 @@ def test_an_answer_of_a_turns_end_asks_for_no_turn_more(clock) -> None:
     assert ticks == [1] * 5
 
 
-def test_a_bug_in_what_waited_ends_nothing_else(clock) -> None:
+def test_exception_in_a_drained_callback_is_logged_and_isolated(clock) -> None:
     done: list[int] = []
 
     def fail(_: object) -> None:
@@ -293,7 +298,7 @@ def test_a_bug_in_what_waited_ends_nothing_else(clock) -> None:
     assert [line["event"] for line in logs] == ["callback_failed"]
 
 
-def test_a_bug_at_a_turns_end_keeps_no_answer_back(clock) -> None:
+def test_exception_in_the_tick_does_not_hold_back_responses(clock) -> None:
     bugs: list[object] = []
     served = Served(clock)
 
@@ -301,14 +306,14 @@ def test_a_bug_at_a_turns_end_keeps_no_answer_back(clock) -> None:
         raise ZeroDivisionError
 
     async def story() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, told: bugs.append(told["exception"]))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context["exception"]))
         handlers = {SEND: served.serve, PULL: served.serve}
         failing = serving(handlers, clock=clock, limits=served.limits, costs=COSTS, tick=tick)
         async with failing as server, raw_peer(server) as peer:
             for number in range(0, 6, 2):
                 await peer.deliver(request(PULL, number, peer="p"), request(SEND, number + 1, peer="p"))
                 assert [(await peer.read()).opaque for _ in range(2)] == [number + 1, number]
-            # More than a turn does: the next one comes although nothing else does.
+            # More than one turn handles: the next turn starts although no further bytes arrive.
             peer.send(*(request(PULL, number, peer="p") for number in range(20)))
             assert [(await peer.read()).opaque for _ in range(20)] == list(range(20))
 
@@ -316,7 +321,7 @@ def test_a_bug_at_a_turns_end_keeps_no_answer_back(clock) -> None:
     assert {type(bug) for bug in bugs} == {ZeroDivisionError}
 
 
-def test_sends_overtake_the_pulls_of_their_own_connection_and_each_kind_keeps_its_order(clock) -> None:
+def test_sends_overtake_pulls_and_each_kind_keeps_its_order(clock) -> None:
     served = Served(clock)
 
     async def story() -> None:
@@ -331,7 +336,7 @@ def test_sends_overtake_the_pulls_of_their_own_connection_and_each_kind_keeps_it
     assert served.order == [("send", 2), ("send", 4), ("send", 5), ("pull", 0), ("pull", 1), ("pull", 3)]
 
 
-def test_no_more_than_so_many_costly_requests_of_one_peer_are_kept(clock) -> None:
+def test_waiting_costly_requests_of_one_peer_are_bounded(clock) -> None:
     served = Served(clock)
     served.limits = RemotingLimits(costly_requests_max=8)
 
@@ -347,8 +352,8 @@ def test_no_more_than_so_many_costly_requests_of_one_peer_are_kept(clock) -> Non
     assert 32 <= served.order.index(("send", 40)) < 40
 
 
-def test_a_costly_request_with_a_body_is_not_kept(clock) -> None:
-    """It may be as long as a frame."""
+def test_costly_request_with_a_body_is_handled_immediately(clock) -> None:
+    """It is not queued, because it may be as long as a frame."""
     served = Served(clock)
 
     async def story() -> None:
@@ -361,7 +366,7 @@ def test_a_costly_request_with_a_body_is_not_kept(clock) -> None:
     assert served.order == [("with a body", 2), ("pull", 1)]
 
 
-def test_costly_requests_are_not_even_decoded_before_the_end_of_a_turn(clock) -> None:
+def test_costly_requests_are_decoded_only_at_the_end_of_the_turn(clock) -> None:
     served = Served(clock)
     header = b'{"code":%d,"flag":0,"opaque":1,"language":"JAVA","version":no}' % PULL
     was_refused_at_tick: list[bool] = []
@@ -382,7 +387,7 @@ def test_costly_requests_are_not_even_decoded_before_the_end_of_a_turn(clock) ->
 
 
 @pytest.mark.parametrize("encoding", [0, 1])
-def test_costly_requests_may_come_in_pieces_and_more_than_are_left_as_they_come(clock, encoding: int) -> None:
+def test_costly_requests_in_fragments_and_over_the_limit_are_handled(clock, encoding: int) -> None:
     served = Served(clock)
     requests = [request(PULL, number, peer="pull") for number in range(400)]
     for each in requests:
@@ -404,7 +409,7 @@ def test_costly_requests_may_come_in_pieces_and_more_than_are_left_as_they_come(
     assert served.of("pull") == list(range(400))
 
 
-def test_what_was_left_as_it_came_is_answered_where_nothing_more_is_taken(clock) -> None:
+def test_requests_set_aside_are_answered_after_discard_input(clock) -> None:
     served = Served(clock)
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Every bench runs by itself, verifies what it moved and leaves nothing; its figures are not judged here."""
+"""Each benchmark runs with small options and deletes its files; the measured values are not checked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def options(directory: Path) -> BenchOptions:
 
 
 @pytest.mark.parametrize("name", WITHOUT_SPARK)
-def test_a_bench_measures_what_it_says_and_cleans_up(name: str, tmp_path: Path) -> None:
+def test_benchmark_reports_results_and_deletes_its_files(name: str, tmp_path: Path) -> None:
     for result in run_bench(name, options(tmp_path)):
         assert result.name.startswith(name.split("-")[0])
         assert (result.median("messages_per_s") or 0) > 0
@@ -53,28 +53,28 @@ def test_a_bench_measures_what_it_says_and_cleans_up(name: str, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_many_queues_is_refused_where_the_disk_has_no_room(
+def test_many_queues_fails_if_disk_has_too_little_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(many_queues, "free_bytes", lambda _: many_queues.AHEAD_BYTES)
-    with pytest.raises(BenchFailed, match=r"bytes left: give fewer --runs, or a --directory with more"):
+    with pytest.raises(BenchFailed, match=r"free bytes: use fewer --runs, or a --directory with more space"):
         run_bench("many-queues", options(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.extended
-def test_many_queues_takes_shorter_runs_where_the_disk_has_little_room(
+def test_many_queues_shortens_runs_to_free_disk_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = replace(options(tmp_path), seconds=NEVER_S)
+    requested = replace(options(tmp_path), seconds=NEVER_S)
     monkeypatch.setattr(many_queues, "SHORTEST_S", 0.0)
     monkeypatch.setattr(many_queues, "free_bytes", lambda _: many_queues.AHEAD_BYTES + (1 << 20))
-    for result in run_bench("many-queues", wanted):
-        assert (result.median("seconds") or 0) < wanted.seconds
+    for result in run_bench("many-queues", requested):
+        assert (result.median("seconds") or 0) < requested.seconds
 
 
 def command_line(name: str, directory: Path, *more: str) -> dict[str, Any]:
-    """Run the command, which must print one line of JSON and nothing else."""
+    """Run `raymq bench --json` and return its output, which must be one line of JSON."""
     command = [sys.executable, "-m", "cluster.cli.main", "bench", name, "--json", "--runs", "1"]
     command += ["--seconds", "0.2", "--warm-up", "0.1", "--directory", str(directory), *more]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=4 * LIMIT_S, check=False)
@@ -86,7 +86,7 @@ def command_line(name: str, directory: Path, *more: str) -> dict[str, Any]:
 
 @pytest.mark.extended
 @pytest.mark.spark
-def test_spark_read_measures_two_things_and_is_one_line(tmp_path: Path) -> None:
+def test_spark_read_prints_both_parts_in_one_json_line(tmp_path: Path) -> None:
     line = command_line("spark-read", tmp_path, "--messages", "20000")
     assert line["name"] == "spark-read"
     parts = line["parameters"]["parts"]
@@ -95,13 +95,13 @@ def test_spark_read_measures_two_things_and_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-def test_the_command_names_the_flush_mode_and_the_latencies(tmp_path: Path) -> None:
+def test_command_prints_flush_mode_and_latencies(tmp_path: Path) -> None:
     line = command_line("send-one", tmp_path, "--flush", "sync")
     assert (line["name"], line["parameters"]["flush"]) == ("send-one", "sync")
     assert {"messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "seconds"} <= set(line)
 
 
-def test_a_broker_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> None:
+def test_error_contains_log_of_broker_that_did_not_start(tmp_path: Path) -> None:
     from cluster.bench.broker import bench_cluster
 
     given = BenchOptions(flush="never", directory=tmp_path)
@@ -110,14 +110,15 @@ def test_a_broker_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bench_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+def test_terminated_benchmark_deletes_its_files(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cluster.cli.main", "bench", "send-one", "--directory", str(tmp_path)]
     with subprocess.Popen(command, cwd=REPO, stderr=subprocess.PIPE, text=True) as bench:
         logs = eventually(
-            lambda: bench.poll() is not None or list(tmp_path.glob("raymq-bench-*/broker.log")), "a broker"
+            lambda: bench.poll() is not None or list(tmp_path.glob("raymq-bench-*/broker.log")),
+            "the log of the broker",
         )
-        assert logs is not True, "the bench ended by itself"
+        assert logs is not True, "the benchmark exited before it was terminated"
         bench.terminate()
-        assert "nothing is left running" in bench.communicate(timeout=4 * LIMIT_S)[1]
+        assert "all processes are stopped" in bench.communicate(timeout=4 * LIMIT_S)[1]
     assert bench.returncode == 130
     assert list(tmp_path.iterdir()) == []

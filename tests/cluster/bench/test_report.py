@@ -1,4 +1,4 @@
-"""A bench's results on a terminal."""
+"""Table of benchmark results on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def printed(*results: BenchResult, width: int = 80) -> str:
     return out.getvalue()
 
 
-def test_a_narrow_terminal_has_every_figure_whole_and_the_parameters_below() -> None:
+def test_table_fits_80_columns_with_parameters_below() -> None:
     runs = [Run(seconds=2.0, messages=4_690_000, bytes=600_320_000, p50_ms=0.15, p99_ms=0.5)]
     shown = printed(BenchResult("send-batch", runs, {"flush": "async", "body_bytes": 128, "queues": 8}))
     for text in ("send-batch", "2,345,000", "300.2", "0.150", "0.500", "0.0%"):
@@ -24,7 +24,7 @@ def test_a_narrow_terminal_has_every_figure_whole_and_the_parameters_below() -> 
     assert "send-batch: flush=async, body_bytes=128, queues=8" in shown
 
 
-def test_a_figure_that_nobody_has_makes_no_column() -> None:
+def test_table_omits_columns_without_values() -> None:
     shown = printed(BenchResult("recovery", [Run(seconds=2.0, bytes=4_000_000)]))
     assert "MB/s" in shown
     assert "p99" not in shown

@@ -1,4 +1,4 @@
-"""The command as a user has it, over a cluster in this process."""
+"""Runs `raymq` commands against a cluster in this process."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _numbers = itertools.count()
 
 @dataclass
 class Raymq:
-    """Runs `raymq …` against the cluster."""
+    """Runs `raymq` with arguments against the cluster."""
 
     cluster: Cluster
 
     def run(self, *arguments: str, given: str | bytes | None = None) -> tuple[int, str, str]:
-        """Give the exit code, standard output, standard error."""
+        """Return the exit code, standard output and standard error."""
         named = [*arguments, "--nameserver", self.cluster.address]
         result = CliRunner().invoke(build(named), named, input=given)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.stdout, result.stderr
 
     def ok(self, *arguments: str, given: str | bytes | None = None) -> Any:
-        """Give what the command says, decoded; a list of lines' values where there is more than one."""
+        """Return the decoded JSON output; a list if there are several lines."""
         code, out, errors = self.run(*arguments, given=given)
         assert (code, errors) == (0, ""), (arguments, errors)
         values = [json.loads(line) for line in out.splitlines()]
         return values[0] if len(values) == 1 else values
 
     def shown(self, *arguments: str) -> str:
-        """Give what a terminal would show."""
+        """Return the output on a terminal."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FORCE_COLOR", "1")
             patch.setenv("COLUMNS", "200")
@@ -48,14 +48,14 @@ class Raymq:
         return out
 
     def refused(self, *arguments: str, code: int = 1, given: str | None = None) -> str:
-        """Give the one line that says why the command could not."""
+        """Return the one-line error of a failing command."""
         ended, out, errors = self.run(*arguments, given=given)
         assert (ended, out) == (code, "")
         assert errors.count("\n") == 1
         return errors.strip()
 
     def filled(self, count: int = 0, queues: int = 2) -> str:
-        """Make a topic on both brokers with messages `0`, `1`, … in broker a's queue 0."""
+        """Create a topic on both brokers with messages `0`, `1`, … in queue 0 of broker a."""
         topic = f"cli-{next(_numbers)}"
         self.ok("topic", "create", topic, "--queues", str(queues))
         with Producer(self.cluster.address, group="cli-test") as producer:
@@ -67,7 +67,7 @@ class Raymq:
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two brokers, a and b, for all tests of the command."""
+    """Two brokers, a and b, shared by all tests of the commands."""
     made = Cluster(tmp_path_factory.mktemp("cli"))
     yield made
     made.stop()
@@ -75,5 +75,5 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def raymq(cluster: Cluster) -> Raymq:
-    """The command."""
+    """Return a runner of `raymq` commands."""
     return Raymq(cluster)

@@ -1,4 +1,4 @@
-"""`raymq bench` where a bench fails."""
+"""`raymq bench` with a failing benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.client.errors import DeadlineExceeded
 
 
 @pytest.mark.parametrize("error", [BenchFailed("no room"), DeadlineExceeded("no answer in time")])
-def test_a_failure_is_a_line_and_what_was_measured_before_it_is_shown(
+def test_bench_prints_results_measured_before_a_failure(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def runs(*_: object) -> Iterator[tuple[str, list[BenchResult]]]:

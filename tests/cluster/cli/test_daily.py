@@ -1,4 +1,4 @@
-"""Topics, groups, brokers and offsets by the command: JSON in a pipe, tables on a terminal."""
+"""Commands for topics, groups, brokers and offsets: JSON in a pipe, tables on a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def offsets_of(raymq: Raymq, group: str, topic: str) -> dict[tuple[str, int], tu
     return {(row["broker"], row["queue"]): (row["committed"], row["end"]) for row in rows}
 
 
-def test_a_topic_is_made_listed_changed_and_deleted(raymq: Raymq) -> None:
+def test_topic_create_list_change_delete(raymq: Raymq) -> None:
     topic = raymq.filled(3)
     rows = {row["topic"]: row for row in raymq.ok("topic", "list")}
     assert rows[topic] == {
@@ -33,9 +33,9 @@ def test_a_topic_is_made_listed_changed_and_deleted(raymq: Raymq) -> None:
 
     assert raymq.ok("topic", "perm", topic, "r", "-b", "a", "--dry-run")["dry_run"] is True
     assert raymq.ok("topic", "perm", topic, "r", "-b", "a")["brokers"] == ["a"]
-    told = raymq.ok("topic", "describe", topic)
-    assert {row["broker"]: row["perm"] for row in told["brokers"]} == {"a": "r", "b": "rw"}
-    assert told["groups"] == []
+    found = raymq.ok("topic", "describe", topic)
+    assert {row["broker"]: row["perm"] for row in found["brokers"]} == {"a": "r", "b": "rw"}
+    assert found["groups"] == []
 
     queues = raymq.ok("topic", "stats", topic)["queues"]
     assert [(row["broker"], row["queue"], row["messages"]) for row in queues if row["messages"]] == [
@@ -48,7 +48,7 @@ def test_a_topic_is_made_listed_changed_and_deleted(raymq: Raymq) -> None:
     assert topic not in {row["topic"] for row in raymq.ok("topic", "list")}
 
 
-def test_making_a_topic_again_keeps_what_is_not_given(raymq: Raymq) -> None:
+def test_topic_create_keeps_options_that_are_not_given(raymq: Raymq) -> None:
     topic = raymq.filled(1, queues=8)
     raymq.ok("topic", "create", topic, "--queues", "8", "--read-queues", "9", "--perm", "rw", "--order")
     raymq.ok("topic", "create", topic, "--perm", "r")
@@ -62,7 +62,7 @@ def test_making_a_topic_again_keeps_what_is_not_given(raymq: Raymq) -> None:
     assert raymq.ok("topic", "describe", f"{topic}-new")["brokers"][0]["write_queues"] == 4
 
 
-def test_a_terminal_gets_tables(raymq: Raymq) -> None:
+def test_output_on_a_terminal_is_a_table(raymq: Raymq) -> None:
     topic = raymq.filled(12)
     assert topic in raymq.shown("topic", "list")
     assert "12 messages" in raymq.shown("topic", "stats", topic)
@@ -74,7 +74,7 @@ def test_a_terminal_gets_tables(raymq: Raymq) -> None:
     assert "hours" not in raymq.shown("broker", "list")
 
 
-def test_a_groups_lag_members_and_settings_are_told(raymq: Raymq) -> None:
+def test_group_describe_shows_lag_members_and_settings(raymq: Raymq) -> None:
     topic = raymq.filled(10)
     group = f"group-of-{topic}"
     queue = MessageQueue(topic, "a", 0)
@@ -83,19 +83,19 @@ def test_a_groups_lag_members_and_settings_are_told(raymq: Raymq) -> None:
         eventually(lambda: queue in consumer.assignment())
         eventually(lambda: consumer.poll(4, 100))
         consumer.commit({queue: 4})
-        told = raymq.ok("group", "describe", group, "-t", topic)
-        assert [row["lag"] for row in told["queues"] if row["end"]] == [6]
-        assert told["subscriptions"][topic] == "a || b"
-        assert [member["language"] for member in told["members"]] == ["PYTHON"]
-        assert told["settings"]["retryMaxTimes"] == 16
-        assert raymq.ok("group", "members", group)[0]["client_id"] == told["members"][0]["client_id"]
+        found = raymq.ok("group", "describe", group, "-t", topic)
+        assert [row["lag"] for row in found["queues"] if row["end"]] == [6]
+        assert found["subscriptions"][topic] == "a || b"
+        assert [member["language"] for member in found["members"]] == ["PYTHON"]
+        assert found["settings"]["retryMaxTimes"] == 16
+        assert raymq.ok("group", "members", group)[0]["client_id"] == found["members"][0]["client_id"]
         assert "subscribes to" in raymq.shown("group", "describe", group)
-        info = raymq.ok("group", "member", group, told["members"][0]["client_id"])
+        info = raymq.ok("group", "member", group, found["members"][0]["client_id"])
         held = {json.loads(key)["queueId"]: state for key, state in info["mqTable"].items() if '"a"' in key}
         assert held[0]["cachedMsgMaxOffset"] == 3
         assert [wanted["subString"] for wanted in info["subscriptionSet"]] == ["a || b"]
-        assert "cachedMsgCount" in raymq.shown("group", "member", group, told["members"][0]["client_id"])
-        assert "is connected" in raymq.refused("group", "member", group, "nobody")
+        assert "cachedMsgCount" in raymq.shown("group", "member", group, found["members"][0]["client_id"])
+        assert "is connected" in raymq.refused("group", "member", group, "unknown")
         assert "members online" in raymq.refused("group", "delete", group, "--yes")
         rows = {row["group"]: row for row in raymq.ok("group", "list")}
         assert (rows[group]["lag"], rows[group]["topics"]) == (6, [topic])
@@ -106,7 +106,7 @@ def test_a_groups_lag_members_and_settings_are_told(raymq: Raymq) -> None:
     assert "no group" in raymq.refused("group", "describe", group)
 
 
-def test_a_group_is_created_with_its_settings(raymq: Raymq) -> None:
+def test_group_create_sets_options(raymq: Raymq) -> None:
     raymq.ok("group", "create", "made-by-hand", "--max-retries", "3", "--no-broadcast")
     settings = raymq.ok("group", "describe", "made-by-hand")["settings"]
     assert (settings["retryMaxTimes"], settings["consumeBroadcastEnable"]) == (3, False)
@@ -117,7 +117,7 @@ def test_a_group_is_created_with_its_settings(raymq: Raymq) -> None:
     raymq.ok("group", "delete", "made-by-hand", "--yes")
 
 
-def test_offsets_are_reset_skipped_and_cloned(raymq: Raymq) -> None:
+def test_offset_reset_skip_clone(raymq: Raymq) -> None:
     topic = raymq.filled(10)
     group, other = f"group-of-{topic}", f"other-of-{topic}"
     for name in (group, other):
@@ -139,24 +139,24 @@ def test_offsets_are_reset_skipped_and_cloned(raymq: Raymq) -> None:
     assert offsets_of(raymq, other, topic)["a", 0] == (10, 10)
 
 
-def test_a_running_member_follows_a_reset(raymq: Raymq) -> None:
+def test_offset_reset_moves_an_online_member(raymq: Raymq) -> None:
     topic = raymq.filled(5)
     group = f"group-of-{topic}"
     bodies: list[bytes] = []
     with PullConsumer(raymq.cluster.address, group) as consumer:
         consumer.subscribe(topic)
 
-        def heard(count: int) -> bool:
+        def has_received(count: int) -> bool:
             bodies.extend(message.body for message in consumer.poll(100, 100))
             return len(bodies) >= count
 
-        eventually(lambda: heard(5))
+        eventually(lambda: has_received(5))
         raymq.ok("offset", "reset", group, topic, "--queue", "a:0", "--offset", "3", "--yes")
-        eventually(lambda: heard(7))
+        eventually(lambda: has_received(7))
     assert bodies == [b"0", b"1", b"2", b"3", b"4", b"3", b"4"]
 
 
-def test_brokers_are_listed_and_counted(raymq: Raymq) -> None:
+def test_broker_list_describe_stats(raymq: Raymq) -> None:
     topic = raymq.filled(4)
     brokers = {row["broker"]: row for row in raymq.ok("broker", "list")}
     assert sorted(brokers) == ["a", "b"]
@@ -164,12 +164,12 @@ def test_brokers_are_listed_and_counted(raymq: Raymq) -> None:
     assert int(raymq.ok("broker", "describe", "a")["msgPutTotalTodayNow"]) >= 4
     rows = raymq.ok("broker", "stats", "a", "--table", "TOPIC_PUT_NUMS", "--key", topic)
     assert [row["sum"] for row in rows] == [4, 4, 4]
-    assert "has counted no" in raymq.refused("broker", "stats", "a", "--table", "NONE", "--key", topic)
+    assert "has no" in raymq.refused("broker", "stats", "a", "--table", "NONE", "--key", topic)
     assert raymq.ok("broker", "stats", "a")[0]["sum"] >= 4
     assert "no broker z" in raymq.refused("broker", "describe", "z", code=2)
 
 
-def test_a_broker_is_taken_out_of_the_producers_routes(raymq: Raymq) -> None:
+def test_broker_writable_off_removes_it_from_producers_routes(raymq: Raymq) -> None:
     topic = raymq.filled()
     assert raymq.ok("broker", "writable", "b", "--off", "--dry-run")["topics"] > 0
     raymq.ok("broker", "writable", "b", "--off", "--yes")
@@ -180,12 +180,12 @@ def test_a_broker_is_taken_out_of_the_producers_routes(raymq: Raymq) -> None:
     assert {raymq.ok("send", topic, "x")["broker"] for _ in range(16)} == {"a", "b"}
 
 
-def test_live_settings_of_a_broker_are_changed_and_others_say_what_to_do(raymq: Raymq) -> None:
+def test_broker_config_changes_live_settings_only(raymq: Raymq) -> None:
     sets = ("--set", "fileReservedTime=48", "--set", "deleteWhen=03")
     assert raymq.ok("broker", "config", "b", *sets, "--dry-run")["dry_run"] is True
     assert raymq.ok("broker", "config", "b")["fileReservedTime"] == "72"
-    told = raymq.ok("broker", "config", "b", *sets)
-    assert told["settings"] == {"fileReservedTime": "48", "deleteWhen": "03"}
+    found = raymq.ok("broker", "config", "b", *sets)
+    assert found["settings"] == {"fileReservedTime": "48", "deleteWhen": "03"}
     settings = raymq.ok("broker", "config", "b")
     assert (settings["fileReservedTime"], settings["deleteWhen"]) == ("48", "03")
 
@@ -195,7 +195,7 @@ def test_live_settings_of_a_broker_are_changed_and_others_say_what_to_do(raymq: 
     assert raymq.run("broker", "config", "b", "--set", "fileReservedTime")[0] == 2
 
 
-def test_a_broker_is_cleaned_by_hand(raymq: Raymq) -> None:
+def test_broker_clean(raymq: Raymq) -> None:
     topic = raymq.filled(2)
     for what in ("expired-files", "expired-queues", "unused-topics"):
         assert raymq.ok("broker", "clean", "a", what, "--dry-run")["dry_run"] is True
@@ -206,18 +206,18 @@ def test_a_broker_is_cleaned_by_hand(raymq: Raymq) -> None:
     assert "no broker z" in raymq.refused("broker", "clean", "z", "expired-files", "--yes", code=2)
 
 
-def test_top_looks_once(raymq: Raymq) -> None:
+def test_top_once(raymq: Raymq) -> None:
     topic = raymq.filled(20)
     raymq.ok("group", "create", "top-group")
     raymq.ok("offset", "reset", "top-group", topic, "--to", "earliest", "--yes")
-    told = raymq.ok("top", "--once", "--json")
-    assert {row["broker"] for row in told["brokers"]} == {"a", "b"}
-    assert next(row for row in told["topics"] if row["topic"] == topic)["messages"] == 20
-    assert next(row for row in told["groups"] if row["group"] == "top-group")["lag"] == 20
+    found = raymq.ok("top", "--once", "--json")
+    assert {row["broker"] for row in found["brokers"]} == {"a", "b"}
+    assert next(row for row in found["topics"] if row["topic"] == topic)["messages"] == 20
+    assert next(row for row in found["groups"] if row["group"] == "top-group")["lag"] == 20
     assert topic in raymq.shown("top", "--once", "--rows", "100")
 
 
-def test_what_destroys_asks_where_somebody_is_there(raymq: Raymq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_asks_for_confirmation_on_a_terminal(raymq: Raymq, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = raymq.filled(1)
     monkeypatch.setattr("cluster.cli.console.is_interactive", lambda: True)
     code, _, errors = raymq.run("topic", "delete", topic, given="n\n")
@@ -229,7 +229,7 @@ def test_what_destroys_asks_where_somebody_is_there(raymq: Raymq, monkeypatch: p
 
 
 class Terminal:
-    """What programs wrote to a pseudo-terminal so far."""
+    """Collects the output of programs on a pseudo-terminal."""
 
     def __init__(self, ours: int) -> None:
         os.set_blocking(ours, False)
@@ -237,13 +237,13 @@ class Terminal:
         self._seen = b""
 
     def read(self) -> bytes:
-        with contextlib.suppress(OSError):  # there is nothing now, or nobody has it open any more
+        with contextlib.suppress(OSError):  # no output yet, or the terminal is closed
             while piece := os.read(self._ours, 65_536):
                 self._seen += piece
         return self._seen
 
 
-def test_top_lives_on_a_terminal_until_it_is_interrupted(raymq: Raymq) -> None:
+def test_top_updates_a_terminal_until_interrupted(raymq: Raymq) -> None:
     topic = raymq.filled(3)
     ours, theirs = pty.openpty()
     command = [

@@ -1,4 +1,4 @@
-"""Every page of help has examples that parse, and comes without the heavy imports."""
+"""Each help page has examples that parse, and is printed without heavy imports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAVY = ("ray", "pyspark", "numba", "pyarrow", "pydantic", "uvloop")
 
 
 def pages() -> list[list[str]]:
-    """The arguments of every command, those in groups too."""
+    """Return the arguments of every command, including those in groups."""
     found = []
     for name, (module, _) in COMMANDS.items():
         app = getattr(import_module(module), "app", None)
@@ -40,7 +40,7 @@ def help_of(page: list[str]) -> str:
 
 
 @pytest.mark.parametrize("page", pages(), ids=" ".join)
-def test_help_has_examples_of_this_very_command(page: list[str]) -> None:
+def test_help_examples_parse(page: list[str]) -> None:
     text = help_of(page)
     _, _, after = text.partition("Examples:")
     lines = [line.strip() for line in after.splitlines() if "raymq" in line]
@@ -58,12 +58,12 @@ def test_help_has_examples_of_this_very_command(page: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", [["demo"], ["up"], ["broker", "clean"]], ids=" ".join)
-def test_help_breaks_no_line_but_at_the_terminals_edge(page: list[str]) -> None:
+def test_help_wraps_lines_at_the_terminal_width_only(page: list[str]) -> None:
     about = [line.strip() for line in help_of(page).partition("╭")[0].splitlines() if line.strip()]
     assert all(line.endswith(".") for line in about[1:]), about
 
 
-def test_help_of_a_group_imports_nothing_heavy() -> None:
+def test_help_of_a_command_group_imports_no_heavy_module() -> None:
     names = [name for name in COMMANDS if name not in WITHOUT]
     script = f"""
 import sys

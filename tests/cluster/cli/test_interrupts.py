@@ -1,4 +1,4 @@
-"""Ctrl-C at any instant: the command ends at once, with a shell's code for it and without a traceback."""
+"""Ctrl-C at any time: the command exits immediately, with the shell's exit code and without a traceback."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def interrupted_at(module: str, *arguments: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize(
     "module", ["cluster.cli.main", "typer", "cluster.cli.topic", "cluster.client", "actors.remoting.client"]
 )
-def test_an_interrupt_while_modules_are_imported_ends_it_without_a_word(module: str) -> None:
+def test_interrupt_during_imports_exits_silently(module: str) -> None:
     done = interrupted_at(module, "topic", "list", "-n", "127.0.0.1:1")
     assert (done.returncode in ENDED, done.stdout, done.stderr) == (True, "", "")
 
 
-def test_an_interrupt_of_what_is_done_to_the_cluster_says_how_to_go_on() -> None:
+def test_interrupt_of_up_reports_how_to_continue() -> None:
     done = interrupted_at("cluster.topology.topology_file", "up", "--dry-run")
     assert done.returncode in ENDED
     assert "Traceback" not in done.stderr
 
 
-def test_interrupts_stay_ignored_where_a_shell_ignored_them() -> None:
+def test_ignored_interrupts_stay_ignored() -> None:
     script = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + INTERRUPTED_AT.format(
         module="cluster.cli.version"
     )
@@ -74,7 +74,7 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
     return state is not None and state.si_code == os.CLD_STOPPED
 
 
-def test_a_bench_that_is_ended_by_several_signals_at_once_leaves_nothing(tmp_path: Path) -> None:
+def test_bench_stopped_by_several_signals_cleans_up(tmp_path: Path) -> None:
     """`timeout 60 uv run raymq bench …` signals the group, and uv passes its own signal on.
 
     Each signal is sent to the stopped process while the store is still there: a signal that arrives after the
@@ -99,9 +99,9 @@ def test_a_bench_that_is_ended_by_several_signals_at_once_leaves_nothing(tmp_pat
 
         eventually(is_tidied_up)
         os.kill(bench.pid, signal.SIGCONT)
-        _, told = bench.communicate(timeout=LIMIT_S)
+        _, output = bench.communicate(timeout=LIMIT_S)
     finally:
         bench.kill()
     assert bench.returncode == 130
-    assert "nothing is left running" in told
+    assert "all processes are stopped" in output
     assert list(tmp_path.iterdir()) == []

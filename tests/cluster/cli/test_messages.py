@@ -1,4 +1,4 @@
-"""Sending, finding and following messages by the command."""
+"""Commands that send, find and follow messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bodies(raymq: Raymq, topic: str, *options: str) -> list[str]:
     return sorted(row["body"] for row in (found if isinstance(found, list) else [found]))
 
 
-def test_a_message_is_sent_and_found_by_place_id_and_key(raymq: Raymq) -> None:
+def test_message_is_found_by_offset_id_and_key(raymq: Raymq) -> None:
     topic = raymq.filled()
     sent = raymq.ok(
         "send",
@@ -50,11 +50,11 @@ def test_a_message_is_sent_and_found_by_place_id_and_key(raymq: Raymq) -> None:
     assert raymq.ok("message", "get", topic, "--id", sent["id"]) == by_place | {"broker": ""}
     assert raymq.ok("message", "get", topic, "--id", sent["unique_key"]) == by_place
     assert raymq.ok("message", "query", topic, "--key", "order-1", "--from", "-1h") == [by_place]
-    assert raymq.ok("message", "query", topic, "--key", "nobody") == []
+    assert raymq.ok("message", "query", topic, "--key", "unknown") == []
     assert "shop=north" in raymq.shown("message", "get", topic, "--queue", "a:1", "--offset", "0")
 
 
-def test_a_file_and_bytes_that_are_no_text_come_through(raymq: Raymq, tmp_path: Path) -> None:
+def test_send_file_keeps_binary_bodies(raymq: Raymq, tmp_path: Path) -> None:
     topic = raymq.filled()
     picture = tmp_path / "picture"
     picture.write_bytes(b"\x89PNG\xff")
@@ -67,22 +67,22 @@ def test_a_file_and_bytes_that_are_no_text_come_through(raymq: Raymq, tmp_path: 
     assert again["body_base64"] == got["body_base64"]
 
 
-def test_the_lines_of_the_input_are_messages(raymq: Raymq) -> None:
+def test_send_lines_of_standard_input(raymq: Raymq) -> None:
     topic = raymq.filled()
-    told = raymq.ok("send", topic, "-t", "log", given="".join(f"line {n}\n" for n in range(2500)))
-    assert told["sent"] == 2500
-    assert sum(told["queues"].values()) == 2500
+    output = raymq.ok("send", topic, "-t", "log", given="".join(f"line {n}\n" for n in range(2500)))
+    assert output["sent"] == 2500
+    assert sum(output["queues"].values()) == 2500
     assert len(bodies(raymq, topic, "--tags", "log")) == 2500
     assert bodies(raymq, topic, "--tags", "other || none") == []
 
 
-def test_empty_lines_of_the_input_are_passed_over(raymq: Raymq) -> None:
+def test_send_skips_empty_lines(raymq: Raymq) -> None:
     topic = raymq.filled()
     assert raymq.ok("send", topic, given="a\n\nb\r\n\n")["sent"] == 2
     assert sorted(bodies(raymq, topic)) == ["a", "b"]
 
 
-def test_what_was_sent_before_a_bad_line_is_told(raymq: Raymq) -> None:
+def test_send_reports_messages_sent_before_a_bad_line(raymq: Raymq) -> None:
     topic = raymq.filled()
     code, out, errors = raymq.run(
         "send", topic, "--json-lines", given='{"body": "a"}\n{"body": "b"}\n{"body": ""}\n{"body": "c"}\n'
@@ -92,7 +92,7 @@ def test_what_was_sent_before_a_bad_line_is_told(raymq: Raymq) -> None:
     assert sorted(bodies(raymq, topic)) == ["a", "b"]
 
 
-def test_a_topic_is_copied_through_a_pipe(raymq: Raymq) -> None:
+def test_topic_is_copied_through_a_pipe(raymq: Raymq) -> None:
     topic, copy = raymq.filled(9), raymq.filled()
     _, lines, _ = raymq.run("tail", topic, "--from", "first", "--no-follow")
     assert raymq.ok("send", copy, "--json-lines", given=lines)["sent"] == 9
@@ -100,7 +100,7 @@ def test_a_topic_is_copied_through_a_pipe(raymq: Raymq) -> None:
     assert (row["body"], row["tags"]) == ("4", "a")
 
 
-def test_a_tail_begins_where_it_is_asked_to(raymq: Raymq) -> None:
+def test_tail_starts_at_the_given_position(raymq: Raymq) -> None:
     topic = raymq.filled(8)
     assert bodies(raymq, topic) == list("01234567")
     assert [row["body"] for row in raymq.ok("tail", topic, "--from", "first", "--max", "3")] == list("012")
@@ -124,7 +124,7 @@ def test_a_tail_begins_where_it_is_asked_to(raymq: Raymq) -> None:
     assert "a:0@7" in raymq.shown("tail", topic, "--from", "first", "--no-follow")
 
 
-def test_a_tail_follows_until_it_is_interrupted(raymq: Raymq) -> None:
+def test_tail_follows_until_interrupted(raymq: Raymq) -> None:
     topic = raymq.filled(1)
     command = [
         sys.executable,
@@ -148,7 +148,7 @@ def test_a_tail_follows_until_it_is_interrupted(raymq: Raymq) -> None:
         assert (tail.returncode, tail.stderr.read()) == (0, "")
 
 
-def test_a_reader_that_has_enough_is_no_error(raymq: Raymq) -> None:
+def test_tail_into_a_closed_pipe_is_no_error(raymq: Raymq) -> None:
     topic = raymq.filled()
     raymq.ok("send", topic, given="".join(f"{n} {'x' * 200}\n" for n in range(2000)))
     tail = f"{sys.executable} -m cluster.cli.main tail {topic} --from first -n {raymq.cluster.address}"
@@ -163,32 +163,35 @@ def test_a_reader_that_has_enough_is_no_error(raymq: Raymq) -> None:
     assert json.loads(done.stdout)["topic"] == topic
 
 
-def test_what_cannot_be_is_told_in_a_line(raymq: Raymq) -> None:
+def test_invalid_arguments_are_reported_in_one_line(raymq: Raymq) -> None:
     topic = raymq.filled(1)
     assert "no such message" in raymq.refused("message", "get", topic, "--queue", "a:0", "--offset", "9")
-    assert "either --id, or --queue" in raymq.refused("message", "get", topic, code=2)
+    assert "--id, or --queue with --offset" in raymq.refused("message", "get", topic, code=2)
     assert "BROKER:QUEUE" in raymq.refused("send", topic, "x", "--queue", "a", code=2)
-    assert "is no time" in raymq.refused("tail", topic, "--from", "soon", code=2)
+    assert "is not a valid time" in raymq.refused("tail", topic, "--from", "soon", code=2)
     assert "NAME=VALUE" in raymq.refused("send", topic, "x", "-p", "shop", code=2)
     assert "registered topic 'never-made'" in raymq.refused("topic", "stats", "never-made")
-    assert "write r, w, rw or none" in raymq.refused("topic", "perm", topic, "all", code=2)
+    assert "use r, w, rw or none" in raymq.refused("topic", "perm", topic, "all", code=2)
     assert "does not exist" in raymq.refused("offset", "skip", "never-made", topic, "--yes")
     assert "no group 'never-made'" in raymq.refused("offset", "show", "never-made")
-    assert "either --to" in raymq.refused("offset", "reset", "g", topic, code=2)
+    assert "--to, or --queue with --offset" in raymq.refused("offset", "reset", "g", topic, code=2)
     code, _, errors = raymq.run("send", topic, "--json-lines", given='{"body": "good"}\n{"body": 5}\n')
     assert code == 2
     assert "line 2 of the input" in errors
 
 
-def test_a_cluster_that_is_away_is_told_in_a_line() -> None:
+def test_unreachable_cluster_is_reported_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         free_port = server.getsockname()[1]
     for command in (["topic", "list"], ["send", "t", "x"], ["tail", "t"], ["top", "--once"]):
         named = [*command, "--nameserver", f"127.0.0.1:{free_port}"]
         result = CliRunner().invoke(build(named), named)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert "no nameserver answered" in result.stderr
+        assert "no nameserver responded" in result.stderr
         assert result.stderr.count("\n") == 1
     named = ["topic", "list", "--nameserver", "nonsense"]
     result = CliRunner().invoke(build(named), named)
-    assert (result.exit_code, result.stderr) == (2, "nameserver address 'nonsense' is not host:port\n")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "nameserver address 'nonsense' does not have the form host:port\n",
+    )

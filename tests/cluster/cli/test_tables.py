@@ -1,4 +1,4 @@
-"""Rows on terminals of several widths: whole where they fit, and no name cut so that two look alike."""
+"""Tables on terminals of several widths: no name is truncated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def printed(width: int) -> str:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 140])
-def test_no_width_cuts_what_an_actor_is_known_by(width: int) -> None:
+def test_table_never_truncates_actor_names(width: int) -> None:
     text = printed(width)
     for known_by in ("broker-a-0", "broker-b-0", "serving"):
         assert known_by in text
@@ -37,7 +37,7 @@ def test_no_width_cuts_what_an_actor_is_known_by(width: int) -> None:
     assert all(len(line.rstrip()) <= width for line in text.splitlines())
 
 
-def test_a_narrow_table_does_without_what_matters_least() -> None:
+def test_narrow_table_omits_optional_columns() -> None:
     assert all(text in printed(140) for text in ("9c495b40ec05", "24481", "1.5 / 21 ms", "1 d 2 h"))
     assert "127.0.0.1:10911" in printed(80)
     assert "9c495b40ec05" not in printed(80)
@@ -46,7 +46,7 @@ def test_a_narrow_table_does_without_what_matters_least() -> None:
     assert "9c495b40ec05" in printed(40)
 
 
-def test_a_title_stands_before_its_rows_and_says_when_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_title_reports_an_empty_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
     out = StringIO()
@@ -54,7 +54,7 @@ def test_a_title_stands_before_its_rows_and_says_when_there_are_none(monkeypatch
     assert "consumer groups: none" in out.getvalue()
 
 
-def test_values_are_shown_as_people_say_them() -> None:
+def test_values_are_formatted_by_their_unit() -> None:
     assert [span_of(seconds) for seconds in (0, 59, 60, 3_605, 90_000, 86_400 * 400)] == [
         "0 s", "59 s", "1 min", "1 h", "1 d 1 h", "400 d",
     ]  # fmt: skip
@@ -63,6 +63,6 @@ def test_values_are_shown_as_people_say_them() -> None:
     assert (shown("x", None), shown("x", True), shown("x", ["a", "b"])) == ("", "yes", "a, b")
 
 
-def test_a_time_that_no_calendar_has_is_shown_as_a_number() -> None:
+def test_time_beyond_the_calendar_is_shown_as_a_number() -> None:
     assert shown("stored_ms", 1_700_000_000_000).startswith("2023-11-1")
     assert shown("stored_ms", (1 << 63) - 1) == "9,223,372,036,854,775,807"

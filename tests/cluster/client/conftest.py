@@ -1,4 +1,4 @@
-"""A cluster on real sockets in a thread of the test process, whose parts can be stopped and started again."""
+"""A cluster on real sockets in a thread of the test process. Its parts can be stopped and restarted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.eventually import eventually
 T = TypeVar("T")
 
 LONG_LEASE_MS = 120_000
-"""The longest lease that a rebalancer grants: it does not expire by accident."""
+"""The longest lease that a rebalancer grants; it does not expire during a test."""
 
 SMALL_STORE = StoreSettings.model_validate(
     {
@@ -39,7 +39,7 @@ SMALL_STORE = StoreSettings.model_validate(
 
 
 class Cluster:
-    """Nameservers, a rebalancer and brokers named a, b, …"""
+    """A cluster of nameservers, a rebalancer and brokers named a, b, …"""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Cluster:
         rebalancer_clock: Clock | None = None,
         **broker_settings: Any,
     ) -> None:
-        """Start all parts; the leases of groups run by `rebalancer_clock`."""
+        """Start all parts. `rebalancer_clock` determines when leases expire."""
         self._root = root
         self._rebalancer_clock = rebalancer_clock or SystemClock()
         self._thread = LoopThread("test-cluster")
@@ -66,7 +66,7 @@ class Cluster:
             self.start_broker("abcdefgh"[number])
 
     def start_nameserver(self, address: str = "127.0.0.1:0") -> str:
-        """Start a nameserver; gives its address."""
+        """Start a nameserver and return its address."""
         port = int(address.rpartition(":")[2])
         nameserver = build_nameserver(NameserverSettings(listen_port=port), SystemClock())
         self._thread.run(nameserver.start())
@@ -76,16 +76,16 @@ class Cluster:
     def stop_nameserver(self, address: str) -> None:
         self._thread.run(self._nameservers.pop(address).stop())
 
-    def make_forget(self, address: str, broker: str) -> None:
-        """Let a nameserver know nothing of a broker, until that registers the next time."""
+    def remove_route(self, address: str, broker: str) -> None:
+        """Remove a broker from the routes of a nameserver, until the broker registers again."""
 
         async def forget() -> None:
             self._nameservers[address].routes.unregister(broker, 0, self.brokers[broker].address)
 
         self._thread.run(forget())
 
-    def register_everywhere(self) -> None:
-        """Wait until all brokers are known to all nameservers."""
+    def await_registration(self) -> None:
+        """Wait until all brokers are registered with all nameservers."""
         for address in self._nameservers:
             with Admin(address) as admin:
                 eventually(lambda admin=admin: set(admin.cluster_info().brokers) == set(self.brokers))
@@ -102,14 +102,14 @@ class Cluster:
         self._rebalancer_port = int(self._rebalancer.address.rpartition(":")[2])
 
     def refresh_routes(self) -> None:
-        """Let the rebalancer look at the routes now."""
+        """Make the rebalancer refresh its routes now."""
         self._thread.run(self._rebalancer.coordinator.refresh_routes())
 
     def stop_rebalancer(self) -> None:
         self._thread.run(self._rebalancer.stop())
 
     def start_broker(self, name: str, **more: Any) -> BrokerService:
-        """Start a broker, at the port that it had before."""
+        """Start a broker on the port that it used before."""
         settings = {
             "broker_name": name,
             "listen_port": self.ports.get(name, 0),
@@ -130,11 +130,11 @@ class Cluster:
         self._thread.run(self.brokers.pop(name).stop())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something on the cluster's loop."""
+        """Run a coroutine on the event loop of the cluster."""
         return self._thread.run(work)
 
     def topic(self, queues: int = 4, **options: Any) -> str:
-        """A fresh topic with `queues` queues on every broker."""
+        """Create a topic with `queues` queues on every broker and return its name."""
         name = f"topic-{next(self._topics)}"
         with Admin(self.address) as admin:
             admin.create_topic(name, queues=queues, **options)
@@ -151,7 +151,7 @@ class Cluster:
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two brokers, shared by all tests of the client: each uses topics and groups of its own."""
+    """Return a cluster of two brokers that all tests of the package share, each with its own topics."""
     made = Cluster(tmp_path_factory.mktemp("cluster"))
     yield made
     made.stop()
@@ -159,7 +159,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def clusters(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Makes clusters of the test's own, for tests that stop parts of them."""
+    """Return a function that starts a cluster for one test, which may stop parts of it."""
     made: list[Cluster] = []
 
     def make(**options: Any) -> Cluster:
@@ -173,25 +173,27 @@ def clusters(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture
 def group() -> str:
-    """A consumer group of the test's own."""
+    """Return the name of a consumer group that no other test uses."""
     return f"group-{next(_groups)}"
 
 
 _groups = itertools.count()
 
 
-class BrokerThatLosesAnswers:
-    """Stands before a broker; cuts the connection instead of handing on the answer to chosen requests."""
+class ResponseDroppingProxy:
+    """Proxy of a broker that closes the connection instead of forwarding the responses to chosen requests."""
 
-    def __init__(self, cluster: Cluster, broker: str, loses: Callable[[int, int], bool]) -> None:
-        """`loses(code, number)`: whether the answer to the `number`-th request with this code (from 0) is
-        lost.
+    def __init__(self, cluster: Cluster, broker: str, drops: Callable[[int, int], bool]) -> None:
+        """Start the proxy.
+
+        `drops(code, number)` returns True if the response to the `number`-th request with this code, from 0,
+        is to be dropped.
         """
         self._cluster = cluster
         self._target = cluster.ports[broker]
-        self._loses = loses
+        self._drops = drops
         self._counts: dict[int, int] = {}
-        self.lost = 0
+        self.dropped_count = 0
         self._server = cluster.run(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.port = int(self._server.sockets[0].getsockname()[1])
 
@@ -199,32 +201,34 @@ class BrokerThatLosesAnswers:
         from actors.remoting.command import HEADER_LENGTH_MASK, PREFIX, decode_command
 
         broker_reader, broker_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        doomed: set[int] = set()
+        dropped: set[int] = set()
 
-        async def hand_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool) -> None:
+        async def forward(
+            source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, are_responses: bool
+        ) -> None:
             while True:
                 prefix = await source.readexactly(PREFIX.size)
                 total, mark = PREFIX.unpack(prefix)
                 rest = await source.readexactly(total - 4)
                 length = mark & HEADER_LENGTH_MASK
                 command = decode_command(rest[:length], mark >> 24, rest[length:])
-                if answers and command.opaque in doomed:
-                    self.lost += 1
+                if are_responses and command.opaque in dropped:
+                    self.dropped_count += 1
                     return
-                if not answers:
+                if not are_responses:
                     number = self._counts.get(command.code, 0)
                     self._counts[command.code] = number + 1
-                    if self._loses(command.code, number):
-                        doomed.add(command.opaque)
+                    if self._drops(command.code, number):
+                        dropped.add(command.opaque)
                 sink.write(prefix + rest)
                 await sink.drain()
 
-        forth = asyncio.ensure_future(hand_on(reader, broker_writer, answers=False))
-        back = asyncio.ensure_future(hand_on(broker_reader, writer, answers=True))
-        await asyncio.wait({forth, back}, return_when=asyncio.FIRST_COMPLETED)
-        for each in (forth, back):
+        requests = asyncio.ensure_future(forward(reader, broker_writer, are_responses=False))
+        responses = asyncio.ensure_future(forward(broker_reader, writer, are_responses=True))
+        await asyncio.wait({requests, responses}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (requests, responses):
             each.cancel()
-        await asyncio.gather(forth, back, return_exceptions=True)
+        await asyncio.gather(requests, responses, return_exceptions=True)
         broker_writer.close()
         writer.close()
 

@@ -1,4 +1,4 @@
-"""Topics, routes, offsets and groups, as an administrator sees them."""
+"""Tests of the admin client: topics, routes, offsets, consumer groups and messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import Cluster
 from .test_pull_consumer import fill
 
 
-def test_a_topic_is_made_changed_and_deleted(cluster: Cluster) -> None:
+def test_admin_creates_changes_and_deletes_topic(cluster: Cluster) -> None:
     with Admin(cluster.address) as admin:
         route = admin.create_topic("admin-topic", queues=2)
         assert len(route.writable) == 4
@@ -27,13 +27,13 @@ def test_a_topic_is_made_changed_and_deleted(cluster: Cluster) -> None:
         eventually(lambda: "admin-topic" not in admin.topics())
         with pytest.raises(TopicNotFound):
             admin.route("never-made")
-        with pytest.raises(ConfigInvalid, match="no broker z in the cluster; there are: a, b"):
+        with pytest.raises(ConfigInvalid, match="no broker z in the cluster; known brokers: a, b"):
             admin.create_topic("admin-topic", brokers=["z"])
         with pytest.raises(BrokerRefused, match="contains illegal characters"):
             admin.create_topic("no blanks")
 
 
-def test_offsets_and_members_are_told(cluster: Cluster, group: str) -> None:
+def test_admin_returns_offsets_and_group_members(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=2)
     fill(cluster, topic, 40)
     with Admin(cluster.address) as admin, PullConsumer(cluster.address, group) as consumer:
@@ -51,7 +51,7 @@ def test_offsets_and_members_are_told(cluster: Cluster, group: str) -> None:
         assert consumer.poll(timeout_ms=0) == []
 
 
-def test_brokers_and_splits_are_told(cluster: Cluster) -> None:
+def test_admin_returns_brokers_and_splits(cluster: Cluster) -> None:
     topic = cluster.topic(queues=2)
     fill(cluster, topic, 10)
     with Admin(cluster.address) as admin:
@@ -63,7 +63,7 @@ def test_brokers_and_splits_are_told(cluster: Cluster) -> None:
             assert queue.max_offset == ends[MessageQueue(topic, name, queue.queue_id)]
 
 
-def test_groups_their_progress_and_their_members_are_told(cluster: Cluster, group: str) -> None:
+def test_admin_returns_group_progress_and_members(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
     with Admin(cluster.address) as admin:
@@ -88,14 +88,14 @@ def test_groups_their_progress_and_their_members_are_told(cluster: Cluster, grou
             admin.reset_offsets(group, topic)
 
 
-def test_brokers_queues_and_producers_are_told(cluster: Cluster) -> None:
+def test_admin_returns_producers_units_and_statistics(cluster: Cluster) -> None:
     topic = cluster.topic(queues=1)
-    config = ProducerConfig(nameservers=cluster.address, group="told-producers", heartbeat_ms=50)
+    config = ProducerConfig(nameservers=cluster.address, group="listed-producers", heartbeat_ms=50)
     with Producer(config=config) as producer, Admin(cluster.address) as admin:
         for number in range(40):
             producer.send(topic, f"{number}", queue=MessageQueue(topic, "a", 0))
-        eventually(lambda: admin.producers("told-producers"))
-        assert admin.producers("nobody") == []
+        eventually(lambda: admin.producers("listed-producers"))
+        assert admin.producers("no-such-group") == []
         queue = MessageQueue(topic, "a", 0)
         assert [unit.physic_size > 91 for unit in admin.units(queue, 38, 10).units] == [True, True]
         messages = admin.messages_at(queue, 3, 100)
@@ -109,10 +109,10 @@ def test_brokers_queues_and_producers_are_told(cluster: Cluster) -> None:
         assert admin.broker_stats("b", "TOPIC_PUT_NUMS", topic) is None
 
 
-def test_the_async_face_is_the_same(cluster: Cluster) -> None:
+def test_async_admin_finds_messages(cluster: Cluster) -> None:
     topic = cluster.topic(queues=1)
 
-    async def look() -> None:
+    async def run() -> None:
         async with aio.Admin(cluster.address) as admin, aio.Producer(cluster.address, "p") as producer:
             result = await producer.send(topic, b"x", keys="k")
             assert (await admin.message_by_id(result.offset_msg_id)).body == b"x"
@@ -121,10 +121,10 @@ def test_the_async_face_is_the_same(cluster: Cluster) -> None:
         with pytest.raises(ClientClosed):
             await admin.topics()
 
-    asyncio.run(look())
+    asyncio.run(run())
 
 
-def test_a_message_is_found_whoever_stores_it(cluster: Cluster) -> None:
+def test_query_by_key_searches_all_brokers(cluster: Cluster) -> None:
     topic = cluster.topic(queues=1)
     with Producer(cluster.address, "p") as producer, Admin(cluster.address) as admin:
         for number, queue in enumerate(producer.queues(topic)):

@@ -1,4 +1,4 @@
-"""What is no argument is refused at once by name, in every call, not stored, not sent, not waited for."""
+"""Every call rejects invalid arguments immediately, with an error that names the argument."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.eventually import eventually
 from .conftest import Cluster
 from .test_pull_consumer import fill, poll_messages, poll_numbers
 
-NOBODY = "127.0.0.1:9"
+UNUSED_ADDRESS = "127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,18 @@ NOBODY = "127.0.0.1:9"
         (PushConfig, {"retry_backoff_ms": [100, -1]}),
     ],
 )
-def test_a_setting_that_cannot_work_is_refused_by_name(config: Any, settings: dict[str, Any]) -> None:
+def test_invalid_setting_is_named_in_the_error(config: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigInvalid, match=list(settings)[-1]):
         config(**settings)
 
 
-def test_minus_one_reconsumption_means_what_it_does_in_rocketmq() -> None:
+def test_max_reconsume_times_of_minus_one_means_16() -> None:
     assert PushConfig(max_reconsume_times=-1).max_reconsume_times == 16
     assert PushConfig(max_reconsume_times=0).max_reconsume_times == 0
 
 
 @pytest.mark.parametrize("given", [5, [5], "http://127.0.0.1:9876"])
-def test_nameservers_that_are_none_are_refused(given: Any) -> None:
+def test_invalid_nameserver_lists_are_rejected(given: Any) -> None:
     with pytest.raises(ConfigInvalid, match="nameserver"):
         Producer(given)
 
@@ -73,23 +73,23 @@ def test_nameservers_that_are_none_are_refused(given: Any) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Producer(NOBODY, config=PushConfig()),  # type: ignore[arg-type]
-        lambda: Producer(NOBODY, config={}),  # type: ignore[arg-type]
-        lambda: PullConsumer(NOBODY, config=ProducerConfig()),  # type: ignore[arg-type]
-        lambda: Producer(NOBODY, 5),  # type: ignore[arg-type]
-        lambda: PullConsumer(NOBODY, 5),  # type: ignore[arg-type]
-        lambda: PushConsumer(NOBODY, print, "group"),  # type: ignore[arg-type]
+        lambda: Producer(UNUSED_ADDRESS, config=PushConfig()),  # type: ignore[arg-type]
+        lambda: Producer(UNUSED_ADDRESS, config={}),  # type: ignore[arg-type]
+        lambda: PullConsumer(UNUSED_ADDRESS, config=ProducerConfig()),  # type: ignore[arg-type]
+        lambda: Producer(UNUSED_ADDRESS, 5),  # type: ignore[arg-type]
+        lambda: PullConsumer(UNUSED_ADDRESS, 5),  # type: ignore[arg-type]
+        lambda: PushConsumer(UNUSED_ADDRESS, print, "group"),  # type: ignore[arg-type]
     ],
 )
-def test_a_client_of_the_wrong_parts_is_refused(make: Callable[[], object]) -> None:
+def test_constructors_reject_arguments_of_the_wrong_type(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigInvalid, match=r"config is a|group is 5|listener is"):
         make()
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        ({"tags": 5}, "tags of a message to 'T' are 5"),
+        ({"tags": 5}, "tags of a message to topic 'T' are 5"),
         ({"tags": ["a"]}, "tags of a message"),
         ({"properties": {"a": 1}}, "'a': 1"),
         ({"properties": {"a": None}}, "'a': None"),
@@ -98,29 +98,27 @@ def test_a_client_of_the_wrong_parts_is_refused(make: Callable[[], object]) -> N
         ({"queue": MessageQueue("T", "a", -1)}, "does not exist"),
         ({"selector": "hash"}, "selector is 'hash'"),
         ({"selector": SelectMessageQueueByHash}, "an instance"),
-        ({"argument": 5}, "for a selector"),
+        ({"argument": 5}, "without a selector"),
         ({"timeout_ms": "5"}, "timeout_ms is '5'"),
         ({"timeout_ms": float("nan")}, "timeout_ms"),
     ],
 )
-def test_a_send_of_what_is_none_is_refused_before_anything_is_asked(
-    options: dict[str, Any], told: str
-) -> None:
-    with Producer(NOBODY) as producer:
-        with pytest.raises(ConfigInvalid, match=told):
+def test_invalid_send_arguments_are_rejected_without_a_request(options: dict[str, Any], message: str) -> None:
+    with Producer(UNUSED_ADDRESS) as producer:
+        with pytest.raises(ConfigInvalid, match=message):
             producer.send("T", b"x", **options)
-        with pytest.raises(ConfigInvalid, match=told):
+        with pytest.raises(ConfigInvalid, match=message):
             producer.send_async("T", b"x", **options)
         with pytest.raises(ConfigInvalid, match="a generator: give a list"):
             producer.send_batch(Message("T", b"x") for _ in range(2))  # type: ignore[arg-type]
         for topic in (None, b"T", 5):
-            with pytest.raises(Exception, match=r"the topic is .*: give a text"):
+            with pytest.raises(Exception, match=r"the topic is .*: give a string"):
                 producer.send(topic, b"x")  # type: ignore[arg-type]
-            with pytest.raises(Exception, match=r"the topic is .*: give a text"):
+            with pytest.raises(Exception, match=r"the topic is .*: give a string"):
                 producer.queues(topic)  # type: ignore[arg-type]
 
 
-def test_a_lone_surrogate_becomes_a_question_mark_as_in_java(cluster: Cluster, group: str) -> None:
+def test_lone_surrogate_is_encoded_as_a_question_mark(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     with Producer(cluster.address, group) as producer:
         producer.send(topic, b"x", tags="a\ud800", timeout_ms=60_000.5)  # type: ignore[arg-type]
@@ -133,7 +131,7 @@ def test_a_lone_surrogate_becomes_a_question_mark_as_in_java(cluster: Cluster, g
 
 
 @pytest.mark.parametrize("topics", [None, 5, "", "a b", ["T", 5], "T." * 80])
-def test_topics_that_are_none_are_refused(cluster: Cluster, group: str, topics: Any) -> None:
+def test_subscribe_rejects_invalid_topics(cluster: Cluster, group: str, topics: Any) -> None:
     with PullConsumer(cluster.address, group) as pulls, PushConsumer(cluster.address, group, print) as pushes:
         for consumer in (pulls, pushes):
             with pytest.raises(ConfigInvalid, match="subscribe"):
@@ -141,7 +139,9 @@ def test_topics_that_are_none_are_refused(cluster: Cluster, group: str, topics: 
 
 
 @pytest.mark.parametrize("expression", [None, 5, "a > 5 AND b = 'x'", "age BETWEEN 3 AND 5", "x || a = 1"])
-def test_what_is_no_list_of_tags_is_refused(cluster: Cluster, group: str, expression: Any) -> None:
+def test_subscribe_rejects_expressions_that_are_not_tag_lists(
+    cluster: Cluster, group: str, expression: Any
+) -> None:
     with PullConsumer(cluster.address, group) as consumer:
         with pytest.raises(ConfigInvalid, match="expression"):
             consumer.subscribe("T", expression)
@@ -149,7 +149,7 @@ def test_what_is_no_list_of_tags_is_refused(cluster: Cluster, group: str, expres
             consumer.subscribe("T", fine)
 
 
-def test_a_poll_without_a_topic_is_refused(cluster: Cluster, group: str) -> None:
+def test_poll_without_subscription_or_assignment_is_rejected(cluster: Cluster, group: str) -> None:
     with PullConsumer(cluster.address, group) as consumer:
         for poll in (consumer.poll, consumer.poll_arrow, lambda: next(consumer)):
             with pytest.raises(ConfigInvalid, match="subscribe, or assign, first"):
@@ -158,7 +158,7 @@ def test_a_poll_without_a_topic_is_refused(cluster: Cluster, group: str) -> None
         assert consumer.poll(timeout_ms=0) == []
 
 
-def test_queues_that_do_not_exist_are_refused_and_nothing_is_assigned(cluster: Cluster, group: str) -> None:
+def test_assign_rejects_unknown_queues_and_assigns_nothing(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=2)
     with PullConsumer(cluster.address, group) as consumer:
         with pytest.raises(ConfigInvalid, match="does not exist"):
@@ -170,10 +170,10 @@ def test_queues_that_do_not_exist_are_refused_and_nothing_is_assigned(cluster: C
         for wrong in (topic, None, [(topic, 0)], MessageQueue(topic, "a", 0)):
             with pytest.raises(ConfigInvalid, match="give"):
                 consumer.assign(wrong)  # type: ignore[arg-type]
-        consumer.subscribe(topic)  # which would be refused if anything had been assigned
+        consumer.subscribe(topic)  # would be rejected if a queue had been assigned
 
 
-def test_offsets_times_and_queues_that_are_none_are_refused(cluster: Cluster, group: str) -> None:
+def test_consumer_rejects_invalid_offsets_times_and_queues(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 4)
     with PullConsumer(cluster.address, group) as consumer:
@@ -202,7 +202,7 @@ def test_offsets_times_and_queues_that_are_none_are_refused(cluster: Cluster, gr
         assert sorted(poll_numbers(consumer, 4)) == [0, 1, 2, 3]
 
 
-def test_an_assignment_ends_its_wait_for_a_broker_that_is_silent(
+def test_assign_times_out_if_a_broker_does_not_respond(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cluster.client.consumer import pull_core
@@ -211,48 +211,46 @@ def test_an_assignment_ends_its_wait_for_a_broker_that_is_silent(
 
     topic = cluster.topic(queues=1)
     committed = OffsetClient.committed
-    patience = asyncio.Timeout(None)  # ends when the other broker has said where to begin
+    timeout = asyncio.Timeout(None)  # expires once the position in the other broker's queue is known
 
-    async def silent(client: OffsetClient, queue: MessageQueue, generation: int = 0) -> int | None:
+    async def not_responding(client: OffsetClient, queue: MessageQueue, generation: int = 0) -> int | None:
         if queue.broker_name == "b":
             with suppress(QueueNotAssigned):
                 consumer.position(MessageQueue(topic, "a", 0))
-                patience.reschedule(0)
-            raise BrokerUnreachable("away")
+                timeout.reschedule(0)
+            raise BrokerUnreachable("no connection")
         return await committed(client, queue, generation)
 
-    monkeypatch.setattr(OffsetClient, "committed", silent)
-    with_patience = SimpleNamespace(**{**vars(asyncio), "timeout": lambda _limit_s: patience})
-    monkeypatch.setattr(pull_core, "asyncio", with_patience)
+    monkeypatch.setattr(OffsetClient, "committed", not_responding)
+    patched_asyncio = SimpleNamespace(**{**vars(asyncio), "timeout": lambda _limit_s: timeout})
+    monkeypatch.setattr(pull_core, "asyncio", patched_asyncio)
     with PullConsumer(cluster.address, group) as consumer:
-        with pytest.raises(DeadlineExceeded, match=r"where to begin with .*brokerName=b"):
+        with pytest.raises(DeadlineExceeded, match=r"no starting offset .*brokerName=b"):
             consumer.assign(consumer.queues(topic))
         assert [queue.broker_name for queue in consumer.assignment()] == ["a"]
 
 
-def test_a_queue_that_is_paused_in_the_middle_of_what_was_fetched_is_silent(
-    cluster: Cluster, group: str
-) -> None:
+def test_paused_queue_returns_no_prefetched_messages(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 40)
     with PullConsumer(cluster.address, group) as consumer:
         consumer.assign(consumer.queues(topic))
         [first] = poll_messages(consumer, 1, max_messages=1)
-        quiet_id = first.broker_name
-        quiet = MessageQueue(topic, quiet_id, 0)
-        loud = next(queue for queue in consumer.assignment() if queue != quiet)
-        consumer.pause(quiet)
-        count = consumer.end_offset(loud)
+        paused_broker = first.broker_name
+        paused = MessageQueue(topic, paused_broker, 0)
+        active = next(queue for queue in consumer.assignment() if queue != paused)
+        consumer.pause(paused)
+        count = consumer.end_offset(active)
         others = poll_messages(consumer, count, max_messages=1)
-        assert {message.broker_name for message in others} == {loud.broker_name}
-        assert consumer.poll(timeout_ms=0) == [], "though what was fetched of the other queue is there"
-        consumer.resume(quiet)
-        rest = poll_messages(consumer, consumer.end_offset(quiet) - 1)
+        assert {message.broker_name for message in others} == {active.broker_name}
+        assert consumer.poll(timeout_ms=0) == [], "prefetched messages of the paused queue are not returned"
+        consumer.resume(paused)
+        rest = poll_messages(consumer, consumer.end_offset(paused) - 1)
         offsets = [message.queue_offset for message in rest]
-        assert offsets == list(range(1, consumer.end_offset(quiet)))
+        assert offsets == list(range(1, consumer.end_offset(paused)))
 
 
-def test_a_pause_without_queues_is_of_all_those_to_come_too(cluster: Cluster, group: str) -> None:
+def test_pause_without_queues_includes_queues_assigned_later(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
     with PullConsumer(cluster.address, group) as consumer:
@@ -267,7 +265,7 @@ def test_a_pause_without_queues_is_of_all_those_to_come_too(cluster: Cluster, gr
         assert consumer.poll(timeout_ms=100) == []
 
 
-def test_a_commit_of_all_follows_one_of_an_earlier_offset(cluster: Cluster, group: str) -> None:
+def test_commit_of_all_queues_overrides_an_earlier_explicit_commit(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
     with PullConsumer(cluster.address, group, config=ConsumerConfig(auto_commit=False)) as consumer:
@@ -283,7 +281,9 @@ def test_a_commit_of_all_follows_one_of_an_earlier_offset(cluster: Cluster, grou
 
 
 @pytest.mark.parametrize("kind", ["pull", "push"])
-def test_another_expression_counts_from_now_on(cluster: Cluster, group: str, kind: str) -> None:
+def test_new_subscription_expression_applies_to_later_messages(
+    cluster: Cluster, group: str, kind: str
+) -> None:
     topic, tags, lock = cluster.topic(queues=1), [], threading.Lock()
 
     def listen(messages: list[Any]) -> None:
@@ -318,13 +318,13 @@ def test_another_expression_counts_from_now_on(cluster: Cluster, group: str, kin
             producer.send(topic, b"3", tags=tag, queue=queue)
         eventually(lambda: seen(8))
     assert tags[:2] == ["a", "a"]
-    assert sorted(tags[2:6]) == ["a", "a", "b", "b"]  # listeners of one queue run at once
+    assert sorted(tags[2:6]) == ["a", "a", "b", "b"]  # listeners of one queue run concurrently
     assert tags[6:] == ["c", "c"]
 
 
-def test_the_async_face_refuses_the_same() -> None:
+def test_asyncio_consumer_rejects_the_same_arguments() -> None:
     async def main() -> None:
-        async with aio.PullConsumer(NOBODY, "g") as consumer:
+        async with aio.PullConsumer(UNUSED_ADDRESS, "g") as consumer:
             with pytest.raises(ConfigInvalid, match="subscribe, or assign"):
                 await consumer.poll()
             with pytest.raises(ConfigInvalid, match="subscribe"):

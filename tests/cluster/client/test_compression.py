@@ -1,4 +1,4 @@
-"""Bodies that are compressed on their way: by whom, from which size on, and up to which."""
+"""Compression of message bodies: codecs, thresholds and limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOISE = random.Random(1).randbytes(5 << 20)
 
 
 def send(cluster: Cluster, topic: str, body: bytes, **settings: Any) -> str:
-    with Producer(cluster.address, "packs", config=ProducerConfig(**settings)) as producer:
+    with Producer(cluster.address, "compresses", config=ProducerConfig(**settings)) as producer:
         return producer.send(topic, body).offset_msg_id
 
 
@@ -32,7 +32,7 @@ def send(cluster: Cluster, topic: str, body: bytes, **settings: Any) -> str:
     ("compression", "flag"),
     [("zlib", COMPRESSION_ZLIB), ("lz4", COMPRESSION_LZ4), ("zstd", COMPRESSION_ZSTD)],
 )
-def test_a_long_body_is_stored_small_and_read_plain(
+def test_long_body_is_stored_compressed_and_read_decompressed(
     cluster: Cluster, group: str, compression: str, flag: int
 ) -> None:
     topic = cluster.topic(queues=1)
@@ -49,7 +49,7 @@ def test_a_long_body_is_stored_small_and_read_plain(
         assert consumer.poll_arrow(timeout_ms=60_000).column("body").to_pylist() == [LONG]
 
 
-def test_short_bodies_and_those_that_do_not_shrink_go_as_they_are(cluster: Cluster) -> None:
+def test_short_and_incompressible_bodies_are_sent_uncompressed(cluster: Cluster) -> None:
     topic = cluster.topic(queues=1)
     plain = [
         send(cluster, topic, LONG[:4095]),
@@ -63,7 +63,7 @@ def test_short_bodies_and_those_that_do_not_shrink_go_as_they_are(cluster: Clust
         assert [bool(admin.message_by_id(each).sys_flag & COMPRESSED) for each in packed] == [True] * 2
 
 
-def test_the_limit_is_for_what_is_sent(cluster: Cluster, group: str) -> None:
+def test_max_message_bytes_limits_the_compressed_body(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     body = bytes(8 << 20)
     send(cluster, topic, body)
@@ -72,7 +72,7 @@ def test_the_limit_is_for_what_is_sent(cluster: Cluster, group: str) -> None:
         assert consumer.poll(timeout_ms=60_000)[0].body == body
     with pytest.raises(MessageRejected, match=r"bytes is over max_message_bytes 4,194,304"):
         send(cluster, topic, NOISE)
-    with pytest.raises(MessageRejected, match=r"67,108,865 bytes is over 67,108,864, to which consumers"):
+    with pytest.raises(MessageRejected, match=r"67,108,865 bytes exceeds 67,108,864 bytes, the maximum"):
         send(cluster, topic, bytes((64 << 20) + 1))
 
 
@@ -80,11 +80,11 @@ def test_the_limit_is_for_what_is_sent(cluster: Cluster, group: str) -> None:
     ("settings", "words"),
     [
         ({"compression": "gzip"}, "'gzip': give one of zlib, lz4, zstd, or None"),
-        ({"compression_level": 10}, "compression_level is 10: zlib has 0 to 9"),
-        ({"compression": "zstd", "compression_level": 0}, "zstd has 1 to 22"),
+        ({"compression_level": 10}, "compression_level is 10: zlib accepts 0 to 9"),
+        ({"compression": "zstd", "compression_level": 0}, "zstd accepts 1 to 22"),
         ({"compress_over_bytes": 0}, "compress_over_bytes is 0"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
+def test_invalid_compression_setting_is_named_in_the_error(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigInvalid, match=words):
         ProducerConfig(**settings)

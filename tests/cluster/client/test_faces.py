@@ -1,4 +1,4 @@
-"""Both faces have the same methods, parameters, defaults, types and docstrings; a closed one stays closed."""
+"""Blocking and asyncio clients have equal methods, signatures and docstrings; closed clients stay closed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cluster import client
 from cluster.client import aio
 from cluster.client.errors import ClientClosed
 
-# Only a blocking producer returns futures and outlives a fork; the blocking consumer uses `acknowledged`.
-ONLY_BLOCKING = {("Producer", "send_async"), ("Producer", "forked")}
+# Only the blocking producer returns futures and supports fork; the blocking consumer uses `acknowledged`.
+ONLY_BLOCKING = {("Producer", "send_async"), ("Producer", "reset_after_fork")}
 ONLY_ASYNC = {("PullConsumer", "acknowledged")}
 CLASSES = ["Admin", "Producer", "PullConsumer", "PushConsumer"]
 
@@ -33,7 +33,7 @@ def parameters_of(method: Callable[..., object]) -> list[tuple[str, object, obje
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_both_faces_have_the_same_methods(name: str) -> None:
+def test_blocking_and_asyncio_clients_have_the_same_methods(name: str) -> None:
     blocking, asynchronous = methods(getattr(client, name)), methods(getattr(aio, name))
     only_blocking = {(name, each) for each in blocking.keys() - asynchronous.keys()}
     only_async = {(name, each) for each in asynchronous.keys() - blocking.keys()}
@@ -47,7 +47,7 @@ def test_both_faces_have_the_same_methods(name: str) -> None:
             assert one.__doc__ == other.__doc__, each
 
 
-def test_calls_of_the_blocking_face_are_shown_with_parameters_and_result() -> None:
+def test_blocking_methods_show_parameters_and_result_type() -> None:
     assert str(inspect.signature(client.Admin.end_offsets)) == (
         "(self, topic: 'str') -> 'dict[MessageQueue, int]'"
     )
@@ -61,7 +61,7 @@ def test_calls_of_the_blocking_face_are_shown_with_parameters_and_result() -> No
 
 
 async def nothing(_messages: object) -> None:
-    """Listen to nothing."""
+    """Ignore all messages."""
 
 
 @pytest.mark.parametrize("is_started", [False, True])
@@ -73,7 +73,7 @@ async def nothing(_messages: object) -> None:
         (lambda: aio.PushConsumer(group="g", listener=nothing), "consumer"),
     ],
 )
-def test_closed_async_face_refuses_calls_and_may_be_closed_again(
+def test_closed_asyncio_client_refuses_calls_and_may_be_closed_again(
     build: Callable[[], aio.Producer | aio.PullConsumer | aio.PushConsumer], name: str, is_started: bool
 ) -> None:
     async def close_twice() -> None:

@@ -1,4 +1,4 @@
-"""Clients that meet another process or another event loop than theirs say so, or begin anew; none hangs."""
+"""Clients used in a forked child or on another event loop reopen or raise ClientClosed; they never hang."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def in_child(work):
     reading, writing = os.pipe()
     if not os.fork():
         try:
-            told = str(work())
+            outcome = str(work())
         except ClientError as error:
-            told = f"{type(error).__name__}: {error}"
-        os.write(writing, told.encode())
+            outcome = f"{type(error).__name__}: {error}"
+        os.write(writing, outcome.encode())
         os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as answer:
-        return answer.read()
+    with os.fdopen(reading) as pipe:
+        return pipe.read()
 
 ids = []
 opened, unopened = Producer(address, group), Producer(address, group)
@@ -54,8 +54,8 @@ for call in (
     consumer.poll, consumer.commit, lambda: next(consumer), lambda: fresh.subscribe(topic), admin.topics,
     lambda: pushes.subscribe(topic),
 ):
-    told = in_child(call)
-    assert told.startswith("ClientClosed: this client was made before its process forked"), told
+    outcome = in_child(call)
+    assert outcome.startswith("ClientClosed: this client was created before its process forked"), outcome
 for client in (consumer, pushes):
     assert in_child(client.close) == "None"
 assert in_child(lambda: len(PullConsumer(address, group).queues(topic))) == "2"
@@ -63,9 +63,7 @@ assert consumer.poll(1, 600_000)
 """
 
 
-def test_a_forked_child_has_producers_that_begin_anew_and_consumers_that_say_no(
-    cluster: Cluster, group: str
-) -> None:
+def test_forked_child_reopens_producers_and_refuses_consumers(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
     command = [sys.executable, "-c", PROGRAM, cluster.address, topic, group]
@@ -73,7 +71,7 @@ def test_a_forked_child_has_producers_that_begin_anew_and_consumers_that_say_no(
     assert ended.returncode == 0, ended.stderr
 
 
-def test_an_async_client_on_another_loop_says_so_and_can_be_closed(cluster: Cluster, group: str) -> None:
+def test_asyncio_client_refuses_another_loop_and_can_be_closed(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     producer = aio.Producer(cluster.address, group)
     consumer = aio.PullConsumer(cluster.address, group)

@@ -1,4 +1,4 @@
-"""Who looks on sees every send, every call of the listener and every request, and can break none of them."""
+"""Hooks see every send and every request; an exception in a hook does not fail a send."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.eventually import LIMIT_S, NEVER_S
 from .conftest import Cluster
 
 
-class Traces:
-    """A send hook that adds a property and notes what comes of each send."""
+class TraceHook:
+    """Send hook that adds a property and records the outcome of each send."""
 
     def __init__(self) -> None:
         self.ended: list[SendContext] = []
@@ -34,8 +34,8 @@ class Traces:
         self.ended.append(context)
 
 
-class Breaks:
-    """A hook that fails whenever it is called."""
+class FailingHook:
+    """Send hook that raises in every call."""
 
     def before_send(self, context: SendContext) -> None:
         raise ZeroDivisionError
@@ -44,26 +44,26 @@ class Breaks:
         raise ZeroDivisionError
 
 
-class Calls:
-    """A call hook that signs requests and keeps their codes."""
+class SigningHook:
+    """Call hook that adds a signature to requests and records their codes."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.answered: list[int | None] = []
+        self.request_codes: list[int] = []
+        self.response_codes: list[int | None] = []
 
     def before_call(self, address: str, command: RemotingCommand) -> None:
         command.ext["Signature"] = "mine"
-        self.asked.append(command.code)
+        self.request_codes.append(command.code)
 
     def after_call(
-        self, address: str, command: RemotingCommand, answer: RemotingCommand | RemotingError | None
+        self, address: str, command: RemotingCommand, response: RemotingCommand | RemotingError | None
     ) -> None:
-        self.answered.append(answer.code if isinstance(answer, RemotingCommand) else None)
+        self.response_codes.append(response.code if isinstance(response, RemotingCommand) else None)
 
 
-def test_hooks_see_every_kind_of_send_and_may_add_properties(cluster: Cluster) -> None:
-    topic, traces = cluster.topic(queues=1), Traces()
-    config = ProducerConfig(send_hooks=[Breaks(), traces, Breaks()])
+def test_send_hooks_see_every_kind_of_send_and_may_add_properties(cluster: Cluster) -> None:
+    topic, traces = cluster.topic(queues=1), TraceHook()
+    config = ProducerConfig(send_hooks=[FailingHook(), traces, FailingHook()])
     message = Message(topic, b"1", "tag")
     with Producer(cluster.address, "hooked", config=config) as producer:
         sent = producer.send(message)
@@ -73,7 +73,7 @@ def test_hooks_see_every_kind_of_send_and_may_add_properties(cluster: Cluster) -
         receipt = producer.send_many(topic, [b"5", b"6"])
         with pytest.raises(MessageRejected):
             producer.send(topic, b"")
-    assert message.properties == {"TAGS": "tag"}, "the caller's own message stays as it is"
+    assert message.properties == {"TAGS": "tag"}, "the caller's message is not modified"
     assert [context.result for context in traces.ended[:3]] == [sent, later, batch]
     oneway, table, failed = traces.ended[3:]
     assert (oneway.is_oneway, oneway.result, oneway.error) == (True, None, None)
@@ -83,8 +83,8 @@ def test_hooks_see_every_kind_of_send_and_may_add_properties(cluster: Cluster) -
         assert admin.message_by_id(sent.offset_msg_id).properties["trace"] == "t-1"
 
 
-def test_the_async_face_has_the_same_hooks(cluster: Cluster) -> None:
-    topic, traces = cluster.topic(queues=1), Traces()
+def test_asyncio_producer_calls_the_send_hooks(cluster: Cluster) -> None:
+    topic, traces = cluster.topic(queues=1), TraceHook()
 
     async def send() -> None:
         config = ProducerConfig(send_hooks=[traces])
@@ -96,26 +96,26 @@ def test_the_async_face_has_the_same_hooks(cluster: Cluster) -> None:
     asyncio.run(send())
 
 
-def test_call_hooks_see_what_a_client_asks_and_may_sign_it(cluster: Cluster) -> None:
-    topic, calls = cluster.topic(queues=1), Calls()
-    never_ms = int(NEVER_S * 1000)  # neither is one of the calls
+def test_call_hooks_see_every_request_and_may_sign_it(cluster: Cluster) -> None:
+    topic, calls = cluster.topic(queues=1), SigningHook()
+    never_ms = int(NEVER_S * 1000)  # no heartbeat and no route refresh among the requests
     config = ProducerConfig(call_hooks=[calls], heartbeat_ms=never_ms, route_refresh_ms=never_ms)
     with Producer(cluster.address, "hooked", config=config) as producer:
-        producer.send(topic, b"over the loop")
-        producer.send(topic, b"over a connection of the caller's")
-        producer.send_oneway(topic, b"without an answer")
+        producer.send(topic, b"sent by the event loop")
+        producer.send(topic, b"sent by the caller's thread")
+        producer.send_oneway(topic, b"one-way")
         producer.flush()
     wanted = [RequestCode.GET_ROUTEINFO_BY_TOPIC, *[RequestCode.SEND_MESSAGE_V2] * 3]
-    assert calls.asked == wanted
-    assert calls.answered == [0, 0, 0, None]
+    assert calls.request_codes == wanted
+    assert calls.response_codes == [0, 0, 0, None]
 
 
-def test_a_call_hook_that_fails_fails_its_request(cluster: Cluster) -> None:
+def test_exception_in_before_call_fails_the_request(cluster: Cluster) -> None:
     class NoKey:
         def before_call(self, address: str, command: RemotingCommand) -> None:
             raise PermissionError("no key to sign with")
 
-        def after_call(self, address: str, command: RemotingCommand, answer: object) -> None:
+        def after_call(self, address: str, command: RemotingCommand, response: object) -> None:
             raise AssertionError("nothing was sent")
 
     config = ProducerConfig(call_hooks=[NoKey()])
@@ -125,17 +125,17 @@ def test_a_call_hook_that_fails_fails_its_request(cluster: Cluster) -> None:
         producer.flush()
 
 
-def test_a_selector_that_fails_is_told_to_its_sender(cluster: Cluster) -> None:
+def test_exception_in_a_selector_is_raised_to_the_sender(cluster: Cluster) -> None:
     topic = cluster.topic(queues=1)
     selectors: list[tuple[Callable[..., object], str]] = [
         (lambda queues, message, argument: queues[99], "out of range"),
-        (lambda queues, message, argument: "queue 1", "must give one of the queues"),
+        (lambda queues, message, argument: "queue 1", "must return one of the queues"),
     ]
     with Producer(cluster.address, "hooked") as producer:
-        for selector, words in selectors * 2:  # without a route, and with one
+        for selector, words in selectors * 2:  # with and without a cached route
             for attempt in (producer.send, lambda *a, **k: producer.send_async(*a, **k).result(LIMIT_S)):
                 with pytest.raises(Exception, match=words) as failed:
                     attempt(topic, b"x", selector=selector)
                 assert not isinstance(failed.value, SendFailed)
-            producer.send(topic, b"the producer lives")
+            producer.send(topic, b"the producer still works")
         producer.flush()

@@ -1,4 +1,4 @@
-"""Listeners that do what they should not: end their thread, answer nonsense, close their own consumer."""
+"""Misbehaving listeners: they exit, return invalid values, or close their own consumer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUICK = PushConfig(
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_whatever_a_listener_raises_costs_no_thread_and_no_loop(
+def test_base_exceptions_of_listener_are_retried(
     cluster: Cluster, group: str, kind: type[BaseException], is_async: bool
 ) -> None:
     topic, bodies = cluster.topic(queues=1), []
@@ -46,7 +46,7 @@ def test_whatever_a_listener_raises_costs_no_thread_and_no_loop(
     async def listen_async(messages: list[MessageExt]) -> None:
         listen(messages)
 
-    # An async function that raises StopIteration gives a RuntimeError: Python's own rule.
+    # Python itself converts a StopIteration of an async function into a RuntimeError.
     config = replace(QUICK, commit_interval_ms=20)
     with PushConsumer(
         cluster.address, group, listen_async if is_async else listen, config=config
@@ -60,7 +60,7 @@ def test_whatever_a_listener_raises_costs_no_thread_and_no_loop(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_program_whose_logging_fails_has_its_messages_again_all_the_same(
+def test_failing_log_handler_does_not_prevent_retry(
     cluster: Cluster, group: str, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, bodies = cluster.topic(queues=1), []
@@ -88,7 +88,7 @@ def test_a_program_whose_logging_fails_has_its_messages_again_all_the_same(
     assert committed(cluster, group, topic) == 2
 
 
-def test_a_callback_that_exits_does_not_end_the_loop_of_all_clients() -> None:
+def test_exit_in_callback_does_not_end_event_loop() -> None:
     thread = LoopThread("test")
     thread.post(sys.exit, 1)
     result: Future[int] = Future()
@@ -98,16 +98,16 @@ def test_a_callback_that_exits_does_not_end_the_loop_of_all_clients() -> None:
     thread.stop()
 
 
-@pytest.mark.parametrize("answer", [5, "CONSUME_SUCCESS", [], object()])
-def test_an_answer_that_means_nothing_is_told_with_what_may_be_answered(
-    cluster: Cluster, group: str, answer: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("result", [5, "CONSUME_SUCCESS", [], object()])
+def test_invalid_result_of_listener_is_logged_with_remedy(
+    cluster: Cluster, group: str, result: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, calls = cluster.topic(queues=1), []
     fill(cluster, topic, 1)
 
     def listen(messages: list[MessageExt]) -> Any:
         calls.append(messages)
-        return answer
+        return result
 
     with (
         caplog.at_level(logging.WARNING),
@@ -119,7 +119,7 @@ def test_an_answer_that_means_nothing_is_told_with_what_may_be_answered(
     assert "RECONSUME_LATER" in caplog.text
 
 
-def test_a_plain_function_may_give_a_coroutine(cluster: Cluster, group: str) -> None:
+def test_plain_listener_may_return_coroutine(cluster: Cluster, group: str) -> None:
     topic, bodies, threads = cluster.topic(queues=1), [], set()
     fill(cluster, topic, 10)
 
@@ -136,7 +136,7 @@ def test_a_plain_function_may_give_a_coroutine(cluster: Cluster, group: str) -> 
     assert threads == {LoopThread.shared().call(lambda: threading.current_thread().name)}
 
 
-def test_a_listener_that_empties_its_list_loses_nothing(cluster: Cluster, group: str) -> None:
+def test_listener_that_clears_its_list_loses_no_message(cluster: Cluster, group: str) -> None:
     topic, bodies = cluster.topic(queues=1), []
     fill(cluster, topic, 5)
 
@@ -151,7 +151,7 @@ def test_a_listener_that_empties_its_list_loses_nothing(cluster: Cluster, group:
     assert committed(cluster, group, topic) == 5
 
 
-def test_a_listener_may_close_its_consumer_and_its_message_is_done(cluster: Cluster, group: str) -> None:
+def test_listener_may_close_its_consumer(cluster: Cluster, group: str) -> None:
     topic, bodies = cluster.topic(queues=1), []
     fill(cluster, topic, 20)
 
@@ -172,7 +172,7 @@ def test_a_listener_may_close_its_consumer_and_its_message_is_done(cluster: Clus
     assert committed(cluster, group, topic) == len(bodies) == 3
 
 
-def test_an_async_listener_may_close_its_consumer_too(cluster: Cluster, group: str) -> None:
+def test_async_listener_may_close_its_consumer(cluster: Cluster, group: str) -> None:
     topic, bodies = cluster.topic(queues=1), []
     fill(cluster, topic, 20)
 
@@ -192,17 +192,17 @@ def test_an_async_listener_may_close_its_consumer_too(cluster: Cluster, group: s
     assert committed(cluster, group, topic) == len(bodies) == 3
 
 
-def test_a_listener_that_outlives_its_event_loop_ends_without_an_error(
+def test_listener_may_outlive_its_event_loop(
     cluster: Cluster, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 1)
     threads: SimpleQueue[threading.Thread] = SimpleQueue()
-    goes_on = threading.Event()
+    unblock = threading.Event()
 
     def listen(messages: list[MessageExt]) -> None:
         threads.put(threading.current_thread())
-        assert goes_on.wait(LIMIT_S)
+        assert unblock.wait(LIMIT_S)
 
     async def main() -> None:
         config = PushConfig(consume_threads=1, close_timeout_ms=1)
@@ -212,7 +212,7 @@ def test_a_listener_that_outlives_its_event_loop_ends_without_an_error(
 
     asyncio.run(main())
     assert "close_timed_out" in caplog.text
-    goes_on.set()
+    unblock.set()
     thread = threads.get(timeout=LIMIT_S)
     thread.join(LIMIT_S)
     assert not thread.is_alive()
@@ -232,7 +232,7 @@ with PushConsumer(sys.argv[1], sys.argv[2], listen, config=PushConfig(retry_back
 """
 
 
-def test_a_program_without_logging_is_shown_what_its_listener_raised(cluster: Cluster, group: str) -> None:
+def test_listener_error_goes_to_stderr_without_logging_setup(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     with Producer(cluster.address, group) as producer:
         producer.send(topic, b"1")

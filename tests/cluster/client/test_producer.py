@@ -1,4 +1,4 @@
-"""Sending messages, one by one and in batches, over real sockets."""
+"""Sending single messages and batches over real sockets."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from cluster.client.errors import (
 )
 from tests.eventually import LIMIT_S, NEVER_S, eventually
 
-from .conftest import BrokerThatLosesAnswers, Cluster
+from .conftest import Cluster, ResponseDroppingProxy
 from .test_pull_consumer import poll_messages
 
 
 def read_all(cluster: Cluster, topic: str) -> list[tuple[MessageQueue, bytes, str | None]]:
-    """Every message of a topic: its queue, body and UNIQ_KEY."""
+    """Return the queue, body and UNIQ_KEY of every message of a topic."""
     with Admin(cluster.address) as admin:
         missing = sum(admin.end_offsets(topic).values()) - sum(admin.beginning_offsets(topic).values())
     with PullConsumer(cluster.address, "reads-all") as consumer:
@@ -51,7 +51,7 @@ def read_all(cluster: Cluster, topic: str) -> list[tuple[MessageQueue, bytes, st
         ]
 
 
-def test_a_sent_message_is_where_the_result_says(cluster: Cluster) -> None:
+def test_send_result_locates_the_stored_message(cluster: Cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.address, "sends") as producer:
         result = producer.send(topic, b"4 apples", tags="fruit", keys=["order-1", "apple"])
@@ -66,14 +66,14 @@ def test_a_sent_message_is_where_the_result_says(cluster: Cluster) -> None:
     assert result.transaction_id == result.msg_id
 
 
-def test_unkeyed_sends_reach_every_queue_in_turn(cluster: Cluster) -> None:
+def test_unkeyed_sends_use_all_queues_in_turn(cluster: Cluster) -> None:
     topic = cluster.topic(queues=2)
     with Producer(cluster.address, "sends") as producer:
         queues = {producer.send(topic, b"x").queue for _ in range(4)}
     assert len(queues) == 4
 
 
-def test_equal_sharding_keys_share_a_queue_and_keep_their_order(cluster: Cluster) -> None:
+def test_equal_sharding_keys_share_a_queue_and_keep_order(cluster: Cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.address, "sends") as producer:
         results = [producer.send(topic, f"{n}", sharding_key=f"key-{n % 3}") for n in range(30)]
@@ -84,7 +84,7 @@ def test_equal_sharding_keys_share_a_queue_and_keep_their_order(cluster: Cluster
         assert offsets == sorted(offsets)
 
 
-def test_a_selector_and_a_given_queue_decide(cluster: Cluster) -> None:
+def test_selector_or_queue_argument_determines_the_queue(cluster: Cluster) -> None:
     topic = cluster.topic()
     last = MessageQueue(topic, "b", 3)
     with Producer(cluster.address, "sends") as producer:
@@ -97,23 +97,23 @@ def test_a_selector_and_a_given_queue_decide(cluster: Cluster) -> None:
     assert chosen.queue == given.queue == last
 
 
-def test_a_batch_lies_in_one_queue_without_gaps(cluster: Cluster) -> None:
+def test_batch_is_stored_in_one_queue(cluster: Cluster) -> None:
     topic = cluster.topic()
     messages = [Message(topic, f"{n}".encode(), keys=f"k{n}") for n in range(10)]
     with Producer(cluster.address, "sends") as producer:
         result = producer.send_batch(messages)
         with pytest.raises(ConfigInvalid, match="empty"):
             producer.send_batch([])
-        with pytest.raises(MessageRejected, match="send them apart"):
+        with pytest.raises(MessageRejected, match="send a batch for each topic"):
             producer.send_batch([messages[0], Message("another", b"x")])
     found = read_all(cluster, topic)
     assert [body for _, body, _ in found] == [message.body for message in messages]
     assert {queue for queue, _, _ in found} == {result.queue}
     assert result.msg_id.split(",") == [uniq_key for _, _, uniq_key in found]
-    assert "UNIQ_KEY" not in messages[0].properties, "the caller's messages stay as they were"
+    assert "UNIQ_KEY" not in messages[0].properties, "the caller's messages are not modified"
 
 
-def test_futures_and_oneway_sends_arrive(cluster: Cluster) -> None:
+def test_async_and_oneway_sends_are_stored(cluster: Cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.address, "sends") as producer:
         futures = [producer.send_async(topic, f"{n}") for n in range(100)]
@@ -121,13 +121,13 @@ def test_futures_and_oneway_sends_arrive(cluster: Cluster) -> None:
         assert all(future.done() for future in futures)
         assert len({(f.result().queue, f.result().queue_offset) for f in futures}) == 100
         producer.send_oneway(topic, b"one way")
-        # The same connection carries what follows it: when that is acknowledged, so is the one-way send.
+        # The one-way send uses the same connection as these sends, so it is stored before their responses.
         for queue in producer.queues(topic):
             producer.send_async(topic, b"after", queue=queue).result()
     assert b"one way" in {body for _, body, _ in read_all(cluster, topic)}
 
 
-def test_close_waits_for_what_is_under_way(cluster: Cluster) -> None:
+def test_close_waits_for_sends_in_flight(cluster: Cluster) -> None:
     topic = cluster.topic()
     producer = Producer(cluster.address, "sends")
     futures = [producer.send_async(topic, b"x") for _ in range(50)]
@@ -137,7 +137,7 @@ def test_close_waits_for_what_is_under_way(cluster: Cluster) -> None:
         producer.send(topic, b"too late")
 
 
-def test_the_async_face_sends_concurrently(cluster: Cluster) -> None:
+def test_asyncio_producer_sends_concurrently(cluster: Cluster) -> None:
     topic = cluster.topic()
 
     async def send() -> None:
@@ -152,7 +152,7 @@ def test_the_async_face_sends_concurrently(cluster: Cluster) -> None:
     asyncio.run(send())
 
 
-def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(cluster: Cluster) -> None:
+def test_invalid_messages_are_rejected_before_they_are_sent(cluster: Cluster) -> None:
     with Producer(cluster.address, "sends", config=ProducerConfig(compression=None)) as producer:
         with pytest.raises(MessageRejected, match="4,194,305 bytes is over max_message_bytes 4,194,304"):
             producer.send("any", bytes(4 * 1024 * 1024 + 1))
@@ -165,21 +165,21 @@ def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(cluster: Cl
         with pytest.raises(ConfigInvalid, match="without a body"):
             producer.send("any")
         for wrong in (5, ["x"]):
-            with pytest.raises(ConfigInvalid, match=f"is {type(wrong).__name__}: give bytes"):
+            with pytest.raises(ConfigInvalid, match=f"is a {type(wrong).__name__}: give bytes"):
                 producer.send("any", wrong)  # type: ignore[arg-type]
-        with pytest.raises(ConfigInvalid, match="is str: give bytes"):
+        with pytest.raises(ConfigInvalid, match="is a str: give bytes"):
             producer.send(Message("any", "text"))  # type: ignore[arg-type]
-        with pytest.raises(ConfigInvalid, match="is str: give bytes"):
+        with pytest.raises(ConfigInvalid, match="is a str: give bytes"):
             producer.send_batch([Message("any", b"x"), Message("any", "text")])  # type: ignore[arg-type]
-        with pytest.raises(ConfigInvalid, match="b'x' is no Message"):
+        with pytest.raises(ConfigInvalid, match="b'x' is not a Message"):
             producer.send_batch([b"x"])  # type: ignore[list-item]
-        with pytest.raises(ConfigInvalid, match=r"keys of a message to 'any' are \[3\]"):
+        with pytest.raises(ConfigInvalid, match=r"keys of a message to topic 'any' are \[3\]"):
             producer.send("any", b"x", keys=[3])  # type: ignore[list-item]
         with pytest.raises(ConfigInvalid, match=r"queue is 'any': give one of Producer\.queues"):
             producer.send("any", b"x", queue="any")  # type: ignore[arg-type]
 
 
-def test_an_unknown_topic_is_created_by_the_first_send_where_that_is_allowed(cluster: Cluster) -> None:
+def test_first_send_creates_the_topic_if_brokers_allow_it(cluster: Cluster) -> None:
     with Producer(cluster.address, "sends") as producer:
         result = producer.send("made-by-sending", b"x")
     with Admin(cluster.address) as admin:
@@ -189,17 +189,17 @@ def test_an_unknown_topic_is_created_by_the_first_send_where_that_is_allowed(clu
     assert len(route.writable) == 4, "one broker, default_topic_queue_nums queues"
 
 
-def test_an_unknown_topic_and_a_read_only_one_are_told_apart(clusters: Callable[..., Cluster]) -> None:
+def test_unknown_and_read_only_topics_raise_different_errors(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(brokers=1, auto_create_topics=False)
     read_only = cluster.topic(perm=4)
     with Producer(cluster.address, "sends") as producer:
         with pytest.raises(TopicNotFound, match=r"Admin\.create_topic"):
-            producer.send("unheard-of", b"x")
+            producer.send("unknown-topic", b"x")
         with pytest.raises(PermissionDenied, match="no writable queue"):
             producer.send(read_only, b"x")
 
 
-def test_all_sends_refresh_a_route_without_writable_queues(cluster: Cluster) -> None:
+def test_sends_refresh_a_route_without_writable_queues(cluster: Cluster) -> None:
     def read_only_topic() -> str:
         return cluster.topic(queues=1, perm=4)
 
@@ -216,17 +216,17 @@ def test_all_sends_refresh_a_route_without_writable_queues(cluster: Cluster) -> 
             permit(topic)
             assert send(topic, b"x").status is SendStatus.SEND_OK
 
-    async def send_by_async_face(topic: str) -> SendStatus:
+    async def send_by_asyncio_producer(topic: str) -> SendStatus:
         async with aio.Producer(cluster.address, "sends") as producer:
             with pytest.raises(PermissionDenied, match="no writable queue"):
                 await producer.send(topic, b"x")
             await asyncio.to_thread(permit, topic)
             return (await producer.send(topic, b"x")).status
 
-    assert asyncio.run(send_by_async_face(read_only_topic())) is SendStatus.SEND_OK
+    assert asyncio.run(send_by_asyncio_producer(read_only_topic())) is SendStatus.SEND_OK
 
 
-def test_an_unkeyed_send_goes_to_another_broker_when_one_is_gone(clusters: Callable[..., Cluster]) -> None:
+def test_unkeyed_send_uses_another_broker_if_one_is_down(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters()
     topic = cluster.topic()
     with Producer(cluster.address, "sends") as producer:
@@ -236,7 +236,7 @@ def test_an_unkeyed_send_goes_to_another_broker_when_one_is_gone(clusters: Calla
     assert {result.queue.broker_name for result in results} == {"b"}
 
 
-def test_a_keyed_send_waits_for_its_own_broker(clusters: Callable[..., Cluster]) -> None:
+def test_keyed_send_waits_until_its_broker_restarts(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters()
     topic = cluster.topic()
     config = ProducerConfig(delivery_timeout_ms=int(NEVER_S * 1000))
@@ -256,9 +256,9 @@ def test_a_keyed_send_waits_for_its_own_broker(clusters: Callable[..., Cluster])
     assert after.queue_offset == before.queue_offset + 1
 
 
-def test_a_lost_answer_costs_a_duplicate_with_the_same_uniq_key(clusters: Callable[..., Cluster]) -> None:
+def test_lost_response_causes_a_duplicate_with_equal_uniq_key(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(brokers=1)
-    proxy = BrokerThatLosesAnswers(
+    proxy = ResponseDroppingProxy(
         cluster, "a", lambda code, n: code == RequestCode.SEND_MESSAGE_V2 and n == 2
     )
     cluster.stop_broker("a")
@@ -267,14 +267,14 @@ def test_a_lost_answer_costs_a_duplicate_with_the_same_uniq_key(clusters: Callab
     with Producer(cluster.address, "sends") as producer:
         results = [producer.send(topic, f"{n}", sharding_key="k") for n in range(5)]
     found = read_all(cluster, topic)
-    assert proxy.lost == 1
+    assert proxy.dropped_count == 1
     assert [body for _, body, _ in found] == [b"0", b"1", b"2", b"2", b"3", b"4"]
     assert len({uniq_key for _, _, uniq_key in found}) == 5
     assert [result.queue_offset for result in results] == [0, 1, 3, 4, 5]
     proxy.stop()
 
 
-def test_idle_connections_that_the_broker_closed_are_noticed(clusters: Callable[..., Cluster]) -> None:
+def test_send_reconnects_after_the_broker_closed_the_connection(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(brokers=1)
     topic = cluster.topic()
     with Producer(cluster.address, "sends") as producer:
@@ -302,7 +302,7 @@ def test_threads_may_share_a_producer(cluster: Cluster) -> None:
         assert [b for b in bodies if b.startswith(f"{number}-")] == [f"{number}-{n}" for n in range(20)]
 
 
-def test_no_nameserver_is_told_with_its_address() -> None:
+def test_unreachable_nameserver_error_names_the_address() -> None:
     config = ProducerConfig(nameservers="127.0.0.1:1", request_timeout_ms=500, send_timeout_ms=500)
     with (
         Producer(config=config) as producer,
@@ -315,7 +315,7 @@ def test_no_nameserver_is_told_with_its_address() -> None:
         Producer("127.0.0.1:1", "no blanks")
 
 
-def test_errors_cross_processes() -> None:
+def test_errors_can_be_pickled() -> None:
     cause = TopicNotFound(17, "no such topic", "127.0.0.1:1", True)
     for error in (cause, SendFailed("t", [cause], True), DeadlineExceeded("late")):
         copy = pickle.loads(pickle.dumps(error))
@@ -323,26 +323,26 @@ def test_errors_cross_processes() -> None:
         assert copy.retriable == error.retriable
 
 
-def test_attempts_that_failed_alike_are_told_once() -> None:
-    away, late = BrokerUnreachable("a:1: no connection"), DeadlineExceeded("late")
-    told = str(SendFailed("t", [away, away, away, late, away], True))
-    assert told == (
-        "send to topic 't' failed after 5 attempt(s): 1. to 3. a:1: no connection; 4. late; "
-        "5. a:1: no connection"
+def test_send_failed_lists_equal_consecutive_errors_once() -> None:
+    unreachable, late = BrokerUnreachable("a:1: no connection"), DeadlineExceeded("late")
+    text = str(SendFailed("t", [unreachable] * 3 + [late, unreachable], True))
+    assert text == (
+        "send to topic 't' failed: attempts 1 to 3: a:1: no connection; attempt 4: late; "
+        "attempt 5: a:1: no connection"
     )
 
 
-def test_a_sharding_key_that_is_no_text_is_refused(cluster: Cluster) -> None:
+def test_sharding_key_must_be_a_string(cluster: Cluster) -> None:
     with (
         Producer(cluster.address) as producer,
-        pytest.raises(ConfigInvalid, match="sharding_key of a message to 'orders' is 5: give a text"),
+        pytest.raises(ConfigInvalid, match="sharding_key of a message to topic 'orders' is 5: give a string"),
     ):
         producer.send("orders", b"x", sharding_key=5)  # type: ignore[arg-type]
 
 
-def test_a_peer_that_does_not_know_a_request_is_told_to_be_none_of_ours() -> None:
-    told = str(refused(3, "request type 7105 not supported", "a:1"))
-    assert told == (
-        "request type 7105 not supported (response code 3 from a:1); it is one of RocketMQ's brokers, "
-        "or of an older RayMQ"
+def test_not_supported_error_names_the_likely_peers() -> None:
+    text = str(refused(3, "request type 7105 not supported", "a:1"))
+    assert text == (
+        "request type 7105 not supported (response code 3 from a:1); the peer is an Apache RocketMQ broker "
+        "or an older RayMQ broker"
     )

@@ -1,4 +1,4 @@
-"""Reading when asked to: polls, rows, seeks, commits, and queues that change hands."""
+"""Pull consumer: polls, Arrow rows, seeks, commits, and queues that move to another member."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from .conftest import LONG_LEASE_MS, Cluster
 
 
 def fill(cluster: Cluster, topic: str, count: int, **options: object) -> None:
-    """Messages "0", "1", … spread by their own numbers."""
+    """Send the messages "0", "1", … with their numbers as sharding keys."""
     numbers = [f"{n}" for n in range(count)]
     with Producer(cluster.address, "fills") as producer:
         producer.send_many(topic, [n.encode() for n in numbers], sharding_keys=numbers, **options)  # type: ignore[arg-type]
 
 
 def poll_messages(consumer: PullConsumer, count: int, max_messages: int = 500) -> list[MessageExt]:
-    """Poll until at least `count` messages came."""
+    """Poll until at least `count` messages have arrived, and return them."""
     messages: list[MessageExt] = []
     while len(messages) < count:
         polled = consumer.poll(max_messages, timeout_ms=int(LIMIT_S * 1000))
-        assert polled, f"{len(messages)} of {count} came"
+        assert polled, f"{len(messages)} of {count} messages arrived"
         messages += polled
     return messages
 
 
 def poll_numbers(consumer: PullConsumer, count: int) -> list[int]:
-    """Poll until at least `count` messages came; return their numbers."""
+    """Poll until at least `count` messages have arrived, and return their numbers."""
     return [int(message.body) for message in poll_messages(consumer, count)]
 
 
-def quick(cluster: Cluster, group: str, **more: object) -> ConsumerConfig:
+def make_config(cluster: Cluster, group: str, **more: object) -> ConsumerConfig:
     return ConsumerConfig(nameservers=cluster.address, group=group, **more)  # type: ignore[arg-type]
 
 
@@ -57,7 +57,7 @@ def committed(cluster: Cluster, group: str, topic: str) -> int:
         return sum(offset or 0 for offset in admin.committed_offsets(group, topic).values())
 
 
-def test_every_message_is_polled_once_in_order_of_its_queue(cluster: Cluster, group: str) -> None:
+def test_poll_returns_each_message_once_in_queue_order(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 500)
     with PullConsumer(cluster.address, group) as consumer:
@@ -72,7 +72,7 @@ def test_every_message_is_polled_once_in_order_of_its_queue(cluster: Cluster, gr
     assert committed(cluster, group, topic) == 500
 
 
-def test_rows_and_messages_may_be_taken_in_turn(cluster: Cluster, group: str) -> None:
+def test_poll_and_poll_arrow_may_alternate(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 300)
     numbers: list[int] = []
@@ -92,7 +92,7 @@ def test_rows_and_messages_may_be_taken_in_turn(cluster: Cluster, group: str) ->
 
 def test_tags_are_compared_by_text_not_only_by_hash(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
-    tags = ["Aa", "BB", None, "C"] * 25  # "Aa" and "BB" have one Java hash
+    tags = ["Aa", "BB", None, "C"] * 25  # "Aa" and "BB" have the same Java hash
     fill(cluster, topic, 100, tags=tags)
     with PullConsumer(cluster.address, group) as consumer:
         consumer.assign(consumer.queues(topic), "Aa || C")
@@ -108,7 +108,22 @@ def test_tags_are_compared_by_text_not_only_by_hash(cluster: Cluster, group: str
     assert all(tags[number] in ("Aa", "C") for number in found)
 
 
-def test_a_group_goes_on_where_it_has_committed(cluster: Cluster, group: str) -> None:
+@pytest.mark.parametrize(("commit", "expected"), [(True, 20), (None, 0), (False, 0)])
+def test_close_without_auto_commit_commits_on_request(
+    cluster: Cluster, group: str, commit: bool | None, expected: int
+) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 20)
+    consumer = PullConsumer(config=make_config(cluster, group, auto_commit=False)).start()
+    consumer.subscribe(topic)
+    poll_messages(consumer, 20)
+
+    consumer.close(commit=commit)
+
+    assert committed(cluster, group, topic) == expected
+
+
+def test_group_resumes_at_its_committed_offsets(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 100)
     with PullConsumer(cluster.address, group, config=ConsumerConfig(auto_commit=False)) as consumer:
@@ -122,7 +137,7 @@ def test_a_group_goes_on_where_it_has_committed(cluster: Cluster, group: str) ->
     assert sorted(first + rest) == list(range(100))
 
 
-def test_messages_of_a_failed_block_come_again(cluster: Cluster, group: str) -> None:
+def test_failed_with_block_does_not_commit_last_message(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 50)
     done: list[bytes] = []
@@ -140,7 +155,7 @@ def test_messages_of_a_failed_block_come_again(cluster: Cluster, group: str) -> 
     assert committed(cluster, group, topic) == 20, "the message that failed is not committed"
 
 
-def test_seeking_by_offset_and_by_time(cluster: Cluster, group: str) -> None:
+def test_seek_by_offset_and_by_time(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     queue = MessageQueue(topic, "a", 0)
     with Producer(cluster.address, "fills") as producer:
@@ -157,13 +172,13 @@ def test_seeking_by_offset_and_by_time(cluster: Cluster, group: str) -> None:
         assert again.queue_offset <= 4
         consumer.seek_to_end()
         assert consumer.position(queue) == consumer.end_offset(queue) == 10
-        consumer.seek(queue, 1_000)  # beyond the end: the broker says where that is
+        consumer.seek(queue, 1_000)  # beyond the end: the broker responds with the end offset
         assert eventually(lambda: consumer.poll(timeout_ms=0) or consumer.position(queue) == 10)
         with pytest.raises(QueueNotAssigned):
             consumer.seek(MessageQueue(topic, "b", 0), 0)
 
 
-def test_a_paused_queue_is_silent_and_loses_nothing(cluster: Cluster, group: str) -> None:
+def test_paused_queue_returns_nothing_and_loses_nothing(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 100)
     with PullConsumer(cluster.address, group) as consumer:
@@ -179,17 +194,17 @@ def test_a_paused_queue_is_silent_and_loses_nothing(cluster: Cluster, group: str
     assert sorted(int(message.body) for message in messages) == list(range(100))
 
 
-def test_a_new_group_may_begin_at_the_end(cluster: Cluster, group: str) -> None:
+def test_new_group_may_start_at_end(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 50)
-    config = quick(cluster, group, consume_from="latest")
+    config = make_config(cluster, group, consume_from="latest")
     with PullConsumer(config=config) as consumer, Producer(cluster.address, "fills") as producer:
         consumer.assign(consumer.queues(topic))
         producer.send(topic, b"1000")
         assert poll_numbers(consumer, 1) == [1000]
 
 
-def test_a_poll_for_nothing_is_refused(cluster: Cluster, group: str) -> None:
+def test_poll_refuses_invalid_arguments(cluster: Cluster, group: str) -> None:
     with PullConsumer(cluster.address, group) as consumer:
         for count in (0, -1):
             with pytest.raises(ConfigInvalid, match=f"max_messages is {count}: it must be over 0"):
@@ -200,7 +215,7 @@ def test_a_poll_for_nothing_is_refused(cluster: Cluster, group: str) -> None:
             consumer.poll(timeout_ms=-1)
 
 
-def test_a_seek_before_the_first_offset_there_can_be_is_refused(cluster: Cluster, group: str) -> None:
+def test_seek_to_negative_offset_is_refused(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 3)
     with PullConsumer(cluster.address, group) as consumer:
@@ -211,10 +226,12 @@ def test_a_seek_before_the_first_offset_there_can_be_is_refused(cluster: Cluster
         with Producer(cluster.address, "fills") as producer:
             for queue in consumer.queues(topic):
                 producer.send(topic, b"7", queue=queue)
-        assert set(poll_numbers(consumer, len(consumer.queues(topic)))) == {7}, "nothing comes again"
+        assert set(poll_numbers(consumer, len(consumer.queues(topic)))) == {7}, (
+            "no message is delivered twice"
+        )
 
 
-def test_messages_that_are_not_there_any_more_are_told_with_their_group(cluster: Cluster, group: str) -> None:
+def test_moved_offset_is_logged_with_group(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 3)
     with structlog.testing.capture_logs() as logs, PullConsumer(cluster.address, group) as consumer:
@@ -225,10 +242,10 @@ def test_messages_that_are_not_there_any_more_are_told_with_their_group(cluster:
         consumer.seek(queue, end + 1000)
         eventually(lambda: any(each["event"] == "offset_moved" for each in logs))
     [moved] = [each for each in logs if each["event"] == "offset_moved"]
-    assert (moved["group"], moved["asked"], moved["resumed_at"]) == (group, end + 1000, end)
+    assert (moved["group"], moved["requested"], moved["resumed_at"]) == (group, end + 1000, end)
 
 
-def test_a_waiting_poll_is_woken_by_an_arrival(cluster: Cluster, group: str) -> None:
+def test_waiting_poll_returns_when_message_arrives(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     with PullConsumer(cluster.address, group) as consumer, Producer(cluster.address, "fills") as producer:
         consumer.assign(consumer.queues(topic))
@@ -237,7 +254,7 @@ def test_a_waiting_poll_is_woken_by_an_arrival(cluster: Cluster, group: str) -> 
         sent.result()
 
 
-def test_two_members_share_the_queues_and_a_leaver_hands_its_own_over(cluster: Cluster, group: str) -> None:
+def test_leaving_member_hands_over_its_queues(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     config = ConsumerConfig(lease_ms=LONG_LEASE_MS)
     first = PullConsumer(cluster.address, group, config=config)
@@ -255,14 +272,14 @@ def test_two_members_share_the_queues_and_a_leaver_hands_its_own_over(cluster: C
     while len(seen) < 200:
         polled = {int(message.body) for message in second.poll(timeout_ms=60_000)}
         assert polled
-        assert not polled & seen, "a message came twice though its reader left in order"
+        assert not polled & seen, "a message was delivered twice although its member closed properly"
         seen |= polled
     eventually(lambda: len(second.assignment()) == 8)
     second.close()
     assert committed(cluster, group, topic) == 200
 
 
-def test_a_revoked_queue_leaves_when_its_last_poll_is_done(
+def test_revoked_queue_is_released_by_next_poll(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[int] = []
@@ -279,20 +296,20 @@ def test_a_revoked_queue_leaves_when_its_last_poll_is_done(
     first, second = (PullConsumer(cluster.address, group, config=config) for _ in range(2))
     first.subscribe(topic)
     eventually(lambda: sum(fetched) == 20)
-    assert len(first.poll(timeout_ms=60_000)) == 20, "one poll, which is not done yet"
+    assert len(first.poll(timeout_ms=60_000)) == 20, "the messages of this poll are not acknowledged yet"
     second.subscribe(topic)
     eventually(lambda: len(first.assignment()) == 1)
-    assert second.assignment() == [], "the first still works on its last poll"
+    assert second.assignment() == [], "the first member has not acknowledged its last poll"
     assert first.poll(timeout_ms=0) == []
     eventually(lambda: len(second.assignment()) == 1)
     with Producer(cluster.address, "fills") as producer:
         producer.send(topic, b"20", queue=second.assignment()[0])
-    assert poll_numbers(second, 1) == [20], "what the first has done is committed"
+    assert poll_numbers(second, 1) == [20], "the first member has committed its messages"
     first.close()
     second.close()
 
 
-def test_members_that_subscribe_differently_are_told(cluster: Cluster, group: str) -> None:
+def test_member_with_different_subscription_is_refused(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     config = ConsumerConfig(lease_ms=LONG_LEASE_MS)
     with (
@@ -306,7 +323,7 @@ def test_members_that_subscribe_differently_are_told(cluster: Cluster, group: st
             second.poll(timeout_ms=60_000)
 
 
-def test_assigning_and_subscribing_exclude_each_other(cluster: Cluster, group: str) -> None:
+def test_consumer_with_assigned_queues_cannot_subscribe(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     with PullConsumer(cluster.address, group) as consumer:
         consumer.assign(consumer.queues(topic))
@@ -318,7 +335,7 @@ def test_assigning_and_subscribing_exclude_each_other(cluster: Cluster, group: s
         PullConsumer(cluster.address, "no blanks")
 
 
-def test_a_broker_that_restarts_is_read_on(clusters: Callable[..., Cluster], group: str) -> None:
+def test_consumer_resumes_after_broker_restart(clusters: Callable[..., Cluster], group: str) -> None:
     cluster = clusters(brokers=1)
     topic = cluster.topic()
     fill(cluster, topic, 100)
@@ -334,44 +351,44 @@ def test_a_broker_that_restarts_is_read_on(clusters: Callable[..., Cluster], gro
     assert committed(cluster, group, topic) == 101
 
 
-def test_a_broker_that_has_left_keeps_nobody_from_committing_to_the_others_and_is_told_of_once(
+def test_missing_broker_does_not_block_commits_to_others(
     clusters: Callable[..., Cluster], group: str
 ) -> None:
     cluster = clusters()
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 100)
-    stays, leaves = (MessageQueue(topic, name, 0) for name in "ab")
-    config = quick(cluster, group, commit_interval_ms=20, commit_timeout_ms=0, sticky_broker_ms=1)
+    kept, gone = (MessageQueue(topic, name, 0) for name in "ab")
+    config = make_config(cluster, group, commit_interval_ms=20, commit_timeout_ms=0, sticky_broker_ms=1)
     with structlog.testing.capture_logs() as logs, PullConsumer(config=config) as consumer:
-        consumer.assign([stays, leaves])
+        consumer.assign([kept, gone])
         poll_numbers(consumer, 100)
         cluster.stop_broker("b")
-        eventually(lambda: consumer.queues(topic) == [stays])  # no route names it any more
-        consumer.seek(stays, 7)
-        consumer.seek(leaves, 7)
+        eventually(lambda: consumer.queues(topic) == [kept])  # no route names broker b any more
+        consumer.seek(kept, 7)
+        consumer.seek(gone, 7)
         eventually(lambda: committed(cluster, group, topic) == 7)
-        consumer.seek(stays, 8)
+        consumer.seek(kept, 8)
         eventually(lambda: committed(cluster, group, topic) == 8)
-        with pytest.raises(BrokerUnreachable, match="no route names a master for broker 'b'"):
+        with pytest.raises(BrokerUnreachable, match="has no master of broker 'b'"):
             consumer.commit()
     assert [entry["broker"] for entry in logs if entry["event"] == "commit_failed"] == ["b"]
 
 
-def test_a_commit_waits_for_a_broker_that_is_started_again(
+def test_commit_is_retried_until_broker_restarts(
     clusters: Callable[..., Cluster], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes: list[Committed] = []
     commit_once = OffsetClient.commit
 
-    async def watched(client: OffsetClient, offsets: Mapping[MessageQueue, Commit]) -> Committed:
+    async def recorded(client: OffsetClient, offsets: Mapping[MessageQueue, Commit]) -> Committed:
         outcomes.append(await commit_once(client, offsets))
         return outcomes[-1]
 
-    monkeypatch.setattr(OffsetClient, "commit", watched)
+    monkeypatch.setattr(OffsetClient, "commit", recorded)
     cluster = clusters()
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 100)
-    config = quick(cluster, group, auto_commit=False, commit_timeout_ms=int(NEVER_S * 1000))
+    config = make_config(cluster, group, auto_commit=False, commit_timeout_ms=int(NEVER_S * 1000))
     with PullConsumer(config=config) as consumer, ThreadPoolExecutor(1) as other:
         consumer.assign(consumer.queues(topic))
         poll_numbers(consumer, 100)
@@ -385,7 +402,7 @@ def test_a_commit_waits_for_a_broker_that_is_started_again(
     assert committed(cluster, group, topic) == 100
 
 
-def test_a_close_by_another_thread_ends_an_iteration(
+def test_close_by_another_thread_ends_iteration(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cluster.client.consumer.aio_pull_consumer.ITERATION_WAIT_MS", int(NEVER_S * 1000))
@@ -403,7 +420,7 @@ def test_a_close_by_another_thread_ends_an_iteration(
     assert sorted(numbers) == list(range(10))
 
 
-def test_the_async_face_iterates(cluster: Cluster, group: str) -> None:
+def test_async_consumer_iterates(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 100)
 
@@ -429,11 +446,11 @@ def test_the_async_face_iterates(cluster: Cluster, group: str) -> None:
     asyncio.run(read())
 
 
-def test_a_topic_may_be_subscribed_to_before_it_exists(cluster: Cluster, group: str) -> None:
-    config = quick(cluster, group, sync_interval_ms=50)
+def test_topic_may_be_subscribed_before_it_exists(cluster: Cluster, group: str) -> None:
+    config = make_config(cluster, group, sync_interval_ms=50)
     with PullConsumer(config=config) as consumer:
-        consumer.subscribe("comes-later")
+        consumer.subscribe("created-later")
         with Admin(cluster.address) as admin:
-            admin.create_topic("comes-later", queues=1)
-        fill(cluster, "comes-later", 10)
+            admin.create_topic("created-later", queues=1)
+        fill(cluster, "created-later", 10)
         assert sorted(poll_numbers(consumer, 10)) == list(range(10))

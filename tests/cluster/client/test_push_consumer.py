@@ -1,4 +1,4 @@
-"""A listener that is called: commits, failures, queues that change hands, and a rebalancer that dies."""
+"""Push consumer: commits, failing listeners, queues that move, rebalancer restarts, and admin requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .test_pull_consumer import committed, fill
 
 
 class Seen:
-    """A listener that counts."""
+    """Listener that counts the messages by number."""
 
     def __init__(self) -> None:
         self.numbers: Counter[int] = Counter()
@@ -53,25 +53,25 @@ class Seen:
         eventually(lambda: len(self.numbers) >= count)
 
 
-def test_a_broker_of_rocketmq_is_told_one_offset_after_the_other(
+def test_commits_to_rocketmq_broker_are_sequential(
     clusters: Callable[..., Cluster], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    under_way: list[RequestContext] = []
+    in_flight: list[RequestContext] = []
     overlaps: list[int] = []
     update = OffsetRequests.update
 
     def unknown(_requests: OffsetRequests, _context: RequestContext) -> None:
-        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as RocketMQ's brokers say it")
+        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "like RocketMQ's brokers")
 
     def update_late(requests: OffsetRequests, context: RequestContext) -> None:
-        under_way.append(context)
-        overlaps.append(len(under_way))
+        in_flight.append(context)
+        overlaps.append(len(in_flight))
 
-        def answer() -> None:
-            under_way.remove(context)
+        def respond() -> None:
+            in_flight.remove(context)
             context.reply(update(requests, context))
 
-        asyncio.get_running_loop().call_later(0.002, answer)
+        asyncio.get_running_loop().call_later(0.002, respond)
 
     monkeypatch.setattr(OffsetRequests, "commit_all", unknown)
     monkeypatch.setattr(OffsetRequests, "update", update_late)
@@ -86,7 +86,7 @@ def test_a_broker_of_rocketmq_is_told_one_offset_after_the_other(
     assert set(overlaps) == {1}
 
 
-def test_every_message_is_listened_to_once_and_committed(cluster: Cluster, group: str) -> None:
+def test_every_message_is_consumed_once_and_committed(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 2_500)
     seen = Seen()
@@ -98,9 +98,7 @@ def test_every_message_is_listened_to_once_and_committed(cluster: Cluster, group
     assert committed(cluster, group, topic) == 2_500
 
 
-def test_only_wanted_tags_are_listened_to_and_the_rest_is_committed_past(
-    cluster: Cluster, group: str
-) -> None:
+def test_unwanted_tags_are_skipped_and_committed(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 100, tags=["Aa", "BB"] * 50)
     seen = Seen()
@@ -111,18 +109,16 @@ def test_only_wanted_tags_are_listened_to_and_the_rest_is_committed_past(
     assert all(number % 2 for number in seen.numbers)
 
 
-def test_a_failing_message_comes_again_and_then_lies_among_the_dead_letters(
-    cluster: Cluster, group: str
-) -> None:
+def test_failing_message_is_retried_then_dead_lettered(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 20)
     attempts: Counter[int] = Counter()
-    told: list[int] = []
+    reconsume_times: list[int] = []
 
     def listen(messages: list[MessageExt]) -> ConsumeStatus:
         number = int(messages[0].body)
         attempts[number] += 1
-        told.append(messages[0].reconsume_times) if number == 7 else None
+        reconsume_times.append(messages[0].reconsume_times) if number == 7 else None
         if number == 7:
             raise ValueError("seven is bad")
         if number == 8 and attempts[8] < 3:
@@ -135,7 +131,7 @@ def test_a_failing_message_comes_again_and_then_lies_among_the_dead_letters(
         eventually(lambda: len(attempts) == 20 and attempts[7] == 3 and attempts[8] == 3)
         with Admin(cluster.address) as admin:
             eventually(lambda: f"%DLQ%{group}" in admin.topics())
-    assert told == [0, 1, 2]
+    assert reconsume_times == [0, 1, 2]
     assert {number: count for number, count in attempts.items() if count > 1} == {7: 3, 8: 3}
     assert committed(cluster, group, topic) == 20
     with PullConsumer(cluster.address, f"{group}-dead") as dead:
@@ -143,15 +139,15 @@ def test_a_failing_message_comes_again_and_then_lies_among_the_dead_letters(
         assert [message.body for message in dead.poll(timeout_ms=60_000)] == [b"7"]
 
 
-def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: str) -> None:
+def test_close_finishes_running_listeners_only(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 40)
-    entered, go_on = threading.Semaphore(0), threading.Event()
+    entered, unblock = threading.Semaphore(0), threading.Event()
     finished: list[int] = []
 
     def listen(messages: list[MessageExt]) -> None:
         entered.release()
-        go_on.wait(LIMIT_S)
+        unblock.wait(LIMIT_S)
         finished.append(int(messages[0].body))
 
     config = PushConfig(consume_threads=2, close_timeout_ms=int(NEVER_S * 1000))
@@ -161,7 +157,7 @@ def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: 
     closing = threading.Thread(target=consumer.close)
     closing.start()
     eventually(lambda: not consumer.assignment())
-    go_on.set()
+    unblock.set()
     closing.join(LIMIT_S)
     assert not closing.is_alive()
     assert len(finished) == 2
@@ -173,15 +169,15 @@ def test_close_finishes_what_runs_and_lets_the_rest_be(cluster: Cluster, group: 
     assert set(seen.numbers.values()) == {1}
 
 
-def test_a_revoked_queue_is_released_when_its_listener_is_done(cluster: Cluster, group: str) -> None:
+def test_revoked_queue_is_released_after_listener_returns(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
-    entered, go_on = threading.Semaphore(0), threading.Event()
+    entered, unblock = threading.Semaphore(0), threading.Event()
     first_numbers: list[int] = []
 
     def slow(messages: list[MessageExt]) -> None:
         entered.release()
-        go_on.wait(LIMIT_S)
+        unblock.wait(LIMIT_S)
         first_numbers.extend(int(message.body) for message in messages)
 
     seen = Seen()
@@ -192,8 +188,8 @@ def test_a_revoked_queue_is_released_when_its_listener_is_done(cluster: Cluster,
     assert all(entered.acquire(timeout=LIMIT_S) for _ in range(10))
     second.subscribe(topic)
     eventually(lambda: len(first.assignment()) == 1)
-    assert second.assignment() == [], "the first has not committed yet"
-    go_on.set()
+    assert second.assignment() == [], "the first member has not committed yet"
+    unblock.set()
     eventually(lambda: len(second.assignment()) == 1)
     eventually(lambda: len(first_numbers) + len(seen.numbers) >= 10)
     first.close()
@@ -201,7 +197,7 @@ def test_a_revoked_queue_is_released_when_its_listener_is_done(cluster: Cluster,
     assert sorted([*first_numbers, *seen.numbers.elements()]) == list(range(10))
 
 
-def test_consumption_survives_the_rebalancer_and_no_queue_has_two_owners(
+def test_rebalancer_restart_keeps_single_owner_per_queue(
     clusters: Callable[..., Cluster], group: str, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = clusters(rebalancer_clock=clock)
@@ -237,13 +233,13 @@ def test_consumption_survives_the_rebalancer_and_no_queue_has_two_owners(
     fill(cluster, topic, 300)
     eventually(lambda: len(owners) == 300)
     consumers[2].subscribe(topic)
-    cluster.stop_rebalancer()  # in the middle of giving the third its share
+    cluster.stop_rebalancer()  # while the third member gets its share
     with Producer(cluster.address, "fills") as producer:
         numbers = [f"{n}" for n in range(300, 600)]
         producer.send_many(topic, [n.encode() for n in numbers], sharding_keys=numbers)
     eventually(lambda: len(owners) == 600)
     cluster.start_rebalancer()
-    for _ in range(2):  # until the leases of before are over; those of now are renewed at their half
+    for _ in range(2):  # until the old leases expire; the current leases are renewed halfway
         await_renewals()
         clock.advance(LONG_LEASE_MS // 2)
     eventually(lambda: sorted(len(c.assignment()) for c in consumers) == [2, 3, 3])
@@ -255,7 +251,7 @@ def test_consumption_survives_the_rebalancer_and_no_queue_has_two_owners(
     assert committed(cluster, group, topic) == 600
 
 
-def test_an_async_listener_runs_on_the_loop(cluster: Cluster, group: str) -> None:
+def test_async_listener_runs_on_event_loop(cluster: Cluster, group: str) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 100)
 
@@ -279,7 +275,7 @@ def test_an_async_listener_runs_on_the_loop(cluster: Cluster, group: str) -> Non
     assert committed(cluster, group, topic) == 100
 
 
-def test_as_many_async_listeners_run_at_once_as_allowed(cluster: Cluster, group: str) -> None:
+def test_concurrent_async_listeners_are_limited(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 200)
 
@@ -294,7 +290,7 @@ def test_as_many_async_listeners_run_at_once_as_allowed(cluster: Cluster, group:
             if running == 3:
                 three.set()
             await three.wait()
-            await asyncio.sleep(0)  # a fourth would begin now
+            await asyncio.sleep(0)  # a fourth call would start now
             running -= 1
             done += len(messages)
             if done == 200:
@@ -310,7 +306,7 @@ def test_as_many_async_listeners_run_at_once_as_allowed(cluster: Cluster, group:
     assert max(asyncio.run(consume())) == 3
 
 
-def test_a_member_that_subscribes_differently_is_told_by_join(cluster: Cluster, group: str) -> None:
+def test_join_raises_if_subscription_differs(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     with (
         PushConsumer(cluster.address, group, Seen()) as first,
@@ -323,7 +319,7 @@ def test_a_member_that_subscribes_differently_is_told_by_join(cluster: Cluster, 
             second.join()
 
 
-def test_a_push_consumer_without_a_listener_is_refused() -> None:
+def test_push_consumer_without_listener_is_refused() -> None:
     with pytest.raises(ConfigInvalid, match="needs a listener"):
         PushConsumer("127.0.0.1:1", "group")
     with pytest.raises(ConfigInvalid, match="the listener is 5: give a function"):
@@ -333,60 +329,60 @@ def test_a_push_consumer_without_a_listener_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_tools_are_told_of_a_consumer_and_give_it_a_message(cluster: Cluster, group: str, kind: str) -> None:
+def test_consumer_responds_to_admin_tools(cluster: Cluster, group: str, kind: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 40)
-    heard: list[bytes] = []
+    bodies: list[bytes] = []
     verdicts = iter([*[ConsumeStatus.CONSUME_SUCCESS] * 41, ConsumeStatus.RECONSUME_LATER])
 
     def listener(messages: list[MessageExt]) -> ConsumeStatus:
-        heard.extend(message.body for message in messages)
-        return next(verdicts)  # at last there is none: StopIteration
+        bodies.extend(message.body for message in messages)
+        return next(verdicts)  # raises StopIteration after the last verdict
 
-    async def in_turn(messages: list[MessageExt]) -> ConsumeStatus:
+    async def listener_async(messages: list[MessageExt]) -> ConsumeStatus:
         try:
             return listener(messages)
         except StopIteration as error:
             raise RuntimeError("no verdict") from error
 
     with (
-        PushConsumer(cluster.address, group, in_turn if kind == "async" else listener) as consumer,
+        PushConsumer(cluster.address, group, listener_async if kind == "async" else listener) as consumer,
         Admin(cluster.address) as admin,
     ):
         consumer.subscribe(topic)
-        eventually(lambda: len(heard) == 40)
+        eventually(lambda: len(bodies) == 40)
         queue = max(admin.end_offsets(topic).items(), key=lambda each: each[1])[0]
         [message] = admin.messages_at(queue, 5, 1)
         connected = admin.group_connection(group)
         assert connected is not None
         client_id = connected.connections[0].client_id
 
-        def asked(code: RequestCode, ext: dict[str, str]) -> dict[str, Any]:
-            async def ask() -> bytes:
+        def request(code: RequestCode, ext: dict[str, str]) -> dict[str, Any]:
+            async def send() -> bytes:
                 client = RemotingClient(SystemClock())
                 address = cluster.brokers[queue.broker_name].address
-                answer = await client.invoke(address, RemotingCommand(code, ext), int(LIMIT_S * 1000))
+                response = await client.invoke(address, RemotingCommand(code, ext), int(LIMIT_S * 1000))
                 await client.close()
-                assert answer.code == 0, answer.remark
-                return bytes(answer.body)
+                assert response.code == 0, response.remark
+                return bytes(response.body)
 
-            return parse_rocketmq_json(asyncio.run(ask()))
+            return parse_rocketmq_json(asyncio.run(send()))
 
         member = {"consumerGroup": group, "clientId": client_id}
         directly = {**member, "msgId": message.offset_msg_id}
-        results = [asked(RequestCode.CONSUME_MESSAGE_DIRECTLY, directly) for _ in range(3)]
+        results = [request(RequestCode.CONSUME_MESSAGE_DIRECTLY, directly) for _ in range(3)]
         assert [each["consumeResult"] for each in results] == ["CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"]
-        assert heard[40:] == [message.body] * 3
-        told = asked(RequestCode.GET_CONSUMER_RUNNING_INFO, {**member, "jstackEnable": "true"})
-        status = told["statusTable"][topic]
+        assert bodies[40:] == [message.body] * 3
+        info = request(RequestCode.GET_CONSUMER_RUNNING_INFO, {**member, "jstackEnable": "true"})
+        status = info["statusTable"][topic]
         assert status["consumeOKTPS"] > 0
         assert status["pullTPS"] > 0
         assert status["consumeFailedMsgs"] == 0
-        infos = [info for info in told["mqTable"].values() if info["commitOffset"]]
-        assert sum(info["commitOffset"] for info in infos) == 40
-        for info in infos:
-            assert info["lastConsumeTimestamp"] > message.store_timestamp - 1000
-            assert info["lastPullTimestamp"] > message.store_timestamp - 1000
-        assert "TID:" in told["jstack"]
-        where = asked(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": topic, "group": group})
-        assert sum(where["consumerTable"][client_id].values()) == 40
+        queues = [each for each in info["mqTable"].values() if each["commitOffset"]]
+        assert sum(each["commitOffset"] for each in queues) == 40
+        for each in queues:
+            assert each["lastConsumeTimestamp"] > message.store_timestamp - 1000
+            assert each["lastPullTimestamp"] > message.store_timestamp - 1000
+        assert "TID:" in info["jstack"]
+        status = request(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": topic, "group": group})
+        assert sum(status["consumerTable"][client_id].values()) == 40

@@ -1,4 +1,4 @@
-"""A push consumer's reins: where it begins, how far it runs ahead, pauses, time-outs, hooks, lost leases."""
+"""Push consumer: starting offsets, fetch limits, pauses, consume timeouts, hooks and expired leases."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class OpenedCore:
-    """The core of a push consumer on the clients' loop: its queues may be looked at."""
+    """A PushCore on the clients' event loop, so tests can inspect its queues."""
 
     def __init__(
         self, cluster: Cluster, group: str, listener: Listener, clock: Clock | None = None, **settings: Any
@@ -57,16 +57,16 @@ class OpenedCore:
         self._thread.run(self._core.close())
 
     def call(self, act: Callable[[PushCore], T]) -> T:
-        """Have `act` run on the loop."""
+        """Run `act` on the event loop and return its result."""
         return self._thread.call(lambda: act(self._core))
 
     def works(self) -> list[QueueWork]:
-        """The queues that it holds now, those of its retry topic too."""
+        """Return the queues that are assigned now, including those of the retry topic."""
         return self.call(lambda core: core.held.all())
 
 
 def send(cluster: Cluster, topic: str, *numbers: int, **options: Any) -> list[int]:
-    """Send one after the other; gives the store timestamps."""
+    """Send messages one at a time; return their store timestamps."""
     with Producer(cluster.address, "sends") as producer:
         results = [producer.send(topic, f"{number}", **options) for number in numbers]
     with Admin(cluster.address) as admin:
@@ -74,7 +74,7 @@ def send(cluster: Cluster, topic: str, *numbers: int, **options: Any) -> list[in
 
 
 @pytest.mark.parametrize("consume_from", ["earliest", "latest", "timestamp"])
-def test_a_new_group_begins_where_it_is_told(cluster: Cluster, group: str, consume_from: Any) -> None:
+def test_new_group_starts_at_consume_from(cluster: Cluster, group: str, consume_from: Any) -> None:
     topic = cluster.topic(queues=1)
     queue = MessageQueue(topic, "a", 0)
     [first_ms] = send(cluster, topic, 1, queue=queue)
@@ -96,7 +96,7 @@ def test_a_new_group_begins_where_it_is_told(cluster: Cluster, group: str, consu
         assert pulls.position(queue) >= {"earliest": 0, "latest": 4, "timestamp": 1}[consume_from]
 
 
-def test_half_an_hour_ago_is_the_timestamp_by_default(cluster: Cluster, group: str) -> None:
+def test_default_consume_timestamp_is_half_an_hour_ago(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
     with PullConsumer(cluster.address, group, config=ConsumerConfig(consume_from="timestamp")) as consumer:
@@ -104,7 +104,7 @@ def test_half_an_hour_ago_is_the_timestamp_by_default(cluster: Cluster, group: s
         assert sum(consumer.position(queue) for queue in consumer.assignment()) == 0
 
 
-def test_a_paused_consumer_calls_nobody_and_loses_nothing(cluster: Cluster, group: str) -> None:
+def test_paused_queues_are_not_consumed_and_lose_nothing(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     seen = Seen()
     with PushConsumer(cluster.address, group, seen) as consumer:
@@ -131,7 +131,7 @@ def test_a_paused_consumer_calls_nobody_and_loses_nothing(cluster: Cluster, grou
     assert committed(cluster, group, topic) == 51
 
 
-def test_a_pause_before_there_are_queues_is_one_of_those_to_come(cluster: Cluster, group: str) -> None:
+def test_pause_applies_to_queues_assigned_later(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     send(cluster, topic, *range(10))
     seen = Seen()
@@ -145,7 +145,7 @@ def test_a_pause_before_there_are_queues_is_one_of_those_to_come(cluster: Cluste
         seen.wait_for(10)
 
 
-def test_a_failed_message_of_a_paused_queue_waits_too(cluster: Cluster, group: str) -> None:
+def test_retry_of_paused_queue_waits_for_resume(cluster: Cluster, group: str) -> None:
     topic, calls, paused = cluster.topic(queues=1), [], threading.Event()
 
     def listen(messages: list[MessageExt]) -> bool:
@@ -159,7 +159,7 @@ def test_a_failed_message_of_a_paused_queue_waits_too(cluster: Cluster, group: s
         eventually(lambda: len(calls) == 1)
         consumer.call(lambda core: core.pause([]))
         paused.set()
-        eventually(lambda: any(work.set_aside for work in consumer.works()))
+        eventually(lambda: any(work.paused_tasks for work in consumer.works()))
         assert calls == [0]
         consumer.call(lambda core: core.resume([]))
         eventually(lambda: calls == [0, 1])
@@ -175,14 +175,12 @@ def test_a_failed_message_of_a_paused_queue_waits_too(cluster: Cluster, group: s
         {"max_cached_bytes_for_topic": 20_000},
     ],
 )
-def test_a_queue_is_fetched_no_further_than_its_limits(
-    cluster: Cluster, group: str, limit: dict[str, int]
-) -> None:
-    topic, seen, go_on = cluster.topic(queues=1), Seen(), threading.Event()
+def test_fetching_stops_at_queue_limits(cluster: Cluster, group: str, limit: dict[str, int]) -> None:
+    topic, seen, unblock = cluster.topic(queues=1), Seen(), threading.Event()
     fill(cluster, topic, 3_000)
 
     def listen(messages: list[MessageExt]) -> None:
-        go_on.wait(LIMIT_S)
+        unblock.wait(LIMIT_S)
         seen(messages)
 
     settings: dict[str, Any] = {"consume_threads": 1, "consume_batch": 10, "fetch_bytes": 8 * 1024, **limit}
@@ -191,12 +189,12 @@ def test_a_queue_is_fetched_no_further_than_its_limits(
         eventually(lambda: [work.is_full for work in consumer.works()].count(True) == 2)
         assert all(work.fetcher.is_paused for work in consumer.works() if work.is_full)
         assert all(work.process_queue.cached_messages < 200 for work in consumer.works())
-        go_on.set()
+        unblock.set()
         seen.wait_for(3_000)
     assert set(seen.numbers.values()) == {1}
 
 
-def test_limits_of_a_topic_are_shared_and_never_nothing() -> None:
+def test_topic_limits_are_shared_by_queues_and_at_least_one() -> None:
     config = PushConfig(max_cached_messages_for_topic=3_000, max_cached_bytes_for_topic=3)
     assert Limits.of(config, 2) == Limits(1_000, 1, 2_000)
     assert Limits.of(config, 6) == Limits(500, 1, 2_000)
@@ -206,19 +204,19 @@ def test_limits_of_a_topic_are_shared_and_never_nothing() -> None:
             PushConfig(**{name: 0})  # type: ignore[arg-type]
 
 
-def test_what_takes_too_long_is_sent_back_and_comes_again(
+def test_overdue_message_is_sent_back_and_redelivered(
     clusters: Callable[..., Cluster], group: str, clock: ClockAtRest
 ) -> None:
     soon = SMALL_STORE.model_copy(update={"message_delay_level": "1s 1s 1s"})
     cluster = clusters(brokers=1, store=soon)
-    topic, go_on = cluster.topic(queues=1), threading.Event()
+    topic, unblock = cluster.topic(queues=1), threading.Event()
     calls: list[tuple[str, str, int]] = []
 
     def listen(messages: list[MessageExt]) -> None:
         message = messages[0]
         calls.append((message.topic, message.body.decode(), message.reconsume_times))
         if message.body == b"7" and not message.reconsume_times:
-            go_on.wait(LIMIT_S)
+            unblock.wait(LIMIT_S)
 
     config = {"consume_timeout_ms": 300, "commit_interval_ms": 50, "sync_interval_ms": 200}
     with OpenedCore(cluster, group, listen, clock, **config) as consumer:
@@ -229,22 +227,22 @@ def test_what_takes_too_long_is_sent_back_and_comes_again(
         assert committed(cluster, group, topic) < 2
         clock.advance(config["consume_timeout_ms"] + 1)
         eventually(lambda: committed(cluster, group, topic) == 3)
-        assert not go_on.is_set(), "its listener works on, and holds nothing up"
+        assert not unblock.is_set(), "the listener still runs but does not block the commit"
         eventually(lambda: (topic, "7", 1) in calls)
-        go_on.set()
+        unblock.set()
     assert Counter(calls) == {(topic, "6", 0): 1, (topic, "7", 0): 1, (topic, "8", 0): 1, (topic, "7", 1): 1}
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_consume_hooks_see_each_call_and_what_came_of_it(
+def test_consume_hooks_see_each_call_and_its_outcome(
     cluster: Cluster, group: str, kind: type[BaseException], is_async: bool
 ) -> None:
     topic = cluster.topic(queues=1)
     before: list[bool | None] = []
     after: list[tuple[bytes, bool | None, type[BaseException] | None]] = []
 
-    class Watches:
+    class RecordingHook:
         def before_consume(self, context: ConsumeContext) -> None:
             before.append(context.is_success)
 
@@ -255,13 +253,13 @@ def test_consume_hooks_see_each_call_and_what_came_of_it(
 
     def listen(messages: list[MessageExt]) -> bool:
         if messages[0].reconsume_times == 0:
-            raise ValueError("again, please")
+            raise ValueError("retry this message")
         return messages[0].reconsume_times == 2
 
     async def listen_async(messages: list[MessageExt]) -> bool:
         return listen(messages)
 
-    config = PushConfig(retry_backoff_ms=(1,), consume_hooks=[Watches()], consume_threads=1)
+    config = PushConfig(retry_backoff_ms=(1,), consume_hooks=[RecordingHook()], consume_threads=1)
     with PushConsumer(
         cluster.address, group, listen_async if is_async else listen, config=config
     ) as consumer:
@@ -273,12 +271,12 @@ def test_consume_hooks_see_each_call_and_what_came_of_it(
 
 
 class LostSyncs:
-    """Brokers leave the SYNC_GROUP of `client_id` without a response. Make it before the brokers."""
+    """Makes brokers ignore SYNC_GROUP requests of `client_id`. Create it before the brokers start."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.client_id = ""
         self.count = 0
-        """Requests without a response."""
+        """Number of ignored requests."""
         sync_group = ClientRequests.sync_group
 
         def lose(requests: ClientRequests, context: RequestContext) -> None:
@@ -289,14 +287,14 @@ class LostSyncs:
 
         monkeypatch.setattr(ClientRequests, "sync_group", lose)
 
-    def lose_those_of(self, cluster: Cluster, group: str) -> None:
-        """Lose the requests of the only member of `group`."""
+    def lose_requests_of(self, cluster: Cluster, group: str) -> None:
+        """Ignore the requests of the only member of `group`."""
         with Admin(cluster.address) as admin:
             [self.client_id] = admin.group_members(group)
 
 
 @pytest.mark.parametrize("pulls", [False, True])
-def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
+def test_suspended_member_drops_queues_not_granted_again(
     clusters: Callable[..., Cluster],
     group: str,
     pulls: bool,
@@ -307,11 +305,11 @@ def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
     cluster = clusters(brokers=1, rebalancer_clock=clock)
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 10)
-    entered, go_on, seen = threading.Semaphore(0), threading.Event(), Seen()
+    entered, unblock, seen = threading.Semaphore(0), threading.Event(), Seen()
 
     def stuck(messages: list[MessageExt]) -> None:
         entered.release()
-        go_on.wait(LIMIT_S)
+        unblock.wait(LIMIT_S)
 
     settings: dict[str, Any] = {"lease_ms": 1_000, "sync_interval_ms": 100, "request_timeout_ms": 200}
     first: PushConsumer | PullConsumer
@@ -325,27 +323,28 @@ def test_a_suspended_member_drops_at_once_what_is_not_granted_again(
         first.subscribe(topic)
         assert entered.acquire(timeout=LIMIT_S)
     [queue] = first.assignment()
-    syncs.lose_those_of(cluster, group)
+    syncs.lose_requests_of(cluster, group)
     lasting = PushConfig(lease_ms=LONG_LEASE_MS, sync_interval_ms=100)
     with (
         structlog.testing.capture_logs() as logs,
         PushConsumer(cluster.address, group, seen, config=lasting) as second,
     ):
         second.subscribe(topic)
-        # In steps: a request of the first that is still under way renews its lease once more.
+        # Advance in steps: a request of the first member in flight renews its lease once more.
         eventually(lambda: clock.advance(20) or len(seen.numbers) == 10)
-        assert first.assignment() == [queue], "it has no response yet: it is suspended"
+        assert first.assignment() == [queue], "the first member has no response yet: it is suspended"
         assert not any(each["event"] == "queue_lost" for each in logs)
-        syncs.client_id = ""  # the request under way fails when its time-out is over
+        syncs.client_id = ""  # the request in flight fails after its timeout
         eventually(lambda: clock.advance(20) or any(each["event"] == "queue_lost" for each in logs))
-        assert not go_on.is_set(), "without waiting for its listener"
-        go_on.set()
+        assert not unblock.is_set(), "the queue is dropped without waiting for its listener"
+        unblock.set()
         first.close()
-        # Its return may fence the second's commit, and the queue comes back to it: to be consumed again.
+        # The second member's commit may be fenced when the first one returns. Then the queue is assigned to
+        # the second member again, which consumes it again.
         eventually(lambda: committed(cluster, group, topic) == 10)
 
 
-def test_a_lease_that_ends_while_a_sync_is_under_way_suspends_the_consumer(
+def test_lease_expiry_during_sync_suspends_consumer(
     clusters: Callable[..., Cluster], group: str, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = LostSyncs(monkeypatch)
@@ -358,7 +357,7 @@ def test_a_lease_that_ends_while_a_sync_is_under_way_suspends_the_consumer(
     with structlog.testing.capture_logs() as logs, consumer:
         consumer.subscribe(topic)
         eventually(consumer.assignment)
-        syncs.lose_those_of(cluster, group)
+        syncs.lose_requests_of(cluster, group)
         try:
             eventually(lambda: syncs.count == 1)
             clock.advance(config.lease_ms)
@@ -370,7 +369,7 @@ def test_a_lease_that_ends_while_a_sync_is_under_way_suspends_the_consumer(
             syncs.client_id = ""  # `close` syncs once more
 
 
-def test_while_the_lease_is_over_nothing_is_fetched_and_nothing_fetched_is_listened_to(
+def test_expired_lease_stops_fetching_and_consumption(
     clusters: Callable[..., Cluster], group: str, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = LostSyncs(monkeypatch)
@@ -386,7 +385,7 @@ def test_while_the_lease_is_over_nothing_is_fetched_and_nothing_fetched_is_liste
     with OpenedCore(cluster, group, listen, clock, **settings) as consumer:
         consumer.call(lambda core: core.subscribe(topic, "*"))
         eventually(lambda: len(calls) == 1)
-        syncs.lose_those_of(cluster, group)
+        syncs.lose_requests_of(cluster, group)
         eventually(lambda: syncs.count)
         clock.advance(1_000)
         eventually(lambda: all(work.fetcher.is_paused for work in consumer.works()))
@@ -394,9 +393,9 @@ def test_while_the_lease_is_over_nothing_is_fetched_and_nothing_fetched_is_liste
         eventually(lambda: not any(work.running for work in consumer.works()))
         assert len(calls) == 1
         syncs.client_id = ""
-        eventually(lambda: clock.advance(20) or len(calls) >= 10)  # the request under way times out first
+        eventually(lambda: clock.advance(20) or len(calls) >= 10)  # the request in flight times out first
 
 
-def test_a_config_of_another_consumer_is_refused() -> None:
+def test_push_consumer_refuses_consumer_config() -> None:
     with pytest.raises(ConfigInvalid, match="config is a ConsumerConfig: a push consumer needs a PushConfig"):
         PushConsumer("127.0.0.1:9876", "g", print, config=ConsumerConfig())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Queues to write and queues to read that differ in number, and queues that come while they are in use."""
+"""Topics with different numbers of read and write queues, added queues, and assignment strategies."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def numbers_of(queues: list[MessageQueue]) -> set[tuple[str, int]]:
 
 
 def new_member(admin: Admin, group: str, known: Collection[str]) -> str:
-    """The client id of the member that joins next."""
+    """Return the client id of the next member that joins `group`."""
     (joined,) = eventually(lambda: set(admin.group_members(group)) - set(known))
     return joined
 
 
-def test_a_topic_may_have_more_queues_to_read_than_to_write(cluster: Cluster, group: str) -> None:
+def test_topic_may_have_more_read_queues_than_write_queues(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=2, read_queues=4)
     with (
         Producer(cluster.address, "counts") as producer,
@@ -52,12 +52,10 @@ def test_a_topic_may_have_more_queues_to_read_than_to_write(cluster: Cluster, gr
     assert all(queue.queue_id < 2 for queue in keyed.queues)
 
 
-def test_what_lies_in_queues_that_are_not_written_any_more_is_read_to_its_end(
-    cluster: Cluster, group: str
-) -> None:
+def test_queues_no_longer_writable_are_still_read(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=4)
     fill(cluster, topic, 100)
-    cluster_topic(cluster, topic, queues=2, read_queues=4)
+    change_topic(cluster, topic, queues=2, read_queues=4)
     with Producer(cluster.address, "counts") as producer:
         assert {producer.send(topic, f"{n}").queue.queue_id for n in range(100, 108)} == {0, 1}
     with PullConsumer(cluster.address, group) as consumer:
@@ -65,14 +63,12 @@ def test_what_lies_in_queues_that_are_not_written_any_more_is_read_to_its_end(
         assert sorted(poll_numbers(consumer, 108)) == list(range(108))
 
 
-def cluster_topic(cluster: Cluster, topic: str, **options: Any) -> None:
+def change_topic(cluster: Cluster, topic: str, **options: Any) -> None:
     with Admin(cluster.address) as admin:
         admin.create_topic(topic, **options)
 
 
-def test_queues_that_come_while_in_use_are_written_and_read(
-    clusters: Callable[..., Cluster], group: str
-) -> None:
+def test_queues_added_later_are_written_and_read(clusters: Callable[..., Cluster], group: str) -> None:
     cluster = clusters()
     topic = cluster.topic(queues=1)
     seen = Seen()
@@ -85,7 +81,7 @@ def test_queues_that_come_while_in_use_are_written_and_read(
         consumer.subscribe(topic)
         producer.send(topic, b"0")
         seen.wait_for(1)
-        cluster_topic(cluster, topic, queues=3)
+        change_topic(cluster, topic, queues=3)
         eventually(lambda: len(producer.queues(topic)) == 6)
         places = Counter(producer.send(topic, f"{n}").queue for n in range(1, 13))
         assert set(places.values()) == {2}
@@ -106,9 +102,7 @@ def test_queues_that_come_while_in_use_are_written_and_read(
         "config:{topic}/a/1,{topic}/b/0",
     ],
 )
-def test_members_share_the_queues_out_as_the_strategy_that_they_name_says(
-    cluster: Cluster, group: str, strategy: str
-) -> None:
+def test_members_share_queues_by_strategy(cluster: Cluster, group: str, strategy: str) -> None:
     topic = cluster.topic()
     named = strategy.format(topic=topic)
     config = ConsumerConfig(strategy=named, sync_interval_ms=100, lease_ms=5_000)
@@ -124,7 +118,7 @@ def test_members_share_the_queues_out_as_the_strategy_that_they_name_says(
         queues = first.queues(topic)
         expected = {member: make_strategy(named).allocate(member, queues, members) for member in members}
         if named.startswith("config:"):
-            expected[max(members)] = []  # a queue that two would get is the first's
+            expected[max(members)] = []  # a queue configured for two members goes to the first
 
         def shared() -> bool:
             first.poll(timeout_ms=0)
@@ -134,8 +128,8 @@ def test_members_share_the_queues_out_as_the_strategy_that_they_name_says(
         eventually(shared)
 
 
-def test_a_strategy_that_is_none_is_refused_before_anything_is_asked() -> None:
-    with pytest.raises(ConfigInvalid, match="strategy: no strategy is named 'best': averagely, "):
+def test_unknown_strategy_is_refused() -> None:
+    with pytest.raises(ConfigInvalid, match="strategy: unknown strategy 'best': use averagely, "):
         ConsumerConfig(strategy="best")
-    with pytest.raises(ConfigInvalid, match="'orders/a' is no queue: TOPIC/BROKER/ID"):
+    with pytest.raises(ConfigInvalid, match="'orders/a' is not a valid queue: use TOPIC/BROKER/ID"):
         ConsumerConfig(strategy="config:orders/a")

@@ -1,4 +1,4 @@
-"""Results: what a table's receipt tells of each queue."""
+"""Receipts of a table send."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from store.message.message_queue import MessageQueue
 FIRST, SECOND, OTHER = (MessageQueue("T", "broker-a", number) for number in (2, 10, 11))
 
 
-def test_a_tables_receipt_tells_of_each_queue_what_it_has_got() -> None:
+def test_receipts_combine_the_batches_of_each_queue() -> None:
     receipts = QueueReceipts()
     receipts.add(SECOND, 3, 0, 70)
     receipts.add(FIRST, 5, 5, 100)
     receipts.add(SECOND, 2, 4, 73)
     assert dict(receipts) == {FIRST: QueueReceipt(5, 5, 100, 104), SECOND: QueueReceipt(5, 4, 70, 74)}
     assert receipts == {SECOND: receipts[SECOND], FIRST: receipts[FIRST]}
-    assert list(receipts) == [FIRST, SECOND]  # in the order of queues
+    assert list(receipts) == [FIRST, SECOND]  # sorted by queue
     assert (receipts.rows, receipts.resent_rows) == (10, 9)
     assert repr(receipts) == repr({FIRST: receipts[FIRST], SECOND: receipts[SECOND]})
 
 
-def test_a_queue_that_got_nothing_is_not_in_it() -> None:
+def test_receipts_exclude_queues_without_rows() -> None:
     receipts = QueueReceipts()
     receipts.add(FIRST, 1, 0, 0)
     assert OTHER not in receipts

@@ -1,4 +1,4 @@
-"""Sending columns: what arrives, in which order, and what happens when a broker falters in between."""
+"""Sending tables: content and order of the stored rows, also if a broker fails during the send."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cluster.client.errors import ConfigInvalid, MessageRejected, TableSendFaile
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, NEVER_S, eventually
 
-from .conftest import BrokerThatLosesAnswers, Cluster
+from .conftest import Cluster, ResponseDroppingProxy
 
 SMALL_BATCHES = 16 * 1024
 
 
 def flights(rows: int, aircraft: int = 37) -> pa.Table:
-    """Rows numbered in their bodies, keyed by aircraft, tagged by carrier."""
+    """Return a table whose bodies are the row numbers, keyed by aircraft and tagged by carrier."""
     return pa.table(
         {
             "n": [f"{n}".encode() for n in range(rows)],
@@ -42,7 +42,7 @@ def send(producer: Producer, topic: str, table: pa.Table) -> TableReceipt:
 
 
 def stored(cluster: Cluster, topic: str) -> pa.Table:
-    """All rows of a topic, as a consumer gets them, each queue in its order."""
+    """Return all rows of a topic as a consumer reads them, in the order of each queue."""
     with Admin(cluster.address) as admin:
         missing = sum(admin.end_offsets(topic).values())
     batches: list[pa.RecordBatch] = []
@@ -56,7 +56,7 @@ def stored(cluster: Cluster, topic: str) -> pa.Table:
 
 
 def first_occurrences(rows: pa.Table) -> dict[tuple[str, int], list[int]]:
-    """The numbers in each queue, by offset, each UNIQ_KEY once."""
+    """Return the row numbers in each queue in the order of offsets, without duplicate UNIQ_KEYs."""
     seen: set[str] = set()
     queues: dict[tuple[str, int], list[int]] = defaultdict(list)
     for row in rows.select(["brokerName", "queueId", "queueOffset", "body", "uniqKey"]).to_pylist():
@@ -66,19 +66,19 @@ def first_occurrences(rows: pa.Table) -> dict[tuple[str, int], list[int]]:
     return queues
 
 
-def assert_all_there_in_order(rows: pa.Table, count: int) -> None:
+def assert_complete_and_ordered(rows: pa.Table, count: int) -> None:
     queues = first_occurrences(rows)
     assert sorted(n for numbers in queues.values() for n in numbers) == list(range(count))
     for queue, numbers in queues.items():
         assert numbers == sorted(numbers), queue
 
 
-def test_rows_arrive_with_their_keys_and_tags_all_of_a_key_in_one_queue(cluster: Cluster) -> None:
+def test_table_rows_keep_keys_and_tags_with_one_queue_per_key(cluster: Cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.address, "tables") as producer:
         receipt = send(producer, topic, flights(1_000))
     rows = stored(cluster, topic)
-    assert_all_there_in_order(rows, 1_000)
+    assert_complete_and_ordered(rows, 1_000)
     assert receipt.rows == rows.num_rows == 1_000
     by_number = {int(row["body"]): row for row in rows.to_pylist()}
     sent = flights(1_000).to_pylist()
@@ -94,7 +94,7 @@ def test_rows_arrive_with_their_keys_and_tags_all_of_a_key_in_one_queue(cluster:
         assert {message.keys for message in admin.messages_by_key(topic, "N3")} == {"N3"}
 
 
-def test_keyed_rows_go_where_keyed_sends_go(cluster: Cluster) -> None:
+def test_keyed_rows_and_keyed_sends_use_the_same_queue(cluster: Cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.address, "tables") as producer:
         one = producer.send(topic, b"1", sharding_key="日本-42")
@@ -105,7 +105,7 @@ def test_keyed_rows_go_where_keyed_sends_go(cluster: Cluster) -> None:
     assert many.queues[one.queue].first_offset == one.queue_offset + 1
 
 
-def test_rows_without_a_key_are_dealt_in_runs_and_a_given_queue_takes_all(cluster: Cluster) -> None:
+def test_unkeyed_rows_are_spread_unless_a_queue_is_given(cluster: Cluster) -> None:
     topic = cluster.topic()
     table = pa.table({"body": [f"{n}" for n in range(3_000)]})
     config = ProducerConfig(table_batch_bytes=SMALL_BATCHES)
@@ -119,11 +119,11 @@ def test_rows_without_a_key_are_dealt_in_runs_and_a_given_queue_takes_all(cluste
     assert (empty.rows, empty.batches) == (0, 0)
 
 
-def test_a_lost_answer_is_followed_by_the_same_batch_before_any_other(
+def test_batch_is_resent_before_its_successors_if_the_response_is_lost(
     clusters: Callable[..., Cluster],
 ) -> None:
     cluster = clusters(brokers=1)
-    proxy = BrokerThatLosesAnswers(
+    proxy = ResponseDroppingProxy(
         cluster, "a", lambda code, number: code == RayMQRequestCode.SEND_RECORDS and number in (3, 9)
     )
     cluster.stop_broker("a")
@@ -134,20 +134,22 @@ def test_a_lost_answer_is_followed_by_the_same_batch_before_any_other(
     ) as producer:
         receipt = send(producer, topic, flights(2_000))
     rows = stored(cluster, topic)
-    assert proxy.lost == 2
-    assert_all_there_in_order(rows, 2_000)
+    assert proxy.dropped_count == 2
+    assert_complete_and_ordered(rows, 2_000)
     duplicates = rows.num_rows - 2_000
     assert 0 < duplicates <= receipt.resent_rows
     assert receipt.rows == 2_000
     proxy.stop()
 
 
-def test_rows_of_many_queues_ride_together(cluster: Cluster) -> None:
+def test_rows_of_many_queues_share_requests(cluster: Cluster) -> None:
     topic = cluster.topic(queues=300)
     config = ProducerConfig(table_batch_bytes=SMALL_BATCHES)
     with Producer(cluster.address, "tables", config=config) as producer:
         receipts = [send(producer, topic, flights(4_000, aircraft=1_000)) for _ in range(2)]
-    assert all(receipt.batches < 100 for receipt in receipts)  # of some 16 KiB, where queues are over 400
+    assert all(
+        receipt.batches < 100 for receipt in receipts
+    )  # requests of about 16 KiB; there are more than 400 queues
     assert len(receipts[0].queues) > 400
     rows = stored(cluster, topic)
     by_place = {
@@ -169,11 +171,11 @@ def test_rows_of_many_queues_ride_together(cluster: Cluster) -> None:
         assert sorted(found) == list(range(4_000))
 
 
-def test_a_lost_answer_to_a_request_of_many_queues_costs_no_row_and_no_order(
+def test_lost_response_to_many_queues_keeps_rows_and_order(
     clusters: Callable[..., Cluster],
 ) -> None:
     cluster = clusters(brokers=1)
-    proxy = BrokerThatLosesAnswers(
+    proxy = ResponseDroppingProxy(
         cluster, "a", lambda code, number: code == RayMQRequestCode.SEND_RUNS and number in (3, 32)
     )
     cluster.stop_broker("a")
@@ -183,7 +185,7 @@ def test_a_lost_answer_to_a_request_of_many_queues_costs_no_row_and_no_order(
     with Producer(cluster.address, "tables", config=config) as producer:
         receipts = [send(producer, topic, flights(1_000, aircraft=500)) for _ in range(3)]
     rows = stored(cluster, topic)
-    assert proxy.lost == 2
+    assert proxy.dropped_count == 2
     duplicates = rows.num_rows - 3_000
     assert 0 < duplicates <= sum(receipt.resent_rows for receipt in receipts)
     for numbers in first_occurrences(rows).values():
@@ -192,7 +194,7 @@ def test_a_lost_answer_to_a_request_of_many_queues_costs_no_row_and_no_order(
     proxy.stop()
 
 
-def test_a_queue_that_is_gone_keeps_no_rows_from_the_others(clusters: Callable[..., Cluster]) -> None:
+def test_rows_of_other_queues_are_stored_if_a_queue_was_removed(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(brokers=1)
     topic = cluster.topic(queues=8)
     table = flights(400, aircraft=100)
@@ -207,11 +209,11 @@ def test_a_queue_that_is_gone_keeps_no_rows_from_the_others(clusters: Callable[.
     assert failed.value.acknowledged_rows == 400 - sum(whole.queues[queue].rows for queue in gone)
 
 
-def test_a_broker_that_knows_no_runs_gets_each_queue_by_itself(
+def test_broker_without_send_runs_gets_one_request_per_queue(
     clusters: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(sender: BulkSender, context: RequestContext) -> None:
-        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "as a broker of an older version says it")
+        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "response of an older broker")
 
     monkeypatch.setattr(BulkSender, "send_runs", unknown)
     cluster = clusters(brokers=1)
@@ -219,10 +221,10 @@ def test_a_broker_that_knows_no_runs_gets_each_queue_by_itself(
     with Producer(cluster.address, "tables") as producer:
         receipt = send(producer, topic, flights(400, aircraft=100))
     assert receipt.rows == 400
-    assert_all_there_in_order(stored(cluster, topic), 400)
+    assert_complete_and_ordered(stored(cluster, topic), 400)
 
 
-def test_a_broker_that_restarts_in_the_middle_costs_no_rows_and_no_order(
+def test_broker_restart_during_a_table_send_keeps_rows_and_order(
     clusters: Callable[..., Cluster],
 ) -> None:
     cluster = clusters()
@@ -244,10 +246,10 @@ def test_a_broker_that_restarts_in_the_middle_costs_no_rows_and_no_order(
         sending.join(LIMIT_S)
     assert receipts
     assert receipts[0].rows == 20_000
-    assert_all_there_in_order(stored(cluster, topic), 20_000)
+    assert_complete_and_ordered(stored(cluster, topic), 20_000)
 
 
-def test_what_stays_unacknowledged_is_told_by_queue(
+def test_table_send_failed_names_the_unacknowledged_queues(
     clusters: Callable[..., Cluster], clock: ClockAtRest
 ) -> None:
     cluster = clusters()
@@ -270,36 +272,40 @@ def test_what_stays_unacknowledged_is_told_by_queue(
     assert error.retriable
 
 
-def test_bad_tables_are_refused_by_name(cluster: Cluster) -> None:
+def test_invalid_table_is_rejected_with_the_column_or_row(cluster: Cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.address, "tables") as producer:
         with pytest.raises(ConfigInvalid, match="no column 'nothing'; it has n, tail"):
             producer.send_table(topic, flights(1), body="nothing")
-        with pytest.raises(ConfigInvalid, match="'x' is of double"):
+        with pytest.raises(ConfigInvalid, match="'x' has type double"):
             producer.send_table(topic, pa.table({"x": [1.5]}), body="x")
         with pytest.raises(MessageRejected, match="row 0: body of 5,242,880 bytes is over"):
             producer.send_table(topic, pa.table({"body": [bytes(5 << 20), b"x"]}))
-        with pytest.raises(ConfigInvalid, match="2 bodies, but 1 keys"):
+        with pytest.raises(ConfigInvalid, match="2 bodies but 1 keys"):
             producer.send_many(topic, [b"a", b"b"], keys=["k"])
-        with pytest.raises(MessageRejected, match="row 1: it has no body, or an empty one"):
+        with pytest.raises(MessageRejected, match="row 1: the body is missing or empty"):
             producer.send_table(topic, pa.table({"body": [b"a", None]}))
-        with pytest.raises(MessageRejected, match="row 0: it has no body, or an empty one"):
+        with pytest.raises(MessageRejected, match="row 0: the body is missing or empty"):
             producer.send_many(topic, [b"", b"b"])
         for no_list in (b"ab", "ab", (body for body in [b"a"])):
-            with pytest.raises(ConfigInvalid, match=r"bodies is .*: give a list, one element a message"):
+            with pytest.raises(
+                ConfigInvalid, match=r"bodies is .*: give a list with one element for each message"
+            ):
                 producer.send_many(topic, no_list)  # type: ignore[arg-type]
         with pytest.raises(ConfigInvalid, match="bodies cannot be read as a column of binary"):
             producer.send_many(topic, [1, 2])  # type: ignore[list-item]
         with pytest.raises(ConfigInvalid, match=r"queue is 5: give one of Producer\.queues"):
             producer.send_many(topic, [b"a"], queue=5)  # type: ignore[arg-type]
         other = MessageQueue("another", "a", 0)
-        with pytest.raises(ConfigInvalid, match=f"a message of topic '{topic}' cannot go to .*topic=another"):
+        with pytest.raises(
+            ConfigInvalid, match=f"a message of topic '{topic}' cannot be sent to .*topic=another"
+        ):
             producer.send_many(topic, [b"a"], queue=other)
     with Admin(cluster.address) as admin:
         assert not sum(admin.end_offsets(topic).values())
 
 
-def test_a_table_for_a_topic_that_nobody_creates_fails(clusters: Callable[..., Cluster]) -> None:
+def test_table_send_to_unknown_topic_raises_topic_not_found(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(brokers=1, auto_create_topics=False)
     with Producer(cluster.address, "tables") as producer, pytest.raises(TopicNotFound):
-        send(producer, "unheard-of", flights(1))
+        send(producer, "unknown-topic", flights(1))

@@ -75,6 +75,6 @@ def test_an_interrupt_leaves_nothing_running(place: Path) -> None:
     eventually(has_store, "a broker's store", within_s=120)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=2 * LIMIT_S)
-    assert (process.returncode, output.count("nothing is left running")) == (130, 1), output
+    assert (process.returncode, output.count("all processes are stopped")) == (130, 1), output
     assert left_behind(place) == []
     assert list(place.glob("raymq-demo-*")) == []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from cluster.demo.flights import Delays
-from cluster.demo.tally import Sighting, Tally
+from cluster.demo.tally import Delivery, Tally
 
 
 def flight(
     row: int, offset: int, *, aircraft: str = "N1", queue: int = 0, delay: float | None = 5.0
-) -> Sighting:
-    return Sighting(f"id-{row}", row, aircraft, "UA", delay, ("broker-a", queue), offset)
+) -> Delivery:
+    return Delivery(f"id-{row}", row, aircraft, "UA", delay, ("broker-a", queue), offset)
 
 
 def test_flights_in_order_and_complete_are_faultless() -> None:

@@ -1,4 +1,4 @@
-"""Actors are bound by a resource, and what no node has is said with what the nodes do have."""
+"""Placement of actors on nodes by resources, and its error messages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def topology(**broker: object) -> Topology:
     return Topology.model_validate({"brokers": [{"name": "b", **broker}]})
 
 
-def test_without_a_resource_an_actor_is_bound_to_the_head_node() -> None:
+def test_actor_without_resource_is_bound_to_the_head_node() -> None:
     placement = place(topology(), [HEAD])
     assert not placement.problems
     assert set(placement.resources.values()) == {"node:10.0.0.1"}
 
 
-def test_a_named_resource_binds_to_the_node_that_has_it() -> None:
+def test_actor_with_resource_is_bound_to_its_node() -> None:
     wanted = Topology.model_validate(
         {
             "listen_host": "10.0.0.1",
@@ -32,29 +32,29 @@ def test_a_named_resource_binds_to_the_node_that_has_it() -> None:
     assert placement.resources["b-0"] == "disk-b"
 
 
-def test_a_resource_that_nobody_has_is_named_with_what_there_is() -> None:
+def test_missing_resource_error_lists_the_resources_of_the_nodes() -> None:
     placement = place(topology(resource="disk-x"), [HEAD])
     assert placement.unplaceable
     (path, text), *_ = placement.problems
     assert path == ("brokers", 0, "resource")
-    assert "no living node has the resource 'disk-x' (10.0.0.1 has node:10.0.0.1)" in text
+    assert "no running node has the resource 'disk-x' (10.0.0.1 has node:10.0.0.1)" in text
 
 
-def test_loopback_is_refused_where_other_nodes_must_dial_it() -> None:
+def test_advertised_loopback_is_rejected_on_several_nodes() -> None:
     placement = place(topology(), [HEAD, OTHER])
     assert [path[0] for path, _ in placement.problems] == ["nameservers", "brokers", "rebalancers"]
     assert (
-        "127.0.0.1 is advertised, which other nodes of this Ray cluster (it has 2) cannot dial"
+        "advertised address 127.0.0.1 is not reachable from other nodes of this Ray cluster (2 nodes)"
         in placement.problems[0][1]
     )
     assert not placement.unplaceable
 
 
-def test_an_address_that_nobody_can_dial_is_refused() -> None:
+def test_advertised_wildcard_address_is_rejected() -> None:
     placement = place(topology(listen_host="0.0.0.0"), [HEAD])
     assert placement.problems == [
         (
             ("brokers", 0, "advertised_host"),
-            "0.0.0.0 cannot be dialed; set advertised_host to an address of its node",
+            "clients cannot connect to 0.0.0.0; set advertised_host to an address of its node",
         )
     ]

@@ -1,4 +1,4 @@
-"""The planner: pure, so that every row of its table is a test."""
+"""The planner: one test for each row of the table in `cluster.driver.plan`."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ def only(result: Plan) -> Action:
     return result.actions[0]
 
 
-def test_what_does_not_run_is_created() -> None:
+def test_plan_creates_an_actor_that_is_not_running() -> None:
     assert only(plan([spec("a")], [])).verb is Verb.CREATE
 
 
-def test_what_runs_as_wanted_is_adopted_and_nothing_changes() -> None:
+def test_plan_adopts_an_unchanged_actor() -> None:
     result = plan([spec("a")], [running(spec("a"))])
     assert only(result).verb is Verb.ADOPT
     assert result.changes == []
 
 
-def test_another_setting_rolls_and_the_reason_names_it() -> None:
+def test_plan_rolls_a_changed_setting_and_names_it() -> None:
     action = only(plan([spec("a", store={"flush": "async"})], [running(spec("a"))]))
     assert action == Action(Verb.ROLL, "a", "store.flush: sync → async", action.spec)
 
 
-def test_settings_that_are_all_live_are_adjusted_without_a_restart() -> None:
+def test_plan_adjusts_live_settings_without_a_restart() -> None:
     def adjusted(found: Running, **settings: Any) -> Action:
         wanted = spec("a", **settings)
         return only(
@@ -71,18 +71,18 @@ def test_settings_that_are_all_live_are_adjusted_without_a_restart() -> None:
     assert adjusted(found).verb is Verb.ADOPT
 
 
-def test_older_code_rolls() -> None:
+def test_plan_rolls_an_actor_with_another_code_version() -> None:
     assert only(plan([spec("a")], [running(spec("a"), code_version="code0")])).reason == "code code0 → code1"
 
 
-def test_what_does_not_serve_or_does_not_answer_rolls() -> None:
+def test_plan_rolls_an_actor_that_does_not_serve_or_respond() -> None:
     failed = running(spec("a"), state="not serving", reason="locked")
     assert only(plan([spec("a")], [failed])).reason == "is not serving: locked"
     silent = Running("raymq", "a", reason="no answer in 3 s")
     assert only(plan([spec("a")], [silent])).verb is Verb.ROLL
 
 
-def test_what_is_not_in_the_topology_stays_unless_pruned() -> None:
+def test_plan_keeps_unknown_actors_unless_pruned() -> None:
     found = [running(spec("a")), running(spec("b", 2))]
     assert [action.verb for action in plan([spec("a")], found).actions] == [Verb.KEEP, Verb.ADOPT]
     assert [action.verb for action in plan([spec("a")], found, prune=True).actions] == [
@@ -91,67 +91,68 @@ def test_what_is_not_in_the_topology_stays_unless_pruned() -> None:
     ]
 
 
-def test_only_what_has_a_store_is_said_to_keep_it() -> None:
+def test_keep_reason_mentions_the_store_only_of_actors_with_one() -> None:
     found = [running(spec("a")), running(replace(spec("b"), store=None))]
     reasons = {action.name: action.reason for action in plan([], found).actions}
-    assert reasons["a"].endswith("--prune removes it, its store stays")
+    assert reasons["a"].endswith("--prune removes it, its store is kept")
     assert reasons["b"].endswith("--prune removes it")
 
 
-def test_another_programs_actor_is_let_be_and_its_name_is_refused() -> None:
+def test_plan_refuses_the_name_of_another_programs_actor() -> None:
     foreign = Running("raymq", "a", is_ours=False)
     assert (
-        "taken in namespace raymq by an actor of another program" in plan([spec("a")], [foreign]).refusals[0]
+        "used in namespace raymq by an actor of another program" in plan([spec("a")], [foreign]).refusals[0]
     )
     assert plan([], [foreign]).actions == []
 
 
-def test_another_clusters_actor_of_the_same_name_is_refused() -> None:
+def test_plan_refuses_the_name_of_another_clusters_actor() -> None:
     other = running(replace(spec("a"), cluster="Other"))
     assert "a of namespace raymq belongs to cluster Other, not C" in plan([spec("a")], [other]).refusals[0]
 
 
-def test_ports_and_stores_of_another_cluster_are_refused_by_name() -> None:
+def test_plan_refuses_ports_and_stores_of_another_cluster() -> None:
     theirs = running(replace(spec("x", 1), cluster="Other", store="/stores/a"), namespace="theirs")
     port, store = plan([spec("a", 1)], [theirs]).refusals
     owner = "x of cluster Other (theirs)"
     assert port == (
-        f"t.yaml:1: a.listen_port: 127.0.0.1:1 is in use by {owner}; "
-        "give it another port, or take that one down"
+        f"t.yaml:1: a.listen_port: 127.0.0.1:1 is in use by {owner}; give it another port, or stop that actor"
     )
     assert store == (
         f"t.yaml:1: a.store: /stores/a is the store of {owner}; a store has one writer: "
-        "give another store_root, or take that one down"
+        "give it another store_root, or stop that actor"
     )
 
 
-def test_a_port_of_what_is_pruned_may_be_taken_over() -> None:
+def test_plan_reuses_the_port_of_a_pruned_actor() -> None:
     result = plan([spec("new", 5)], [running(replace(spec("old", 5), store="/stores/old"))], prune=True)
     assert not result.refusals
     assert verbs(result) == [Verb.REMOVE, Verb.CREATE]
 
 
-def test_a_spec_survives_its_way_through_json() -> None:
+def test_actor_spec_round_trips_through_json() -> None:
     assert ActorSpec.from_json(spec("a").to_json()) == replace(spec("a"), place="")
 
 
-def test_a_restart_rolls_what_is_named_and_leaves_all_else() -> None:
+def test_restart_rolls_only_the_named_actors() -> None:
     whole = plan(
         [spec("a-0", 1), spec("b-0", 2), spec("c-0", 3)], [running(spec("a-0", 1)), running(spec("b-0", 2))]
     )
     action = only(restarting(whole, ["b"]))
-    assert (action.verb, action.name, action.reason) == (Verb.ROLL, "b-0", "a restart is asked for")
+    assert (action.verb, action.name, action.reason) == (Verb.ROLL, "b-0", "restart requested")
     assert [action.name for action in restarting(whole, None).actions] == ["a-0", "b-0"]
 
 
-def test_a_restart_of_what_does_not_run_or_is_not_there_is_refused() -> None:
+def test_restart_refuses_unknown_or_stopped_actors() -> None:
     whole = plan([spec("a-0", 1), spec("b-0", 2)], [running(spec("a-0", 1)), running(spec("z-0", 9))])
-    assert restarting(whole, ["b"]).refusals == ["b-0 does not run; `raymq up` starts it"]
-    assert restarting(whole, ["z"]).refusals == ["z-0 is not in the topology: nobody would start it again"]
-    assert restarting(whole, ["x"]).refusals == ["there is no actor 'x'; there are a-0, b-0, z-0"]
+    assert restarting(whole, ["b"]).refusals == ["b-0 is not running; `raymq up` starts it"]
+    assert restarting(whole, ["z"]).refusals == [
+        "z-0 is not in the topology, so it could not be started again"
+    ]
+    assert restarting(whole, ["x"]).refusals == ["no actor 'x'; known actors: a-0, b-0, z-0"]
 
 
-def test_a_rolling_restart_goes_from_nameservers_to_brokers() -> None:
+def test_rolling_restart_order_is_nameservers_then_brokers() -> None:
     wanted = [
         spec("a-0", 1),
         replace(spec("n-0", 2), kind=Kind.NAMESERVER),

@@ -1,4 +1,4 @@
-"""Ports and stores in use are refused by name before anything starts."""
+"""Preflight checks report ports and stores that are in use."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def test_a_port_in_use_is_refused_with_the_process_that_has_it(listener: socket.socket) -> None:
+def test_port_in_use_error_names_the_process(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     reason = check_port("127.0.0.1", port)
-    assert f"127.0.0.1:{port} cannot be bound (Address already in use)" in reason
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use)" in reason
     assert f"process {os.getpid()}" in reason
 
 
@@ -43,22 +43,22 @@ def test_free_ports_are_free_and_different() -> None:
     assert [check_port("127.0.0.1", port) for port in ports] == ["", "", ""]
 
 
-def test_a_store_of_another_broker_is_refused(tmp_path: Path) -> None:
+def test_store_of_another_broker_is_refused(tmp_path: Path) -> None:
     write_name(tmp_path, StoreName(StoreIdentity("C", "broker-b"), "id", 4096, 20, 1, 2))
     assert check_store(str(tmp_path), OURS) == (
-        f"{tmp_path} belongs to broker broker-b (replica 0) of cluster C, not to broker broker-a "
-        "(replica 0) of cluster C; name the right store or broker"
+        f"{tmp_path} is the store of broker broker-b (replica 0) of cluster C, not of broker broker-a "
+        "(replica 0) of cluster C; correct the store_root or the broker name"
     )
     assert check_store(str(tmp_path), StoreIdentity("C", "broker-b")) == ""
 
 
-def test_a_damaged_name_is_refused_and_not_made_anew(tmp_path: Path) -> None:
+def test_damaged_store_name_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "raymq.json").write_text("{")
     assert "raymq.json" in check_store(str(tmp_path), OURS)
     assert (tmp_path / "raymq.json").read_text() == "{"
 
 
-def test_a_locked_store_is_refused_with_its_owner(tmp_path: Path) -> None:
+def test_locked_store_error_names_the_process(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDS_A_LOCK, str(tmp_path / "lock")],
         stdin=subprocess.PIPE,
@@ -73,13 +73,13 @@ def test_a_locked_store_is_refused_with_its_owner(tmp_path: Path) -> None:
     assert check_store(str(tmp_path), OURS) == ""
 
 
-def test_a_store_that_is_not_there_yet_is_fine_if_it_can_be_made(tmp_path: Path) -> None:
+def test_missing_store_is_accepted_if_it_can_be_created(tmp_path: Path) -> None:
     assert check_store(str(tmp_path / "a" / "b"), OURS) == ""
     (tmp_path / "file").write_text("")
-    assert "is no directory" in check_store(str(tmp_path / "file"), OURS)
+    assert "is not a directory" in check_store(str(tmp_path / "file"), OURS)
 
 
-def test_all_that_hinders_is_told_at_once(listener: socket.socket, tmp_path: Path) -> None:
+def test_check_all_reports_every_conflict(listener: socket.socket, tmp_path: Path) -> None:
     port = listener.getsockname()[1]
     (tmp_path / "raymq.json").write_text("{")
     found = check_all([

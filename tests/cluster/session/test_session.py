@@ -1,4 +1,4 @@
-"""How a process comes to Ray is decided from what it is told and what runs; nothing is started for it."""
+"""Choice of the Ray session, the head record, ports and environment. No Ray is started."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def topology(**ray: object) -> Topology:
 
 @pytest.fixture
 def no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Pretend that no Ray runs on this machine; gives the file that would say so."""
+    """Return the (missing) file that would contain the address of a Ray running on this machine."""
     monkeypatch.setattr(ray_head, "CURRENT_CLUSTER", tmp_path / "ray_current_cluster")
     return tmp_path / "ray_current_cluster"
 
@@ -53,14 +53,14 @@ def listener() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_where_no_ray_runs_one_is_started(no_ray: Path, tmp_path: Path) -> None:
+def test_choose_way_starts_ray_if_none_is_running(no_ray: Path, tmp_path: Path) -> None:
     assert choose_way(topology(), tmp_path, {}) == Way(Mode.STARTED)
     assert choose_way(topology(), tmp_path, {}, embedded=True) == Way(Mode.EMBEDDED)
     no_ray.write_text("127.0.0.1:1")
     assert choose_way(topology(), tmp_path, {}) == Way(Mode.STARTED)
 
 
-def test_a_ray_that_runs_is_taken_unless_another_is_wanted(
+def test_choose_way_attaches_to_running_ray_unless_new_is_set(
     no_ray: Path, listener: str, tmp_path: Path
 ) -> None:
     no_ray.write_text(listener)
@@ -69,7 +69,7 @@ def test_a_ray_that_runs_is_taken_unless_another_is_wanted(
 
 
 @pytest.mark.usefixtures("no_ray")
-def test_what_the_topology_says_goes_over_the_environment(tmp_path: Path) -> None:
+def test_topology_address_overrides_ray_address_variable(tmp_path: Path) -> None:
     environment = {"RAY_ADDRESS": "10.0.0.1:6379"}
     assert choose_way(topology(), tmp_path, environment) == Way(Mode.ATTACHED, "10.0.0.1:6379")
     assert choose_way(topology(address="10.0.0.2:1"), tmp_path, environment) == Way(
@@ -78,28 +78,30 @@ def test_what_the_topology_says_goes_over_the_environment(tmp_path: Path) -> Non
     assert choose_way(topology(address="new"), tmp_path, environment) == Way(Mode.STARTED)
 
 
-def test_a_submitted_job_takes_the_cluster_that_it_runs_on(tmp_path: Path) -> None:
+def test_submitted_job_uses_its_own_ray_cluster(tmp_path: Path) -> None:
     assert choose_way(topology(address="new"), tmp_path, {ray_session.JOB_ENV: "{}"}) == Way(Mode.SUBMITTED)
 
 
-def test_a_head_is_noted_found_by_its_mark_and_forgotten(no_ray: Path, listener: str, tmp_path: Path) -> None:
+def test_head_record_is_ignored_and_deleted_if_no_process_runs(
+    no_ray: Path, listener: str, tmp_path: Path
+) -> None:
     assert read_record(tmp_path) is None
-    write_record(tmp_path, HeadRecord("a-mark-that-no-process-has", listener, "http://127.0.0.1:8265"))
+    write_record(tmp_path, HeadRecord("unused-mark", listener, "http://127.0.0.1:8265"))
     no_ray.write_text(listener)
-    # Something listens at its address, but none of its processes lives: it is not our head.
+    # A process listens at the address, but no process has the mark: it is not our head.
     assert choose_way(topology(address="new"), tmp_path, {}) == Way(Mode.STARTED)
     assert stop_head(tmp_path) == 0
     assert read_record(tmp_path) is None
     assert not no_ray.exists()
 
 
-def test_a_damaged_note_of_a_head_is_said(tmp_path: Path) -> None:
+def test_damaged_head_record_raises_head_failed(tmp_path: Path) -> None:
     (tmp_path / "ray.json").write_text("{")
     with pytest.raises(HeadFailed, match=r"ray\.json is damaged"):
         read_record(tmp_path)
 
 
-def test_rays_workers_stay_away_from_the_ports_of_the_topology() -> None:
+def test_worker_ports_avoid_the_ports_of_the_topology() -> None:
     command = start_command(topology(num_cpus=3), 6379, 8265)
     assert "--min-worker-port=20000" in command
     assert "--num-cpus=3" in command
@@ -107,20 +109,20 @@ def test_rays_workers_stay_away_from_the_ports_of_the_topology() -> None:
     assert "--min-worker-port=12000" in start_command(taken, 6379, 8265)
 
 
-def test_rays_workers_stay_away_from_rays_own_ports() -> None:
-    """`ray start` refuses a head whose port, or its agent's 52365, lies in the range of the workers."""
+def test_worker_ports_avoid_the_ports_of_ray() -> None:
+    """`ray start` refuses a head if its port or the agent's port 52365 is in the range of the workers."""
     assert "--min-worker-port=12000" in start_command(topology(), 25_000, 8265)
     for first, last in WORKER_PORTS:
-        assert last < 32_768 or first > 60_999, "what Linux gives to who asks for any port"
+        assert last < 32_768 or first > 60_999, "overlaps Linux's ephemeral ports"
         assert not first <= 52365 <= last
 
 
-def test_a_topology_that_leaves_rays_workers_no_ports_is_told_so() -> None:
+def test_topology_without_free_worker_ports_raises_head_failed() -> None:
     with pytest.raises(HeadFailed, match=r"6379, 12911, 20911, 63000: leave one range free"):
         worker_ports([20911, 12911, 63000, 6379, 0])
 
 
-def test_ray_is_started_with_this_python_and_a_java_on_its_path() -> None:
+def test_ray_environment_has_this_python_and_java_on_its_path() -> None:
     environment = ray_environment({"PATH": "/usr/bin"})
     python, java, rest = environment["PATH"].split(os.pathsep)
     assert (Path(python) / "python").exists()
@@ -132,14 +134,14 @@ def test_ray_is_started_with_this_python_and_a_java_on_its_path() -> None:
     assert ray_environment(environment)["JDK_JAVA_OPTIONS"] == JAVA_OPTIONS
 
 
-def test_a_java_home_that_is_given_wins(tmp_path: Path) -> None:
+def test_java_home_variable_takes_precedence(tmp_path: Path) -> None:
     assert java_home({"JAVA_HOME": str(tmp_path)}) is None
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("")
     assert java_home({"JAVA_HOME": str(tmp_path)}) == tmp_path
 
 
-def test_a_token_is_made_where_there_is_none_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_missing_token_is_created_readable_by_its_owner_only(tmp_path: Path) -> None:
     file = tmp_path / "inner" / "token"
     environment = {TOKEN_PATH_ENV: str(file)}
     prepare_to_import_ray(environment, starts=False)
@@ -152,20 +154,20 @@ def test_a_token_is_made_where_there_is_none_and_only_its_owner_reads_it(tmp_pat
     assert file.read_text() == token
 
 
-def test_a_mode_that_is_given_is_kept_and_no_token_made(tmp_path: Path) -> None:
+def test_given_auth_mode_is_kept_without_a_token(tmp_path: Path) -> None:
     environment = {TOKEN_PATH_ENV: str(tmp_path / "token"), AUTH_MODE_ENV: "disabled"}
     prepare_to_import_ray(environment, starts=True)
     assert environment[AUTH_MODE_ENV] == "disabled"
     assert not (tmp_path / "token").exists()
 
 
-def test_a_token_that_cannot_be_written_is_said_with_the_cure(tmp_path: Path) -> None:
+def test_unwritable_token_error_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentInvalid, match="set RAY_AUTH_TOKEN_PATH"):
         prepare_to_import_ray({TOKEN_PATH_ENV: str(tmp_path / "file" / "token")}, starts=True)
 
 
-def test_the_runtime_environment_has_versions_that_the_project_takes() -> None:
+def test_runtime_environment_matches_project_dependencies() -> None:
     import tomllib
 
     wanted = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -174,7 +176,7 @@ def test_the_runtime_environment_has_versions_that_the_project_takes() -> None:
 
 
 @pytest.mark.parametrize("late", [1, 2], ids=["once", "twice"])
-def test_an_embedded_ray_that_comes_up_too_late_is_tried_once_more_and_then_told(
+def test_embedded_ray_start_is_retried_once_after_a_timeout(
     late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
@@ -198,12 +200,12 @@ def test_an_embedded_ray_that_comes_up_too_late_is_tried_once_more_and_then_told
     if late == 1:
         connect()
     else:
-        with pytest.raises(SessionFailed, match=r"timed out during startup.*\n.*less other work"):
+        with pytest.raises(SessionFailed, match=r"timed out during startup.*\n.*less busy"):
             connect()
     assert len(tries) == 2
 
 
-def test_workers_are_not_started_by_uv_again_although_the_program_imported_ray_first(
+def test_workers_do_not_use_uv_run_if_ray_was_imported_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray

@@ -43,17 +43,17 @@ def test_the_shipped_topology_is_found_from_any_directory(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("flush=maybe", "--set flush=maybe: flush: 'maybe' is none of 'sync' or 'async'"),
-        ("nameservers.0.listen_port=99999", "[0].listen_port: 99999 is over the greatest value, 65535"),
+        ("flush=maybe", "--set flush=maybe: flush: 'maybe' is invalid: use 'sync' or 'async'"),
+        ("nameservers.0.listen_port=99999", "[0].listen_port: 99999 is greater than the maximum 65535"),
         ("brokers.1.lisen_port=3", "brokers[1].lisen_port: no such key; did you mean 'listen_port'?"),
-        ("brokers.1.listen_port=10911", "[1].listen_port: 127.0.0.1:10911 is the address of brokers[0]"),
-        ("nameservers.0.listen_port=10921", "127.0.0.1:10921 is the address of nameservers[0]"),
-        ("brokers.broker-b.name=broker-a", "brokers[1].name: the actor 'broker-a-0' is brokers[0] already"),
-        ("brokers.1.name=a/b", "'a/b' cannot be a name"),
-        ("broker_settings.brokerIP1=10.0.0.1", "given by the topology's own key: brokers[].advertised_host"),
+        ("brokers.1.listen_port=10911", "[1].listen_port: 127.0.0.1:10911 is already used by brokers[0]"),
+        ("nameservers.0.listen_port=10921", "127.0.0.1:10921 is already used by nameservers[0]"),
+        ("brokers.broker-b.name=broker-a", "actor name 'broker-a-0' is already used by brokers[0]"),
+        ("brokers.1.name=a/b", "'a/b' is not a valid name"),
+        ("broker_settings.brokerIP1=10.0.0.1", "set this with the topology's key: brokers[].advertised_host"),
         ("brokers.x.listen_port=1", "brokers has no 'x'; it has 0, 1, broker-a, broker-b"),
         ("flush.mode=sync", "flush is a single value and has no 'mode'"),
-        ("flush", "give key=value"),
+        ("flush", "use KEY=VALUE"),
         ("brokers=[]", "brokers: []: list should have at least 1 item"),
     ],
 )  # fmt: skip
@@ -63,7 +63,7 @@ def test_what_cannot_be_set_is_named_with_its_cure(override: str, message: str) 
 
 def test_two_brokers_with_one_store_are_refused(home: Path) -> None:
     text = refusal("brokers.broker-b.store=store/broker-a-0")
-    assert f"brokers[1].store: its store {home}/store/broker-a-0 is that of brokers[0]" in text
+    assert f"brokers[1].store: store {home}/store/broker-a-0 is the store of brokers[0]" in text
     assert "overlaps" in refusal("brokers.broker-b.store=store/broker-a-0/inner")
 
 
@@ -72,11 +72,11 @@ def test_an_error_in_a_file_has_its_line(tmp_path: Path) -> None:
     file.write_text("cluster: C\nbrokers:\n  - name: a\n    listen_port: many\n")
     assert f"{file}:4: brokers[0].listen_port: 'many'" in refusal(file=file)
     file.write_text("cluster: C\ncluster: D\nbrokers: [{name: a}]\n")
-    assert f"{file}:2: cluster: given twice; line 1 has it already" in refusal(file=file)
+    assert f"{file}:2: cluster: duplicate key, first in line 1" in refusal(file=file)
     file.write_text("cluster: [\n")
-    assert "this is no YAML" in refusal(file=file)
+    assert "not valid YAML" in refusal(file=file)
     file.write_text("cluster: C\n")
-    assert "brokers: this key is needed" in refusal(file=file)
+    assert "brokers: this key is required" in refusal(file=file)
 
 
 def test_a_broker_setting_that_is_wrong_is_named_where_it_stands(tmp_path: Path) -> None:

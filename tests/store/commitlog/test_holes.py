@@ -1,4 +1,4 @@
-"""A damaged record with sound ones behind it is a hole and not the end: nothing stored is cut off."""
+"""A damaged record that valid records follow is a hole, not the end of the log: nothing is truncated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def log_bytes(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
 
 
-def forget_derived(root: Path) -> None:
+def remove_derived_files(root: Path) -> None:
     shutil.rmtree(root / "consumequeue")
     shutil.rmtree(root / "index")
     (root / "raymq.derived").unlink()
@@ -57,14 +57,14 @@ def forget_derived(root: Path) -> None:
 
 @pytest.fixture
 def filled(stores, draft, drain, read_all) -> tuple[Path, list[MessageExt]]:
-    """Give the files of a store of three log files that was killed, and its messages."""
+    """Return the directory of a killed store with three log files, and its messages."""
     store = stores.open()
     fill(store, draft)
     drain(store)
     return stores.kill(store, "killed"), messages(store, read_all)
 
 
-def test_a_zeroed_page_is_a_hole_with_a_place_and_a_length(stores, filled, read_all):
+def test_zeroed_range_is_reported_as_hole_with_position_and_size(stores, filled, read_all):
     root, before = filled
     (root / "raymq.derived").unlink()
     first, last = before[10], before[14]
@@ -78,19 +78,19 @@ def test_a_zeroed_page_is_a_hole_with_a_place_and_a_length(stores, filled, read_
 
 
 @pytest.mark.parametrize("place", [0, 4, 100], ids=["size", "magic", "body"])
-def test_a_hole_keeps_its_queue_offsets_through_restarts_and_a_rebuild(
+def test_queue_offsets_after_a_hole_survive_restarts_and_rebuild(
     stores, filled, draft, drain, read_all, place
 ):
     root, before = filled
     damage(root, before[40].commit_log_offset + place, b"\xff")
-    forget_derived(root)
+    remove_derived_files(root)
     expected = before[:40] + before[41:]
     for _ in range(2):
         store = stores.open("killed")
         assert messages(store, read_all) == expected
         assert [hole.position for hole in store.holes] == [before[40].commit_log_offset]
         store.close()
-    forget_derived(root)
+    remove_derived_files(root)
     store = stores.open("killed")
     assert messages(store, read_all) == expected
     assert store.append(draft(queue_id=before[40].queue_id)).queue_offset == sum(
@@ -102,7 +102,7 @@ def test_a_hole_keeps_its_queue_offsets_through_restarts_and_a_rebuild(
     assert store.skipped > 0
 
 
-def test_the_dump_shows_all_others_and_says_what_is_damaged(filled):
+def test_dump_lists_all_records_and_marks_the_damaged_one(filled):
     root, before = filled
     damage(root, before[50].commit_log_offset, b"\0" * 30)
     (root / "raymq.derived").unlink()
@@ -112,7 +112,7 @@ def test_the_dump_shows_all_others_and_says_what_is_damaged(filled):
     assert damaged == [before[50].commit_log_offset]
 
 
-def test_the_last_record_of_a_file_may_be_the_hole(stores, filled, read_all):
+def test_hole_may_be_the_last_record_of_a_file(stores, filled, read_all):
     root, before = filled
     last = [message for message in before if message.commit_log_offset < FILE_BYTES][-1]
     damage(root, last.commit_log_offset, b"\0" * last.store_size)
@@ -123,7 +123,7 @@ def test_the_last_record_of_a_file_may_be_the_hole(stores, filled, read_all):
     assert len(messages(store, read_all)) == 99
 
 
-def test_the_offsets_of_lost_last_messages_are_not_given_again(stores, draft, drain, read_all):
+def test_queue_offsets_of_lost_last_messages_are_not_reused(stores, draft, drain, read_all):
     store = stores.open()
     fill(store, draft, 30)
     store.append(draft(b"lost", queue_id=0))
@@ -138,9 +138,7 @@ def test_the_offsets_of_lost_last_messages_are_not_given_again(stores, draft, dr
 
 
 @pytest.mark.parametrize("way", ["start", "rebuild"])
-def test_the_offsets_of_a_queue_of_which_nothing_is_left_are_not_given_again(
-    stores, draft, drain, read_all, way
-):
+def test_queue_offsets_of_a_completely_lost_queue_are_not_reused(stores, draft, drain, read_all, way):
     store = stores.open()
     fill(store, draft, 31)
     drain(store)
@@ -160,12 +158,12 @@ def test_the_offsets_of_a_queue_of_which_nothing_is_left_are_not_given_again(
 
 
 @pytest.mark.parametrize("has_notes", [True, False])
-def test_a_batch_that_was_cut_short_is_no_hole(stores, draft, drain, read_all, has_notes):
-    """Its records stand behind a head that was never written: nobody was told that they are stored."""
+def test_torn_batch_at_the_end_is_truncated(stores, draft, drain, read_all, has_notes):
+    """The first 8 bytes of the batch were never written: its records were not acknowledged."""
     store = stores.open()
     fill(store, draft, 5)
     drain(store)
-    if has_notes:  # then it begins right where the confirmed ones end
+    if has_notes:  # the clean shutdown records that everything before the batch was confirmed
         store.close()
         store = stores.open()
     place = store.positions.written
@@ -178,26 +176,25 @@ def test_a_batch_that_was_cut_short_is_no_hole(stores, draft, drain, read_all, h
     assert len(messages(again, read_all)) == 5
 
 
-def test_a_zeroed_record_among_confirmed_ones_is_a_hole_even_if_it_looks_like_a_batch_cut_short(
-    stores, draft, drain, read_all
-):
+def test_zeroed_record_in_the_confirmed_log_is_a_hole(stores, draft, drain, read_all):
+    """It looks like a torn batch, but the clean shutdown recorded that it was confirmed."""
     store = stores.open()
     fill(store, draft, 5)
     place = store.positions.written
     store.append_batch(RecordDraft("Topic", 0, b""), encode_batch([Message("Topic", b"x")] * 4))
     drain(store)
-    store.close()  # which notes that all of this was confirmed
+    store.close()  # records that all of this was confirmed
     last = store.positions.written - (store.positions.written - place) // 4
     damage(store.root, place, bytes(8))
-    damage(store.root, last + 88, b"y")  # so that the walk does not begin at it
+    damage(store.root, last + 88, b"y")  # so that recovery does not start its scan at the last record
     (store.root / "abort").touch()
     shutil.rmtree(store.root / "consumequeue")
     again = stores.open()
     assert len(messages(again, read_all)) == 7
 
 
-def test_a_zeroed_record_near_the_end_of_a_log_of_rocketmqs_is_a_hole(clean_store):
-    """RocketMQ writes a record's head first: what stands behind zeros there is no append cut short."""
+def test_zeroed_record_near_the_end_of_a_rocketmq_log_is_a_hole(clean_store):
+    """RocketMQ writes the first bytes of a record first: zeros there are not a torn append."""
     rocketmq = clean_store()
     *_, victim, last = sorted(dump(rocketmq.root), key=lambda line: line["commitLogOffset"])
     path = rocketmq.root / "commitlog" / f"{victim['commitLogOffset'] // (1 << 20) * (1 << 20):020d}"
@@ -210,18 +207,16 @@ def test_a_zeroed_record_near_the_end_of_a_log_of_rocketmqs_is_a_hole(clean_stor
     assert tail.last_record == last["commitLogOffset"]
 
 
-def test_a_hole_in_a_log_of_rocketmqs_is_kept_apart_and_stale_records_are_not_taken_for_what_follows(
-    clean_store,
-):
-    """RocketMQ leaves the bytes behind its end as they are: what is older than what precedes it is stale."""
+def test_hole_in_a_rocketmq_log_is_kept_and_stale_records_are_ignored(clean_store):
+    """RocketMQ does not zero bytes after its log: a record older than its predecessor is stale."""
     rocketmq = clean_store()
     [*_, last] = sorted(dump(rocketmq.root), key=lambda line: line["commitLogOffset"])
     lines = list(dump(rocketmq.root))
     victim = lines[500]
     path = rocketmq.root / "commitlog" / f"{victim['commitLogOffset'] // (1 << 20) * (1 << 20):020d}"
-    sound = path.read_bytes()
+    intact = path.read_bytes()
     place = victim["commitLogOffset"] % (1 << 20)
-    path.write_bytes(sound[:place] + bytes(victim["storeSize"]) + sound[place + victim["storeSize"] :])
+    path.write_bytes(intact[:place] + bytes(victim["storeSize"]) + intact[place + victim["storeSize"] :])
     log = CommitLog(LogPaths(rocketmq.root), 1 << 20, Positions(), read_only=True)
     tail = find_tail(log, 0, check_crc=True, is_ours=False)
     assert [(hole.position, hole.size_bytes) for hole in tail.holes] == [
@@ -229,7 +224,7 @@ def test_a_hole_in_a_log_of_rocketmqs_is_kept_apart_and_stale_records_are_not_ta
     ]
     assert tail.last_record == last["commitLogOffset"]
     log.close()
-    later = (1 << 60).to_bytes(8, "big")  # the record before it was stored after all that follows
+    later = (1 << 60).to_bytes(8, "big")  # makes the record before the hole newer than all records after it
     before = max(
         line["commitLogOffset"] for line in lines if line["commitLogOffset"] < victim["commitLogOffset"]
     )
@@ -243,8 +238,8 @@ def test_a_hole_in_a_log_of_rocketmqs_is_kept_apart_and_stale_records_are_not_ta
 
 
 @pytest.mark.parametrize("kind", ["huge", "negative", "lower", "zero", "one more"])
-def test_a_damaged_queue_offset_costs_its_own_record_only(stores, filled, read_all, kind):
-    """No CRC covers the field: a queue must not grow by terabytes, nor lose what it has."""
+def test_damaged_queue_offset_loses_only_its_own_record(stores, filled, read_all, kind):
+    """No CRC covers queueOffset: the queue must neither grow by terabytes nor lose other messages."""
     root, before = filled
     victim = before[60]
     value = {
@@ -255,7 +250,7 @@ def test_a_damaged_queue_offset_costs_its_own_record_only(stores, filled, read_a
         "one more": victim.queue_offset + 1,
     }
     damage(root, victim.commit_log_offset + 20, value[kind].to_bytes(8, "big", signed=True))
-    forget_derived(root)
+    remove_derived_files(root)
     store = stores.open("killed")
     assert messages(store, read_all) == before[:60] + before[61:]
     assert store.max_offset("Topic", 0) == 34
@@ -271,12 +266,13 @@ def test_a_damaged_queue_offset_costs_its_own_record_only(stores, filled, read_a
     ),
 )
 @few
-def test_damage_anywhere_costs_what_it_touches_and_nothing_else(tmp_path_factory, damages):
+def test_damage_anywhere_loses_only_the_records_it_touches(tmp_path_factory, damages):
     root, before = _pristine(tmp_path_factory)
     pristine = log_bytes(root)
     for number, share, size, kind in damages:
         message = before[number]
-        # Queue id, flag, queue offset, times, topic and properties are under no CRC: those are not touched.
+        # Only fields whose damage is detectable: no CRC covers queue id, flag, queue offset, times, topic
+        # and properties.
         position = message.commit_log_offset + (0 if share < 0.5 else 88)
         size = min(size, 12 if share < 0.5 else len(message.body))
         old = log_bytes(root)[position : position + size]
@@ -292,9 +288,9 @@ def test_damage_anywhere_costs_what_it_touches_and_nothing_else(tmp_path_factory
     end = before[-1].commit_log_offset + before[-1].store_size
     tail = find_tail(log, 0, check_crc=True, is_ours=True, confirmed=end)
     log.close()
-    sound = [message for number, message in enumerate(before) if number not in touched]
-    assert tail.records == len(sound)
-    assert tail.position == sound[-1].commit_log_offset + sound[-1].store_size
+    valid = [message for number, message in enumerate(before) if number not in touched]
+    assert tail.records == len(valid)
+    assert tail.position == valid[-1].commit_log_offset + valid[-1].store_size
     places = [(hole.position, hole.position + hole.size_bytes) for hole in tail.holes]
     for number in touched:
         message = before[number]
@@ -308,7 +304,7 @@ _STORE: dict[str, tuple[Path, list[MessageExt]]] = {}
 
 
 def _pristine(factory) -> tuple[Path, list[MessageExt]]:
-    """A fresh copy of one log; it is made once."""
+    """Return the directory of a new copy of a store, and its messages. The store is created once."""
     if "made" not in _STORE:
         root = factory.mktemp("pristine")
         clock = ClockAtRest()

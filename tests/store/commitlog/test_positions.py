@@ -1,4 +1,4 @@
-"""Positions: what is confirmed, and who is told when."""
+"""Positions: the confirmed offset, and the order of callbacks."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from store.commitlog.positions import CONFIRM_POLICIES, AsyncFlush, Positions
 from store.store_errors import StoreError
 
 
-def test_confirmed_is_flushed_under_sync_and_written_under_async():
+def test_confirmed_is_flushed_with_sync_flush_and_written_with_async_flush():
     for confirm, expected in (("sync", 50), ("async", 100)):
         positions = Positions(CONFIRM_POLICIES[confirm])
         positions.written, positions.flushed = 100, 50
         assert positions.confirmed == expected
 
 
-def test_callbacks_come_in_order_of_their_offsets_and_only_when_confirmed():
+def test_callbacks_run_in_offset_order_and_only_when_confirmed():
     positions = Positions(AsyncFlush())
-    told = []
+    calls = []
     for offset in (10, 30, 20, 20):
-        positions.on_confirmed(offset, lambda error, offset=offset: told.append((offset, error)))
+        positions.on_confirmed(offset, lambda error, offset=offset: calls.append((offset, error)))
     positions.written = 20
     positions.run_callbacks()
-    assert told == [(10, None), (20, None), (20, None)]
+    assert calls == [(10, None), (20, None), (20, None)]
     assert positions.has_waiters
     assert positions.first_waiting == 30
 
 
-def test_a_callback_may_wait_again():
+def test_callback_may_register_another_callback():
     positions = Positions(AsyncFlush())
-    told = []
+    calls = []
     positions.written = 5
-    positions.on_confirmed(5, lambda error: positions.on_confirmed(5, told.append))
+    positions.on_confirmed(5, lambda error: positions.on_confirmed(5, calls.append))
     positions.run_callbacks()
-    assert told == []
+    assert calls == []
     positions.run_callbacks()
-    assert told == [None]
+    assert calls == [None]
 
 
-def test_a_failure_is_told_to_all_who_wait():
+def test_fail_calls_all_callbacks_with_the_error():
     positions = Positions()
-    told = []
-    positions.on_confirmed(5, told.append)
+    calls = []
+    positions.on_confirmed(5, calls.append)
     error = StoreError("broken")
     positions.fail(error)
-    assert told == [error]
+    assert calls == [error]
     assert not positions.has_waiters

@@ -1,4 +1,4 @@
-"""A queue with a gap, where only the places of lost messages are held: nothing searched in it is misled."""
+"""A queue with a gap of fillers for lost messages: searches and truncation return correct results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ BODY_BYTES = 300
 
 @pytest.fixture
 def gapped(stores, clock, draft, drain, read_all):
-    """Give a store of one queue of 100 messages, a second apart, of which 40 to 59 are gone; what it had
-    before.
+    """Give a store whose messages 40 to 59 of 100 are lost, and the messages it had before.
+
+    The messages are in one queue and were stored one second apart.
     """
     store = stores.open("before")
     for number in range(100):
@@ -35,7 +36,7 @@ def gapped(stores, clock, draft, drain, read_all):
     return store, before
 
 
-def test_a_search_by_time_is_not_misled_by_a_gap(gapped):
+def test_offset_by_timestamp_skips_gaps(gapped):
     store, before = gapped
     kept = before[: LOST.start] + before[LOST.stop :]
     for message in before:
@@ -46,7 +47,7 @@ def test_a_search_by_time_is_not_misled_by_a_gap(gapped):
         assert upper == max(each.queue_offset for each in kept if each.store_timestamp <= when)
 
 
-def test_retention_before_a_gap_keeps_what_stands_between(gapped, stores, drain, clock, read_all):
+def test_retention_before_a_gap_keeps_the_messages_before_the_gap(gapped, stores, drain, clock, read_all):
     store, before = gapped
     for path in (store.root / "commitlog").iterdir():
         is_old = path.name == f"{0:020d}"
@@ -65,7 +66,7 @@ def test_retention_before_a_gap_keeps_what_stands_between(gapped, stores, drain,
     assert messages(again, read_all) == kept
 
 
-def test_a_cut_before_a_gap_takes_all_behind_it(gapped, draft, drain, read_all):
+def test_truncate_to_before_a_gap_removes_the_gap(gapped, draft, drain, read_all):
     store, before = gapped
     store.truncate_to(before[30].commit_log_offset)
     assert store.max_offset("Topic", 0) == 30
@@ -75,7 +76,7 @@ def test_a_cut_before_a_gap_takes_all_behind_it(gapped, draft, drain, read_all):
     assert len(messages(store, read_all)) == 31
 
 
-def test_a_queue_whose_first_messages_are_lost_begins_at_the_first_that_is_there(
+def test_queue_with_lost_first_messages_begins_at_the_first_existing_one(
     stores, draft, drain, read_all, clock
 ):
     store = stores.open()
@@ -89,15 +90,15 @@ def test_a_queue_whose_first_messages_are_lost_begins_at_the_first_that_is_there
         damage(store.root, message.commit_log_offset, bytes(8))
     shutil.rmtree(store.root / "consumequeue")
     (store.root / "raymq.derived").unlink()
-    for _ in range(2):  # as found by dispatch, then as noted
+    for _ in range(2):  # first rebuilt by dispatch, then loaded from its snapshot
         store = stores.open()
         assert store.min_offset("Topic", 0) == 7
         assert messages(store, read_all) == before[7:]
         store.close()
 
 
-def test_a_queue_that_is_cut_to_its_beginning_keeps_its_place(stores, draft, drain, clock):
-    """It has lost its first files to retention: offsets go on where they were, after a restart too."""
+def test_queue_truncated_to_its_beginning_keeps_its_next_offset(stores, draft, drain, clock):
+    """The queue lost its first files to retention; offsets continue after them, also after a restart."""
     store = stores.open(file_reserved_time_h=0)
     for number in range(100):
         store.append(draft(b"%02d" % number * 150))
@@ -110,7 +111,7 @@ def test_a_queue_that_is_cut_to_its_beginning_keeps_its_place(stores, draft, dra
         store.retention.finish()
         clock.advance(store.settings.delete_files_interval_ms)
     first = store.min_offset("Topic", 0)
-    assert first > 20  # a file of units is gone
+    assert first > 20  # the first file of units is deleted
     store.truncate_to(store.positions.min)
     assert store.max_offset("Topic", 0) == first
     store.close()

@@ -1,5 +1,7 @@
-"""Many queues: a start looks into none that is as it was noted, nor into such an index, a checkpoint costs by
-what has changed, and few files are open at once.
+"""Stores with many queues.
+
+A start reads no queue and no index file that is unchanged since the last checkpoint, the cost of a checkpoint
+depends on the number of changed queues, and few files are open at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import pytest
 
 from store.consumequeue import check, consume_queue
 from store.consumequeue.consume_queue import ConsumeQueue
-from store.index.index_file import IndexFile, IndexNote
+from store.index.index_file import IndexFile, IndexSnapshot
 from store.store_errors import StoreError
 from store.upkeep import checkpoints
 
@@ -24,8 +26,8 @@ def fill(store, draft, count: int, queues: int = 3, start: int = 0) -> None:
         store.append(draft(b"%d" % number, queue_id=number % queues))
 
 
-def let_rest(root: Path) -> None:
-    """As if derived files had been written a second ago: a later change shows in their times."""
+def age_derived_files(root: Path) -> None:
+    """Set the modification times of derived files one second back, so that later changes are detectable."""
     past_ns = time.time_ns() - 1_000_000_000
     for path in [*(root / "consumequeue").rglob("0*"), *(root / "index").iterdir()]:
         os.utime(path, ns=(past_ns, past_ns))
@@ -33,7 +35,7 @@ def let_rest(root: Path) -> None:
 
 @pytest.fixture
 def units_read(monkeypatch) -> list[tuple[int, int]]:
-    """Give the list of what is read of queues from now on: (queue id, first unit)."""
+    """Give a list of the reads of queues from now on, as (queue id, first unit)."""
     seen: list[tuple[int, int]] = []
     read = ConsumeQueue.read_units
 
@@ -45,16 +47,16 @@ def units_read(monkeypatch) -> list[tuple[int, int]]:
     return seen
 
 
-def rested_store(stores, draft, drain, count: int = 130):
+def store_with_old_files(stores, draft, drain, count: int = 130):
     store = stores.open()
     fill(store, draft, count)
     drain(store)
-    let_rest(store.root)
+    age_derived_files(store.root)
     return store
 
 
-def test_a_start_after_an_orderly_end_looks_into_no_queue(stores, draft, drain, read_all, units_read):
-    store = rested_store(stores, draft, drain)
+def test_start_after_a_clean_shutdown_reads_no_queue(stores, draft, drain, read_all, units_read):
+    store = store_with_old_files(stores, draft, drain)
     store.close()
     files = stores.files(store.root)
     units_read.clear()
@@ -67,8 +69,8 @@ def test_a_start_after_an_orderly_end_looks_into_no_queue(stores, draft, drain, 
     assert stores.files(store.root) == files
 
 
-def test_a_file_changed_since_it_was_noted_is_read_and_mended_and_no_other(stores, draft, drain, monkeypatch):
-    store = rested_store(stores, draft, drain)
+def test_only_a_queue_file_changed_since_the_checkpoint_is_repaired(stores, draft, drain, monkeypatch):
+    store = store_with_old_files(stores, draft, drain)
     store.close()
     files = stores.files(store.root)
     last = store.root / "consumequeue" / "Topic" / "1" / f"{800:020d}"
@@ -88,13 +90,13 @@ def test_a_file_changed_since_it_was_noted_is_read_and_mended_and_no_other(store
     assert stores.files(store.root) == files
 
 
-def test_a_change_at_the_time_of_the_note_is_not_hidden_by_it(stores, draft, drain):
-    """The clock of files goes in steps: a note about a file that was just written says nothing."""
+def test_change_with_the_mtime_of_the_checkpoint_is_detected(stores, draft, drain):
+    """File times have a coarse resolution, so the time of a file that was just written proves nothing."""
     store = stores.open()
     fill(store, draft, 30)
     drain(store)
     path = store.root / "consumequeue" / "Topic" / "0" / f"{0:020d}"
-    now_ns = time.time_ns() + 3_600_000_000_000  # in an hour, so that the step cannot be over
+    now_ns = time.time_ns() + 3_600_000_000_000  # an hour ahead, so that it counts as recent
     os.utime(path, ns=(now_ns, now_ns))
     store.close()
     files = stores.files(store.root)
@@ -104,13 +106,13 @@ def test_a_change_at_the_time_of_the_note_is_not_hidden_by_it(stores, draft, dra
     assert stores.files(store.root) == files
 
 
-def test_units_that_came_after_the_note_are_put_in_again_after_a_kill(stores, draft, drain):
-    store = rested_store(stores, draft, drain, 100)
-    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
-    noted = {path: path.stat().st_mtime_ns for path in (store.root / "consumequeue").rglob("0*")}
+def test_units_after_the_checkpoint_are_dispatched_again_after_a_kill(stores, draft, drain):
+    store = store_with_old_files(stores, draft, drain, 100)
+    store.truncate_to(store.positions.written)  # makes a checkpoint
+    mtimes = {path: path.stat().st_mtime_ns for path in (store.root / "consumequeue").rglob("0*")}
     fill(store, draft, 20, start=100)
     drain(store)
-    for path, time_ns in noted.items():  # a file system that keeps no times of its own
+    for path, time_ns in mtimes.items():  # as on a file system without modification times
         os.utime(path, ns=(time_ns, time_ns))
     root = stores.kill(store, "killed")
     again = stores.open("killed")
@@ -119,8 +121,8 @@ def test_units_that_came_after_the_note_are_put_in_again_after_a_kill(stores, dr
     assert stores.files(root) == stores.files(store.root)
 
 
-def test_queues_of_a_log_that_lost_its_end_lose_theirs_though_they_were_noted(stores, draft, drain, read_all):
-    store = rested_store(stores, draft, drain)
+def test_queues_are_truncated_with_a_log_that_lost_its_tail(stores, draft, drain, read_all):
+    store = store_with_old_files(stores, draft, drain)
     store.close()
     cut = read_all(stores.open(), "Topic", 0)[10].commit_log_offset
     stores.opened[-1].close()
@@ -139,7 +141,7 @@ def test_queues_of_a_log_that_lost_its_end_lose_theirs_though_they_were_noted(st
 
 
 def _twin(stores, draft, drain, count: int) -> Path:
-    """The queues of a store that nothing has happened to."""
+    """Return the queue directory of an identical store that was not damaged."""
     twin = stores.open("twin")
     fill(twin, draft, count)
     drain(twin)
@@ -149,13 +151,13 @@ def _twin(stores, draft, drain, count: int) -> Path:
 
 @pytest.fixture
 def index_files_checked(monkeypatch) -> list[str]:
-    """Give the list of index files that are looked into from now on."""
+    """Give a list of the index files that are read from now on."""
     seen: list[str] = []
     restore = IndexFile.restore
 
-    def restore_seen(self: IndexFile, note: IndexNote) -> str | None:
-        seen.append(note.name)
-        return restore(self, note)
+    def restore_seen(self: IndexFile, snapshot: IndexSnapshot) -> str | None:
+        seen.append(snapshot.name)
+        return restore(self, snapshot)
 
     monkeypatch.setattr(IndexFile, "restore", restore_seen)
     return seen
@@ -166,11 +168,11 @@ def store_with_index(stores, draft, drain):
     for number in range(100):
         store.append(draft(b"%d" % number, keys=f"k{number}", uniq=f"U{number}"))
     drain(store)
-    let_rest(store.root)
+    age_derived_files(store.root)
     return store
 
 
-def test_a_start_after_an_orderly_end_looks_into_no_index_file(stores, draft, drain, index_files_checked):
+def test_start_after_a_clean_shutdown_reads_no_index_file(stores, draft, drain, index_files_checked):
     store = store_with_index(stores, draft, drain)
     store.close()
     files = stores.files(store.root)
@@ -181,7 +183,7 @@ def test_a_start_after_an_orderly_end_looks_into_no_index_file(stores, draft, dr
     assert stores.files(store.root) == files
 
 
-def test_an_index_file_changed_since_it_was_noted_is_mended(stores, draft, drain, index_files_checked):
+def test_index_file_changed_since_the_checkpoint_is_repaired(stores, draft, drain, index_files_checked):
     store = store_with_index(stores, draft, drain)
     store.close()
     files = stores.files(store.root)
@@ -194,15 +196,13 @@ def test_an_index_file_changed_since_it_was_noted_is_mended(stores, draft, drain
     assert stores.files(store.root) == files
 
 
-def test_after_a_kill_only_the_index_file_that_was_written_to_is_looked_into(
-    stores, draft, drain, index_files_checked
-):
+def test_start_after_a_kill_checks_only_the_last_index_file(stores, draft, drain, index_files_checked):
     store = store_with_index(stores, draft, drain)
-    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
+    store.truncate_to(store.positions.written)  # makes a checkpoint
     for number in range(100, 110):
         store.append(draft(b"%d" % number, keys=f"k{number}", uniq=f"U{number}"))
     names = sorted(path.name for path in (store.root / "index").iterdir())
-    root = stores.kill(store, "killed")  # nothing of the last ten has been dispatched
+    root = stores.kill(store, "killed")  # the last ten records are not dispatched
     again = stores.open("killed")
     assert index_files_checked == names[-1:]
     assert all(len(again.query_by_key("Topic", f"k{number}")) == 1 for number in range(110))
@@ -211,33 +211,33 @@ def test_after_a_kill_only_the_index_file_that_was_written_to_is_looked_into(
     assert stores.files(root) == stores.files(store.root)
 
 
-def test_a_checkpoint_of_many_queues_is_made_in_slices(stores, draft, drain, clock, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_QUEUES_A_TURN", 30)
+def test_checkpoint_of_many_queues_takes_several_turns(stores, draft, drain, clock, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_QUEUES_PER_TURN", 30)
     store = stores.open(commit_log_file_bytes=1 << 16)
     fill(store, draft, 100, queues=100)
     drain(store)
-    noted_before = (store.root / "raymq.derived").read_bytes()
+    summary_before = (store.root / "raymq.derived").read_bytes()
     clock.advance(ms=5001)
     for turn in range(4):
-        assert (store.root / "raymq.derived").read_bytes() == noted_before, turn
-        fill(store, draft, 1, queues=100, start=turn)  # some queues change while others are noted
+        assert (store.root / "raymq.derived").read_bytes() == summary_before, turn
+        fill(store, draft, 1, queues=100, start=turn)  # some queues change during the checkpoint
         drain(store)
     store.finish_background()
-    assert (store.root / "raymq.derived").read_bytes() != noted_before
+    assert (store.root / "raymq.derived").read_bytes() != summary_before
     again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
     assert len(list(again.queues())) == 100
     assert again.recovered.dispatched_from > 0
     assert [again.max_offset("Topic", queue_id) for queue_id in range(5)] == [2, 2, 2, 2, 1]
 
 
-def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
+def test_file_mtime_is_looked_up_only_after_the_file_stops_changing(
     stores, draft, drain, clock, monkeypatch, units_read
 ):
-    looked: list[str] = []
+    looked_up: list[str] = []
     settled = consume_queue.settled_time_ns
 
     def settled_time_ns(path: str) -> int:
-        looked.append(path)
+        looked_up.append(path)
         return settled(path)
 
     monkeypatch.setattr(consume_queue, "settled_time_ns", settled_time_ns)
@@ -252,22 +252,20 @@ def test_a_file_that_keeps_changing_is_looked_at_once_it_has_rested(
         fill(store, draft, 6, queues=2, start=6 * number)
         drain(store)
         checkpoint()
-    assert looked == []
-    let_rest(store.root)
-    checkpoint()  # nothing is new but that they have rested
+    assert looked_up == []
+    age_derived_files(store.root)
+    checkpoint()  # nothing has changed, but the files are now old enough
     files = (store.root / "consumequeue").glob("*/*/0*")
-    assert sorted(looked) == sorted(str(path) for path in files)
+    assert sorted(looked_up) == sorted(str(path) for path in files)
     checkpoint()
-    assert len(looked) == 2
+    assert len(looked_up) == 2
     units_read.clear()
     again = stores.open(stores.kill(store, "killed").name, commit_log_file_bytes=1 << 16)
     assert [again.max_offset("Topic", queue_id) for queue_id in range(2)] == [9, 9]
 
 
 @pytest.mark.parametrize(("took_ms", "pause_ms"), [(100, 4_900), (700, 7_000), (60_000, 15_000)])
-def test_a_checkpoint_that_takes_long_is_not_due_again_soon(
-    stores, draft, drain, clock, monkeypatch, took_ms, pause_ms
-):
+def test_pause_after_a_slow_checkpoint_is_longer(stores, draft, drain, clock, monkeypatch, took_ms, pause_ms):
     sync = checkpoints.sync_files
 
     def sync_files(*what: object) -> None:
@@ -277,7 +275,7 @@ def test_a_checkpoint_that_takes_long_is_not_due_again_soon(
     monkeypatch.setattr(checkpoints, "sync_files", sync_files)
     store = stores.open()
 
-    def noted(wait_ms: int) -> bytes:
+    def summary_after(wait_ms: int) -> bytes:
         clock.advance(ms=wait_ms)
         store.advance()
         store.finish_background()
@@ -285,14 +283,14 @@ def test_a_checkpoint_that_takes_long_is_not_due_again_soon(
 
     fill(store, draft, 30)
     drain(store)
-    first = noted(5_001)
+    first = summary_after(5_001)
     fill(store, draft, 30, start=30)
     drain(store)
-    assert noted(pause_ms - 1) == first
-    assert noted(1) != first
+    assert summary_after(pause_ms - 1) == first
+    assert summary_after(1) != first
 
 
-def test_few_files_of_many_queues_are_open_at_once(stores, draft, drain, read_all):
+def test_open_queue_files_are_limited(stores, draft, drain, read_all):
     store = stores.open(max_open_files=5, commit_log_file_bytes=1 << 16)
     fill(store, draft, 200, queues=100)
     drain(store)
@@ -301,7 +299,7 @@ def test_few_files_of_many_queues_are_open_at_once(stores, draft, drain, read_al
     assert len([target for target in opened if target.startswith(f"{store.root}/consumequeue")]) <= 5
 
 
-def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, drain, clock, monkeypatch):
+def test_failed_checkpoint_sync_stops_all_later_checkpoints(stores, draft, drain, clock, monkeypatch):
     store = stores.open()
     fill(store, draft, 30)
     drain(store)
@@ -314,13 +312,13 @@ def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, 
         clock.advance(ms=5001)
         store.advance()
         store.finish_background()
-    noted = (store.root / "raymq.derived").read_bytes()
+    summary = (store.root / "raymq.derived").read_bytes()
     fill(store, draft, 30, start=30)
     drain(store)
     clock.advance(ms=5001)
     store.advance()
     store.finish_background()
-    assert (store.root / "raymq.derived").read_bytes() == noted
+    assert (store.root / "raymq.derived").read_bytes() == summary
     with pytest.raises(StoreError, match="derived files could not be made durable: restart"):
         store.close()
     assert (store.root / "abort").exists()
@@ -328,7 +326,7 @@ def test_a_checkpoint_that_could_not_be_made_durable_is_the_last(stores, draft, 
     assert again.max_offset("Topic", 0) == 20
 
 
-def test_a_topic_of_many_queues_is_deleted_and_made_again(stores, draft, drain):
+def test_topic_of_many_queues_can_be_deleted_and_recreated(stores, draft, drain):
     store = stores.open(commit_log_file_bytes=1 << 16)
     fill(store, draft, 200, queues=100)
     drain(store)

@@ -1,4 +1,4 @@
-"""Reads that must not wait: what the page cache lacks is named, and then they give what others give."""
+"""Reads that must not wait for the disk: they report the missing ranges, and succeed after a WarmJob."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.store.cold_disk import make_cold, settled
 
 @pytest.fixture
 def filled(stores, draft, drain) -> MessageStore:
-    """300 messages of changing sizes in three queues and many log files, every one with a key."""
+    """Return a store with 300 messages of different sizes, with keys, in three queues and many log files."""
     store = stores.open(consume_queue_file_bytes=4000, index_entries=512)
     for number in range(300):
         store.append(
@@ -38,7 +38,7 @@ def filled(stores, draft, drain) -> MessageStore:
     return store
 
 
-def test_a_cold_pull_names_what_it_lacks_and_then_gives_the_same(filled, monkeypatch) -> None:
+def test_cold_pull_reports_missing_ranges_and_then_returns_the_same(filled, monkeypatch) -> None:
     expected = {
         (queue_id, offset): filled.get_message("Topic", queue_id, offset, 32, 20_000)
         for queue_id in range(3)
@@ -52,7 +52,7 @@ def test_a_cold_pull_names_what_it_lacks_and_then_gives_the_same(filled, monkeyp
     assert disk.rounds > 3
 
 
-def test_a_filtered_cold_pull_asks_for_its_own_records_only(filled, monkeypatch) -> None:
+def test_filtered_cold_pull_returns_the_same_records(filled, monkeypatch) -> None:
     wanted = TagFilter(["b"])
     expected = filled.get_message("Topic", 1, 0, 32, 1 << 20, wanted)
     disk = make_cold(filled, monkeypatch)
@@ -61,7 +61,7 @@ def test_a_filtered_cold_pull_asks_for_its_own_records_only(filled, monkeypatch)
     assert found.status == GetMessageStatus.FOUND
 
 
-def test_searches_by_time_key_and_id_give_the_same_cold(filled, monkeypatch, clock) -> None:
+def test_cold_searches_by_time_key_and_id_return_the_same(filled, monkeypatch, clock) -> None:
     times = [0, clock.wall_ms() - 1, clock.wall_ms(), clock.wall_ms() + 1]
     by_time = [filled.offset_by_timestamp("Topic", 1, time_ms) for time_ms in times]
     by_key = [bytes(record) for record in filled.query_by_key("Topic", "k7")]
@@ -72,7 +72,7 @@ def test_searches_by_time_key_and_id_give_the_same_cold(filled, monkeypatch, clo
     ] == by_time
     query = filled.key_query("Topic", "k7")
     query.find()
-    while not settled(disk, query.look):
+    while not settled(disk, query.check_candidates):
         pass
     assert [bytes(record) for record in query.records] == by_key
     assert len(by_key) == 6
@@ -80,15 +80,15 @@ def test_searches_by_time_key_and_id_give_the_same_cold(filled, monkeypatch, clo
     assert bytes(settled(disk, lambda: filled.record_at(0))) == by_id
 
 
-def test_a_search_by_key_reads_all_its_candidates_in_few_waits(filled, monkeypatch) -> None:
+def test_cold_search_by_key_reads_all_candidates_in_few_waits(filled, monkeypatch) -> None:
     disk = make_cold(filled, monkeypatch)
     query = filled.key_query("Topic", "k7")
     query.find()
-    settled(disk, query.look)
+    settled(disk, query.check_candidates)
     assert disk.rounds <= 3
 
 
-def test_what_is_cut_off_while_a_read_waits_is_not_served(filled, monkeypatch) -> None:
+def test_records_truncated_during_a_cold_read_are_not_served(filled, monkeypatch) -> None:
     disk = make_cold(filled, monkeypatch)
     with pytest.raises(NotResident) as cold, filled.resident_only:
         filled.get_message("Topic", 0, 50, 32, 1 << 20)
@@ -98,28 +98,28 @@ def test_what_is_cut_off_while_a_read_waits_is_not_served(filled, monkeypatch) -
     assert found.status != GetMessageStatus.FOUND
 
 
-def test_a_file_that_is_gone_is_nothing_to_a_warm_job(tmp_path: Path) -> None:
+def test_warm_job_ignores_a_missing_file(tmp_path: Path) -> None:
     WarmJob([FileRange(str(tmp_path / "gone"), 0, 10)]).run()
 
 
-def test_what_has_just_been_written_is_not_asked_for(filled) -> None:
+def test_recently_written_bytes_are_read_without_a_residency_check(filled) -> None:
     with filled.resident_only:
         found = filled.get_message("Topic", 0, 99, 32, 1 << 20)
     assert len(decode_records(b"".join(found.slices))) == 1
 
 
-def test_the_page_cache_itself_is_asked(tmp_path: Path) -> None:
+def test_missing_range_reports_pages_that_are_not_cached(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}"
     path.write_bytes(os.urandom(64 * PAGE_BYTES))
     drop_cached(path)
     file = MappedFile(path, 0, 64 * PAGE_BYTES)
     residency = Residency()
-    lacks = residency.lacking(file, 5, 10 * PAGE_BYTES)
+    lacks = residency.missing_range(file, 5, 10 * PAGE_BYTES)
     if lacks is None:
         pytest.skip("this file system keeps all in memory")
     assert lacks == FileRange(str(path), 0, 10 * PAGE_BYTES)
     WarmJob([lacks]).run()
-    assert residency.lacking(file, 5, 10 * PAGE_BYTES) is None
+    assert residency.missing_range(file, 5, 10 * PAGE_BYTES) is None
     with residency:
         assert (
             residency.pread(file.descriptor, 100, 3 * PAGE_BYTES, str(path))
@@ -128,9 +128,9 @@ def test_the_page_cache_itself_is_asked(tmp_path: Path) -> None:
     file.close()
 
 
-@pytest.mark.parametrize("has_the_beginning", [False, True])
-def test_a_read_that_would_wait_names_what_it_wants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_the_beginning: bool
+@pytest.mark.parametrize("is_partly_cached", [False, True])
+def test_pread_that_would_wait_raises_not_resident_with_its_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_partly_cached: bool
 ) -> None:
     path = tmp_path / "units"
     path.write_bytes(os.urandom(8 * PAGE_BYTES))
@@ -139,7 +139,7 @@ def test_a_read_that_would_wait_names_what_it_wants(
     def preadv(descriptor: int, into: list[bytearray], place: int, flags: int = 0) -> int:
         if not flags & os.RWF_NOWAIT:
             return read(descriptor, into, place)
-        if has_the_beginning:
+        if is_partly_cached:
             return read(descriptor, [memoryview(into[0])[:50]], place)
         raise BlockingIOError
 
@@ -153,7 +153,7 @@ def test_a_read_that_would_wait_names_what_it_wants(
         assert residency.pread(file.fileno(), 100, 3 * PAGE_BYTES, str(path)) == expected  # it may wait
 
 
-def test_a_long_range_of_an_older_log_is_read_through_once_before_it_is_served(
+def test_long_range_of_an_earlier_process_is_missing_until_read_once(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / f"{0:020d}"
@@ -161,17 +161,17 @@ def test_a_long_range_of_an_older_log_is_read_through_once_before_it_is_served(
     file = MappedFile(path, 0, READ_AHEAD_FROM_BYTES * 4)
     residency = Residency()
     long = READ_AHEAD_FROM_BYTES
-    assert residency.lacking(file, 0, long) is None  # this process has written it
+    assert residency.missing_range(file, 0, long) is None  # this process has written it
     residency.written_from = 2 * long
-    assert residency.lacking(file, 10, long + 10) == FileRange(str(path), 10, long + 10)
-    assert residency.lacking(file, 10, long + 10) is None
-    assert residency.lacking(file, 0, PAGE_BYTES) is None  # short ones are not worth a thread
-    assert residency.lacking(file, long // 2, long * 2) == FileRange(str(path), long // 2, long * 2)
-    assert residency.lacking(file, long * 2, long * 4) is None
+    assert residency.missing_range(file, 10, long + 10) == FileRange(str(path), 10, long + 10)
+    assert residency.missing_range(file, 10, long + 10) is None
+    assert residency.missing_range(file, 0, PAGE_BYTES) is None  # short ranges are not read in a thread
+    assert residency.missing_range(file, long // 2, long * 2) == FileRange(str(path), long // 2, long * 2)
+    assert residency.missing_range(file, long * 2, long * 4) is None
     file.close()
 
 
-def test_what_is_read_ahead_of_a_cold_range_has_to_be_read_through_again(tmp_path: Path) -> None:
+def test_chunks_after_a_cold_range_must_be_read_once_again(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}"
     long = READ_AHEAD_FROM_BYTES
     path.write_bytes(os.urandom(long * 4))
@@ -179,18 +179,18 @@ def test_what_is_read_ahead_of_a_cold_range_has_to_be_read_through_again(tmp_pat
     residency = Residency()
     residency.written_from = long * 4
     for begin in range(0, long * 4, long):
-        residency.lacking(file, begin, begin + long)
-    assert residency.lacking(file, long, long * 2) is None
+        residency.missing_range(file, begin, begin + long)
+    assert residency.missing_range(file, long, long * 2) is None
     drop_cached(path)
-    if residency.lacking(file, 0, long) is None:
+    if residency.missing_range(file, 0, long) is None:
         pytest.skip("this file system keeps all in memory")
     WarmJob([FileRange(str(path), 0, long * 4)]).run()
-    assert residency.lacking(file, 0, long) is None
-    assert residency.lacking(file, long, long * 2) == FileRange(str(path), long, long * 2)
+    assert residency.missing_range(file, 0, long) is None
+    assert residency.missing_range(file, long, long * 2) == FileRange(str(path), long, long * 2)
     file.close()
 
 
-def test_a_long_pull_reads_little_more_units_than_it_gives(stores, draft, drain, monkeypatch) -> None:
+def test_long_pull_reads_few_units_beyond_those_it_returns(stores, draft, drain, monkeypatch) -> None:
     store = stores.open(commit_log_file_bytes=16 << 20)
     for _ in range(12_000):
         store.append(draft(b"x" * 400))
@@ -229,7 +229,9 @@ UNITS = st.tuples(
     st.lists(UNITS, max_size=12), st.one_of(st.none(), st.frozensets(st.sampled_from([1, 2]))),
     st.integers(1, 10), st.integers(1, 20_000), st.sampled_from([0, 1_000]), st.integers(1, 4),
 )  # fmt: skip
-def test_spans_are_those_of_the_twin(units, codes, max_messages, max_bytes, gap, spans_max) -> None:
+def test_record_spans_kernel_equals_its_plain_python_version(
+    units, codes, max_messages, max_bytes, gap, spans_max
+) -> None:
     base, place, rows = 1_000, 1_000, []
     for step, size, code in units:
         place += step * 100

@@ -1,4 +1,4 @@
-"""Pages are in the page cache before the writer comes to them, a bounded stretch ahead, and stay clean."""
+"""Pages ahead of the writer are read into the page cache, up to a limit, and stay clean."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE_BYTES = 100 * MIB
 
 @dataclass
 class Touched:
-    """What is touched by the jobs of a lane."""
+    """The ranges touched by the jobs of a lane."""
 
     lane: Lane
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
@@ -55,7 +55,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def advised(monkeypatch) -> dict[Path, set[int]]:
-    """The pages that the system has been advised to read ahead, by file; it may evict them at any time."""
+    """Return the pages that the kernel was advised to read (WILLNEED), by file."""
     advise = os.posix_fadvise
     advised: dict[Path, set[int]] = defaultdict(set)
 
@@ -72,50 +72,50 @@ def pages(begin: int, end: int) -> set[int]:
     return set(range(begin // mmap.PAGESIZE, -(-end // mmap.PAGESIZE)))
 
 
-def absent(path: Path, begin: int, end: int) -> bool:
+def is_uncached(path: Path, begin: int, end: int) -> bool:
     mapped = MappedFile(path, 0, 8 * MIB)
     try:
-        return Residency().absent(mapped, begin, end) is not None
+        return Residency().uncached_range(mapped, begin, end) is not None
     finally:
         mapped.close()
 
 
 def test_touched_bytes_are_in_the_page_cache_and_others_are_not(file):
-    assert absent(file, 0, mmap.PAGESIZE)
+    assert is_uncached(file, 0, mmap.PAGESIZE)
     touch(str(file), 4 * MIB, 8 * MIB)
-    assert not absent(file, 4 * MIB, 8 * MIB)
-    assert absent(file, 0, mmap.PAGESIZE)
+    assert not is_uncached(file, 4 * MIB, 8 * MIB)
+    assert is_uncached(file, 0, mmap.PAGESIZE)
 
 
-def test_nothing_is_to_be_written_of_touched_pages(file):
+def test_touched_pages_stay_clean(file):
     before = file.stat()
     touch(str(file), 0, 8 * MIB)
     after = file.stat()
     assert (after.st_mtime_ns, after.st_blocks) == (before.st_mtime_ns, before.st_blocks)
     descriptor = os.open(file, os.O_RDONLY)
     try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # lets go of what is clean
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # evicts clean pages only
     finally:
         os.close(descriptor)
     residency, mapped = Residency(), MappedFile(file, 0, 8 * MIB)
-    assert residency.absent(mapped, 0, 8 * MIB) == FileRange(str(file), 0, 8 * MIB)
+    assert residency.uncached_range(mapped, 0, 8 * MIB) == FileRange(str(file), 0, 8 * MIB)
     mapped.close()
 
 
-def test_a_file_that_is_gone_is_left_alone(tmp_path):
+def test_touch_ignores_a_missing_file(tmp_path):
     touch(str(tmp_path / "gone"), 0, MIB)
 
 
-def test_the_writer_is_kept_ahead_of_by_a_bounded_stretch(touched):
+def test_touch_ahead_stays_a_limited_distance_ahead_of_the_writer(touched):
     ahead = TouchAhead(touched.lane, 0)
     assert AHEAD_BYTES == 32 * MIB
     ahead.look("a", 0, FILE_BYTES, 4 * MIB)
     assert touched.take() == [("a", 4, 36)]
-    ahead.look("a", 0, FILE_BYTES, 19 * MIB)  # more than half of it is left
+    ahead.look("a", 0, FILE_BYTES, 19 * MIB)  # more than half of the touched range is left
     assert touched.take() == []
     ahead.look("a", 0, FILE_BYTES, 20 * MIB)
     assert touched.take() == [("a", 36, 52)]
-    ahead.look("a", 0, FILE_BYTES, 60 * MIB)  # it was faster than we are: what it has written needs nothing
+    ahead.look("a", 0, FILE_BYTES, 60 * MIB)  # the writer overtook: written pages are not touched
     assert touched.take() == [("a", 60, 92)]
     ahead.look("a", 0, FILE_BYTES, 80 * MIB)
     assert touched.take() == [("a", 92, 100)]
@@ -123,14 +123,14 @@ def test_the_writer_is_kept_ahead_of_by_a_bounded_stretch(touched):
     assert touched.take() == []
 
 
-def test_the_next_file_is_touched_from_where_the_writer_is(touched):
+def test_next_file_is_touched_from_the_position_of_the_writer(touched):
     ahead = TouchAhead(touched.lane, 0)
     ahead.look("a", 0, FILE_BYTES, 95 * MIB)
     ahead.look("b", FILE_BYTES, FILE_BYTES, FILE_BYTES + 3 * MIB)
     assert touched.take() == [("a", 95, 100), ("b", 3, 35)]
 
 
-def test_a_store_that_hardly_writes_touches_nothing_ahead(touched):
+def test_nothing_is_touched_before_the_writer_has_advanced(touched):
     assert TouchAhead(touched.lane, 10 * MIB).look_at == 14 * MIB
 
 
@@ -150,7 +150,7 @@ def test_log_and_index_of_a_busy_store_are_touched_ahead(stores, draft, drain, a
     assert advised[index] >= pages(entries_end, entries_end + 4 * MIB)
 
 
-def test_a_start_asks_for_the_slots_of_the_index_file_that_goes_on(stores, draft, drain, monkeypatch):
+def test_start_touches_the_slots_of_the_current_index_file(stores, draft, drain, monkeypatch):
     store = stores.open(index_slots=1000)
     store.append(draft(keys="key"))
     drain(store)

@@ -1,4 +1,4 @@
-"""The next index file is made ahead of need and off the store's thread; the index does not show it."""
+"""The next index file is created in advance on another thread; the content of the index is the same."""
 
 import os
 import threading
@@ -13,12 +13,12 @@ from store.message_store import MessageStore
 from tests.store.conftest import SmallStores
 
 Draft = Callable[..., RecordDraft]
-MESSAGES = 100  # of one key each: 64 go into a file
+MESSAGES = 100  # one key each; an index file has 64 entries
 
 
 @pytest.fixture
 def makers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the names of the threads that have made files of an index's size, in order."""
+    """Give the names of the threads that created files of the size of an index file, in order."""
     found: list[str] = []
     allocate_now = os.posix_fallocate
 
@@ -47,7 +47,7 @@ def ahead(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if path.name.startswith("index."))
 
 
-def test_dispatch_finds_the_next_file_there_and_the_index_is_the_same(
+def test_preallocated_index_file_gives_the_same_index(
     stores: SmallStores, draft: Draft, makers: list[str]
 ) -> None:
     plain, store = stores.open("plain"), stores.open("ahead", preallocate=True)
@@ -60,18 +60,18 @@ def test_dispatch_finds_the_next_file_there_and_the_index_is_the_same(
     assert all(store.query_by_key("Topic", f"key-{number}") for number in range(MESSAGES))
 
 
-def test_a_file_that_is_not_there_in_time_is_made_by_who_needs_it(
+def test_dispatch_creates_the_index_file_if_it_is_not_preallocated(
     stores: SmallStores, draft: Draft, makers: list[str], drain: Callable[[MessageStore], None]
 ) -> None:
     store = stores.open(preallocate=True)
-    for number in range(MESSAGES):  # all in one dispatch
+    for number in range(MESSAGES):  # all in one dispatch step
         store.append(draft(b"body", keys=f"key-{number}"))
     drain(store)
     assert makers == [threading.current_thread().name] * 2
     assert all(store.query_by_key("Topic", f"key-{number}") for number in range(MESSAGES))
 
 
-def test_an_orderly_end_leaves_no_file_made_ahead_and_a_start_removes_what_a_kill_left(
+def test_preallocated_index_file_is_removed_at_shutdown_or_next_start(
     stores: SmallStores, draft: Draft
 ) -> None:
     store = stores.open(preallocate=True)
@@ -88,7 +88,7 @@ def test_an_orderly_end_leaves_no_file_made_ahead_and_a_start_removes_what_a_kil
     assert all(again.query_by_key("Topic", f"key-{number}") for number in range(MESSAGES))
 
 
-def test_a_disk_that_is_full_ahead_of_need_is_told_when_the_file_is_needed(
+def test_failed_index_preallocation_is_reported_when_needed(
     stores: SmallStores, draft: Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = stores.open(preallocate=True)

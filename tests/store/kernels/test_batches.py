@@ -1,11 +1,11 @@
-"""One queue's records, cut for the wire."""
+"""Splitting the records of one queue into batches."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.kernels.batches import number_and_cut, number_and_cut_plain
+from store.kernels.batches import split_into_batches, split_into_batches_plain
 from store.message.record import RecordDraft, decode_records, encode_record
 
 
@@ -15,11 +15,13 @@ def records(body_sizes: list[int]) -> bytearray:
 
 
 @given(st.lists(st.integers(0, 300), max_size=20), st.integers(0, 9), st.integers(1, 1500))
-def test_kernel_and_twin_agree_and_nothing_is_lost(sizes: list[int], queue_id: int, max_bytes: int) -> None:
-    ours, plain = records(sizes), records(sizes)
-    pieces = number_and_cut(memoryview(ours), len(sizes), queue_id, max_bytes)
-    assert pieces == number_and_cut_plain(memoryview(plain), len(sizes), queue_id, max_bytes)
-    assert b"".join(piece.records for piece in pieces) == ours == plain
+def test_split_equals_plain_python_and_keeps_all_records(
+    sizes: list[int], queue_id: int, max_bytes: int
+) -> None:
+    compiled, plain = records(sizes), records(sizes)
+    pieces = split_into_batches(memoryview(compiled), len(sizes), queue_id, max_bytes)
+    assert pieces == split_into_batches_plain(memoryview(plain), len(sizes), queue_id, max_bytes)
+    assert b"".join(piece.records for piece in pieces) == compiled == plain
     for piece in pieces:
         messages = decode_records(piece.records)
         assert len(messages) == piece.rows

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels goes by what the sources say, not by where they lie."""
+"""The cache of compiled kernels is keyed by the content of the sources, not by their path."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(kernel(41), sum(kernel.stats.cache_hits.values()))
 
 
 def lay_out(sources: Path) -> None:
-    """A package `store.kernels` of one kernel and its helper, under our cache."""
+    """Create a package `store.kernels` with one kernel, its helper, and RayMQ's cache locator."""
     package = sources / "store" / "kernels"
     package.mkdir(parents=True)
     (sources / "store" / "__init__.py").touch()
@@ -46,7 +46,7 @@ def lay_out(sources: Path) -> None:
 
 
 def run_kernel(sources: Path, user_cache: Path) -> tuple[int, int]:
-    """Run the kernel in a process of its own; returns its result and how often the cache was hit."""
+    """Run the kernel in a new process; return its result and the number of cache hits."""
     environment = {**os.environ, "PYTHONPATH": str(sources), "XDG_CACHE_HOME": str(user_cache)}
     command = [sys.executable, "-c", PROGRAM]
     run = subprocess.run(command, env=environment, cwd=sources, capture_output=True, text=True, check=True)
@@ -55,8 +55,8 @@ def run_kernel(sources: Path, user_cache: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_kernels_moved_elsewhere_are_not_compiled_again_but_changed_ones_are(tmp_path: Path) -> None:
-    """As when `ray job submit` unpacks the same sources into another directory."""
+def test_moved_kernels_are_loaded_from_the_cache_and_changed_ones_compiled(tmp_path: Path) -> None:
+    """`ray job submit` unpacks the same sources into another directory each time."""
     first, second, user_cache = tmp_path / "first", tmp_path / "second", tmp_path / "cache"
     lay_out(first)
     lay_out(second)
@@ -67,7 +67,7 @@ def test_kernels_moved_elsewhere_are_not_compiled_again_but_changed_ones_are(tmp
     assert run_kernel(second, user_cache) == (43, 0)
 
 
-def test_directory_that_cannot_be_written_is_left_to_numbas_own_locators(
+def test_locator_declines_if_the_cache_directory_is_not_writable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "raymq").write_text("a file where the directory should be")
@@ -79,13 +79,11 @@ def test_directory_that_cannot_be_written_is_left_to_numbas_own_locators(
     )
 
 
-def test_kernels_of_others_are_left_alone() -> None:
+def test_locator_declines_functions_of_other_packages() -> None:
     assert cache.ContentCacheLocator.from_function(cache.content_hash.__wrapped__, __file__) is None
 
 
-def test_kernels_that_nobody_loads_are_removed_after_a_month(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_not_loaded_for_a_month_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     old, used = cache.cache_root() / "kernels-old", cache.cache_root() / "kernels-used"
     for directory in (old, used):

@@ -1,4 +1,4 @@
-"""All kernels are compiled in one way: none counts references to an array, and few hold the GIL."""
+"""Compile options of all kernels: no reference counting of arrays, and few kernels keep the GIL."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def all_kernels() -> list[Dispatcher]:
     return [value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)]
 
 
-def test_no_kernel_is_compiled_in_another_way() -> None:
+def test_all_kernels_use_the_options_of_compiled() -> None:
     found = all_kernels()
     assert len(found) > 50
     others = [each.__name__ for each in found if each.targetoptions.get("_nrt", True)]
     assert others == []
-    # A run of 32 messages takes 7 µs, a batch of 256 some 40, and to get the GIL back beside a busy loop 20.
+    # 32 messages take 7 µs, a batch of 256 about 40 µs; acquiring the GIL next to a busy loop takes 20 µs.
     holders = [each.__name__ for each in found if not each.targetoptions.get("nogil")]
     assert holders == ["_write_batch", "_write_messages"]
 
 
-def test_arrays_are_handed_from_kernel_to_kernel_without_counting() -> None:
+def test_passing_an_array_to_a_helper_counts_no_references() -> None:
     @helper()
     def sum_of(values, first, end):
         total = 0
@@ -51,7 +51,7 @@ def test_arrays_are_handed_from_kernel_to_kernel_without_counting() -> None:
     assert "NRT_decref" not in code
 
 
-def test_no_kernel_makes_an_array() -> None:
+def test_no_kernel_creates_an_array() -> None:
     makers = {"array", "arange", "copy", "empty", "empty_like", "full", "ones", "zeros", "zeros_like"}
     used = {each.__name__: makers.intersection(each.py_func.__code__.co_names) for each in all_kernels()}
     assert {name: names for name, names in used.items() if names} == {}

@@ -1,4 +1,4 @@
-"""Walk, dispatch and index kernels do what their plain twins do."""
+"""The walk, dispatch, hash and index kernels give the results of their pure-Python equivalents."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def dispatch(log: bytearray, rows: int = 1000, groups: int = 64):
 
 @given(st.lists(drafts, max_size=12))
 @quick
-def test_dispatch_makes_what_its_twin_makes(messages):
+def test_dispatch_equals_plain_python(messages):
     log = a_log(messages)
     plain = units.plain_dispatch(log, 0, len(log), BASE, DELAYS_MS)
     position, status, count, queues, keys = dispatch(log)
@@ -97,7 +97,7 @@ def test_dispatch_makes_what_its_twin_makes(messages):
 
 @given(st.lists(drafts, min_size=1, max_size=6), st.data())
 @quick
-def test_the_walk_judges_as_its_twin_does_whatever_is_damaged(messages, data):
+def test_check_record_at_equals_plain_python_for_damaged_logs(messages, data):
     log = a_log(messages)
     for _ in range(data.draw(st.integers(0, 3))):
         log[data.draw(st.integers(0, len(log) - 1))] = data.draw(st.integers(0, 255))
@@ -107,7 +107,7 @@ def test_the_walk_judges_as_its_twin_does_whatever_is_damaged(messages, data):
         assert code == plain or (code < 0 and plain < 0), position
 
 
-def test_full_outputs_stop_the_dispatch_where_it_can_go_on():
+def test_dispatch_with_full_output_stops_at_a_record_boundary():
     messages = [RecordDraft("Topic", number, b"") for number in range(10)]
     log = a_log(messages, blank=False)
     assert dispatch(log, rows=4)[2] == 4
@@ -116,7 +116,7 @@ def test_full_outputs_stop_the_dispatch_where_it_can_go_on():
     assert walk.check_record_at(as_array(log), position, len(log), BASE, True) > 0
 
 
-def test_a_record_that_is_only_half_there_is_left_for_later():
+def test_dispatch_stops_before_an_incomplete_record():
     log = a_log([RecordDraft("Topic", 0, b"one"), RecordDraft("Topic", 0, b"two")], blank=False)
     position, status, count, _, _ = dispatch(log[:-1])
     assert (status, count) == (walk.BEYOND_END, 1)
@@ -125,14 +125,14 @@ def test_a_record_that_is_only_half_there_is_left_for_later():
 
 @given(st.binary(max_size=40) | text.map(str.encode))
 @quick
-def test_hashes_are_javas(data):
+def test_java_hash_kernels_equal_plain_python(data):
     array = np.frombuffer(data, dtype=np.uint8)
     value = java_hash.hash_bytes(array, 0, len(array), 0)
     assert value == java_hash.plain_hash(data)
     assert java_hash.key_hash(value) == java_hash.plain_key_hash(data)
 
 
-def test_the_smallest_hash_counts_as_zero():
+def test_key_hash_of_min_value_is_zero():
     assert java_hash.key_hash(0x80000000) == 0
     assert java_hash.key_hash(0xFFFFFFFF) == 1
 
@@ -153,57 +153,60 @@ def rows_of(keys) -> np.ndarray:
 
 @given(keys_of_records, st.integers(1, 7))
 @quick
-def test_keys_are_inserted_as_the_twin_does(keys, step):
-    ours, plain = an_index(), an_index()
+def test_insert_keys_equals_plain_python(keys, step):
+    compiled, plain = an_index(), an_index()
     inserted = sum(
-        index.insert_keys(as_array(ours), SLOTS, CAPACITY, rows_of(keys), first, min(first + step, len(keys)))
+        index.insert_keys(
+            as_array(compiled), SLOTS, CAPACITY, rows_of(keys), first, min(first + step, len(keys))
+        )
         for first in range(0, len(keys), step)
     )
     assert inserted == index.plain_insert_keys(plain, SLOTS, CAPACITY, keys) == min(len(keys), CAPACITY - 1)
-    assert ours == plain
-    assert index.index_is_valid(as_array(ours), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
+    assert compiled == plain
+    assert index.index_is_valid(as_array(compiled), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
 
 
 @given(keys_of_records, st.data())
 @quick
-def test_cutting_gives_what_was_there_before(keys, data):
+def test_cut_entries_restores_the_earlier_state(keys, data):
     cut = data.draw(st.integers(0, min(len(keys), CAPACITY - 1)))
-    ours, before = an_index(), an_index()
-    index.plain_insert_keys(ours, SLOTS, CAPACITY, keys)
+    truncated, before = an_index(), an_index()
+    index.plain_insert_keys(truncated, SLOTS, CAPACITY, keys)
     index.plain_insert_keys(before, SLOTS, CAPACITY, keys[:cut])
-    written = index.written_entries(as_array(ours), SLOTS, CAPACITY)
-    index.cut_entries(as_array(ours), SLOTS, cut + 1, written)
-    before[39] = max(before[39], 1)  # an empty one counts from 1, whether it says so or not
-    if cut:  # the exact end time is no longer known
-        seconds = int.from_bytes(ours[8:16], "big")
+    written = index.written_entries(as_array(truncated), SLOTS, CAPACITY)
+    index.cut_entries(as_array(truncated), SLOTS, cut + 1, written)
+    before[39] = max(before[39], 1)  # cut_entries writes the count 1, a new file has 0; both mean empty
+    if cut:  # the exact end time is lost: entries have a resolution of one second
+        seconds = int.from_bytes(truncated[8:16], "big")
         assert 0 <= int.from_bytes(before[8:16], "big") - seconds < 1000 or keys[cut - 1][2] < keys[0][2]
-        ours[8:16] = before[8:16]
-    assert ours == before
+        truncated[8:16] = before[8:16]
+    assert truncated == before
 
 
 @given(keys_of_records)
 @quick
-def test_a_key_is_found_newest_first(keys):
-    ours = an_index()
-    count = index.plain_insert_keys(ours, SLOTS, CAPACITY, keys)
+def test_select_key_returns_the_newest_entries_first(keys):
+    content = an_index()
+    count = index.plain_insert_keys(content, SLOTS, CAPACITY, keys)
     for key_hash in {key[0] for key in keys[:count]}:
         found = np.empty(64, np.int64)
-        matches = index.select_key(as_array(ours), SLOTS, key_hash, 0, 1 << 60, found)
+        matches = index.select_key(as_array(content), SLOTS, key_hash, 0, 1 << 60, found)
         assert found[:matches].tolist() == [
             offset for h, offset, _ in reversed(keys[:count]) if h == key_hash
         ]
 
 
 @pytest.mark.parametrize("place", [8, 24, 32, 36, 41, 80, 84, 91, 92, 96, 99])
-def test_a_damaged_index_is_told(place):
-    ours = an_index()
-    index.plain_insert_keys(ours, SLOTS, CAPACITY, [(n * 7, n, 1_700_000_000_000 + n) for n in range(1, 20)])
-    ours[place] ^= 0x80
-    sound = index.index_is_valid(as_array(ours), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
-    assert sound == (place == 8)  # the end time is only known to the header
+def test_index_is_valid_detects_damage(place):
+    damaged = an_index()
+    keys = [(n * 7, n, 1_700_000_000_000 + n) for n in range(1, 20)]
+    index.plain_insert_keys(damaged, SLOTS, CAPACITY, keys)
+    damaged[place] ^= 0x80
+    is_valid = index.index_is_valid(as_array(damaged), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
+    assert is_valid == (place == 8)  # endTimestamp is not checked: it is stored in the header only
 
 
-def test_units_are_sound_up_to_the_first_that_is_not():
+def test_valid_units_stops_at_the_first_invalid_unit():
     good = [(0, 100, 1), (100, 50, 2), (0, 0x7FFFFFFF, 0), (200, 100, 3)]
     for bad in [(250, 10, 0), (300, 0, 0), (300, -1, 0), (-1, 10, 0), (950, 100, 0)]:
         packed = b"".join(UNIT.pack(*unit) for unit in [*good, bad])

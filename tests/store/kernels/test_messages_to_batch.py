@@ -1,4 +1,4 @@
-"""Batches by msgspec and the kernel are what the plain twin makes of them, message by message."""
+"""Batches encoded by the kernel equal those of the pure-Python `encode_elements`."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def ids_of(count: int, length: int = 32) -> list[str]:
     return [f"{number:0{length}X}" for number in range(count)]
 
 
-def plainly(batch: list[Message], ids: list[str]) -> bytes:
+def encode_plain(batch: list[Message], ids: list[str]) -> bytes:
     own = properties_texts([message.properties for message in batch])
     texts = [f"{text}UNIQ_KEY\x01{new_id}\x02" for text, new_id in zip(own, ids, strict=True)]
     return encode_elements(batch, texts, reserved_bytes=RESERVED)
 
 
 @given(st.lists(messages, min_size=1, max_size=20), st.sampled_from([32, 56]))
-def test_ordinary_batches_are_those_of_the_twin(batch: list[Message], id_length: int) -> None:
+def test_common_batches_equal_plain_python(batch: list[Message], id_length: int) -> None:
     ids = ids_of(len(batch), id_length)
-    assert encode_batch(batch, ids, LIMIT, RESERVED) == plainly(batch, ids)
+    assert encode_batch(batch, ids, LIMIT, RESERVED) == encode_plain(batch, ids)
 
 
 @pytest.mark.parametrize("count", [15, 16, 0xFFFF, 0x10000])
-def test_batches_of_any_length(count: int) -> None:
+def test_batch_of_any_number_of_messages_equals_plain_python(count: int) -> None:
     batch = [Message("T", b"x", "tag")] * count
-    assert encode_batch(batch, ids_of(count), LIMIT, RESERVED) == plainly(batch, ids_of(count))
+    assert encode_batch(batch, ids_of(count), LIMIT, RESERVED) == encode_plain(batch, ids_of(count))
 
 
 @pytest.mark.parametrize("body_bytes", [255, 256, 0xFFFF, 0x10000])
-def test_bodies_of_any_length_and_kind(body_bytes: int) -> None:
+def test_bodies_of_any_length_and_type_equal_plain_python(body_bytes: int) -> None:
     for kind in (bytes, bytearray, memoryview):
         batch = [Message("T", kind(b"x" * body_bytes), "tag") for _ in range(3)]  # type: ignore[arg-type]
-        assert encode_batch(batch, ids_of(3), LIMIT, RESERVED) == plainly(batch, ids_of(3))
+        assert encode_batch(batch, ids_of(3), LIMIT, RESERVED) == encode_plain(batch, ids_of(3))
 
 
 def unusual() -> dict[str, list[Any]]:
@@ -85,14 +85,14 @@ def unusual() -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("name", unusual())
-def test_what_is_out_of_the_ordinary_is_left_to_the_twin(name: str) -> None:
+def test_encode_batch_returns_none_for_unsupported_messages(name: str) -> None:
     for batch in (unusual()[name], unusual()[name][::-1]):
         assert encode_batch(batch, ids_of(2), LIMIT, RESERVED) is None
 
 
-def test_the_longest_properties_have_room() -> None:
-    # TAGS 0x01 … 0x02 takes six more, and UNIQ_KEY 0x01 … 0x02 ten and the id.
+def test_longest_properties_are_encoded_and_longer_ones_not() -> None:
+    # Names and separators of TAGS take 6 bytes, those of UNIQ_KEY 10, and the id 32.
     batch = [Message("T", b"x", "t" * (32_767 - RESERVED - 42 - 6))]
-    assert encode_batch(batch, ids_of(1), LIMIT, RESERVED) == plainly(batch, ids_of(1))
+    assert encode_batch(batch, ids_of(1), LIMIT, RESERVED) == encode_plain(batch, ids_of(1))
     batch = [Message("T", b"x", "t" * (32_767 - RESERVED - 42 - 5))]
     assert encode_batch(batch, ids_of(1), LIMIT, RESERVED) is None

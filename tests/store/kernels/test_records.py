@@ -1,4 +1,4 @@
-"""Kernels that make and stamp records, each against its plain twin."""
+"""Kernels that encode and stamp records give the results of their pure-Python equivalents."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ property_maps = st.dictionaries(texts, texts, max_size=3)
 
 
 @given(st.binary(max_size=100), st.integers(0, 20))
-def test_crc_is_zlibs(data: bytes, start: int) -> None:
+def test_crc32_kernel_equals_zlib(data: bytes, start: int) -> None:
     buffer = np.frombuffer(bytes(start) + data + b"after", np.uint8)
 
     assert crc32_kernel(buffer, start, start + len(data)) == zlib.crc32(data) & 0x7FFFFFFF
 
 
 @pytest.mark.parametrize("size", [*range(60, 145), 1000, 4096, 70_001])
-def test_crc_of_larger_bodies_is_zlibs_by_folding_and_by_slicing(size: int) -> None:
+def test_crc32_by_folding_and_by_slicing_equals_zlib(size: int) -> None:
     data = random.Random(size).randbytes(size)
     buffer = np.frombuffer(data, np.uint8)
 
@@ -64,7 +64,7 @@ def test_crc_of_larger_bodies_is_zlibs_by_folding_and_by_slicing(size: int) -> N
 
 
 @given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 2, 255]))
-def test_byte_is_found_where_python_finds_it(data: bytes, start: int, end: int, byte: int) -> None:
+def test_find_byte_equals_bytes_find(data: bytes, start: int, end: int, byte: int) -> None:
     start, end = sorted((min(start, len(data)), min(end, len(data))))
     expected = data.find(bytes([byte]), start, end)
 
@@ -79,7 +79,7 @@ def test_byte_is_found_where_python_finds_it(data: bytes, start: int, end: int, 
     append_crc=st.booleans(),
     common=property_maps,
 )
-def test_batch_becomes_the_records_that_its_twin_makes(
+def test_encode_batch_records_equals_plain_python(
     bodies: list[tuple[bytes, dict[str, str], int]],
     topic: str,
     born_host: bytes,
@@ -108,10 +108,10 @@ def test_batch_becomes_the_records_that_its_twin_makes(
         )
 
 
-def test_batch_whose_properties_lack_their_last_separator_gets_one_before_the_crc() -> None:
+def test_missing_last_separator_is_added_before_the_crc_property() -> None:
     element = bytearray(encode_batch([Message("T", b"x", properties={"k": "v"})]))
     element[3] -= 1
-    element[-5] -= 1  # the properties' length
+    element[-5] -= 1  # the low byte of propertiesLength
     batch = bytes(element[:-1])
     draft = RecordDraft("T", 0, b"")
 
@@ -122,7 +122,7 @@ def test_batch_whose_properties_lack_their_last_separator_gets_one_before_the_cr
 
 
 @pytest.mark.parametrize("append_crc", [False, True])
-def test_what_a_batch_has_in_common_stands_behind_each_messages_own(append_crc: bool) -> None:
+def test_common_properties_of_a_batch_follow_those_of_each_message(append_crc: bool) -> None:
     batch = encode_elements([Message("T", b"b")] * 3, ["k\x01v", "k\x01v\x02", ""])
     draft = RecordDraft("T", 0, b"", b"MSG_REGION\x01R\x02")
 
@@ -136,7 +136,7 @@ def test_what_a_batch_has_in_common_stands_behind_each_messages_own(append_crc: 
 
 
 @pytest.mark.parametrize(("own", "fits"), [("v" * 32_763, True), ("v" * 32_764, False)])
-def test_properties_leave_room_for_what_a_batch_has_in_common_or_are_refused(own: str, fits: bool) -> None:
+def test_properties_without_room_for_common_ones_are_refused(own: str, fits: bool) -> None:
     batch = encode_elements([Message("T", b"body")], [own])
     draft = RecordDraft("T", 0, b"", b"k\x01\x02", born_host=V4)
     if fits:
@@ -151,7 +151,7 @@ def test_properties_leave_room_for_what_a_batch_has_in_common_or_are_refused(own
 @pytest.mark.parametrize(
     ("properties", "fits"), [("k\x01" + "v" * 32_744 + "\x02", True), ("v" * 32_747, False)]
 )
-def test_properties_of_a_batch_leave_room_for_the_crc_or_are_refused(properties: str, fits: bool) -> None:
+def test_properties_without_room_for_the_crc_are_refused(properties: str, fits: bool) -> None:
     batch = encode_elements([Message("T", b"body")], [properties])
     draft = RecordDraft("T", 0, b"", born_host=V4)
     if fits:
@@ -164,7 +164,7 @@ def test_properties_of_a_batch_leave_room_for_the_crc_or_are_refused(properties:
 
 
 @given(st.data())
-def test_broken_batch_is_refused_by_kernel_and_twin_alike(data: st.DataObject) -> None:
+def test_damaged_batch_is_refused_by_kernel_and_plain_python(data: st.DataObject) -> None:
     batch = bytearray(encode_batch([Message("T", b"body", properties={"k": "v"})] * 2))
     batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(batch[: data.draw(st.integers(0, len(batch)))])
@@ -185,7 +185,7 @@ def column(values: list[bytes]) -> TextColumn:
 
 
 def rows_of(rows: list[tuple[bytes, str, str, int]], topic: str = "T", born_host: bytes = V4) -> RowBatch:
-    """Rows of body, keys, tags and queue by number, over four queues with ids of their own."""
+    """Return a batch; each row is body, keys, tags and queue (0 to 3, whose ids are 5, 0, 7 and 1)."""
     return RowBatch(
         draft=RecordDraft(topic, 0, b"", b"WAIT\x01true\x02", born_timestamp=77, born_host=born_host),
         bodies=column([row[0] for row in rows]),
@@ -207,7 +207,7 @@ def rows_of(rows: list[tuple[bytes, str, str, int]], topic: str = "T", born_host
     topic=topics,
     born_host=packed_hosts,
 )
-def test_rows_become_the_records_that_their_twin_makes(
+def test_plan_and_encode_rows_equal_plain_python(
     rows: list[tuple[bytes, str, str, int]], topic: str, born_host: bytes
 ) -> None:
     batch = rows_of(rows, topic, born_host)
@@ -236,7 +236,7 @@ def test_rows_become_the_records_that_their_twin_makes(
         ((b"x", "k" * 32_768, "", 0), "over the limit of 32,767"),
     ],
 )
-def test_bad_row_is_named_and_refused(row: tuple[bytes, str, str, int], remark: str) -> None:
+def test_invalid_row_is_refused_with_its_number(row: tuple[bytes, str, str, int], remark: str) -> None:
     batch = rows_of([(b"good", "k", "t", 1), row])
 
     for refuse in (plan_rows, encode_rows_plain):
@@ -245,7 +245,7 @@ def test_bad_row_is_named_and_refused(row: tuple[bytes, str, str, int], remark: 
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12)), st.integers(1, 9))
-def test_queue_of_a_key_is_the_one_rocketmqs_selector_picks(keys: list[str], queue_count: int) -> None:
+def test_queues_of_keys_equals_plain_python(keys: list[str], queue_count: int) -> None:
     keys_column = column([key.encode() for key in keys])
 
     assert (
@@ -278,7 +278,7 @@ def built(body: bytes = b"body", **changes: object) -> RecordDraft:
 @given(
     bodies=st.lists(st.binary(max_size=100)), topic=topics, born_host=packed_hosts, store_host=packed_hosts
 )
-def test_records_are_stamped_as_the_twin_stamps_them(
+def test_stamp_records_equals_plain_python(
     bodies: list[bytes], topic: str, born_host: bytes, store_host: bytes
 ) -> None:
     stamp = STAMP._replace(topic=topic, born_host=born_host, store_host=store_host)
@@ -309,11 +309,11 @@ def test_records_are_stamped_as_the_twin_stamps_them(
         (built(queue_id=4), "not of queue 3"),
         (built(sys_flag=TRANSACTION_PREPARED), "sysFlag"),
         (built(sys_flag=0x80), "sysFlag"),
-        (built(born_host=V6), "hosts of another width"),
+        (built(born_host=V6), "hosts of another size"),
         (built(b"x" * 101), "over max_message_bytes 100"),
     ],
 )
-def test_record_that_is_not_what_it_should_be_is_refused(bad: RecordDraft, remark: str) -> None:
+def test_record_with_a_wrong_field_is_refused(bad: RecordDraft, remark: str) -> None:
     for stamp in (stamp_records, stamp_records_plain):
         records = client_records(built(), bad)
         with pytest.raises(MessageInvalid, match=f"at byte {len(client_records(built()))} .*{remark}"):
@@ -321,7 +321,7 @@ def test_record_that_is_not_what_it_should_be_is_refused(bad: RecordDraft, remar
 
 
 @given(data=st.data())
-def test_broken_records_are_refused_by_kernel_and_twin_alike(data: st.DataObject) -> None:
+def test_damaged_records_are_refused_by_kernel_and_plain_python(data: st.DataObject) -> None:
     records = client_records(built(b"x"), built(b"yz"))
     records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
     records = records[: data.draw(st.integers(0, len(records)))]
@@ -331,15 +331,15 @@ def test_broken_records_are_refused_by_kernel_and_twin_alike(data: st.DataObject
 
 
 def outcome(stamp: Callable[[bytearray, Stamp], int], records: bytearray) -> tuple[int, bytes] | str:
-    """The count and the stamped bytes, or why they are refused."""
+    """Return the number of records and the stamped bytes, or the error message."""
     try:
         return stamp(records, STAMP), bytes(records)
-    except MessageInvalid as refusal:
-        return refusal.remark
+    except MessageInvalid as error:
+        return error.remark
 
 
 def runs_of(*bodies_by_queue: list[bytes], born_host: bytes = V4) -> Runs:
-    """Runs of queues 10, 11, … with these bodies."""
+    """Return runs of the queues 10, 11 and so on, with these bodies."""
     by_queue = [
         client_records(*(built(body, queue_id=10 + number, born_host=born_host) for body in bodies))
         for number, bodies in enumerate(bodies_by_queue)
@@ -349,8 +349,8 @@ def runs_of(*bodies_by_queue: list[bytes], born_host: bytes = V4) -> Runs:
     return Runs([*queue_ids], [*map(len, bodies_by_queue)], [*map(len, by_queue)], memoryview(records))
 
 
-def again(runs: Runs) -> Runs:
-    """The same over records of their own."""
+def copy_of(runs: Runs) -> Runs:
+    """Return the runs with a copy of their records."""
     return runs._replace(records=memoryview(bytearray(runs.records)))
 
 
@@ -358,11 +358,11 @@ def again(runs: Runs) -> Runs:
     bodies=st.lists(st.lists(st.binary(max_size=60), min_size=1, max_size=4), max_size=5),
     born_host=packed_hosts,
 )
-def test_runs_are_stamped_each_with_its_own_queue_and_offsets(
+def test_stamp_runs_equals_plain_python_with_the_offsets_of_each_queue(
     bodies: list[list[bytes]], born_host: bytes
 ) -> None:
     runs = runs_of(*bodies, born_host=bytes(len(born_host)))
-    others = again(runs)
+    others = copy_of(runs)
     stamp = STAMP._replace(born_host=born_host)
     offsets = [1000 * number for number in range(len(bodies))]
 
@@ -384,7 +384,7 @@ def test_runs_are_stamped_each_with_its_own_queue_and_offsets(
 
 
 @given(data=st.data())
-def test_broken_runs_are_refused_by_kernel_and_twin_alike(data: st.DataObject) -> None:
+def test_damaged_runs_are_refused_by_kernel_and_plain_python(data: st.DataObject) -> None:
     runs = runs_of([b"x", b"yz"], [b"u"], [b"", b"v"])
     if data.draw(st.booleans()):
         runs.records[data.draw(st.integers(0, len(runs.records) - 1))] = data.draw(st.integers(0, 255))
@@ -393,24 +393,24 @@ def test_broken_runs_are_refused_by_kernel_and_twin_alike(data: st.DataObject) -
         messages[data.draw(st.integers(0, 2))] = data.draw(st.integers(1, 4))
         runs = runs._replace(messages=messages)
 
-    assert outcome_of_runs(stamp_runs, again(runs)) == outcome_of_runs(stamp_runs_plain, again(runs))
+    assert outcome_of_runs(stamp_runs, copy_of(runs)) == outcome_of_runs(stamp_runs_plain, copy_of(runs))
 
 
-def test_a_run_that_is_not_what_its_head_says_is_named() -> None:
+def test_run_that_differs_from_its_header_is_refused() -> None:
     runs = runs_of([b"x", b"yz"], [b"u"])
     for stamp in (stamp_runs, stamp_runs_plain):
-        with pytest.raises(MessageInvalid, match=r"of queue 10, which ends at byte 201 .* the 3 records"):
-            stamp(again(runs)._replace(messages=[3, 1]), STAMP, [0, 0])
+        with pytest.raises(MessageInvalid, match=r"of queue 10 that ends at byte 201 .* 3 records"):
+            stamp(copy_of(runs)._replace(messages=[3, 1]), STAMP, [0, 0])
         with pytest.raises(MessageInvalid, match="at byte 201 of the batch is not of queue 12"):
-            stamp(again(runs)._replace(queue_ids=[10, 12]), STAMP, [0, 0])
-        with pytest.raises(MessageInvalid, match="is no whole record"):
-            stamp(again(runs)._replace(sizes=[200, runs.sizes[1] + 1]), STAMP, [0, 0])
+            stamp(copy_of(runs)._replace(queue_ids=[10, 12]), STAMP, [0, 0])
+        with pytest.raises(MessageInvalid, match="is truncated or malformed"):
+            stamp(copy_of(runs)._replace(sizes=[200, runs.sizes[1] + 1]), STAMP, [0, 0])
 
 
 def outcome_of_runs(stamp: Callable[[Runs, Stamp, list[int]], None], runs: Runs) -> bytes | str:
-    """The stamped bytes, or why they are refused."""
+    """Return the stamped bytes, or the error message."""
     try:
         stamp(runs, STAMP, [7, 70, 700])
-    except MessageInvalid as refusal:
-        return refusal.remark
+    except MessageInvalid as error:
+        return error.remark
     return bytes(runs.records)

@@ -1,4 +1,4 @@
-"""Messages that the kernel writes are what the record codec makes of them, one by one."""
+"""Messages decoded by the kernel equal those of the record codec."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def records_of(made: list[RecordDraft]) -> bytes:
     return records
 
 
-def in_runs(records: bytes, count: int = 100, decode: Decode = decode_messages) -> list[MessageExt]:
+def decode_all(records: bytes, count: int = 100, decode: Decode = decode_messages) -> list[MessageExt]:
     found: list[MessageExt] = []
     position = 0
     while position < len(records):
@@ -53,53 +53,55 @@ def in_runs(records: bytes, count: int = 100, decode: Decode = decode_messages) 
     return found
 
 
-def plainly(records: bytes) -> list[MessageExt]:
-    return in_runs(records, decode=fetched.decode_messages)
+def decode_plain(records: bytes) -> list[MessageExt]:
+    return decode_all(records, decode=fetched.decode_messages)
 
 
 @given(st.lists(drafts, max_size=8), st.integers(1, 9))
-def test_a_run_is_the_same_as_one_by_one(made: list[RecordDraft], count: int) -> None:
+def test_decode_messages_equals_decoding_one_record_at_a_time(made: list[RecordDraft], count: int) -> None:
     records = records_of(made)
     one_by_one: list[MessageExt] = []
     while (position := sum(message.store_size for message in one_by_one)) < len(records):
         one_by_one.append(decode_record(records, position, broker_name="b"))
-    assert in_runs(records, count) == one_by_one
-    assert in_runs(records, count, fetched.decode_messages) == one_by_one
+    assert decode_all(records, count) == one_by_one
+    assert decode_all(records, count, fetched.decode_messages) == one_by_one
 
 
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=4), st.integers(0, 255))
 @example([b"a\x01b\x02a\x01c", b"\x01v\x02n\x01\x02n\x02", b"n\x01v\x01w\x02"], 10)
 @example([b"n\x01\xff\x02", b"\xff"], 10)
-def test_properties_are_read_as_leniently(properties: list[bytes], part: int) -> None:
+def test_malformed_properties_are_decoded_as_leniently_as_in_plain_python(
+    properties: list[bytes], part: int
+) -> None:
     host = bytes([part, 255 - part, part // 3, 7, 0xFF, 0xFF, 0xFF, 0xFE])
     records = records_of([RecordDraft("T", 0, b"x", each, born_host=host) for each in properties])
-    assert in_runs(records) == plainly(records)
+    assert decode_all(records) == decode_plain(records)
 
 
-def test_a_text_that_is_no_utf8_is_read_with_replacements_and_its_neighbours_as_they_are() -> None:
+def test_invalid_utf8_is_replaced_and_other_messages_are_unchanged() -> None:
     made = [RecordDraft("T", 0, b"x", each) for each in (b"k\x01v\x02", b"k\x01\xff\x02", "k\x01ß".encode())]
-    assert [message.properties["k"] for message in in_runs(records_of(made))] == ["v", "\ufffd", "ß"]
+    assert [message.properties["k"] for message in decode_all(records_of(made))] == ["v", "\ufffd", "ß"]
 
 
-def test_a_topic_of_the_second_format_and_an_empty_body() -> None:
-    [message] = in_runs(records_of([RecordDraft("long" * 50, 0, b"")]))
+def test_record_with_magic_v2_and_empty_body_is_decoded() -> None:
+    [message] = decode_all(records_of([RecordDraft("long" * 50, 0, b"")]))
     assert (message.topic, message.body) == ("long" * 50, b"")
 
 
-def test_a_long_run_and_bodies_that_the_scratch_cannot_hold() -> None:
+def test_many_records_and_bodies_longer_than_the_buffer_are_decoded() -> None:
     bodies = [bytes([number]) * 2000 for number in range(250)]
     bodies[100:100] = [b"x" * SCRATCH_BYTES, b"y" * (SCRATCH_BYTES - 300)]
-    found = in_runs(records_of([RecordDraft("T", 0, body) for body in bodies]), 1000)
+    found = decode_all(records_of([RecordDraft("T", 0, body) for body in bodies]), 1000)
     assert [message.body for message in found] == bodies
 
 
-def test_threads_do_not_share_their_scratch() -> None:
+def test_threads_do_not_share_their_buffer() -> None:
     runs = [records_of([RecordDraft("T", number, b"%d" % number)] * 50) for number in range(4)]
-    expected = [plainly(records) for records in runs]
+    expected = [decode_plain(records) for records in runs]
     wrong: list[int] = []
 
     def decode(number: int) -> None:
-        wrong.extend(number for _ in range(200) if in_runs(runs[number]) != expected[number])
+        wrong.extend(number for _ in range(200) if decode_all(runs[number]) != expected[number])
 
     threads = [threading.Thread(target=decode, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -110,21 +112,21 @@ def test_threads_do_not_share_their_scratch() -> None:
 
 
 @given(st.lists(drafts, min_size=1, max_size=4), st.data())
-def test_no_damage_passes(made: list[RecordDraft], data: st.DataObject) -> None:
+def test_damage_is_detected_as_in_plain_python(made: list[RecordDraft], data: st.DataObject) -> None:
     records = bytearray(records_of(made))
     place = data.draw(st.integers(0, len(records) - 1))
     records[place] ^= data.draw(st.integers(1, 255))
     damaged = bytes(records)
     try:
-        expected = plainly(damaged)
+        expected = decode_plain(damaged)
     except (RecordDamaged, MessageInvalid):
         with pytest.raises((RecordDamaged, MessageInvalid)):
-            in_runs(damaged)
+            decode_all(damaged)
     else:
-        assert in_runs(damaged) == expected
+        assert decode_all(damaged) == expected
 
 
-def test_a_truncated_run_ends_before_the_cut() -> None:
+def test_decoding_stops_before_a_truncated_record() -> None:
     records = records_of([RecordDraft("T", 0, b"1"), RecordDraft("T", 0, b"2")])
     for cut in range(1, len(records) // 2):
         messages, position = decode_messages(records[:-cut], 0, 9, "b")
@@ -133,11 +135,11 @@ def test_a_truncated_run_ends_before_the_cut() -> None:
             decode_messages(records[:-cut], position, 9, "b")
 
 
-def test_a_body_that_cannot_be_inflated_ends_the_run() -> None:
+def test_decoding_stops_before_a_body_that_cannot_be_decompressed() -> None:
     body, flag = compress(b"long " * 100)
     good, bad = RecordDraft("T", 0, body, sys_flag=flag), RecordDraft("T", 0, b"nonsense", sys_flag=flag)
     records = records_of([good, bad])
     messages, position = decode_messages(records, 0, 9, "b")
     assert [message.body for message in messages] == [b"long " * 100]
-    with pytest.raises(MessageInvalid, match="cannot be inflated"):
+    with pytest.raises(MessageInvalid, match="cannot be decompressed"):
         decode_messages(records, position, 9, "b")

@@ -1,4 +1,4 @@
-"""Finding the way back after damage: the kernels do what their plain twins do."""
+"""The kernels that find records after damage give the results of their pure-Python equivalents."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ def as_array(log: bytearray) -> np.ndarray:
     return np.frombuffer(log, dtype=np.uint8)
 
 
-def test_the_next_sound_record_is_found_and_nothing_that_only_looks_like_one():
+def test_next_record_finds_valid_records_only():
     log = a_log([("A", 0, [b"body 0", b"body 1", b"body 2"], 0)])[:-64]
     size = len(log) // 3
     assert resync.next_record(as_array(log), 1, len(log), len(log), BASE) == size
-    assert resync.next_record(as_array(log), 1, size, len(log), BASE) == size  # only looked for before it
-    assert resync.next_record(as_array(log), 1, len(log), len(log), BASE + 1) == len(log)  # another place
+    assert resync.next_record(as_array(log), 1, size, len(log), BASE) == size  # the search ends before it
+    assert resync.next_record(as_array(log), 1, len(log), len(log), BASE + 1) == len(
+        log
+    )  # physicalOffset is wrong
     log[size + 90] ^= 1
     assert resync.next_record(as_array(log), 1, len(log), len(log), BASE) == 2 * size
 
 
 @given(batches, st.data())
 @quick
-def test_whatever_is_damaged_the_kernels_go_on_where_their_twins_do(appends, data):
+def test_resync_kernels_equal_plain_python_for_damaged_logs(appends, data):
     log = a_log(appends)
     for _ in range(data.draw(st.integers(0, 3))):
         log[data.draw(st.integers(0, len(log) - 1))] = data.draw(st.integers(0, 255))
@@ -67,7 +69,7 @@ def test_whatever_is_damaged_the_kernels_go_on_where_their_twins_do(appends, dat
         assert resync.append_end(array, start, size, BASE) == resync.plain_append_end(log, start, size, BASE)
 
 
-def test_what_one_append_made_ends_where_the_next_one_begins():
+def test_append_end_stops_at_the_records_of_the_next_append():
     first, second = ("A", 0, [b"1", b"2"], 0), ("A", 0, [b"3"], 1)
     end = len(a_log([first])) - 64
     assert resync.append_end(as_array(a_log([first])), 0, end + 64, BASE) == end
@@ -77,12 +79,14 @@ def test_what_one_append_made_ends_where_the_next_one_begins():
 
 @given(st.lists(st.tuples(st.binary(max_size=30), st.booleans()), max_size=6), st.data())
 @quick
-def test_a_wrong_crc_of_a_whole_record_is_seen_as_the_twin_sees_it(bodies, data):
+def test_next_bad_crc_property_equals_plain_python(bodies, data):
     log = bytearray()
     for number, (body, has_crc) in enumerate(bodies):
         draft = RecordDraft("Topic", 0, body, b"KEYS\x01k\x02")
         log += encode_record(draft, number, BASE + len(log), 1, bytes(8), append_crc=has_crc)
-    assert resync.next_bad_whole(as_array(log), 0, len(log)) == (len(log), 0)
+    assert resync.next_bad_crc_property(as_array(log), 0, len(log)) == (len(log), 0)
     if log:
         log[data.draw(st.integers(0, len(log) - 1))] ^= data.draw(st.integers(1, 255))
-    assert resync.next_bad_whole(as_array(log), 0, len(log)) == resync.plain_next_bad_whole(log, 0, len(log))
+    assert resync.next_bad_crc_property(as_array(log), 0, len(log)) == resync.plain_next_bad_crc_property(
+        log, 0, len(log)
+    )

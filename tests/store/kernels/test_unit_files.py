@@ -1,4 +1,4 @@
-"""Units into many files by one call: what the plain twin does, and nothing behind the first that fails."""
+"""Writing units to many files in one call: the same result as in pure Python, up to the first failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from store.kernels.unit_files import write_units, write_units_plain
 FILE_BYTES = 400
 PER_FILE = FILE_BYTES // units.UNIT_BYTES
 LOG = b"..Topic/\xd1\x82\xd0\xb5\xd0\xbc\xd0\xb0.."
-TOPICS = [(2, 5), (8, 8)]  # where they stand in LOG
+TOPICS = [(2, 5), (8, 8)]  # position and length in LOG
 
 groups_of_queues = st.lists(
     st.tuples(
@@ -77,7 +77,7 @@ def some_units(groups: list[list[int]]) -> bytes:
 
 
 def tree(root: Path) -> dict[str, tuple[int, bytes]]:
-    """Mode and content of all that stands below `root`."""
+    """Return mode and content of all files and directories below `root`."""
     return {
         str(path.relative_to(root)): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
         for path in root.rglob("*")
@@ -90,7 +90,7 @@ def three_queues() -> list[list[int]]:
 
 @pytest.fixture(params=["missing", "directory", "full disk"])
 def broken(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[Path]]:
-    """Give a directory of three queues, of which the second's file cannot be written."""
+    """Return a directory of three queues, and their files; the second file is not writable."""
     paths = make_files(tmp_path, three_queues())
     paths[1].unlink()
     if request.param == "directory":
@@ -102,7 +102,7 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[P
 
 @given(groups_of_queues, st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_many_files_get_what_the_plain_twin_writes(
+def test_write_units_equals_plain_python(
     tmp_path_factory: pytest.TempPathFactory,
     queues: list[tuple[tuple[int, int], int, int, int]],
     data: st.DataObject,
@@ -125,7 +125,7 @@ def test_many_files_get_what_the_plain_twin_writes(
     assert len(written) >= len({tuple(groups[number][:4]) for number in chosen})
 
 
-def test_what_stands_behind_a_file_that_fails_is_not_written(broken: tuple[Path, list[Path]]) -> None:
+def test_groups_after_a_failed_file_are_not_written(broken: tuple[Path, list[Path]]) -> None:
     root, paths = broken
     groups = three_queues()
     content = some_units(groups)
@@ -133,15 +133,15 @@ def test_what_stands_behind_a_file_that_fails_is_not_written(broken: tuple[Path,
     assert write_units_plain(root, FILE_BYTES, LOG, np.array(groups), [0, 1, 2], [False] * 3, content) == 1
     assert paths[0].read_bytes() == content[:40].ljust(FILE_BYTES, b"\0")
     assert paths[2].read_bytes() == bytes(FILE_BYTES)
-    left = len(list(Path("/proc/self/fd").iterdir()))
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
     write(root, groups, [1], content)
-    assert len(list(Path("/proc/self/fd").iterdir())) == left
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
 
 
 @pytest.mark.parametrize(
     ("topic", "queue_id"), [((2, 5), -1), ((0, 0), 1), ((7, 3), 1), ((0, 256), 1), ((0, 1 << 20), 1)]
 )
-def test_what_is_no_name_of_a_queue_is_left_alone(
+def test_invalid_topic_or_queue_id_is_not_written(
     tmp_path: Path, topic: tuple[int, int], queue_id: int
 ) -> None:
     log = LOG.ljust((1 << 20) + 16, b"x")
@@ -149,12 +149,12 @@ def test_what_is_no_name_of_a_queue_is_left_alone(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_made_is_one_that_fails(tmp_path: Path) -> None:
+def test_file_that_cannot_be_created_is_a_failure(tmp_path: Path) -> None:
     groups = three_queues()
     (tmp_path / "Topic").mkdir()
-    (tmp_path / "Topic" / "1").write_text("no directory")
-    left = len(list(Path("/proc/self/fd").iterdir()))
+    (tmp_path / "Topic" / "1").write_text("a file instead of a directory")
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
     assert write(tmp_path, groups, [0, 1, 2], some_units(groups), new=frozenset({0, 1, 2})) == 1
-    assert len(list(Path("/proc/self/fd").iterdir())) == left
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
     assert (tmp_path / "Topic" / "0" / f"{FILE_BYTES:020d}").stat().st_size == FILE_BYTES
     assert not (tmp_path / "Topic" / "2").exists()

@@ -1,4 +1,4 @@
-"""The body of a batch request."""
+"""Encoding and decoding the body of a batch request."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ messages = st.lists(
 )
 
 
-def test_element_is_byte_for_byte_rocketmqs() -> None:
+def test_encode_batch_matches_rocketmqs_bytes() -> None:
     message = Message("T", b"hello", properties={"k": "v", "WAIT": "true"}, flag=7)
 
     assert encode_batch([message]) == GOLDEN
 
 
 @given(messages)
-def test_batch_comes_back_as_it_was(batch: list[Message]) -> None:
+def test_decoded_batch_equals_the_encoded_messages(batch: list[Message]) -> None:
     assert decode_batch(encode_batch(batch)) == [
         (message.flag, message.body, encode_properties(message.properties)) for message in batch
     ]
 
 
 @pytest.mark.parametrize("cut", range(1, len(GOLDEN)))
-def test_batch_that_ends_early_is_refused(cut: int) -> None:
+def test_truncated_batch_is_refused(cut: int) -> None:
     with pytest.raises(MessageInvalid, match=f"byte {len(GOLDEN)}"):
         decode_batch(GOLDEN + GOLDEN[:cut])
 
 
 @pytest.mark.parametrize("position", [0, 3, 16, 19, 25, 26])
-def test_lengths_that_do_not_add_up_are_refused(position: int) -> None:
+def test_batch_with_inconsistent_lengths_is_refused(position: int) -> None:
     broken = bytearray(GOLDEN)
     broken[position] ^= 0x81
 

@@ -1,4 +1,4 @@
-"""Messages in runs: whole ones first, and what is wrong with the next one when it is asked for."""
+"""Decoding fetched records up to the first damaged one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.store_errors import RecordDamaged
 HOST = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x90])
 
 
-def test_a_run_ends_before_damage_which_is_raised_when_it_is_the_first() -> None:
+def test_decode_messages_stops_before_damage_and_raises_if_it_comes_first() -> None:
     body, flag = compress(b"long " * 100)
     records = encode_record(RecordDraft("T", 0, body, sys_flag=flag, born_host=HOST), 0, 0, 7, HOST)
     damaged = records + records[:-1]

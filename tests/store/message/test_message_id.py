@@ -1,4 +1,4 @@
-"""Ids: the broker's says where a message is, the producer's is never given twice."""
+"""offsetMsgId encodes where a message is stored; UNIQ_KEYs of a producer never repeat."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def generator(clock: ClockAtRest, ip: str = "10.0.0.1") -> UniqKeyGenerator:
     return UniqKeyGenerator(ip, 0x12345, clock, random.Random(7))
 
 
-def test_offset_id_is_rocketmqs() -> None:
+def test_offset_msg_id_equals_rocketmqs() -> None:
     assert offset_message_id(Host("10.0.0.2", 10911), 1000) == "0A00000200002A9F00000000000003E8"
 
 
 @given(
     host=st.sampled_from([Host("1.2.3.4", 5), Host("fd00::1", 10911)]), offset=st.integers(0, (1 << 63) - 1)
 )
-def test_offset_id_leads_back_to_its_place(host: Host, offset: int) -> None:
+def test_decoded_offset_msg_id_has_host_and_offset(host: Host, offset: int) -> None:
     assert decode_message_id(offset_message_id(host, offset)) == (host, offset)
 
 
@@ -41,13 +41,13 @@ def test_offset_id_leads_back_to_its_place(host: Host, offset: int) -> None:
     host=st.sampled_from([Host("1.2.3.4", 5), Host("fd00::1", 10911)]),
     offsets=st.lists(st.integers(0, (1 << 63) - 1), min_size=1),
 )
-def test_ids_of_a_batch_are_those_of_its_records(host: Host, offsets: list[int]) -> None:
+def test_offset_msg_ids_of_a_batch_equal_those_of_its_records(host: Host, offsets: list[int]) -> None:
     expected = ",".join(offset_message_id(host, offset) for offset in offsets)
     assert offset_message_ids(host.packed, offsets) == expected
 
 
 @given(first=st.integers(0, (1 << 48) - 10_000), count=st.integers(0, 9_999))
-def test_keys_of_a_block_are_the_same_together(first: int, count: int) -> None:
+def test_uniq_key_block_keys_equal_single_keys(first: int, count: int) -> None:
     block = UniqKeyBlock("0A", first)
     assert block.keys(count) == [block.key(index) for index in range(count)]
 
@@ -55,13 +55,13 @@ def test_keys_of_a_block_are_the_same_together(first: int, count: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0A", "no hex at all, but 32 letters..", "0A" * 17, "0A 00000200002A9F00000000000003E8"]
 )
-def test_what_is_no_offset_id_is_refused(text: str) -> None:
+def test_invalid_offset_msg_id_is_refused(text: str) -> None:
     with pytest.raises(MessageInvalid, match="32 or 56 hex digits"):
         decode_message_id(text)
 
 
 @pytest.mark.parametrize(("ip", "length"), [("10.0.0.1", 32), ("fd00::1", 56)])
-def test_uniq_key_has_rocketmqs_parts(clock: ClockAtRest, ip: str, length: int) -> None:
+def test_uniq_key_has_rocketmqs_layout(clock: ClockAtRest, ip: str, length: int) -> None:
     key = generator(clock, ip).next()
     local = time.localtime(clock.wall_ms() / 1000)
     month_start = time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))
@@ -73,7 +73,7 @@ def test_uniq_key_has_rocketmqs_parts(clock: ClockAtRest, ip: str, length: int) 
     assert key[-4:] == "0000"
 
 
-def test_keys_are_never_given_twice_even_when_the_clock_is_set_back(clock: ClockAtRest) -> None:
+def test_uniq_keys_do_not_repeat_if_the_clock_is_set_back(clock: ClockAtRest) -> None:
     keys = generator(clock)
     seen = [keys.next() for _ in range(10)]
     block = keys.next_block(200_000)
@@ -85,7 +85,7 @@ def test_keys_are_never_given_twice_even_when_the_clock_is_set_back(clock: Clock
     assert seen == sorted(seen)
 
 
-def test_keys_are_never_given_twice_to_threads(clock: ClockAtRest) -> None:
+def test_uniq_keys_do_not_repeat_across_threads(clock: ClockAtRest) -> None:
     keys = generator(clock)
     with ThreadPoolExecutor(4) as pool:
         seen = list(pool.map(lambda _: keys.next(), range(2000)))
@@ -93,7 +93,7 @@ def test_keys_are_never_given_twice_to_threads(clock: ClockAtRest) -> None:
     assert len(set(seen)) == 2000
 
 
-def test_time_part_starts_again_with_the_month(clock: ClockAtRest) -> None:
+def test_uniq_key_time_restarts_with_each_month(clock: ClockAtRest) -> None:
     keys = generator(clock)
     keys.next()
     clock.set_wall_ms(int(time.mktime((2024, 3, 1, 0, 0, 1, 0, 0, -1)) * 1000))

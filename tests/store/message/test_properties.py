@@ -1,4 +1,4 @@
-"""Properties: a map there and back, and RocketMQ's lenience towards strings that are not quite right."""
+"""Encoding properties, and decoding malformed property strings as leniently as RocketMQ does."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x
 
 
 @given(st.dictionaries(names, values))
-def test_map_comes_back_as_it_was(properties: dict[str, str]) -> None:
+def test_decoded_properties_equal_the_encoded_map(properties: dict[str, str]) -> None:
     assert decode_properties(encode_properties(properties)) == properties
 
 
-odd = st.text(st.sampled_from("\x01k\ud800é"))  # what is left out, and what takes care
+odd = st.text(st.sampled_from("\x01k\ud800é"))  # empty texts, separators, lone surrogates, non-ASCII
 
 
 @given(
@@ -26,17 +26,17 @@ odd = st.text(st.sampled_from("\x01k\ud800é"))  # what is left out, and what ta
         st.dictionaries(names, values) | st.dictionaries(odd.filter(lambda name: "\x01" not in name), odd)
     )
 )
-def test_maps_of_a_batch_are_written_as_each_alone(maps: list[dict[str, str]]) -> None:
+def test_properties_texts_equals_properties_text_of_each_map(maps: list[dict[str, str]]) -> None:
     assert properties_texts(maps) == [properties_text(properties) for properties in maps]
 
 
 @pytest.mark.parametrize("properties", [{"a\x01b": "c"}, {"a\x02b": "c"}, {"a": "b\x02c\x01d"}])
-def test_a_map_among_others_that_would_be_read_as_another_is_refused(properties: dict[str, str]) -> None:
+def test_properties_texts_refuses_separators_in_names_and_values(properties: dict[str, str]) -> None:
     with pytest.raises(MessageInvalid, match="separator"):
         properties_texts([{"k": "v"}, properties])
 
 
-def test_last_pair_ends_with_a_separator_too() -> None:
+def test_property_string_ends_with_a_separator() -> None:
     assert encode_properties({"k": "v", "WAIT": "true"}) == b"k\x01v\x02WAIT\x01true\x02"
     assert encode_properties({}) == b""
 
@@ -52,15 +52,15 @@ def test_last_pair_ends_with_a_separator_too() -> None:
         ("имя\x01значение\x02".encode(), {"имя": "значение"}),
     ],
 )
-def test_strings_are_read_leniently(encoded: bytes, expected: dict[str, str]) -> None:
+def test_malformed_property_string_is_decoded_leniently(encoded: bytes, expected: dict[str, str]) -> None:
     assert decode_properties(encoded) == expected
 
 
 @pytest.mark.parametrize("properties", [{"a\x01b": "c"}, {"a\x02b": "c"}, {"a": "b\x02c\x01d"}])
-def test_property_that_would_be_read_as_another_is_refused(properties: dict[str, str]) -> None:
+def test_encode_properties_refuses_separators_in_names_and_values(properties: dict[str, str]) -> None:
     with pytest.raises(MessageInvalid, match="separator"):
         encode_properties(properties)
 
 
-def test_empty_values_are_left_out_as_every_reader_drops_them() -> None:
+def test_properties_with_empty_names_or_values_are_left_out() -> None:
     assert encode_properties({"": "v", "k": "", "a": "b"}) == b"a\x01b\x02"

@@ -1,4 +1,4 @@
-"""Records: RocketMQ's bytes, whatever the hosts and the topic, and no damage that goes unseen."""
+"""The record codec: RocketMQ's bytes for all kinds of hosts and topics, and detection of damage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from store.message.record import (
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from store.store_errors import RecordDamaged
 
-# Made by RocketMQ 5.3.3's own encoder, which leaves the CRC 0.
+# Encoded by RocketMQ 5.3.3, whose encoder leaves the CRC 0.
 GOLDEN = bytes.fromhex(
     "00000066daa320a7000000000000000300000007000000000000002a00000000000003e8000000000000018bcfe568000a000001"
     "000004d20000018bcfe568010a00000200002a9f0000000100000000000000000000000568656c6c6f02543100046b017602"
@@ -77,7 +77,7 @@ def encoded_hello(**options: Any) -> bytes:
     return encode_record(hello(), 42, 1000, 1700000000001, Host("10.0.0.2", 10911).packed, **options)
 
 
-def test_record_is_byte_for_byte_rocketmqs() -> None:
+def test_encoded_record_matches_rocketmqs_bytes() -> None:
     record = encoded_hello()
 
     assert record[:BODY_CRC] == GOLDEN[:BODY_CRC]
@@ -94,7 +94,7 @@ def test_record_is_byte_for_byte_rocketmqs() -> None:
     timestamp=i64,
     append_crc=st.booleans(),
 )
-def test_what_is_encoded_is_decoded(
+def test_decoded_record_equals_the_encoded_draft(
     draft: RecordDraft,
     store_host: Host,
     queue_offset: int,
@@ -125,14 +125,14 @@ def test_what_is_encoded_is_decoded(
 
 
 @pytest.mark.parametrize("transaction", [TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
-def test_record_that_no_queue_holds_has_queue_offset_0(transaction: int) -> None:
+def test_record_of_unfinished_transaction_has_queue_offset_0(transaction: int) -> None:
     draft = RecordDraft("T", 0, b"body", sys_flag=transaction)
 
     assert decode_record(encode_record(draft, 42, 0, 0, bytes(8))).queue_offset == 0
 
 
 @given(draft=drafts, data=st.data())
-def test_no_cut_and_no_wrong_length_gets_past_the_check(draft: RecordDraft, data: st.DataObject) -> None:
+def test_truncated_record_is_damaged(draft: RecordDraft, data: st.DataObject) -> None:
     record = encode_record(draft, 1, 2, 3, bytes(8))
     cut = data.draw(st.integers(0, len(record) - 1))
 
@@ -144,7 +144,7 @@ def test_no_cut_and_no_wrong_length_gets_past_the_check(draft: RecordDraft, data
 
 
 @given(draft=drafts, data=st.data())
-def test_check_of_any_bytes_gives_a_verdict(draft: RecordDraft, data: st.DataObject) -> None:
+def test_check_record_of_corrupted_bytes_raises_nothing(draft: RecordDraft, data: st.DataObject) -> None:
     record = bytearray(encode_record(draft, 1, 2, 3, bytes(8)))
     for _ in range(data.draw(st.integers(1, 4))):
         record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
@@ -154,7 +154,7 @@ def test_check_of_any_bytes_gives_a_verdict(draft: RecordDraft, data: st.DataObj
     assert check.verdict is not RecordVerdict.RECORD or check.size_bytes == len(record)
 
 
-def test_changed_body_is_damage() -> None:
+def test_record_with_changed_body_is_damaged() -> None:
     record = bytearray(encoded_hello())
     record[88] ^= 1
 
@@ -163,7 +163,7 @@ def test_changed_body_is_damage() -> None:
 
 
 @pytest.mark.parametrize("position", range(102))
-def test_crc_of_the_whole_record_catches_a_change_anywhere(position: int) -> None:
+def test_crc_property_detects_a_change_at_any_position(position: int) -> None:
     record = bytearray(encoded_hello(append_crc=True))
     assert check_record(record, force_crc_property=True).verdict is RecordVerdict.RECORD
 
@@ -172,25 +172,25 @@ def test_crc_of_the_whole_record_catches_a_change_anywhere(position: int) -> Non
     assert check_record(record, force_crc_property=True).verdict is not RecordVerdict.RECORD
 
 
-def test_crc_of_the_whole_record_is_demanded_where_forced() -> None:
+def test_record_without_crc_property_is_damaged_if_it_is_required() -> None:
     assert check_record(encoded_hello(), force_crc_property=True).verdict is RecordVerdict.DAMAGED
 
 
-def test_crc_property_is_parted_from_properties_that_lack_their_last_separator() -> None:
+def test_crc_property_adds_a_missing_last_separator() -> None:
     record = encode_record(hello(b"k\x01v"), 0, 0, 0, bytes(8), append_crc=True)
 
     assert decode_record(record).properties.keys() == {"k", "__CRC32#"}
 
 
-def test_blank_record_leads_to_the_end_of_its_file_and_not_over_it() -> None:
+def test_blank_record_must_not_exceed_its_file() -> None:
     blank = encode_blank(100)
 
     assert check_record(blank + bytes(92)) == (RecordVerdict.BLANK, 100, "")
     assert check_record(blank + bytes(91)).verdict is RecordVerdict.DAMAGED
 
 
-def as_expected(message: MessageExt) -> dict[str, Any]:
-    """The fields that RocketMQ's reader wrote down for each record of a fixture."""
+def rocketmq_fields(message: MessageExt) -> dict[str, Any]:
+    """Return the fields of a message under the names that RocketMQ's reader wrote for each fixture record."""
     fields: dict[str, Any] = {
         "msgTopic": message.topic,
         "msgQueueId": message.queue_id,
@@ -225,7 +225,7 @@ def read_log(root: Path) -> bytes:
 
 
 @pytest.mark.parametrize("ending", ["clean_store", "crashed_store"])
-def test_records_of_rocketmqs_own_store_read_as_rocketmq_reads_them(
+def test_records_of_a_rocketmq_store_decode_as_in_rocketmq(
     ending: str, request: pytest.FixtureRequest
 ) -> None:
     unpack: Callable[[], Any] = request.getfixturevalue(ending)
@@ -235,5 +235,5 @@ def test_records_of_rocketmqs_own_store_read_as_rocketmq_reads_them(
     for line in store.expected.read_text().splitlines():
         expected = json.loads(line)
         message = decode_record(log, expected["commitLogOffset"])
-        got = as_expected(message)
+        got = rocketmq_fields(message)
         assert got == {name: expected[name] for name in got}

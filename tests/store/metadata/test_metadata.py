@@ -1,4 +1,4 @@
-"""`config/*.json`: RocketMQ's files read, ours written so that a crash at any point leaves a sound one."""
+"""The tables in `config/*.json`: reading RocketMQ's files, and crash-safe saving of ours."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def test_keys_may_be_unquoted_numbers_and_objects(text: bytes, expected: dict[st
 
 
 @pytest.mark.parametrize("text", [b"", b"[1]", b"{1:", b"{a:1}", b"null"])
-def test_what_is_no_object_is_refused(text: bytes) -> None:
+def test_text_that_is_not_a_json_object_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_rocketmq_json(text)
 
 
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("ending", ["clean_store", "crashed_store"])
-def test_rocketmqs_own_tables_lose_nothing(
+def test_rocketmq_tables_are_saved_without_loss(
     name: str, ending: str, clock: ClockAtRest, request: pytest.FixtureRequest
 ) -> None:
     unpack: Callable[[], Any] = request.getfixturevalue(ending)
@@ -99,7 +99,7 @@ def test_rocketmqs_own_tables_lose_nothing(
     assert file.load() == content == json.loads(file.path.read_bytes())
 
 
-def test_unknown_fields_survive(clock: ClockAtRest) -> None:
+def test_unknown_fields_are_kept(clock: ClockAtRest) -> None:
     topic = {**TopicConfig("T").to_json(), "newerField": [1]}
     group = {**SubscriptionGroupConfig("g").to_json(), "newerField": {"a": 1}}
     topics = {"dataVersion": DataVersion().to_json(), "topicConfigTable": {"T": topic}, "newer": True}
@@ -129,12 +129,14 @@ def test_unknown_fields_survive(clock: ClockAtRest) -> None:
         (DelayOffsetTable, {"offsetTable": {"1": "2"}}),
     ],
 )
-def test_mistyped_tables_are_refused_by_name(table: Any, content: dict[str, Any], clock: ClockAtRest) -> None:
+def test_table_with_wrong_type_is_refused_with_file_name(
+    table: Any, content: dict[str, Any], clock: ClockAtRest
+) -> None:
     with pytest.raises(StoreError, match=r"\.json: "):
         table.from_json(content, clock)
 
 
-def test_every_change_moves_the_version(clock: ClockAtRest) -> None:
+def test_every_change_increases_the_data_version(clock: ClockAtRest) -> None:
     table = TopicConfigTable(clock)
     table.put(TopicConfig("T", perm=4))
     clock.advance(5)
@@ -144,7 +146,7 @@ def test_every_change_moves_the_version(clock: ClockAtRest) -> None:
     assert table.data_version == DataVersion(counter=2, timestamp_ms=clock.wall_ms())
 
 
-def test_every_500th_commit_moves_the_version(clock: ClockAtRest) -> None:
+def test_every_500th_commit_increases_the_data_version(clock: ClockAtRest) -> None:
     table = ConsumerOffsetTable(clock)
     for offset in range(1001):
         table.commit("g", "T", 3, offset)
@@ -153,17 +155,17 @@ def test_every_500th_commit_moves_the_version(clock: ClockAtRest) -> None:
     assert table.to_json()["offsetTable"] == {"T@g": {"3": 1000}}
 
 
-def test_every_200th_delivery_moves_the_version(clock: ClockAtRest) -> None:
+def test_every_200th_delivery_increases_the_data_version(clock: ClockAtRest) -> None:
     table = DelayOffsetTable(clock)
     for offset in range(401):
         table.move(3, offset)
-        table.move(3, offset)  # where it is already: no change
+        table.move(3, offset)  # the same offset again: not a change
 
     assert table.data_version.counter == 2
     assert table.to_json()["offsetTable"] == {"3": 400}
 
 
-def test_filters_lose_nothing_until_their_group_or_topic_goes() -> None:
+def test_filters_are_kept_until_group_or_topic_is_removed() -> None:
     table = ConsumerFilterTable.from_json(FILTERS)
     assert table.to_json() == FILTERS
     assert table.filters["T"]["g"].expression == "a > 5"
@@ -177,16 +179,16 @@ def test_filters_lose_nothing_until_their_group_or_topic_goes() -> None:
 @pytest.mark.parametrize(
     "content", [{"filterDataByTopic": []}, {"filterDataByTopic": {"T": {"groupFilterData": 1}}}]
 )
-def test_mistyped_filters_are_refused_by_name(content: dict[str, Any]) -> None:
+def test_filters_with_wrong_type_are_refused_with_file_name(content: dict[str, Any]) -> None:
     with pytest.raises(StoreError, match=r"consumerFilter\.json: "):
         ConsumerFilterTable.from_json(content)
 
 
-def test_first_load_finds_nothing(config: JsonConfigFile) -> None:
+def test_load_without_file_returns_none(config: JsonConfigFile) -> None:
     assert config.load() is None
 
 
-def test_save_keeps_the_former_content_as_backup_and_nothing_else(config: JsonConfigFile) -> None:
+def test_save_keeps_only_the_previous_content_as_backup(config: JsonConfigFile) -> None:
     config.save({"a": 1})
     config.save({"a": 2})
 
@@ -199,9 +201,7 @@ def test_save_keeps_the_former_content_as_backup_and_nothing_else(config: JsonCo
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"a": ', None])
-def test_backup_is_taken_where_the_file_is_missing_or_damaged(
-    config: JsonConfigFile, damage: bytes | None
-) -> None:
+def test_load_uses_backup_if_file_is_missing_or_damaged(config: JsonConfigFile, damage: bytes | None) -> None:
     config.save({"a": 1})
     config.save({"a": 2})
     config.path.unlink() if damage is None else config.path.write_bytes(damage)
@@ -209,7 +209,7 @@ def test_backup_is_taken_where_the_file_is_missing_or_damaged(
     assert JsonConfigFile(config.path).load() == {"a": 1}
 
 
-def test_damaged_file_never_takes_the_place_of_the_sound_backup(config: JsonConfigFile) -> None:
+def test_damaged_file_does_not_overwrite_the_valid_backup(config: JsonConfigFile) -> None:
     config.save({"a": 1})
     config.save({"a": 2})
     config.path.write_bytes(b"{")
@@ -222,9 +222,9 @@ def test_damaged_file_never_takes_the_place_of_the_sound_backup(config: JsonConf
     assert config.path.with_name("topics.json.damaged").read_bytes() == b"{"
 
 
-def test_damaged_file_without_a_sound_backup_is_an_error_with_its_path(config: JsonConfigFile) -> None:
+def test_damaged_file_without_valid_backup_is_refused_with_path(config: JsonConfigFile) -> None:
     config.save({"a": 1})
     config.path.write_bytes(b"{")
 
-    with pytest.raises(StoreError, match=f"{config.path}: damaged"):
+    with pytest.raises(StoreError, match=f"{config.path}: the file is damaged"):
         config.load()

@@ -1,4 +1,4 @@
-"""One writer, and only on its own store."""
+"""Ownership of a store: one writer at a time, and only the broker that the store belongs to."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ sys.stdin.read()
 """
 
 
-def test_a_new_store_is_named_and_a_second_writer_in_this_process_refused(stores, draft):
+def test_new_store_gets_identity_and_refuses_second_writer_in_process(stores, draft):
     store = stores.open()
     assert (store.root / "raymq.json").exists()
     assert (store.root / "abort").read_text() == str(os.getpid())
-    with pytest.raises(StoreError, match="open in this very process"):
+    with pytest.raises(StoreError, match="already open in this process"):
         stores.open()
     store.append(draft())
 
 
-def test_a_store_locked_by_another_process_is_refused_with_its_pid(stores):
+def test_store_locked_by_another_process_is_refused_with_its_pid(stores):
     stores.open().close()
     lock = stores.directory / "store" / "lock"
     with subprocess.Popen(
@@ -47,7 +47,7 @@ def test_a_store_locked_by_another_process_is_refused_with_its_pid(stores):
     stores.open()
 
 
-def test_the_store_of_another_broker_is_refused_by_name(stores, clock):
+def test_store_of_another_broker_is_refused_with_its_identity(stores, clock):
     stores.open().close()
     root = stores.directory / "store"
     settings = StoreSettings(commit_log_file_bytes=8192, lock_timeout_ms=0)
@@ -72,23 +72,23 @@ def test_the_store_of_another_broker_is_refused_by_name(stores, clock):
         ("index_entries", 9),
     ],
 )
-def test_other_file_sizes_are_refused_by_the_settings_name(stores, setting, value):
+def test_other_file_size_is_refused_with_name_of_setting(stores, setting, value):
     stores.open().close()
-    with pytest.raises(StoreError, match=f"made with {setting} .* set it to"):
+    with pytest.raises(StoreError, match=f"created with {setting} .* set it to"):
         stores.open(**{setting: value})
 
 
-def test_an_old_writer_gives_no_acknowledgement_once_another_has_raised_the_epoch(stores, draft):
+def test_fenced_writer_acknowledges_nothing(stores, draft):
     store = stores.open()
-    told = []
-    store.on_confirmed(store.append(draft()).size_bytes, told.append)
+    errors = []
+    store.on_confirmed(store.append(draft()).size_bytes, errors.append)
     epoch = store.root / "raymq.epoch"
     number = int(epoch.read_text())
     successor = epoch.with_name("raymq.epoch.new")
     successor.write_text(f"{number + 1}\n")
     successor.rename(epoch)
     store.advance()
-    assert "another writer" in str(told[0])
+    assert "another writer" in str(errors[0])
     with pytest.raises(StoreError, match="another writer"):
         store.append(draft())
     store.close()
@@ -96,7 +96,7 @@ def test_an_old_writer_gives_no_acknowledgement_once_another_has_raised_the_epoc
     assert (store.root / "abort").exists()
 
 
-def test_the_epoch_rises_with_each_open(stores):
+def test_each_open_increases_the_epoch(stores):
     numbers = []
     for _ in range(3):
         store = stores.open()
@@ -106,11 +106,11 @@ def test_the_epoch_rises_with_each_open(stores):
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"formatVersion": 9}', b'{"formatVersion": 1}'])
-def test_a_damaged_name_is_refused_and_left_as_it_is(stores, damage):
+def test_damaged_identity_file_is_refused_and_not_changed(stores, damage):
     stores.open().close()
     path = stores.directory / "store" / "raymq.json"
     path.write_bytes(damage)
-    with pytest.raises(StoreError, match=r"raymq\.json: (is no JSON|lacks |format 9)"):
+    with pytest.raises(StoreError, match=r"raymq\.json: (is not |has no valid field |store format 9)"):
         stores.open()
     assert path.read_bytes() == damage
 
@@ -125,14 +125,14 @@ def test_a_damaged_name_is_refused_and_left_as_it_is(stores, damage):
         ("dledger-broker-a/data", "DLedger"),
     ],
 )
-def test_stores_of_other_kinds_are_refused_by_name_and_left_as_they_are(stores, directory, kind):
+def test_unsupported_kind_of_store_is_refused_and_not_changed(stores, directory, kind):
     (stores.directory / "store" / directory).mkdir(parents=True)
     with pytest.raises(StoreError, match=kind):
         stores.open(adopt=True)
     assert not (stores.directory / "store" / "raymq.json").exists()
 
 
-def test_a_store_of_rocketmq_is_opened_only_when_it_is_adopted(stores, clean_store, clock):
+def test_store_of_rocketmq_is_opened_only_with_adopt_store(stores, clean_store, clock):
     root = clean_store().root
     files = stores.files(root)
     sizes = {

@@ -1,4 +1,4 @@
-"""Records as Arrow columns: what the plain decoder reads, row by row."""
+"""Records as Arrow columns equal the records of the plain decoder, row by row."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ drafts = st.builds(
 
 
 def as_row(message: MessageExt) -> dict[str, Any]:
-    """What RECORD_SCHEMA says of a message."""
+    """Return the RECORD_SCHEMA row of a message."""
     return {
         "topic": message.topic,
         "brokerName": message.broker_name,
@@ -68,7 +68,7 @@ def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 @given(st.lists(drafts, max_size=6))
-def test_rows_are_what_the_plain_decoder_reads(records: list[RecordDraft]) -> None:
+def test_arrow_rows_equal_decoded_records(records: list[RecordDraft]) -> None:
     data = b"".join(encode_record(draft, row, 100 + row, 7, V6) for row, draft in enumerate(records))
 
     batch = records_to_arrow(data, "broker-ä")
@@ -77,7 +77,7 @@ def test_rows_are_what_the_plain_decoder_reads(records: list[RecordDraft]) -> No
     assert as_rows(batch) == [as_row(message) for message in decode_records(data, broker_name="broker-ä")]
 
 
-def test_of_two_properties_with_one_name_the_last_counts() -> None:
+def test_last_of_two_properties_with_the_same_name_wins() -> None:
     data = encode_record(
         RecordDraft("T", 0, b"", b"k\x01old\x02TAGS\x01old\x02k\x01new\x02TAGS\x01new\x02"), 0, 0, 0, V4
     )
@@ -88,7 +88,7 @@ def test_of_two_properties_with_one_name_the_last_counts() -> None:
     assert row["properties"] == [("k", "new"), ("TAGS", "new")]
 
 
-def test_columns_are_given_as_asked_for() -> None:
+def test_only_requested_columns_are_returned() -> None:
     data = encode_record(RecordDraft("T", 5, b"body"), 1, 2, 3, V4)
 
     batch = records_to_arrow(data, "b", ["queueOffset", "body"])
@@ -96,7 +96,7 @@ def test_columns_are_given_as_asked_for() -> None:
     assert batch.to_pydict() == {"queueOffset": [1], "body": [b"body"]}
 
 
-def test_compressed_bodies_are_inflated_and_broken_ones_are_null() -> None:
+def test_compressed_bodies_are_decompressed_and_damaged_ones_are_null() -> None:
     body, flags = compress(b"plain " * 100)
     drafts = [
         RecordDraft("T", 0, b"not compressed"),
@@ -108,7 +108,7 @@ def test_compressed_bodies_are_inflated_and_broken_ones_are_null() -> None:
     assert records_to_arrow(data, "b")["body"].to_pylist() == [b"not compressed", b"plain " * 100, None]
 
 
-def test_damage_is_reported_with_its_position_and_hides_no_good_record() -> None:
+def test_damaged_record_is_reported_and_hides_no_valid_record() -> None:
     good = encode_record(RecordDraft("T", 0, b"good"), 0, 0, 0, V4)
     damaged = bytearray(good)
     damaged[88] ^= 1
@@ -124,7 +124,7 @@ def test_damage_is_reported_with_its_position_and_hides_no_good_record() -> None
     assert len(records_to_arrow(data, "b", check_crc=False)) == 3
 
 
-def test_records_that_end_early_are_damage() -> None:
+def test_truncated_record_is_reported_as_damaged() -> None:
     good = encode_record(RecordDraft("T", 0, b"good"), 0, 0, 0, V4)
 
     with pytest.raises(RecordDamaged) as raised:
@@ -133,7 +133,7 @@ def test_records_that_end_early_are_damage() -> None:
 
 
 @pytest.mark.parametrize("ending", ["clean_store", "crashed_store"])
-def test_columns_of_rocketmqs_own_store(ending: str, request: pytest.FixtureRequest) -> None:
+def test_arrow_rows_of_a_rocketmq_store(ending: str, request: pytest.FixtureRequest) -> None:
     unpack: Callable[[], Any] = request.getfixturevalue(ending)
     store = unpack()
     log = b"".join(path.read_bytes() for path in sorted((store.root / "commitlog").iterdir()))
@@ -160,12 +160,12 @@ def test_columns_of_rocketmqs_own_store(ending: str, request: pytest.FixtureRequ
         (pa.array(["x", "y", "x"]).dictionary_encode(), [b"x", b"y", b"x"]),
     ],
 )
-def test_any_arrow_column_of_texts_can_be_sent(array: pa.Array, texts: list[bytes]) -> None:
+def test_text_column_accepts_all_text_types(array: pa.Array, texts: list[bytes]) -> None:
     column = text_column(array)
 
     assert [column.row(row) for row in range(len(array))] == texts
 
 
-def test_column_without_texts_is_refused() -> None:
+def test_text_column_refuses_other_types() -> None:
     with pytest.raises(MessageInvalid, match="list<item: int64>"):
         text_column(pa.array([[1], [2]]))

@@ -1,4 +1,4 @@
-"""Message filters: by tag hash, and of other kinds, through the store's reads."""
+"""Message filters by tag hash and by property, tested through reads of a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.store.cold_disk import make_cold, settled
 
 
 class PropertyEquals(MessageFilter):
-    """Accepts messages by one property, if their tag may be right."""
+    """Accepts messages by the value of one property, and optionally by tag."""
 
     def __init__(self, name: str, value: str, tag: str | None = None) -> None:
         self.name, self.value, self.tag = name, value, tag
@@ -29,7 +29,7 @@ class PropertyEquals(MessageFilter):
 
 @pytest.fixture
 def colours(stores, drain):
-    """A store with 60 messages of three colours and two tags."""
+    """Give a store with 60 messages of three colours and two tags."""
     store = stores.open(consume_queue_file_bytes=4000)
     for number in range(60):
         properties = {"colour": ("red", "green", "blue")[number % 3], "TAGS": "ab"[number % 2]}
@@ -47,7 +47,7 @@ def test_property_filter_serves_the_records_that_match(colours, read_all):
     assert [int(message.body) for message in messages] == list(range(1, 60, 3))
 
 
-def test_property_filter_resumes_after_the_last_record_that_counted(colours):
+def test_property_filter_resumes_after_the_last_returned_record(colours):
     wanted = PropertyEquals("colour", "red")
     first = colours.get_message("Topic", 0, 0, 4, 1 << 20, wanted)
     assert bodies(first) == [0, 3, 6, 9]
@@ -70,7 +70,7 @@ def test_record_that_fails_the_prefilter_is_not_read(colours):
     assert wanted.records_read == 30
 
 
-def test_property_filter_without_a_match_moves_on(colours):
+def test_property_filter_without_a_match_advances_the_offset(colours):
     found = colours.get_message("Topic", 0, 0, 32, 1 << 20, PropertyEquals("colour", "black"))
     assert (found.status, found.message_count, found.size_bytes) == (
         GetMessageStatus.NO_MATCHED_MESSAGE,
@@ -80,7 +80,7 @@ def test_property_filter_without_a_match_moves_on(colours):
     assert found.next_begin_offset == 60
 
 
-def test_property_filter_gives_the_same_from_a_cold_store(colours, monkeypatch):
+def test_property_filter_works_on_a_cold_store(colours, monkeypatch):
     disk = make_cold(colours, monkeypatch)
     wanted = PropertyEquals("colour", "green")
     found = settled(disk, lambda: colours.get_message("Topic", 0, 0, 32, 1 << 20, wanted))
@@ -96,7 +96,7 @@ def test_tag_filter_compares_the_low_32_bits():
     assert not wanted.prefilter(0)
 
 
-def test_filters_compare_by_what_they_want():
+def test_filters_are_equal_if_they_accept_the_same_tags():
     assert TagFilter(["a", "b"]) == TagFilter(["b", "a", "a"])
     assert TagFilter(["a"]) != TagFilter(["b"])
     assert TagFilter(["a"]) != MATCH_ALL

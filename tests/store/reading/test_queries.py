@@ -1,4 +1,4 @@
-"""Finding messages by the time they were stored, and by key within a time, by their plain definitions."""
+"""Searches by time and by key, compared with plain definitions of their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.commitlog.commit_log import CommitLog
 from store.message.record import decode_record
 from store.message.sys_flag import BORN_HOST_V6
 
-# Files of 4 units and 4 keys, so that searches lead over their borders.
+# Files of 4 units and 4 keys, so that searches cross file boundaries.
 TINY_FILES = {"consume_queue_file_bytes": 80, "index_entries": 5}
 STEPS_MS = st.lists(st.sampled_from([0, 0, 1, 2, 500, 1000, 1001, 60_000]), max_size=30)
 NUMBERS = itertools.count()
@@ -28,7 +28,10 @@ def store(stores):
 
 
 def put_at_steps(store, clock, draft, topic: str, steps_ms: list[int], **named) -> list[int]:
-    """One message a step, of the next of each named values; returns when each was stored."""
+    """Append one message per step of time, and return the storeTimestamps.
+
+    `named` maps a field of the draft to its values, one per message.
+    """
     times = []
     for step_ms in steps_ms:
         clock.advance(step_ms)
@@ -42,9 +45,7 @@ def put_at_steps(store, clock, draft, topic: str, steps_ms: list[int], **named) 
 
 @one_store
 @given(steps_ms=STEPS_MS.filter(bool), which=st.integers(0, 29), near=st.integers(-1, 1))
-def test_offset_by_timestamp_is_the_first_at_or_after_and_the_last_at_or_before(
-    store, clock, draft, steps_ms, which, near
-):
+def test_offset_by_timestamp_equals_a_plain_bisection(store, clock, draft, steps_ms, which, near):
     topic = f"topic-{next(NUMBERS)}"
     clock.advance(10_000)
     times = put_at_steps(store, clock, draft, topic, steps_ms)
@@ -56,14 +57,14 @@ def test_offset_by_timestamp_is_the_first_at_or_after_and_the_last_at_or_before(
     )
 
 
-def test_times_outside_the_queue_give_its_ends(store, clock, draft):
+def test_offset_by_timestamp_outside_the_queue_returns_its_ends(store, clock, draft):
     times = put_at_steps(store, clock, draft, "Topic", [0, 10, 10])
     assert [store.offset_by_timestamp("Topic", 0, when) for when in (-1, 0, times[2] + 1)] == [0, 0, 3]
     assert [store.offset_by_timestamp("Topic", 0, when, upper=True) for when in (-1, 1 << 62)] == [0, 2]
     assert store.offset_by_timestamp("Unknown", 0, times[0]) == 0
 
 
-def test_times_of_messages_from_ipv6_hosts_are_found(store, clock, draft):
+def test_offset_by_timestamp_finds_messages_from_ipv6_hosts(store, clock, draft):
     host = {"born_host": bytes(20), "sys_flag": BORN_HOST_V6}
     times = put_at_steps(
         store, clock, draft, "Topic", [10] * 9, **{name: [each] * 9 for name, each in host.items()}
@@ -71,15 +72,15 @@ def test_times_of_messages_from_ipv6_hosts_are_found(store, clock, draft):
     assert [store.offset_by_timestamp("Topic", 0, when) for when in times] == list(range(9))
 
 
-def test_an_interval_without_messages_is_empty(store, clock, draft):
-    """RocketMQ's table: three messages at t1, two at t3; t2 has its upper bound before its lower one."""
+def test_offset_by_timestamp_in_an_interval_without_messages(store, clock, draft):
+    """RocketMQ's example: three messages at t1, two at t3. For t2, upper is before lower."""
     times = put_at_steps(store, clock, draft, "Topic", [0, 0, 0, 100, 0])
     between_ms = times[0] + 50
     assert store.offset_by_timestamp("Topic", 0, between_ms, upper=True) == 2
     assert store.offset_by_timestamp("Topic", 0, between_ms) == 3
 
 
-def test_what_retention_has_taken_is_never_found(stores, clock, draft, drain):
+def test_offset_by_timestamp_never_returns_deleted_messages(stores, clock, draft, drain):
     store = stores.open(file_reserved_time_h=0, **TINY_FILES)
     times = put_at_steps(store, clock, draft, "Topic", [0] * 3 + [10] * 40, body=[b"x" * 600] * 43)
     drain(store)
@@ -97,12 +98,12 @@ def test_what_retention_has_taken_is_never_found(stores, clock, draft, drain):
     assert store.offset_by_timestamp("Topic", 0, times[-1]) == 42
 
 
-def test_damaged_records_do_not_mislead_the_search(stores, clock, draft):
+def test_offset_by_timestamp_tolerates_damaged_records(stores, clock, draft):
     store = stores.open(**TINY_FILES)
     times = put_at_steps(store, clock, draft, "Topic", [10] * 12)
     log = store.root / "commitlog" / f"{0:020d}"
     size = len(store.get_message("Topic", 0, 0, 1, 1 << 20).slices[0])
-    with log.open("r+b") as file:  # the very records at which a search would look first
+    with log.open("r+b") as file:  # damage the records that a binary search reads first
         file.seek(5 * size)
         file.write(b"\xff" * (3 * size))
     for offset in (0, 3, 4, 8, 9, 11):
@@ -113,9 +114,7 @@ def test_damaged_records_do_not_mislead_the_search(stores, clock, draft):
         )
 
 
-def test_a_search_by_time_over_a_large_hole_looks_at_few_of_its_records(
-    stores, clock, draft, drain, monkeypatch
-):
+def test_offset_by_timestamp_reads_few_records_of_a_large_hole(stores, clock, draft, drain, monkeypatch):
     store = stores.open(commit_log_file_bytes=1 << 19)
     size = store.append(draft(b"x")).size_bytes
     times = [clock.wall_ms()]
@@ -126,20 +125,20 @@ def test_a_search_by_time_over_a_large_hole_looks_at_few_of_its_records(
     with (store.root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(500 * size)
         file.write(bytes(2000 * size))
-    looked_at: list[int] = []
+    read_offsets: list[int] = []
     slice_of = CommitLog.slice
 
     def counted(log: CommitLog, offset: int, size_bytes: int) -> memoryview:
-        looked_at.append(offset)
+        read_offsets.append(offset)
         return slice_of(log, offset, size_bytes)
 
     monkeypatch.setattr(CommitLog, "slice", counted)
     for offset in (0, 1, 250, 499, 2500, 2501, 2750, 2998, 2999):
-        looked_at.clear()
+        read_offsets.clear()
         lower = store.offset_by_timestamp("Topic", 0, times[offset])
         assert lower == offset or (offset == 2500 and 500 <= lower < 2500)
         assert store.offset_by_timestamp("Topic", 0, times[offset], upper=True) >= offset
-        assert len(looked_at) < 1000
+        assert len(read_offsets) < 1000
 
 
 @one_store
@@ -149,7 +148,7 @@ def test_a_search_by_time_over_a_large_hole_looks_at_few_of_its_records(
     begin=st.tuples(st.integers(0, 24), st.integers(-1, 1)),
     end=st.tuples(st.integers(0, 24), st.integers(-1, 1)),
 )
-def test_query_by_key_gives_what_was_stored_within_the_time(store, clock, draft, stored, wanted, begin, end):
+def test_query_by_key_returns_messages_within_the_time_range(store, clock, draft, stored, wanted, begin, end):
     topic = f"topic-{next(NUMBERS)}"
     clock.advance(10_000)
     steps_ms, keys = [step for step, _ in stored], [key for _, key in stored]
@@ -166,7 +165,7 @@ def test_query_by_key_gives_what_was_stored_within_the_time(store, clock, draft,
     assert [decode_record(record).queue_offset for record in found] == expected
 
 
-def test_query_by_key_gives_the_newest_of_too_many(store, clock, draft):
+def test_query_by_key_returns_the_newest_messages_if_limited(store, clock, draft):
     put_at_steps(store, clock, draft, "Topic", [1000] * 10, keys=["same"] * 10)
     found = store.query_by_key("Topic", "same", 3)
     assert [decode_record(record).queue_offset for record in found] == [7, 8, 9]

@@ -1,11 +1,11 @@
-"""A store that is made says nothing of a recovery; one that is opened again says what it found."""
+"""Recovery is logged for a store that is opened again, not for a new one."""
 
 import structlog
 
 RECOVERED = "store_recovered"
 
 
-def test_only_a_store_that_was_there_tells_of_its_recovery(stores, draft, drain):
+def test_recovery_is_logged_only_for_an_existing_store(stores, draft, drain):
     with structlog.testing.capture_logs() as logs:
         store = stores.open()
         store.append(draft(b"one"))
@@ -13,5 +13,5 @@ def test_only_a_store_that_was_there_tells_of_its_recovery(stores, draft, drain)
         store.close()
         assert [entry for entry in logs if entry["event"] == RECOVERED] == []
         end = stores.open().max_offset("Topic", 0)
-    [told] = [entry for entry in logs if entry["event"] == RECOVERED]
-    assert (told["closed_cleanly"], told["lacking"], end) == (True, [], 1)
+    [recovered] = [entry for entry in logs if entry["event"] == RECOVERED]
+    assert (recovered["closed_cleanly"], recovered["dispatch_reasons"], end) == (True, [], 1)

@@ -1,5 +1,6 @@
-"""A store that ended in any way opens again: with all whole records, no others, and derived files as they
-were.
+"""A store that ended in any way opens again.
+
+It has all complete records and no others, and its derived files are as they were.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ Write = tuple[str, int, bytes]
 
 @pytest.fixture
 def writes(monkeypatch) -> list[Write]:
-    """Give the list of all writes to the log from now on: file, place, bytes, in the order that law 6
-    prescribes.
+    """Give a list of all writes to the log from now on: (file, position, bytes).
+
+    They are in the order of law 6: the first 8 bytes of a record are written last.
     """
     seen: list[Write] = []
     whole = MappedFile.write_at
@@ -57,25 +59,25 @@ def writes(monkeypatch) -> list[Write]:
 
 
 def cut_copies(stores, before: Path, after: Path, writes: list[Write], step: int = 1) -> Iterator[str]:
-    """Copies of the store `before` with the first bytes of `writes` in its log: one byte more each time."""
+    """Yield names of copies of the store `before`, each with one more byte of `writes` in its log."""
     total = sum(len(data) for _, _, data in writes)
     for kept in [*range(0, total, step), *range(max(total - HEAD_BYTES, 1), total)]:
         target = stores.directory / f"cut-{kept}"
         shutil.copytree(before, target)
-        left = kept
+        remaining = kept
         for name, place, data in writes:
             path = target / "commitlog" / name
             if not path.exists():
                 path.write_bytes(bytes((after / "commitlog" / name).stat().st_size))
             with path.open("r+b") as file:
                 file.seek(place)
-                file.write(data[:left])
-            left -= len(data[:left])
+                file.write(data[:remaining])
+            remaining -= len(data[:remaining])
         yield target.name
         shutil.rmtree(target)
 
 
-def test_an_orderly_end_is_found_as_it_was_left(stores, draft, read_all, drain):
+def test_start_after_a_clean_shutdown_finds_identical_files(stores, draft, read_all, drain):
     store = stores.open()
     fill(store, draft)
     drain(store)
@@ -89,9 +91,9 @@ def test_an_orderly_end_is_found_as_it_was_left(stores, draft, read_all, drain):
     assert again.append(draft(queue_id=0)).queue_offset == 40
 
 
-def test_a_kill_loses_nothing_that_was_written(stores, draft, read_all):
+def test_start_after_a_kill_recovers_all_written_messages(stores, draft, read_all):
     store = stores.open(flush="sync")
-    fill(store, draft)  # neither flushed nor dispatched
+    fill(store, draft)  # the records are neither flushed nor dispatched
     stores.kill(store, "killed")
     again = stores.open("killed")
     assert len(bodies(again, read_all)) == 120
@@ -99,7 +101,7 @@ def test_a_kill_loses_nothing_that_was_written(stores, draft, read_all):
     assert len(again.query_by_key("Topic", "U119")) == 1
 
 
-def test_a_record_cut_at_any_byte_is_gone_and_its_predecessors_kept(stores, draft, read_all, writes):
+def test_record_truncated_at_any_byte_is_dropped_and_earlier_ones_kept(stores, draft, read_all, writes):
     store = stores.open()
     store.append(draft(b"first"))
     store.append(draft(b"second"))
@@ -113,7 +115,7 @@ def test_a_record_cut_at_any_byte_is_gone_and_its_predecessors_kept(stores, draf
         again.close()
 
 
-def test_a_batch_cut_at_any_byte_is_gone_as_a_whole(stores, draft, read_all, writes):
+def test_batch_truncated_at_any_byte_is_dropped_completely(stores, draft, read_all, writes):
     store = stores.open()
     store.append(draft(b"first"))
     before = stores.kill(store, "before")
@@ -126,7 +128,7 @@ def test_a_batch_cut_at_any_byte_is_gone_as_a_whole(stores, draft, read_all, wri
         again.close()
 
 
-def test_a_file_that_ends_is_survived_at_any_byte(stores, draft, read_all, writes):
+def test_file_roll_interrupted_at_any_byte_is_recovered(stores, draft, read_all, writes):
     store = stores.open()
     store.append(draft(b"first"))
     store.append(draft(b"x" * 7000))
@@ -140,7 +142,7 @@ def test_a_file_that_ends_is_survived_at_any_byte(stores, draft, read_all, write
         again.close()
 
 
-def test_garbage_behind_the_end_is_zeroed_and_never_comes_back(stores, draft, read_all):
+def test_garbage_after_the_end_of_the_log_is_zeroed(stores, draft, read_all):
     store = stores.open()
     fill(store, draft, 20)
     root = stores.kill(store, "killed")
@@ -155,8 +157,8 @@ def test_garbage_behind_the_end_is_zeroed_and_never_comes_back(stores, draft, re
     assert path.stat().st_size == 8192
 
 
-def test_a_stale_record_behind_the_end_is_not_taken_for_a_new_one(stores, draft, read_all):
-    """RocketMQ leaves the bytes behind its end as they are; ours are zeros, whatever was there before."""
+def test_stale_record_after_the_end_of_the_log_is_not_served(stores, draft, read_all):
+    """RocketMQ leaves stale bytes after the end of its log; RayMQ zeroes them."""
     store = stores.open()
     results = [store.append(draft(b"%d" % number)) for number in range(5)]
     store.advance()
@@ -166,7 +168,7 @@ def test_a_stale_record_behind_the_end_is_not_taken_for_a_new_one(stores, draft,
     assert bodies(again, read_all) == [b"0", b"1", b"n"]
 
 
-def test_files_allocated_ahead_are_accepted_and_used(stores, draft, drain, read_all):
+def test_preallocated_log_files_are_used_after_a_kill(stores, draft, drain, read_all):
     store = stores.open()
     fill(store, draft, 20)
     root = stores.kill(store, "killed")
@@ -178,7 +180,7 @@ def test_files_allocated_ahead_are_accepted_and_used(stores, draft, drain, read_
     assert len(bodies(again, read_all)) == 120
 
 
-def test_an_empty_last_file_is_removed_and_any_other_size_refused_by_name(stores, draft, read_all):
+def test_empty_last_log_file_is_removed_and_other_sizes_are_refused(stores, draft, read_all):
     store = stores.open()
     fill(store, draft, 20)
     store.close()
@@ -188,15 +190,15 @@ def test_an_empty_last_file_is_removed_and_any_other_size_refused_by_name(stores
     assert not stray.exists()
     stray.write_bytes(b"short")
     with pytest.raises(
-        StoreError, match=f"{8192:020d}: a file of 5 bytes, where commit_log_file_bytes is 8,192"
+        StoreError, match=f"{8192:020d}: the file has 5 bytes, but commit_log_file_bytes is 8,192"
     ):
         stores.open()
     stray.rename(stray.with_name("stray.tmp"))
-    with pytest.raises(StoreError, match=r"stray\.tmp: no log file"):
+    with pytest.raises(StoreError, match=r"stray\.tmp: not a CommitLog file"):
         stores.open()
 
 
-@pytest.mark.parametrize("end", ["orderly", "killed"])
+@pytest.mark.parametrize("end", ["clean", "killed"])
 @pytest.mark.parametrize(
     "lost",
     [
@@ -204,11 +206,11 @@ def test_an_empty_last_file_is_removed_and_any_other_size_refused_by_name(stores
         "consumequeue/Topic/1/00000000000000000000", "consumequeue/Topic/1/00000000000000000400",
     ],
 )  # fmt: skip
-def test_lost_derived_files_are_built_again_byte_for_byte(stores, draft, drain, end, lost):
+def test_lost_derived_files_are_rebuilt_identically(stores, draft, drain, end, lost):
     store = stores.open()
     fill(store, draft)
     drain(store)
-    if end == "orderly":
+    if end == "clean":
         store.close()
     root = stores.kill(store, "copy")
     files = stores.files(root)
@@ -222,14 +224,14 @@ def test_lost_derived_files_are_built_again_byte_for_byte(stores, draft, drain, 
     assert stores.files(root) == files
 
 
-@pytest.mark.parametrize("end", ["orderly", "killed"])
+@pytest.mark.parametrize("end", ["clean", "killed"])
 @pytest.mark.parametrize("kind", ["consumequeue/Topic/0", "index"])
 @pytest.mark.parametrize("damage", ["zeroed", "cut", "grown", "garbage", "one byte", "one page", "half"])
-def test_damaged_derived_files_are_built_again_byte_for_byte(stores, draft, drain, end, kind, damage):
+def test_damaged_derived_files_are_rebuilt_identically(stores, draft, drain, end, kind, damage):
     store = stores.open()
     fill(store, draft, 200)
     drain(store)
-    if end == "orderly":
+    if end == "clean":
         store.close()
     root = stores.kill(store, "copy")
     files = stores.files(root)
@@ -255,7 +257,7 @@ def test_damaged_derived_files_are_built_again_byte_for_byte(stores, draft, drai
     assert stores.files(root) == files
 
 
-def test_a_kill_between_append_and_dispatch_dispatches_the_rest(stores, draft, drain):
+def test_records_not_dispatched_before_a_kill_are_dispatched_at_start(stores, draft, drain):
     whole = stores.open("whole")
     fill(whole, draft, 150)
     drain(whole)
@@ -269,8 +271,8 @@ def test_a_kill_between_append_and_dispatch_dispatches_the_rest(stores, draft, d
         assert stores.files(root) == stores.files(whole.root), dispatched
 
 
-def test_a_queue_that_was_written_ahead_of_its_siblings_is_not_written_twice(stores, draft, drain):
-    """A kill in the middle of one dispatch: some queues have their units, others and the index not yet."""
+def test_partly_dispatched_step_is_completed_without_duplicates(stores, draft, drain):
+    """After a kill during dispatch, some queues have their units; other queues and the index do not."""
     store = stores.open()
     fill(store, draft, 60)
     drain(store)
@@ -292,7 +294,7 @@ def test_a_queue_that_was_written_ahead_of_its_siblings_is_not_written_twice(sto
         assert stores.files(mixed) == stores.files(after), ahead
 
 
-def test_an_index_torn_in_the_middle_of_an_insert_is_mended(stores, draft, drain):
+def test_index_insert_interrupted_by_a_kill_is_repaired(stores, draft, drain):
     store = stores.open(index_entries=1000)
     fill(store, draft, 60)
     drain(store)
@@ -301,7 +303,7 @@ def test_an_index_torn_in_the_middle_of_an_insert_is_mended(stores, draft, drain
     drain(store)
     after = stores.kill(store, "after")
     [new], [old] = (after / "index").iterdir(), (before / "index").iterdir()
-    # Entries and slots are there, the header that counts them is not.
+    # Entries and slots are written, but the header that counts them is not.
     torn = old.read_bytes()[:40] + new.read_bytes()[40:]
     shutil.copytree(after / "commitlog", before / "commitlog", dirs_exist_ok=True)
     old.write_bytes(torn)
@@ -309,12 +311,12 @@ def test_an_index_torn_in_the_middle_of_an_insert_is_mended(stores, draft, drain
     assert stores.files(before) == stores.files(after)
 
 
-def test_units_that_lead_beyond_the_log_are_cut_off(stores, draft, drain, read_all):
+def test_units_beyond_the_end_of_the_log_are_removed(stores, draft, drain, read_all):
     store = stores.open()
     fill(store, draft, 30)
     drain(store)
     root = stores.kill(store, "killed")
-    for path in (root / "commitlog").iterdir():  # the log's end was never flushed, the queues were
+    for path in (root / "commitlog").iterdir():  # the end of the log was not flushed, the queues were
         content = bytearray(path.read_bytes())
         content[2000:] = bytes(len(content) - 2000)
         path.write_bytes(content)
@@ -329,15 +331,13 @@ def test_units_that_lead_beyond_the_log_are_cut_off(stores, draft, drain, read_a
     assert stores.files(root) == stores.files(store.root)
 
 
-def test_a_log_that_has_lost_more_than_was_noted_ends_at_its_last_record_and_goes_on_from_there(
-    stores, draft, drain, read_all
-):
+def test_log_shorter_than_the_checkpoint_continues_after_its_last_record(stores, draft, drain, read_all):
     store = stores.open()
     fill(store, draft, 60)
     drain(store)
     expected = bodies(store, read_all)
     [position] = [m.commit_log_offset for m in read_all(store, "Topic", 0) if m.body == b"45" * 3]
-    store.close()  # it notes the last record's place
+    store.close()  # its checkpoint has the offset of the last record
     for path in (store.root / "commitlog").iterdir():
         kept = max(min(position - int(path.name), 8192), 0)
         path.write_bytes(path.read_bytes()[:kept] + bytes(8192 - kept))
@@ -350,7 +350,7 @@ def test_a_log_that_has_lost_more_than_was_noted_ends_at_its_last_record_and_goe
     assert bodies(again, read_all) == expected[:50]
 
 
-def test_a_log_that_is_gone_takes_its_queues_with_it(stores, draft, drain):
+def test_lost_log_removes_all_queues(stores, draft, drain):
     store = stores.open()
     fill(store, draft, 30)
     drain(store)
@@ -361,7 +361,7 @@ def test_a_log_that_is_gone_takes_its_queues_with_it(stores, draft, drain):
     assert again.append(draft()).physical_offset == 0
 
 
-def test_a_damaged_record_hides_none_of_those_behind_it(stores, draft, drain, read_all):
+def test_damaged_record_does_not_hide_later_records(stores, draft, drain, read_all):
     store = stores.open()
     fill(store, draft, 60)
     drain(store)
@@ -369,11 +369,11 @@ def test_a_damaged_record_hides_none_of_those_behind_it(stores, draft, drain, re
     expected.remove(b"55555")
     [position] = [m.commit_log_offset for m in read_all(store, "Topic", 2) if m.body == b"55555"]
     root = stores.kill(store, "killed")
-    (root / "raymq.derived").unlink()  # so that all of the log is walked
+    (root / "raymq.derived").unlink()  # so that the whole log is walked
     path = root / "commitlog" / f"{0:020d}"
-    sound = path.read_bytes()
+    valid = path.read_bytes()
     for place in (0, 3, 5, 11, 30, 84, 90):  # size, magic, CRC, physicalOffset, body length, body
-        content = bytearray(sound)
+        content = bytearray(valid)
         content[position + place] ^= 0x11
         path.write_bytes(content)
         again = stores.open("killed")
@@ -385,7 +385,7 @@ def test_a_damaged_record_hides_none_of_those_behind_it(stores, draft, drain, re
         (root / "raymq.derived").unlink()
 
 
-def test_the_time_of_an_orderly_start_does_not_depend_on_the_log(stores, draft, drain):
+def test_start_after_a_clean_shutdown_reads_only_the_last_record(stores, draft, drain):
     store = stores.open()
     fill(store, draft)
     drain(store)
@@ -393,19 +393,21 @@ def test_the_time_of_an_orderly_start_does_not_depend_on_the_log(stores, draft, 
     store.close()
     again = stores.open()
     assert again.recovered.dispatched_from == end
-    assert again.recovered.records == 1  # the last one, where the walk begins
+    assert again.recovered.records == 1  # the walk begins at the last record
 
 
-def test_a_checkpoint_bounds_what_is_walked_after_a_kill(stores, draft, drain, clock):
+def test_start_after_a_kill_walks_the_log_only_from_the_checkpoint(stores, draft, drain, clock):
     store = stores.open()
     fill(store, draft, 100)
     drain(store)
-    noted = store.positions.written
+    checkpoint_position = store.positions.written
     clock.advance(ms=5001)
     store.advance()
     store.finish_background()
     fill(store, draft, 5, start=100)
     again = stores.open(stores.kill(store, "killed").name)
     assert again.recovered.records == 6
-    assert again.recovered.dispatched_from <= noted
-    assert again.recovered.dispatched_from > noted - 500  # the index's last record is put in again
+    assert again.recovered.dispatched_from <= checkpoint_position
+    assert (
+        again.recovered.dispatched_from > checkpoint_position - 500
+    )  # the last record of the index is dispatched again

@@ -1,4 +1,4 @@
-"""Files that are walked before the walk comes to them: it finds what it would have found."""
+"""ScanAhead scans log files in advance on other threads, with the same result as a sequential scan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BODY = b"x" * 1000
 
 @pytest.fixture
 def log(stores, draft) -> Iterator[CommitLog]:
-    """Give a log of five files, the last with one record."""
+    """Give a log of five files; the last one has one record."""
     store = stores.open()
     for _ in range(4 * 7 + 1):
         store.append(draft(BODY))
@@ -37,12 +37,12 @@ def size_of_a_record(draft) -> int:
     return record_size(made, 8)
 
 
-def test_each_file_is_walked_from_its_beginning_or_from_where_the_walk_is(log, draft) -> None:
+def test_scan_begins_at_the_file_start_or_at_the_requested_position(log, draft) -> None:
     size = size_of_a_record(draft)
     with ScanAhead(log, check_crc=True) as scans:
         assert scans.scan(3 * size)[:4] == (7 * size, walk.BLANK, 4, 6 * size)
         assert scans.scan(FILE_BYTES)[:4] == (FILE_BYTES + 7 * size, walk.BLANK, 7, FILE_BYTES + 6 * size)
-        # As after a hole in the third file; the fourth is as it is.
+        # As after a hole in the third file; the scan of the fourth file is still used.
         middle = 2 * FILE_BYTES + 5 * size
         assert scans.scan(middle)[:4] == (middle + 2 * size, walk.BLANK, 2, middle + size)
         fourth = 3 * FILE_BYTES
@@ -51,7 +51,7 @@ def test_each_file_is_walked_from_its_beginning_or_from_where_the_walk_is(log, d
         assert scans.scan(last)[:4] == (last + size, walk.BAD_MAGIC, 1, last)
 
 
-def test_the_next_file_is_walked_while_one_is(log, monkeypatch) -> None:
+def test_next_file_is_scanned_in_parallel(log, monkeypatch) -> None:
     both = threading.Barrier(2, timeout=LIMIT_S)
     scan_records = walk.scan_records
 

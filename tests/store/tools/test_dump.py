@@ -1,4 +1,4 @@
-"""`raymq store dump` and `query` say what RocketMQ itself says, and touch nothing."""
+"""`raymq store dump` and `query` agree with RocketMQ and do not change the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tree(root) -> dict[str, tuple[str, int]]:
     }
 
 
-def test_the_dump_is_what_rocketmq_reads_to_the_byte(rocketmq):
+def test_dump_equals_what_rocketmq_reads(rocketmq):
     before = tree(rocketmq.root)
     result = CliRunner().invoke(app, ["dump", str(rocketmq.root), "--json"])
     assert result.exit_code == 0
@@ -45,7 +45,7 @@ def test_the_dump_is_what_rocketmq_reads_to_the_byte(rocketmq):
     assert tree(rocketmq.root) == before
 
 
-def test_every_key_finds_what_it_finds_in_rocketmq(rocketmq):
+def test_query_of_every_key_returns_the_offsets_of_rocketmq(rocketmq):
     before = tree(rocketmq.root)
     lines = [json.loads(line) for line in rocketmq.expected_keys.read_text().splitlines()]
     image = StoreImage(rocketmq.root)
@@ -64,7 +64,7 @@ def test_every_key_finds_what_it_finds_in_rocketmq(rocketmq):
     assert tree(rocketmq.root) == before
 
 
-def test_an_adopted_store_reads_as_rocketmq_does_and_finds_every_key(rocketmq, clock):
+def test_adopted_store_serves_reads_and_keys_like_rocketmq(rocketmq, clock):
     identity = StoreIdentity("DefaultCluster", "broker-a")
     expected = [json.loads(line) for line in rocketmq.expected.read_text().splitlines()]
     store = MessageStore.open(rocketmq.root, StoreSettings(**SIZES), identity, clock, adopt=True)
@@ -85,7 +85,7 @@ def test_an_adopted_store_reads_as_rocketmq_does_and_finds_every_key(rocketmq, c
     ]
 
 
-def test_a_store_in_use_is_dumped_with_what_is_not_dispatched_yet(stores, draft):
+def test_dump_of_open_store_includes_records_not_yet_dispatched(stores, draft):
     store = stores.open(flush="sync")
     for number in range(60):
         store.append(draft(b"%d" % number, queue_id=number % 2, keys=f"k{number % 3}", tags="T"))
@@ -96,11 +96,11 @@ def test_a_store_in_use_is_dumped_with_what_is_not_dispatched_yet(stores, draft)
     assert all(line["bodyCRCok"] and line["tags"] == "T" for line in lines)
     [found] = query(store.root, "Topic", "k1")
     assert len(found["commitLogOffsets"]) == 20
-    with pytest.raises(Exception, match="open in this very process"):
-        stores.open()  # the dump has not taken the lock away
+    with pytest.raises(Exception, match="already open in this process"):
+        stores.open()  # the dump has not released the lock
 
 
-def test_a_dump_of_a_closed_store_needs_no_settings_and_uses_its_index(stores, draft, drain):
+def test_dump_and_query_of_closed_store_need_no_settings(stores, draft, drain):
     store = stores.open()
     for number in range(100):
         store.append(draft(b"%d" % number, keys=f"k{number % 10}", uniq=f"U{number}"))
@@ -114,7 +114,7 @@ def test_a_dump_of_a_closed_store_needs_no_settings_and_uses_its_index(stores, d
     assert tree(store.root) == before
 
 
-def test_a_damaged_record_hides_none_of_the_others(stores, draft, drain):
+def test_dump_lists_all_records_around_a_damaged_one(stores, draft, drain):
     store = stores.open()
     places = [store.append(draft(b"body %d" % number)).physical_offset for number in range(10)]
     drain(store)
@@ -127,7 +127,7 @@ def test_a_damaged_record_hides_none_of_the_others(stores, draft, drain):
     assert [line["queueOffset"] for line in lines if line.get("bodyCRCok")] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
-def test_what_is_no_store_is_told(tmp_path):
+def test_dump_refuses_a_directory_that_is_not_a_store(tmp_path):
     result = CliRunner().invoke(app, ["dump", str(tmp_path)])
     assert result.exit_code == 2
-    assert "no store" in result.output
+    assert "not a store" in result.output

@@ -1,4 +1,4 @@
-"""`raymq store info` says what a store is and holds, without reading all of it."""
+"""`raymq store info` summarizes a store without reading all of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.tools.info import store_info
 
 
 @pytest.mark.parametrize("ending", ["clean", "crashed"])
-def test_of_rocketmqs_own_stores_it_says_what_rocketmq_reads(request, ending):
+def test_info_of_rocketmq_store_agrees_with_rocketmq(request, ending):
     rocketmq = request.getfixturevalue(f"{ending}_store")()
     expected: dict[tuple[str, int], list[dict]] = {}
     for text in rocketmq.expected.read_text().splitlines():
@@ -23,7 +23,7 @@ def test_of_rocketmqs_own_stores_it_says_what_rocketmq_reads(request, ending):
     found = {(queue.topic, queue.queue_id): queue for queue in info.queues if queue.max_offset}
     late = 0
     for key, lines in expected.items():
-        if key not in found:  # what a crash has kept from the queues is put in by the next start
+        if key not in found:  # a crash lost these units; the next start restores them
             late += len(lines)
             continue
         late += len(lines) - found[key].max_offset
@@ -34,7 +34,7 @@ def test_of_rocketmqs_own_stores_it_says_what_rocketmq_reads(request, ending):
     assert (info.name, info.damage, info.writer_pid) == (None, [], None)
 
 
-def test_of_ours_it_says_whose_it_is_and_what_it_holds(stores, draft, drain, clock):
+def test_info_of_own_store_shows_owner_and_content(stores, draft, drain, clock):
     store = stores.open()
     begin = clock.wall_ms()
     for number in range(100):
@@ -53,12 +53,12 @@ def test_of_ours_it_says_whose_it_is_and_what_it_holds(stores, draft, drain, clo
         "first_ms": begin + 10, "last_ms": begin + 1000,
     }  # fmt: skip
     assert info.files["commitlog"].files == len(list((store.root / "commitlog").iterdir()))
-    answer = json.loads(CliRunner().invoke(app, ["info", str(store.root), "--json"]).stdout)
-    assert (answer["madeBy"], answer["broker"], answer["logEnd"]) == ("RayMQ", "broker-a", end)
-    assert answer["topics"][0]["queueList"][1]["maxOffset"] == 50
+    output = json.loads(CliRunner().invoke(app, ["info", str(store.root), "--json"]).stdout)
+    assert (output["madeBy"], output["broker"], output["logEnd"]) == ("RayMQ", "broker-a", end)
+    assert output["topics"][0]["queueList"][1]["maxOffset"] == 50
 
 
-def test_what_is_wrong_at_first_sight_is_told_and_does_not_stop_it(stores, draft, drain):
+def test_info_reports_a_file_with_wrong_size_and_continues(stores, draft, drain):
     store = stores.open()
     for _ in range(100):
         store.append(draft(b"x" * 100))
@@ -67,11 +67,11 @@ def test_what_is_wrong_at_first_sight_is_told_and_does_not_stop_it(stores, draft
     path = store.root / "commitlog" / f"{8192:020d}"
     path.write_bytes(path.read_bytes()[:100])
     info = store_info(store.root)
-    assert info.damage == [f"commitlog/{8192:020d}: a file of 100 bytes in place of 8,192"]
+    assert info.damage == [f"commitlog/{8192:020d}: the file has 100 bytes instead of 8,192"]
     assert [queue.max_offset for queue in info.queues] == [100]
 
 
-def test_a_queue_whose_last_messages_are_lost_has_no_last_time(stores, draft, drain, clock):
+def test_queue_with_lost_last_message_has_no_last_time(stores, draft, drain, clock):
     store = stores.open()
     for _ in range(3):
         clock.advance(ms=1000)
@@ -88,11 +88,11 @@ def test_a_queue_whose_last_messages_are_lost_has_no_last_time(stores, draft, dr
     assert [(queue.max_offset, queue.last_ms) for queue in info.queues] == [(3, None), (3, clock.wall_ms())]
 
 
-def test_what_is_no_store_is_told(tmp_path):
-    for path in (tmp_path / "absent", tmp_path):
+def test_info_refuses_what_is_not_a_supported_store(tmp_path):
+    for path, reason in ((tmp_path / "absent", "no such directory"), (tmp_path, "not a store")):
         result = CliRunner().invoke(app, ["info", str(path)])
         assert result.exit_code == 2
-        assert "no s" in result.output
+        assert reason in result.output
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "dledger-x").mkdir()
     result = CliRunner().invoke(app, ["info", str(tmp_path)])

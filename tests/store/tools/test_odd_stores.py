@@ -1,4 +1,4 @@
-"""What is no store, or has another thing in the place of a file: each command says what and where."""
+"""Commands and start on a path that is not a store, or a store in which something replaces a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at(command: list[str], path: Path) -> list[str]:
 
 @pytest.fixture
 def root(stores, draft, drain) -> Path:
-    """Give the files of a store of three log files that ended in order."""
+    """Return the root of a cleanly closed store with three log files."""
     store = stores.open()
     for number in range(100):
         store.append(draft(b"%d " % number * 50, queue_id=number % 3, keys="k"))
@@ -47,32 +47,35 @@ def make_loop(path: Path) -> None:
     path.symlink_to(path)
 
 
-def lead_nowhere(path: Path) -> None:
+def make_broken_link(path: Path) -> None:
     path.unlink()
     path.symlink_to("nowhere")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_where_no_directory_is_each_command_says_so(root, command):
-    for path, said in ((root / "nothing", "no such directory"), (root / "checkpoint", "is no directory")):
+def test_command_refuses_a_path_that_is_not_a_directory(root, command):
+    for path, reason in (
+        (root / "nothing", "no such directory"),
+        (root / "checkpoint", "is not a directory"),
+    ):
         result = CliRunner().invoke(app, at(command, path))
-        assert (result.exit_code, result.output) == (2, f"raymq store: {path}: {said}\n")
+        assert (result.exit_code, result.output) == (2, f"raymq store: {path}: {reason}\n")
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "cure"),
+    ("name", "make", "remedy"),
     [
-        ("raymq.json", make_directory, "move the directory away"),
-        ("raymq.derived", make_directory, "move the directory away"),
-        ("commitlog", make_file, "move away what has its name"),
-        ("consumequeue", make_file, "move away what has its name"),
-        ("index", make_file, "move away what has its name"),
-        ("commitlog", make_loop, "move away what has its name"),
-        (f"commitlog/{0:020d}", lead_nowhere, "No such file or directory"),
+        ("raymq.json", make_directory, "move away the directory"),
+        ("raymq.derived", make_directory, "move away the directory"),
+        ("commitlog", make_file, "move away the file of that name"),
+        ("consumequeue", make_file, "move away the file of that name"),
+        ("index", make_file, "move away the file of that name"),
+        ("commitlog", make_loop, "move away the file of that name"),
+        (f"commitlog/{0:020d}", make_broken_link, "No such file or directory"),
     ],
 )
-def test_what_has_another_files_place_is_named_by_commands_and_by_a_start(
-    stores, root, name: str, make: Callable[[Path], None], cure: str
+def test_wrong_kind_of_file_is_named_by_commands_and_start(
+    stores, root, name: str, make: Callable[[Path], None], remedy: str
 ):
     make(root / name)
     for command in COMMANDS:
@@ -80,14 +83,12 @@ def test_what_has_another_files_place_is_named_by_commands_and_by_a_start(
         assert isinstance(result.exception, SystemExit | None), command
         if result.exit_code not in (0, 1) or (result.exit_code == 1 and command[0] != "verify"):
             assert result.output.startswith(f"raymq store: {root}"), command
-    with pytest.raises(StoreError, match=re.escape(f"{root / name}: cannot be opened: ") + f".*{cure}"):
+    with pytest.raises(StoreError, match=re.escape(f"{root / name}: cannot be opened: ") + f".*{remedy}"):
         stores.open()
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
-def test_a_lost_log_file_is_refused_with_a_cure_that_serves_all_other_messages(
-    stores, root, read_all, is_empty
-):
+def test_lost_log_file_is_refused_with_remedy_to_serve_all_others(stores, root, read_all, is_empty):
     places = [line["commitLogOffset"] for line in dump(root)]
     path = root / "commitlog" / f"{8192:020d}"
     path.unlink()
@@ -96,7 +97,7 @@ def test_a_lost_log_file_is_refused_with_a_cure_that_serves_all_other_messages(
     with pytest.raises(StoreError, match="truncate -s 8192") as refusal:
         stores.open()
     assert path.name in str(refusal.value)
-    path.write_bytes(bytes(8192))  # as truncate makes it
+    path.write_bytes(bytes(8192))  # as `truncate -s` creates it
     store = stores.open()
     left = [message for queue_id in range(3) for message in read_all(store, "Topic", queue_id)]
     lost = [place for place in places if 8192 <= place < 16384]

@@ -1,4 +1,4 @@
-"""`raymq store rebuild` makes queues and index again, goes on after a kill, and never touches the log."""
+"""`raymq store rebuild` recreates queues and index, resumes after a kill, and never changes the log."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ROCKETMQ_SIZES = {
 
 
 class Killed(BaseException):
-    """Stands for a SIGKILL: nothing that would catch an error catches it."""
+    """Stands for a SIGKILL: no `except Exception` catches it."""
 
 
 @pytest.fixture
 def closed(stores, draft, drain) -> Path:
-    """Give a store of several files of each kind that ended in order."""
+    """Return the root of a cleanly closed store with several files of each kind."""
     store = stores.open()
     for number in range(120):
         store.append(draft(b"%d " % number * 20, queue_id=number % 3, keys=f"k{number}", tags="T"))
@@ -59,7 +59,7 @@ def ruin(root: Path) -> None:
         path.write_bytes(bytes(path.stat().st_size))
 
 
-def test_all_that_is_derived_comes_back_byte_for_byte(stores, closed):
+def test_rebuild_restores_queues_and_index_byte_for_byte(stores, closed):
     files, log = stores.files(closed), log_of(closed)
     ruin(closed)
     done = rebuild(closed)
@@ -69,19 +69,19 @@ def test_all_that_is_derived_comes_back_byte_for_byte(stores, closed):
     assert verify(closed).findings == []
     assert not (closed / "abort").exists()
     again = stores.open()
-    assert again.recovered.records == 1  # what was noted lets it start as after an orderly end
+    assert again.recovered.records == 1  # raymq.derived lets it start as after a clean close
 
 
-def test_a_kill_at_any_step_is_gone_on_from(stores, closed, monkeypatch):
+def test_rebuild_resumes_after_a_kill_at_any_step(stores, closed, monkeypatch):
     files = stores.files(closed)
     monkeypatch.setattr(module, "_SLICE_BYTES", 4096)
     monkeypatch.setattr(module, "_NOTE_EVERY_BYTES", 5000)
-    seams = [
+    kill_points = [
         (module, "replace_file"), (module, "sync_directory"), (module.shutil, "rmtree"),
         (module, "sync_files"), (Dispatcher, "step"),
     ]  # fmt: skip
     resumed = 0
-    for owner, name in seams:
+    for owner, name in kill_points:
         for step in range(40):
             root = stores.directory / f"killed-{name}-{step}"
             shutil.copytree(closed, root)
@@ -102,22 +102,25 @@ def test_a_kill_at_any_step_is_gone_on_from(stores, closed, monkeypatch):
 
 
 def rebuild_mark(root: Path) -> dict[str, str]:
-    """A broker does not care for the mark of a rebuild."""
+    """Return raymq.rebuild as an entry of `stores.files`: a broker leaves that file as it is."""
     mark = root / "raymq.rebuild"
     return {mark.name: hashlib.sha256(mark.read_bytes()).hexdigest()} if mark.exists() else {}
 
 
 def killed_at(monkeypatch, owner, name: str, step: int, work: Callable[[], object]) -> bool:
-    """Do the work with a kill before the call number `step` of a function; False if it ended before."""
+    """Do the work, with a kill before call number `step` of a function.
+
+    Return False if it finished earlier.
+    """
     calls = 0
-    whole = getattr(owner, name)
+    original = getattr(owner, name)
 
     def counted(*arguments, **named):
         nonlocal calls
         calls += 1
         if calls > step:
             raise Killed
-        return whole(*arguments, **named)
+        return original(*arguments, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, counted)
@@ -128,9 +131,7 @@ def killed_at(monkeypatch, owner, name: str, step: int, work: Callable[[], objec
     return False
 
 
-def test_a_broker_that_wrote_meanwhile_makes_the_next_rebuild_begin_anew(
-    stores, closed, draft, drain, monkeypatch
-):
+def test_rebuild_restarts_if_a_broker_has_written_since(stores, closed, draft, drain, monkeypatch):
     assert killed_at(monkeypatch, Dispatcher, "step", 2, lambda: rebuild(closed))
     assert rebuild(closed, dry_run=True).resumed_from is not None
     assert store_info(closed).rebuild_is_open
@@ -144,7 +145,7 @@ def test_a_broker_that_wrote_meanwhile_makes_the_next_rebuild_begin_anew(
     assert verify(closed).findings == []
 
 
-def test_a_hole_keeps_its_queue_offsets(stores, closed, read_all):
+def test_rebuild_keeps_the_queue_offsets_of_a_hole(stores, closed, read_all):
     store = stores.open()
     victim = read_all(store, "Topic", 2)[-1]  # the last message of all
     before = read_all(store, "Topic", 2)
@@ -161,7 +162,7 @@ def test_a_hole_keeps_its_queue_offsets(stores, closed, read_all):
 
 
 @pytest.mark.parametrize("ending", ["clean", "crashed"])
-def test_a_store_of_rocketmqs_is_rebuilt_and_stays_rocketmqs(request, ending, clock):
+def test_rebuilt_rocketmq_store_has_no_files_of_raymq(request, ending, clock):
     rocketmq = request.getfixturevalue(f"{ending}_store")()
     log = log_of(rocketmq.root)
     top = {path.name for path in rocketmq.root.iterdir()}
@@ -178,7 +179,7 @@ def test_a_store_of_rocketmqs_is_rebuilt_and_stays_rocketmqs(request, ending, cl
     store.close()
 
 
-def test_a_store_in_use_is_refused_and_left_alone(stores, draft, drain):
+def test_rebuild_refuses_an_open_store_and_changes_nothing(stores, draft, drain):
     store = stores.open()
     store.append(draft())
     drain(store)
@@ -187,20 +188,20 @@ def test_a_store_in_use_is_refused_and_left_alone(stores, draft, drain):
         rebuild(store.root)
     result = CliRunner().invoke(app, ["rebuild", str(store.root)])
     assert result.exit_code == 2
-    assert "end that one first" in result.output.replace("\n", " ")
+    assert "stop that process first" in result.output.replace("\n", " ")
     assert stores.files(store.root) == files
 
 
-def test_a_dry_run_says_what_and_does_nothing(stores, closed):
+def test_dry_run_reports_the_plan_and_changes_nothing(stores, closed):
     files = stores.files(closed)
     result = CliRunner().invoke(app, ["rebuild", str(closed), "--dry-run", "--json"])
-    answer = json.loads(result.stdout)
-    assert (answer["done"], answer["queues"], answer["resumedFrom"]) == (False, 3, None)
+    output = json.loads(result.stdout)
+    assert (output["done"], output["queues"], output["resumedFrom"]) == (False, 3, None)
     assert stores.files(closed) == files
 
 
-def test_what_cannot_be_rebuilt_is_told(tmp_path, closed):
-    for path, reason in ((tmp_path / "absent", "no such directory"), (closed / "index", "there is no")):
+def test_rebuild_refuses_what_is_not_a_supported_store(tmp_path, closed):
+    for path, reason in ((tmp_path / "absent", "no such directory"), (closed / "index", "not a store")):
         result = CliRunner().invoke(app, ["rebuild", str(path)])
         assert result.exit_code == 2
         assert reason in result.output.replace("\n", " ")

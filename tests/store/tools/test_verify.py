@@ -1,4 +1,4 @@
-"""`raymq store verify` finds every kind of damage where it is, and finds none where there is none."""
+"""`raymq store verify` finds every kind of damage at its place, and reports nothing for a valid store."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def fill(store: MessageStore, clock: ClockAtRest, count: int = 120) -> None:
 
 @pytest.fixture
 def root(tmp_path_factory, tmp_path) -> Path:
-    """Give a fresh copy of a store of several files of each kind that ended in order."""
+    """Return a new copy of a cleanly closed store with several files of each kind."""
     return fresh(tmp_path_factory, tmp_path / "store")
 
 
 def fresh(factory, target: Path) -> Path:
     if "store" not in _MADE:
-        root = factory.mktemp("sound") / "store"
+        root = factory.mktemp("valid") / "store"
         clock = ClockAtRest()
         store = MessageStore.open(root, StoreSettings(**SMALL), OWNER, clock)
         fill(store, clock)
@@ -82,7 +82,7 @@ def tree(root: Path) -> dict[str, tuple[str, int]]:
 
 
 @pytest.mark.parametrize("ending", ["clean", "crashed"])
-def test_rocketmqs_own_stores_are_sound_and_are_only_read(request, ending):
+def test_rocketmq_store_is_valid_and_not_changed(request, ending):
     root = request.getfixturevalue(f"{ending}_store")().root
     before = tree(root)
     report = verify(root)
@@ -91,7 +91,7 @@ def test_rocketmqs_own_stores_are_sound_and_are_only_read(request, ending):
     assert tree(root) == before
 
 
-def test_a_store_of_ours_is_sound_however_it_ended(stores, clock, drain):
+def test_own_store_is_valid_while_open_and_after_close_or_kill(stores, clock, drain):
     store = stores.open()
     fill(store, clock)
     store.flush_now()
@@ -102,26 +102,26 @@ def test_a_store_of_ours_is_sound_however_it_ended(stores, clock, drain):
     assert report.findings == []
     assert report.writer_pid is not None
     assert "has this store open" in report.notes[-1]
-    with pytest.raises(StoreError, match="open in this very process"):
-        stores.open()  # the look has not taken its lock away
+    with pytest.raises(StoreError, match="already open in this process"):
+        stores.open()  # the verification has not released the lock
     drain(store)
     store.close()
     report = verify(store.root)
     assert (report.findings, report.notes, report.writer_pid) == ([], [], None)
 
 
-def test_verify_refuses_a_store_of_an_unknown_format_and_reports_a_damaged_name(stores):
+def test_unknown_format_is_refused_and_damaged_identity_reported(stores):
     stores.open().close()
     name = stores.directory / "store" / "raymq.json"
     name.write_bytes(b'{"formatVersion": 9}')
-    with pytest.raises(StoreFormatUnsupported, match="format 9, this program knows 1"):
+    with pytest.raises(StoreFormatUnsupported, match="store format 9 is not supported, only format 1"):
         verify(name.parent)
     name.write_bytes(b"{")
     [finding] = verify(name.parent).findings
-    assert "is no JSON" in str(finding)
+    assert "is not valid JSON" in str(finding)
 
 
-def test_queues_of_deleted_topics_are_not_missed_and_those_made_again_are_sound(stores, draft, drain):
+def test_deleted_and_recreated_topics_are_valid(stores, draft, drain):
     store = stores.open()
     for number in range(60):
         store.append(draft(b"x", topic="A" if number % 2 else "B"))
@@ -142,7 +142,7 @@ def test_queues_of_deleted_topics_are_not_missed_and_those_made_again_are_sound(
     assert (report.findings, report.notes) == ([], ["1 queues of deleted topics have records in the log"])
 
 
-def test_a_store_whose_oldest_files_are_gone_is_sound(stores, clock, drain):
+def test_store_with_expired_files_is_valid(stores, clock, drain):
     store = stores.open()
     fill(store, clock, 200)
     drain(store)
@@ -160,7 +160,7 @@ def test_a_store_whose_oldest_files_are_gone_is_sound(stores, clock, drain):
     assert verify(store.root).findings == []
 
 
-def test_an_interrupt_ends_the_command_with_a_line(monkeypatch, root):
+def test_interrupted_command_prints_a_line(monkeypatch, root):
     def interrupted(*_arguments, **_named):
         raise KeyboardInterrupt
 
@@ -169,13 +169,13 @@ def test_an_interrupt_ends_the_command_with_a_line(monkeypatch, root):
     assert (result.exit_code, "interrupted" in result.output) == (130, True)
 
 
-def test_damage_of_a_record_is_named_to_the_byte(root):
+def test_damaged_record_is_reported_as_hole_with_position(root):
     flip(root / LOG, 100)
     report = verify(root)
     [hole] = [found for found in report.findings if found.kind == "hole"]
     assert hole.place <= 100 < hole.place + hole.size_bytes
     assert hole.path == LOG
-    assert len(report.findings) == 1  # the queue's unit leads into the hole, as it should
+    assert len(report.findings) == 1  # the unit that points into the hole is correct
 
 
 @pytest.mark.parametrize(("at", "size"), [(0, 8), (8, 4), (12, 8)])
@@ -184,24 +184,24 @@ def test_each_field_of_a_unit_is_compared(root, at, size):
     assert places(verify(root), QUEUE) == [(5 * 20 + at, size)]
 
 
-def test_where_records_have_a_crc_of_the_whole_no_byte_of_them_goes_unseen(stores, clock, drain):
-    """RocketMQ's enabledAppendPropCRC: it covers topic, properties and all numbers too."""
+def test_any_damaged_byte_of_a_record_with_property_crc_is_found(stores, clock, drain):
+    """RocketMQ's enabledAppendPropCRC covers the whole record, including topic and properties."""
     store = stores.open(append_property_crc=True)
     fill(store, clock, 20)
     drain(store)
     end = store.positions.written
     store.close()
-    sound = (store.root / LOG).read_bytes()
+    content = (store.root / LOG).read_bytes()
     assert verify(store.root).findings == []
     for place in range(13, end, 61):
-        if b"__CRC32#" in sound[place - 8 : place + 9]:
-            continue  # without its name it is another property
+        if b"__CRC32#" in content[place - 8 : place + 9]:
+            continue  # damage of the name makes it another property
         flip(store.root / LOG, place, 0x04)
         assert covers(verify(store.root), LOG, place), place
-        (store.root / LOG).write_bytes(sound)
+        (store.root / LOG).write_bytes(content)
 
 
-def test_units_that_are_gone_are_counted_in_one_line(root):
+def test_zeroed_units_are_reported_as_one_finding(root):
     content = bytearray((root / QUEUE).read_bytes())
     content[100:200] = bytes(100)
     (root / QUEUE).write_bytes(content)
@@ -210,7 +210,7 @@ def test_units_that_are_gone_are_counted_in_one_line(root):
 
 @pytest.mark.parametrize("kind", [LOG, QUEUE, "index"])
 @pytest.mark.parametrize("damage", ["short", "long", "missing", "stray"])
-def test_files_of_another_size_missing_ones_and_strangers_are_named(root, kind, damage):
+def test_files_of_wrong_size_missing_and_stray_files_are_reported(root, kind, damage):
     path = min((root / "index").iterdir()) if kind == "index" else root / kind
     name = str(path.relative_to(root))
     content = path.read_bytes()
@@ -223,7 +223,7 @@ def test_files_of_another_size_missing_ones_and_strangers_are_named(root, kind, 
         path.write_bytes(content[:-100] if damage == "short" else content + b"more")
     found = [finding for finding in verify(root).findings if finding.kind == "file"]
     if damage == "missing" and kind == LOG:
-        found = verify(root).findings  # the log simply begins later: its queues and the index tell
+        found = verify(root).findings  # the log then begins later: the damage shows in queues and index
     assert found
     assert damage == "missing" or name in [finding.path for finding in found]
 
@@ -231,12 +231,12 @@ def test_files_of_another_size_missing_ones_and_strangers_are_named(root, kind, 
 @pytest.mark.parametrize(
     ("name", "place"), [("checkpoint", 3), ("checkpoint", 9), ("checkpoint", 35), ("checkpoint", 2000)]
 )
-def test_the_checkpoint_says_what_the_logs_end_makes(root, name, place):
+def test_damaged_checkpoint_field_is_reported(root, name, place):
     flip(root / name, place)
     assert covers(verify(root), name, place)
 
 
-def test_notes_that_are_not_what_is_there_are_told(root):
+def test_difference_to_raymq_derived_is_reported(root):
     path = root / "raymq.derived"
     content = json.loads(path.read_bytes().partition(b"\n")[2])
     content["queues"]["Topic"]["1"][4][0] ^= 1
@@ -247,7 +247,7 @@ def test_notes_that_are_not_what_is_there_are_told(root):
     assert [found.path for found in verify(root).findings] == ["raymq.derived"]
 
 
-def test_json_that_is_none_is_told_with_its_name(root):
+def test_damaged_table_file_is_reported_with_its_name(root):
     (root / "config").mkdir()
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{"perm":"six"}}}')
     (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:5}}}')
@@ -262,17 +262,17 @@ def test_json_that_is_none_is_told_with_its_name(root):
 @pytest.mark.parametrize(
     ("place", "mask"), [(36, 128), (36, 1), (38, 255), (39, 64), (39, 0x55), (39, 1), (39, 4), (39, 8)]
 )
-def test_a_wrong_count_of_an_index_file_is_found_at_its_place(root, which, place, mask):
+def test_wrong_index_count_is_reported_at_its_position(root, which, place, mask):
     path = sorted((root / "index").iterdir())[which]
     flip(path, place, mask)
     report = verify(root)
     assert places(report, str(path.relative_to(root))) == [(36, 4)]
-    assert len(report.findings) == 1  # its entries are compared all the same
+    assert len(report.findings) == 1  # its entries are still compared
 
 
 @given(st.data())
 @few
-def test_a_byte_flipped_anywhere_in_queues_and_index_is_found_where_it_is(tmp_path_factory, data):
+def test_any_damaged_byte_in_queues_and_index_is_reported_in_place(tmp_path_factory, data):
     root = fresh(tmp_path_factory, tmp_path_factory.mktemp("flipped") / "store")
     kind = data.draw(st.sampled_from(["consumequeue", "index"]))
     path = data.draw(st.sampled_from(sorted(p for p in (root / kind).rglob("*") if p.is_file())))
@@ -285,7 +285,7 @@ def test_a_byte_flipped_anywhere_in_queues_and_index_is_found_where_it_is(tmp_pa
     flip(path, place, mask)
     report = verify(root)
     name = str(path.relative_to(root))
-    if kind == "index" and 8 <= place < 16:  # the end time, which entries know to the second only
+    if kind == "index" and 8 <= place < 16:  # endTimestamp: the entries contain it in seconds only
         assert not report.is_valid
     else:
         assert covers(report, name, place), (name, place, mask, report.findings)
@@ -294,7 +294,7 @@ def test_a_byte_flipped_anywhere_in_queues_and_index_is_found_where_it_is(tmp_pa
 
 @given(st.integers(0, 119), st.integers(0, 11), st.integers(1, 255))
 @few
-def test_a_byte_flipped_in_what_a_record_cannot_do_without_is_a_hole(tmp_path_factory, number, at, mask):
+def test_damaged_record_header_byte_is_reported_in_place(tmp_path_factory, number, at, mask):
     root = fresh(tmp_path_factory, tmp_path_factory.mktemp("flipped") / "store")
     units = (root / f"consumequeue/Topic/{number % 3}" / f"{number // 3 // 20 * 400:020d}").read_bytes()
     unit = units[number // 3 % 20 * 20 :][:20]
@@ -305,27 +305,27 @@ def test_a_byte_flipped_in_what_a_record_cannot_do_without_is_a_hole(tmp_path_fa
     assert covers(report, str(path.relative_to(root)), position % 8192)
 
 
-def test_the_command_lists_damage_and_ends_with_one(root):
+def test_command_lists_damage_and_exits_with_1(root):
     flip(root / LOG, 100)
     flip(root / QUEUE, 19)
     result = CliRunner().invoke(app, ["verify", str(root), "--json"])
     assert result.exit_code == 1
-    answer = json.loads(result.stdout)
-    assert answer["sound"] is False
-    assert [finding["path"] for finding in answer["findings"]] == [LOG, QUEUE]
+    output = json.loads(result.stdout)
+    assert output["valid"] is False
+    assert [finding["path"] for finding in output["findings"]] == [LOG, QUEUE]
     shutil.rmtree(root)
 
 
-def test_a_sound_store_ends_with_nought(root):
+def test_command_exits_with_0_for_a_valid_store(root):
     result = CliRunner().invoke(app, ["verify", str(root), "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout)["findings"] == []
 
 
-def test_what_cannot_be_verified_is_told_and_ends_with_two(tmp_path, root):
+def test_command_exits_with_2_if_the_path_is_not_a_supported_store(tmp_path, root):
     for path, reason in (
         (tmp_path / "absent", "no such directory"),
-        (tmp_path, "there is no directory commitlog"),
+        (tmp_path, "it has no directory commitlog"),
     ):
         result = CliRunner().invoke(app, ["verify", str(path)])
         assert result.exit_code == 2
@@ -338,7 +338,7 @@ def test_what_cannot_be_verified_is_told_and_ends_with_two(tmp_path, root):
 
 @given(st.data())
 @few
-def test_whatever_stands_in_a_file_the_verification_comes_to_an_end_and_tells_it(tmp_path_factory, data):
+def test_verify_survives_and_reports_any_content_of_any_file(tmp_path_factory, data):
     root = fresh(tmp_path_factory, tmp_path_factory.mktemp("ruined") / "store")
     names = sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and p.name != "lock")
     name = data.draw(st.sampled_from(names))
@@ -357,28 +357,28 @@ def test_whatever_stands_in_a_file_the_verification_comes_to_an_end_and_tells_it
     (root / name).write_bytes(ruined)
     try:
         report = verify(root)
-    except StoreError:  # a format of another number is refused
+    except StoreError:  # a store with another format number is refused
         if name != "raymq.json":
             raise
         return
-    # No CRC covers a record but for its body, and a number in raymq.json or raymq.epoch may be another one.
+    # Only bodies of records have a CRC, and a changed number in raymq.json or raymq.epoch may be valid.
     is_covered = not name.startswith(("commitlog", "raymq.json", "raymq.epoch", "index"))
     if ruined != content and (is_covered or kind == "empty") and name != "raymq.json":
         assert not report.is_valid or report.notes
 
 
-def test_under_its_lock_nobody_writes_and_a_store_in_use_is_refused(root: Path, tmp_path: Path) -> None:
-    def opened_meanwhile(_done: int, _total: int) -> None:
-        with pytest.raises(StoreError, match="is open in this very process"):
+def test_verify_with_lock_keeps_writers_out_and_refuses_open_store(root: Path, tmp_path: Path) -> None:
+    def open_meanwhile(_done: int, _total: int) -> None:
+        with pytest.raises(StoreError, match="already open in this process"):
             MessageStore.open(root, StoreSettings(**SMALL), OWNER, ClockAtRest())
 
-    report = verify(root, is_locking=True, progress=opened_meanwhile)
+    report = verify(root, is_locking=True, progress=open_meanwhile)
     assert (report.findings, report.notes, report.writer_pid) == ([], [], None)
     store = MessageStore.open(root, StoreSettings(**SMALL), OWNER, ClockAtRest())
     refused = CliRunner().invoke(app, ["verify", str(root), "--lock"])
     store.close()
     assert refused.exit_code == 2
-    assert "is open in this very process" in refused.stderr
+    assert "already open in this process" in refused.stderr
     with pytest.raises(StoreError, match="no directory commitlog"):
         verify(tmp_path, is_locking=True)
     assert not (tmp_path / "lock").exists()

@@ -1,4 +1,4 @@
-"""Retention: what goes, when, and what stays readable. Times are the clock's and the files' own."""
+"""Retention: which files are deleted, when, and what stays readable."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ FOREVER_H = 1_000_000
 
 
 class Disk:
-    """A disk as full as the test says; it remembers which directories were asked for."""
+    """A disk with the given usage; it records the directories whose usage was read."""
 
     def __init__(self, percent: int = 10) -> None:
         self.percent = percent
         self.total_bytes = 1_000_000
-        self.asked: list[Path] = []
+        self.probed: list[Path] = []
 
     def __call__(self, path: Path) -> DiskUse:
-        self.asked.append(path)
+        self.probed.append(path)
         used_bytes = self.total_bytes * self.percent // 100
         return DiskUse(used_bytes, self.total_bytes - used_bytes)
 
@@ -47,7 +47,10 @@ def disk() -> Disk:
 
 @pytest.fixture
 def aged(stores, draft, drain, clock, disk):
-    """A store with five full log files, each an hour older than the next, and one that is written to."""
+    """Give a factory of stores with five full log files and a last one.
+
+    Each full file is an hour older than the next.
+    """
 
     def build(**settings):
         settings = {"delete_when_h": str(other_hour(clock)), **settings}
@@ -83,7 +86,7 @@ def set_age(path: Path, clock, hours: int) -> None:
 
 
 def one_round(store, clock) -> None:
-    """Let a whole round run: the survey, each deletion, the correction of the queues."""
+    """Run one complete round: survey, deletions, and correction of the queues."""
     clock.advance(store.settings.clean_interval_ms)
     store.advance()
     for _ in range(12):
@@ -96,7 +99,7 @@ def one_round(store, clock) -> None:
 # ---- the rules ---------------------------------------------------------------------------------------------
 
 
-def test_disk_use_is_rounded_up_and_a_level_is_passed_when_it_is_exceeded():
+def test_disk_use_is_rounded_up_before_it_is_compared_with_levels():
     levels = DiskLevels(75, 85, 90)
     pressures = {free: levels.pressure(DiskUse(1000 - free, free)) for free in (250, 249, 150, 149, 100, 99)}
     assert pressures == {
@@ -110,7 +113,7 @@ def test_disk_use_is_rounded_up_and_a_level_is_passed_when_it_is_exceeded():
 
 
 @pytest.mark.parametrize(("hours", "is_time"), [("04", True), ("4", True), ("3; 4", True), ("03;05", False)])
-def test_hours_are_local_and_several_may_be_given(hours, is_time):
+def test_delete_when_h_lists_local_hours(hours, is_time):
     four_oclock_ms = int(datetime(2026, 3, 1, 4, 59).astimezone().timestamp() * 1000)
     assert is_time_to_delete(hours, four_oclock_ms) is is_time
 
@@ -118,13 +121,13 @@ def test_hours_are_local_and_several_may_be_given(hours, is_time):
 @pytest.mark.parametrize(
     ("hour", "minute", "is_time"), [(3, 59, False), (4, 0, True), (4, 59, True), (5, 0, False)]
 )
-def test_the_hour_of_deletion_begins_and_ends_with_the_clocks_hour(hour, minute, is_time):
+def test_delete_when_h_covers_the_whole_hour(hour, minute, is_time):
     at_ms = int(datetime(2026, 3, 1, hour, minute, 59 if minute else 0).astimezone().timestamp() * 1000)
     assert is_time_to_delete("04", at_ms) is is_time
-    assert is_time_to_delete("04;", at_ms) is is_time  # RocketMQ takes an end without a number
+    assert is_time_to_delete("04;", at_ms) is is_time  # RocketMQ accepts a trailing semicolon
 
 
-def test_a_file_goes_when_its_hours_are_full_and_ten_go_in_a_round_at_most():
+def test_files_to_delete_respects_age_and_batch_limit():
     now_ms = int(datetime(2026, 3, 1, 4, 30).astimezone().timestamp() * 1000)
     settings = StoreSettings(commit_log_file_bytes=8192)
 
@@ -137,47 +140,49 @@ def test_a_file_goes_when_its_hours_are_full_and_ten_go_in_a_round_at_most():
     assert chosen([full_ms] * 11) == 10
     for excess_bytes, forced in ((0, 1), (8192, 1), (8193, 2), (3 * 8192, 3), (100 * 8192, 10)):
         assert chosen([0] * 20, Pressure.FORCE, excess_bytes) == forced
-    assert chosen([full_ms, full_ms, 0, 0], Pressure.FORCE, 8192) == 2  # what has expired counts
+    assert (
+        chosen([full_ms, full_ms, 0, 0], Pressure.FORCE, 8192) == 2
+    )  # expired files count toward the excess
 
 
 @given(
     ages_h=st.lists(st.integers(0, 200), max_size=20),
     pressure=st.sampled_from(Pressure),
     excess_bytes=st.integers(0, 100_000),
-    is_asked_for=st.booleans(),
+    is_requested=st.booleans(),
 )
-def test_files_go_oldest_first_and_without_gaps(ages_h, pressure, excess_bytes, is_asked_for):
+def test_files_to_delete_are_the_oldest_without_gaps(ages_h, pressure, excess_bytes, is_requested):
     now_ms = int(datetime(2026, 3, 1, 12).astimezone().timestamp() * 1000)
     settings = StoreSettings(commit_log_file_bytes=8192)
     changed_ms = {number * 8192: now_ms - age * HOUR_MS for number, age in enumerate(ages_h)}
-    chosen = files_to_delete(settings, Round(now_ms, pressure, excess_bytes, changed_ms, is_asked_for))
+    chosen = files_to_delete(settings, Round(now_ms, pressure, excess_bytes, changed_ms, is_requested))
 
     assert chosen == list(changed_ms)[: len(chosen)]
     assert len(chosen) <= settings.delete_file_batch_max
     young = [base for base in chosen if now_ms - changed_ms[base] < settings.file_reserved_time_h * HOUR_MS]
     if pressure < Pressure.FORCE:
         assert not young
-    if pressure is Pressure.NONE and not is_asked_for:
+    if pressure is Pressure.NONE and not is_requested:
         assert not chosen
-    # By force no more than frees what is over the level.
+    # Forced deletion frees no more than the excess.
     assert all(base < max(excess_bytes, 1) for base in young)
 
 
 @pytest.mark.parametrize("hours", ["", "24", "4h", "4,5"])
-def test_hours_that_cannot_be_are_refused(hours):
-    with pytest.raises(ValueError, match="is no list of hours"):
+def test_invalid_delete_when_h_is_refused(hours):
+    with pytest.raises(ValueError, match="is not a list of hours"):
         StoreSettings(delete_when_h=hours)
 
 
 # ---- a store -----------------------------------------------------------------------------------------------
 
 
-def test_at_its_hour_what_is_older_than_72_hours_goes_unread_or_not(aged, clock, read_all):
+def test_expired_files_are_deleted_at_the_configured_hour(aged, clock, read_all):
     store = aged()
     for name, hours in zip(log_files(store), (80, 73, 71), strict=False):
         set_age(store.root / "commitlog" / name, clock, hours)
     one_round(store, clock)
-    assert len(log_files(store)) == 6  # not its hour
+    assert len(log_files(store)) == 6  # not at the configured hour
 
     LiveSettings(store.settings).update({"delete_when_h": str(other_hour(clock, 0))})
     one_round(store, clock)
@@ -188,7 +193,7 @@ def test_at_its_hour_what_is_older_than_72_hours_goes_unread_or_not(aged, clock,
     assert [message.queue_offset for message in read_all(store)] == list(range(4, 11))
 
 
-def test_a_disk_over_its_share_deletes_what_has_expired_at_any_hour(aged, clock, disk):
+def test_expired_files_are_deleted_at_any_hour_if_the_disk_is_full(aged, clock, disk):
     store = aged(file_reserved_time_h=4)
     one_round(store, clock)
     assert len(log_files(store)) == 6
@@ -197,14 +202,14 @@ def test_a_disk_over_its_share_deletes_what_has_expired_at_any_hour(aged, clock,
     assert log_files(store)[0] == f"{2 * 8192:020d}"
 
 
-def test_by_hand_what_has_expired_goes_now(aged, clock):
+def test_delete_expired_deletes_expired_files_now(aged, clock):
     store = aged(file_reserved_time_h=5)
     store.retention.delete_expired()
     one_round(store, clock)
     assert log_files(store)[0] == f"{8192:020d}"
 
 
-def test_by_force_the_oldest_go_at_any_age_and_no_more_than_are_needed(aged, clock, disk, read_all):
+def test_force_clean_deletes_only_as_many_files_as_needed(aged, clock, disk, read_all):
     store = aged(file_reserved_time_h=FOREVER_H)
     disk.percent = 86  # 1 % of a million bytes is two files
     one_round(store, clock)
@@ -212,7 +217,7 @@ def test_by_force_the_oldest_go_at_any_age_and_no_more_than_are_needed(aged, clo
     assert len(read_all(store)) == 7
 
 
-def test_the_file_that_is_written_to_never_goes(aged, clock, disk, read_all, draft):
+def test_last_log_file_is_never_deleted(aged, clock, disk, read_all, draft):
     store = aged(file_reserved_time_h=0, disk_refuse_writes_percent=99)
     disk.percent = 95
     for _ in range(3):
@@ -223,7 +228,7 @@ def test_the_file_that_is_written_to_never_goes(aged, clock, disk, read_all, dra
     assert [message.queue_offset for message in read_all(store)] == [10, 11]
 
 
-def test_what_is_not_dispatched_never_goes(stores, draft, clock, disk):
+def test_log_files_not_yet_dispatched_are_never_deleted(stores, draft, clock, disk):
     store = stores.open(probe=disk, file_reserved_time_h=0, flush="sync")
     for _ in range(5):
         store.append(draft(BODY))
@@ -232,16 +237,16 @@ def test_what_is_not_dispatched_never_goes(stores, draft, clock, disk):
     assert len(log_files(store)) == 3
 
 
-def test_a_full_disk_refuses_writes_with_its_numbers_and_reads_go_on(aged, clock, disk, draft, read_all):
+def test_full_disk_refuses_appends_with_its_figures_but_serves_reads(aged, clock, disk, draft, read_all):
     store = aged(force_clean_enabled=False)
     disk.percent = 91
     one_round(store, clock)
-    with pytest.raises(StoreError, match=r"91 % full, 90,000 bytes are free: over 90 % nothing is written"):
+    with pytest.raises(StoreError, match=r"91 % full, 90,000 bytes are free: writes are refused above 90 %"):
         store.append(draft())
     assert "commitlog" in store.write_refusal
     assert len(read_all(store)) == 11
 
-    disk.percent = 86  # below 90 %, but not yet down to where cleaning by force ends
+    disk.percent = 86  # below 90 %, but still above the level of forced cleaning
     one_round(store, clock)
     assert store.write_refusal is not None
     disk.percent = 85
@@ -249,14 +254,14 @@ def test_a_full_disk_refuses_writes_with_its_numbers_and_reads_go_on(aged, clock
     assert store.append(draft()).queue_offset == 11
 
 
-def test_there_is_room_as_long_as_one_directory_of_the_log_has_some():
+def test_disk_pressure_follows_the_log_directory_with_most_space():
     use = {"a": DiskUse(95, 5), "b": DiskUse(40, 60), "queues": DiskUse(50, 50)}
     state = survey([Path("a"), Path("b")], Path("queues"), lambda path: use[str(path)])
     assert state.log == (Path("b"), use["b"])
     assert state.pressure(DiskLevels(75, 85, 90)) is Pressure.NONE
 
 
-def test_a_slice_in_flight_keeps_its_file_readable_and_the_map_ends_with_it(aged, clock, disk):
+def test_slice_in_flight_keeps_its_deleted_file_mapped(aged, clock, disk):
     store = aged(file_reserved_time_h=FOREVER_H, delete_file_batch_max=1)
     held = store.get_message("Topic", 0, 0, 1, 1 << 20).slices
     before = bytes(held[0])
@@ -264,11 +269,11 @@ def test_a_slice_in_flight_keeps_its_file_readable_and_the_map_ends_with_it(aged
     one_round(store, clock)
 
     first = log_files(store)[0]
-    assert first == f"{8192:020d}"  # unlinked at once
-    assert bytes(held[0]) == before  # and still mapped
+    assert first == f"{8192:020d}"  # the first file is unlinked immediately
+    assert bytes(held[0]) == before  # and is still mapped
     assert is_mapped(store, f"{0:020d}")
     one_round(store, clock)
-    assert log_files(store)[0] == first  # its space is on the way: no other goes for it
+    assert log_files(store)[0] == first  # its space will be freed, so no other file is deleted
 
     del held
     one_round(store, clock)
@@ -278,11 +283,11 @@ def test_a_slice_in_flight_keeps_its_file_readable_and_the_map_ends_with_it(aged
 
 
 def is_mapped(store, name: str) -> bool:
-    """Return True if this process maps the log file of this name, unlinked or not."""
+    """Return True if this process maps the log file of this name, even if it is unlinked."""
     return f"{store.root}/commitlog/{name}" in Path("/proc/self/maps").read_text()
 
 
-def test_queues_and_index_lose_what_led_to_deleted_files(stores, draft, drain, clock, disk):
+def test_deleted_log_files_are_removed_from_queues_and_index(stores, draft, drain, clock, disk):
     store = stores.open(probe=disk, file_reserved_time_h=0, consume_queue_file_bytes=80, index_entries=5)
     for number in range(20):
         store.append(draft(BODY, queue_id=number % 2, keys=f"key-{number}"))
@@ -299,23 +304,21 @@ def test_queues_and_index_lose_what_led_to_deleted_files(stores, draft, drain, c
     assert len(store.query_by_key("Topic", "key-19")) == 1
 
 
-def test_a_reader_right_after_a_deletion_begins_with_a_record_that_is_there(aged, clock, disk, monkeypatch):
+def test_read_after_a_deletion_begins_at_an_existing_record(aged, clock, disk, monkeypatch):
     store = aged(file_reserved_time_h=3)
     disk.percent = 76
     clock.advance(store.settings.clean_interval_ms)
     store.advance()
     store.retention.finish()
-    monkeypatch.setattr(StaleQueues, "correct_some", lambda _: None)  # no turn has come to the queue yet
+    monkeypatch.setattr(StaleQueues, "correct_some", lambda _: None)  # the queue has not been corrected yet
     store.advance()
     assert store.retention.has_stale_queues
     found = store.get_message("Topic", 0, 0, 1, 1 << 20)
     assert (found.status.name, found.next_begin_offset) == ("OFFSET_TOO_SMALL", 2)
 
 
-@pytest.mark.parametrize("ending", ["in order", "killed"])
-def test_after_a_restart_the_store_begins_where_it_was_cleaned_to(
-    aged, stores, clock, disk, read_all, draft, ending
-):
+@pytest.mark.parametrize("ending", ["clean", "killed"])
+def test_restart_after_cleaning_keeps_the_first_offset(aged, stores, clock, disk, read_all, draft, ending):
     store = aged(file_reserved_time_h=3, index_entries=5, consume_queue_file_bytes=80)
     disk.percent = 76
     one_round(store, clock)
@@ -328,15 +331,15 @@ def test_after_a_restart_the_store_begins_where_it_was_cleaned_to(
     again = stores.open(
         "again" if ending == "killed" else "store", consume_queue_file_bytes=80, index_entries=5
     )
-    if ending == "in order":
-        assert again.recovered.dispatched_from == end  # what is left is as it was noted
+    if ending == "clean":
+        assert again.recovered.dispatched_from == end  # the files match the checkpoint
     assert again.min_offset("Topic", 0) == 6
     assert [(message.queue_offset, message.body) for message in read_all(again)] == kept
     assert len(again.query_by_key("Topic", "key-7")) == 1
     assert again.append(draft()).queue_offset == 11
 
 
-def test_queues_whose_messages_are_all_gone_are_removed_by_hand(stores, draft, drain, clock, disk, read_all):
+def test_clean_expired_queues_removes_queues_without_messages(stores, draft, drain, clock, disk, read_all):
     store = stores.open(probe=disk, file_reserved_time_h=0)
     store.append(draft(b"old", topic="Old"))
     store.append(draft(b"kept", topic="Kept"))
@@ -356,9 +359,7 @@ def test_queues_whose_messages_are_all_gone_are_removed_by_hand(stores, draft, d
     assert [message.body for message in read_all(store, "Old")] == [b"new"]
 
 
-def test_queues_whose_units_are_on_the_disk_only_are_corrected_without_waiting(
-    aged, clock, disk, monkeypatch
-):
+def test_stale_queues_not_resident_are_corrected_without_waiting(aged, clock, disk, monkeypatch):
     store = aged(file_reserved_time_h=3)
     cold = {"Topic"}
     correct = ConsumeQueue.correct_min_offset
@@ -371,10 +372,10 @@ def test_queues_whose_units_are_on_the_disk_only_are_corrected_without_waiting(
     monkeypatch.setattr(ConsumeQueue, "correct_min_offset", correct_or_wait)
     disk.percent = 76
     one_round(store, clock)
-    assert store.retention.has_stale_queues  # brought in and tried again, turn for turn
+    assert store.retention.has_stale_queues  # loaded and retried in each turn
     with pytest.raises(NotResident), store.resident_only:
         store.get_message("Topic", 0, 0, 1, 1 << 20)
-    assert store.retention.has_stale_queues  # a read that could not wait leaves it to be done
+    assert store.retention.has_stale_queues  # the queue stays stale after a read that must not wait
 
     cold.clear()
     one_round(store, clock)
@@ -382,19 +383,19 @@ def test_queues_whose_units_are_on_the_disk_only_are_corrected_without_waiting(
     assert store.min_offset("Topic", 0) == 6
 
 
-def test_the_oldest_goes_first_in_whichever_directory_it_is(aged, clock, disk, read_all):
+def test_oldest_log_file_is_deleted_first_across_directories(aged, clock, disk, read_all):
     store = aged(file_reserved_time_h=3, commit_log_paths=("disk1", "disk2"))
     places = {directory: names_in(store.root / directory) for directory in ("disk1", "disk2")}
     assert [len(names) for names in places.values()] == [3, 3]
     disk.percent = 76
     one_round(store, clock)
-    assert [path.name for path in disk.asked[:3]] == ["disk1", "disk2", "consumequeue"]
+    assert [path.name for path in disk.probed[:3]] == ["disk1", "disk2", "consumequeue"]
     left = sorted(names_in(store.root / "disk1") + names_in(store.root / "disk2"))
     assert left == [f"{number * 8192:020d}" for number in (3, 4, 5)]
     assert [message.queue_offset for message in read_all(store)] == [6, 7, 8, 9, 10]
 
 
-def test_a_file_that_cannot_be_removed_is_tried_again(aged, clock, disk, monkeypatch, read_all):
+def test_failed_file_deletion_is_retried(aged, clock, disk, monkeypatch, read_all):
     store = aged(file_reserved_time_h=5)
     disk.percent = 76
     refused = []
@@ -415,13 +416,11 @@ def test_a_file_that_cannot_be_removed_is_tried_again(aged, clock, disk, monkeyp
 
 
 @pytest.mark.parametrize("kept", ["commitlog", "consumequeue", "index", "raymq.derived"])
-def test_a_power_loss_that_undoes_some_of_a_deletion_loses_no_message(
-    aged, stores, clock, disk, read_all, draft, kept
-):
-    """Unlinks are not synced: after a power loss any of the directories may be as it was before."""
+def test_power_loss_that_undoes_a_deletion_loses_no_message(aged, stores, clock, disk, read_all, draft, kept):
+    """Unlinks are not synced, so after a power loss any directory may be in its earlier state."""
     small = {"index_entries": 5, "consume_queue_file_bytes": 80}
     store = aged(file_reserved_time_h=3, **small)
-    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
+    store.truncate_to(store.positions.written)  # makes a checkpoint
     before = stores.kill(store, "before")
     disk.percent = 76
     one_round(store, clock)
@@ -440,13 +439,13 @@ def test_a_power_loss_that_undoes_some_of_a_deletion_loses_no_message(
     assert again.append(draft()).queue_offset == 11
 
 
-def test_by_force_one_file_goes_even_where_the_figures_ask_for_none(clock):
+def test_force_clean_deletes_at_least_one_file(clock):
     now_ms = clock.wall_ms()
-    found = Round(now_ms, Pressure.FORCE, 0, {0: now_ms, 1024: now_ms}, is_asked_for=False)
+    found = Round(now_ms, Pressure.FORCE, 0, {0: now_ms, 1024: now_ms}, is_requested=False)
     assert files_to_delete(StoreSettings(delete_when_h=str(other_hour(clock))), found) == [0]
 
 
-def test_a_request_by_hand_is_over_after_twenty_rounds(aged, clock):
+def test_delete_expired_request_ends_after_twenty_rounds(aged, clock):
     store = aged()
     store.retention.delete_expired()
     for _ in range(19):
@@ -454,7 +453,7 @@ def test_a_request_by_hand_is_over_after_twenty_rounds(aged, clock):
     before = log_files(store)
     set_age(store.root / "commitlog" / before[0], clock, 100)
     one_round(store, clock)
-    assert log_files(store) == before[1:]  # the twentieth still is one of them
+    assert log_files(store) == before[1:]  # the twentieth round still deletes
     before = log_files(store)
     set_age(store.root / "commitlog" / before[0], clock, 100)
     one_round(store, clock)

@@ -1,4 +1,4 @@
-"""Topics and groups as administrators' tools change and list them, over the broker's socket."""
+"""Administrative requests that create, change and list topics and groups, over the broker's socket."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def topic(name: str, queues: int) -> dict[str, object]:
     return {"topicName": name, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
 
 
-def test_a_list_of_topics_is_made_at_once(tmp_path: Path) -> None:
+def test_topic_list_request_creates_all_topics(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         body = orjson.dumps({"topicConfigList": [topic("One", 1), topic("Two", 2)]})
-        made = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
-        assert made.code == ResponseCode.SUCCESS
+        created = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+        assert created.code == ResponseCode.SUCCESS
         two = await table(peer, RequestCode.GET_TOPIC_CONFIG, TopicHeader("Two").to_ext())
         assert (two["topicName"], two["writeQueueNums"]) == ("Two", 2)
         everything = await table(peer, RequestCode.GET_ALL_TOPIC_CONFIG)
@@ -42,7 +42,7 @@ def test_a_list_of_topics_is_made_at_once(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_groups_are_made_singly_or_as_a_list(tmp_path: Path) -> None:
+def test_groups_are_created_one_by_one_or_as_a_list(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         alone = orjson.dumps({"groupName": "Alone", "retryMaxTimes": 3})
         assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=alone)).code == 0
@@ -73,7 +73,9 @@ def test_groups_are_made_singly_or_as_a_list(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_list_with_a_bad_entry_changes_nothing(tmp_path: Path, code: int, body: dict[str, object]) -> None:
+def test_list_with_an_invalid_entry_changes_nothing(
+    tmp_path: Path, code: int, body: dict[str, object]
+) -> None:
     async def story(peer: Peer) -> None:
         answer = await peer.ask(code, body=orjson.dumps(body))
         assert answer.code == ResponseCode.INVALID_PARAMETER
@@ -86,7 +88,7 @@ def test_a_list_with_a_bad_entry_changes_nothing(tmp_path: Path, code: int, body
     with_broker(story, settings_of(tmp_path))
 
 
-def test_lite_pull_answers_as_pull_does(tmp_path: Path) -> None:
+def test_lite_pull_returns_messages_like_pull(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"lite")
         ext = PullMessageHeader("G", "T", 0, 0, sys_flag=4, subscription="*").to_ext()
@@ -96,7 +98,7 @@ def test_lite_pull_answers_as_pull_does(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_reply_under_the_long_names_is_read(tmp_path: Path) -> None:
+def test_reply_message_with_v1_header_names_is_accepted(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         header = SendMessageHeaderV1("PG", "DefaultCluster_REPLY_TOPIC", 0, "REPLY_TO_CLIENT\x01gone")
         answer = await peer.ask(RequestCode.SEND_REPLY_MESSAGE, header.to_ext(), b"late")
@@ -105,7 +107,7 @@ def test_a_reply_under_the_long_names_is_read(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_what_is_not_offered_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_unsupported_request_codes_are_refused_by_name(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         for code in (
             RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,

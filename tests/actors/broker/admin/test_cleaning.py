@@ -1,4 +1,4 @@
-"""A broker whose disk fills up, and cleaning by hand over RocketMQ's request codes."""
+"""Full disks, topic deletion, and cleaning that an administrator requests."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BODY = b"x" * 40_000
 SMALL_LOG = {"commit_log_file_bytes": 1 << 16, "max_message_bytes": 50_000, "delete_files_interval_ms": 0}
 
 
-class Disk:
-    """A disk as full as the test says."""
+class FakeDisk:
+    """A disk probe that reports the fill level which the test sets."""
 
     def __init__(self, percent: int = 10) -> None:
         self.percent = percent
@@ -33,18 +33,18 @@ class Disk:
         return DiskUse(self.percent * 10, 1000 - self.percent * 10)
 
 
-async def until(is_so: Callable[[], bool], clock: ClockAtRest) -> None:
-    """Let the broker's turns and seconds go on until something is so."""
+async def until(predicate: Callable[[], bool], clock: ClockAtRest) -> None:
+    """Wait for the predicate, and advance the clock by a second before each check."""
 
-    def is_so_later() -> bool:
+    def advance_and_check() -> bool:
         clock.advance(1_000)
-        return is_so()
+        return predicate()
 
-    await eventually_async(is_so_later)
+    await eventually_async(advance_and_check)
 
 
-def test_a_full_disk_is_told_to_senders_with_its_numbers_and_is_over_by_itself(tmp_path: Path, clock) -> None:
-    disk = Disk()
+def test_full_disk_refuses_sends_until_space_is_free(tmp_path: Path, clock) -> None:
+    disk = FakeDisk()
 
     async def story(peer: Peer) -> None:
         store = peer.broker.graph.loop.store
@@ -54,7 +54,7 @@ def test_a_full_disk_is_told_to_senders_with_its_numbers_and_is_over_by_itself(t
 
         refused = await peer.send("T", b"refused")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert "91 % full, 90 bytes are free: over 90 % nothing is written" in refused.remark
+        assert "91 % full, 90 bytes are free: writes are refused above 90 %" in refused.remark
         assert [message.body for message in await peer.messages("T")] == [b"before"]
         assert "91 % full" in peer.broker.describe()["write_refusal"]
 
@@ -65,7 +65,7 @@ def test_a_full_disk_is_told_to_senders_with_its_numbers_and_is_over_by_itself(t
     with_broker(story, settings_of(tmp_path), clock, disk)
 
 
-def test_expired_files_and_queues_go_by_hand(tmp_path: Path, clock) -> None:
+def test_expired_files_and_queues_are_deleted_on_request(tmp_path: Path, clock) -> None:
     settings = settings_of(tmp_path, SMALL_LOG)
 
     async def story(peer: Peer) -> None:
@@ -88,14 +88,14 @@ def test_expired_files_and_queues_go_by_hand(tmp_path: Path, clock) -> None:
         await peer.send("Old", b"new")
         assert [message.body for message in decode_records((await peer.pull("Old", 0)).body)] == [b"new"]
 
-    with_broker(story, settings, clock, Disk())
+    with_broker(story, settings, clock, FakeDisk())
 
 
-def test_queues_of_topics_that_do_not_exist_go_by_hand(tmp_path: Path) -> None:
+def test_clean_unused_topic_removes_queues_of_unknown_topics(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("Unknown", b"1")
         await peer.send("T", b"2")
-        peer.broker.graph.tables.topics.table.remove("Unknown")  # as after a takeover of a store
+        peer.broker.graph.tables.topics.table.remove("Unknown")  # as in a store taken over without its tables
 
         assert (await peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
         queues = settings_of(tmp_path).store_root / "consumequeue"
@@ -106,53 +106,53 @@ def test_queues_of_topics_that_do_not_exist_go_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_topic_goes_without_the_loop_waiting_for_the_disk(
+def test_topic_deletion_does_not_block_the_loop_on_disk(
     flush: str, tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop_thread = threading.get_ident()
-    goes_on, on_loop = threading.Event(), list[str]()
+    disk_released, calls_on_loop = threading.Event(), list[str]()
 
-    def hangs(name: str) -> Callable[..., Any]:
+    def blocked(name: str) -> Callable[..., Any]:
         call = getattr(os, name)
 
-        def hanging(*arguments: Any, **named: Any) -> Any:
+        def call_when_released(*arguments: Any, **named: Any) -> Any:
             if threading.get_ident() == loop_thread:
-                on_loop.append(name)
+                calls_on_loop.append(name)
             else:
-                goes_on.wait(LIMIT_S)
+                disk_released.wait(LIMIT_S)
             return call(*arguments, **named)
 
-        return hanging
+        return call_when_released
 
     async def story(peer: Peer) -> None:
         await peer.send("Doomed", b"1")
         assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 1
         with monkeypatch.context() as patched:
             for name in ("fsync", "fdatasync", "unlink", "rmdir"):
-                patched.setattr(os, name, hangs(name))
+                patched.setattr(os, name, blocked(name))
             header = DeleteTopicHeader("Doomed").to_ext()
             deletion = asyncio.create_task(peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header))
             queues = settings_of(tmp_path).store_root / "consumequeue"
             await until(lambda: not (queues / "Doomed").exists(), clock)
             assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 0
-            assert not deletion.done()  # it is not durable yet
+            assert not deletion.done()  # the removal is not durable yet
             refused = await peer.send("Doomed", b"2")
             assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert "topic 'Doomed' is being deleted" in refused.remark
-            goes_on.set()
+            disk_released.set()
             assert (await deletion).code == 0
             await until(lambda: not list(queues.parent.glob("removed-*")), clock)
-        assert on_loop == []
+        assert calls_on_loop == []
 
     with_broker(story, settings_of(tmp_path, {"flush": flush}), clock)
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_a_topic_goes_at_once_though_nothing_else_turns_the_loop(
+def test_topic_deletion_finishes_on_an_idle_loop(
     flush: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has ended in the background asks for its turn itself, and so does what is noted in slices."""
-    queues = 350  # a checkpoint notes 100 a turn
+    """Finished background work requests a turn of the loop, and so does a checkpoint written in slices."""
+    queues = 350  # a checkpoint covers 100 queues per turn
 
     async def story(peer: Peer) -> None:
         create = CreateTopicHeader("Kept", queues, queues, 6).to_ext()
@@ -170,13 +170,13 @@ def test_a_topic_goes_at_once_though_nothing_else_turns_the_loop(
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_what_is_acknowledged_while_a_topic_goes_is_there_afterwards(flush: str, tmp_path: Path) -> None:
+def test_messages_acknowledged_during_topic_deletion_are_kept(flush: str, tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         header = DeleteTopicHeader("Doomed").to_ext()
         for round_number in range(5):
-            await peer.send("Doomed", b"goes")
+            await peer.send("Doomed", b"deleted")
             deletion = asyncio.create_task(peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header))
-            await asyncio.sleep(0)  # it is on its way before what is sent now
+            await asyncio.sleep(0)  # the deletion is sent before the messages below
             acknowledged = set()
             while not deletion.done():
                 body = f"{round_number}-{len(acknowledged)}".encode()
@@ -189,21 +189,21 @@ def test_what_is_acknowledged_while_a_topic_goes_is_there_afterwards(flush: str,
     with_broker(story, settings_of(tmp_path, {"flush": flush}))
 
 
-def test_a_topic_whose_queues_cannot_be_removed_is_told(
+def test_failed_queue_removal_is_reported_to_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(*_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
     async def story(peer: Peer) -> None:
         await peer.send("Doomed", b"1")
         assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 1
         with monkeypatch.context() as patched:
-            patched.setattr(Path, "rename", refuses)
+            patched.setattr(Path, "rename", fail)
             header = DeleteTopicHeader("Doomed").to_ext()
-            told = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        assert told.code == ResponseCode.SYSTEM_ERROR
-        assert "the queues of Doomed could not be removed: Read-only file system" in told.remark
+            response = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert "the queues of topic 'Doomed' could not be removed: Read-only file system" in response.remark
         assert await peer.offset(RequestCode.GET_MAX_OFFSET, "Doomed") == 1
         assert (await peer.send("Doomed", b"2")).code == 0
 

@@ -1,4 +1,4 @@
-"""What slaves and haStatus ask of a master; what clients ask before they start."""
+"""Requests of slaves and haStatus to a master, and the check that clients request before they start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 
-def test_a_master_gives_its_offsets(tmp_path: Path) -> None:
+def test_master_returns_consumer_and_delay_offsets(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         await peer.commit("CG", "T", 1)
@@ -25,13 +25,13 @@ def test_a_master_gives_its_offsets(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_master_without_slaves_says_so(tmp_path: Path) -> None:
+def test_ha_status_reports_a_master_without_slaves(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        told = orjson.loads((await peer.ask(RequestCode.GET_BROKER_HA_STATUS)).body)
+        status = orjson.loads((await peer.ask(RequestCode.GET_BROKER_HA_STATUS)).body)
         written = peer.broker.describe()["written"]
-        assert (told["master"], told["masterCommitLogMaxOffset"]) == (True, written)
-        assert (told["haConnectionInfo"], told["inSyncSlaveNums"]) == ([], 0)
+        assert (status["master"], status["masterCommitLogMaxOffset"]) == (True, written)
+        assert (status["haConnectionInfo"], status["inSyncSlaveNums"]) == ([], 0)
         header = MasterFlushOffsetHeader(0).to_ext()
         assert (await peer.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET, header)).code == ResponseCode.SUCCESS
         refused = await peer.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET)
@@ -49,7 +49,7 @@ def test_a_master_without_slaves_says_so(tmp_path: Path) -> None:
         (None, ResponseCode.SUCCESS),
     ],
 )
-def test_a_consumer_learns_whether_its_filter_can_be_had(
+def test_check_client_config_refuses_unsupported_filter_types(
     tmp_path: Path, subscription: object, code: ResponseCode
 ) -> None:
     async def story(peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""What administrators' tools ask a broker, over its socket."""
+"""Requests of administrative tools to a broker, over its socket."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.conftest import ClockAtRest
 
 
 async def fill(peer: Peer, count: int, queue_id: int = 0) -> None:
-    """Topic T of two queues, with messages in one of them."""
+    """Create topic T with two queues, and send `count` messages to one of them."""
     await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", 2, 2, 6).to_ext())
     for number in range(count):
         await peer.send("T", queue_id=queue_id, properties=f"TAGS\x01{'ab'[number % 2]}\x02")
@@ -65,7 +65,7 @@ async def progress(peer: Peer, group: str, topic: str | None = "T") -> ConsumeSt
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 
 
-def test_topic_stats_tell_ends_times_and_rate(tmp_path: Path) -> None:
+def test_topic_stats_report_offsets_timestamps_and_put_rate(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 3)
         answer = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader("T").to_ext())
@@ -84,7 +84,7 @@ def test_topic_stats_tell_ends_times_and_rate(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_consume_stats_tell_what_is_committed_pulled_and_left(tmp_path: Path) -> None:
+def test_consume_stats_report_offsets_and_lag(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 10)
         messages = await peer.messages("T")
@@ -111,19 +111,19 @@ def test_consume_stats_tell_what_is_committed_pulled_and_left(tmp_path: Path) ->
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_topic_of_two_thousand_queues_is_told_whole_and_in_slices(tmp_path: Path) -> None:
+def test_stats_of_2000_queues_are_complete_and_do_not_delay_sends(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         create = CreateTopicHeader("T", 2000, 2000, 6)
         await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, create.to_ext())
         await peer.send("T", queue_id=1999)
         await peer.commit("CG", "T", 1, queue_id=1999)
-        asked = [
+        requests = [
             peer.ask(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader("CG").to_ext()),
             peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader("T").to_ext()),
             peer.send("T", queue_id=7),
         ]
-        done = [await answer for answer in asyncio.as_completed(asked)]
-        assert "queueOffset" in done[0].ext  # the send did not wait for the tables
+        done = [await answer for answer in asyncio.as_completed(requests)]
+        assert "queueOffset" in done[0].ext  # the send did not wait for the statistics
         stats = await progress(peer, "CG")
         assert len(stats.offsets) == 2000
         assert (stats.lag, stats.offsets[MessageQueue("T", "broker-a", 1999)].consumer_offset) == (1, 1)
@@ -131,7 +131,7 @@ def test_a_topic_of_two_thousand_queues_is_told_whole_and_in_slices(tmp_path: Pa
     with_broker(story, settings_of(tmp_path, {"flush": "async"}))
 
 
-def test_a_group_that_is_online_is_told_by_what_it_subscribes_to(tmp_path: Path) -> None:
+def test_connected_group_is_listed_with_its_subscriptions(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 1)
         await peer.commit("CG", "T", 1)
@@ -140,13 +140,13 @@ def test_a_group_that_is_online_is_told_by_what_it_subscribes_to(tmp_path: Path)
         await peer.heartbeat("client-1", "CG", T="a || b")
         assert (await progress(peer, "CG")).offsets[Q0].consumer_offset == 1
         answer = await peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader("CG").to_ext())
-        told = ConsumerConnection.decode(answer.body)
-        assert [each.client_id for each in told.connections] == ["client-1"]
-        assert (told.connections[0].language, told.connections[0].version) == ("PYTHON", 479)
-        assert told.connections[0].client_addr.startswith("127.0.0.1:")
-        wanted = told.subscriptions["T"]
-        assert (wanted.sub_string, sorted(wanted.tags_set)) == ("a || b", ["a", "b"])
-        assert sorted(wanted.code_set) == [tags_code("a"), tags_code("b")]
+        group = ConsumerConnection.decode(answer.body)
+        assert [each.client_id for each in group.connections] == ["client-1"]
+        assert (group.connections[0].language, group.connections[0].version) == ("PYTHON", 479)
+        assert group.connections[0].client_addr.startswith("127.0.0.1:")
+        subscription = group.subscriptions["T"]
+        assert (subscription.sub_string, sorted(subscription.tags_set)) == ("a || b", ["a", "b"])
+        assert sorted(subscription.code_set) == [tags_code("a"), tags_code("b")]
         producers = await peer.ask(
             RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader("PG").to_ext()
         )
@@ -159,22 +159,22 @@ def test_a_group_that_is_online_is_told_by_what_it_subscribes_to(tmp_path: Path)
     with_broker(story, settings_of(tmp_path))
 
 
-def test_nobody_online_has_a_code_of_its_own(tmp_path: Path) -> None:
+def test_group_without_connected_members_is_refused(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        consumers = ConsumerGroupHeader("nobody").to_ext()
+        consumers = ConsumerGroupHeader("absent").to_ext()
         answer = await peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumers)
         assert (answer.code, answer.remark) == (
             ResponseCode.CONSUMER_NOT_ONLINE,
-            "the consumer group[nobody] not online",
+            "the consumer group[absent] not online",
         )
-        producers = ProducerGroupHeader("nobody").to_ext()
+        producers = ProducerGroupHeader("absent").to_ext()
         answer = await peer.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producers)
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_reset_is_told_to_the_next_pull_and_outweighs_late_commits(tmp_path: Path) -> None:
+def test_offset_reset_redirects_next_pull_and_ignores_late_commits(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 6)
         await peer.commit("CG", "T", 6)
@@ -183,9 +183,9 @@ def test_a_reset_is_told_to_the_next_pull_and_outweighs_late_commits(tmp_path: P
         header = ResetOffsetHeader("T", "CG", queue_id=0, offset=2)
         answer = await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
         assert decode_offsets(answer.body) == {Q0: 2}
-        told = await held
-        assert (told.code, told.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
-        await peer.commit("CG", "T", 3)  # once it has been told, a member's commits count again
+        redirected = await held
+        assert (redirected.code, redirected.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
+        await peer.commit("CG", "T", 3)  # after the redirect, commits are accepted again
         assert (await peer.committed("CG", "T")).ext["offset"] == "3"
 
         await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader("T", "CG", 0).to_ext())
@@ -197,7 +197,7 @@ def test_a_reset_is_told_to_the_next_pull_and_outweighs_late_commits(tmp_path: P
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_reset_goes_to_a_time_or_to_the_end(tmp_path: Path) -> None:
+def test_offset_reset_to_a_timestamp_or_to_the_end(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 4)
         await peer.commit("CG", "T", 1)
@@ -211,7 +211,7 @@ def test_a_reset_goes_to_a_time_or_to_the_end(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_reset_that_cannot_be_says_why(tmp_path: Path) -> None:
+def test_invalid_offset_reset_is_refused_with_its_reason(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 4)
         await peer.commit("CG", "T", 1)
@@ -231,14 +231,14 @@ def test_a_reset_that_cannot_be_says_why(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_offsets_are_cloned_and_go_with_the_group(tmp_path: Path) -> None:
+def test_offsets_are_cloned_and_deleted_with_the_group(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 4)
         await peer.commit("CG", "T", 3)
-        header = UpdateConsumerOffsetHeader("nobody", "T", 0, 1)
-        refused = await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext())  # mqadmin's own way
+        header = UpdateConsumerOffsetHeader("absent", "T", 0, 1)
+        refused = await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext())  # as mqadmin sends it
         assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        assert refused.remark == "Group nobody not exist!"
+        assert refused.remark == "Group absent not exist!"
         await peer.ask(RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffsetHeader("CG", "CG2").to_ext())
         assert (await peer.committed("CG2", "T")).ext["offset"] == "3"
         await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader("CG").to_ext())
@@ -251,7 +251,7 @@ def test_offsets_are_cloned_and_go_with_the_group(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_runtime_information_has_real_rates_and_positions(tmp_path: Path, clock: ClockAtRest) -> None:
+def test_runtime_info_reports_rates_and_positions(tmp_path: Path, clock: ClockAtRest) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 5)
         await peer.messages("T")
@@ -277,19 +277,19 @@ def test_runtime_information_has_real_rates_and_positions(tmp_path: Path, clock:
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_counters_are_told_by_rocketmqs_names(tmp_path: Path, clock: ClockAtRest) -> None:
+def test_broker_stats_are_returned_by_rocketmqs_names(tmp_path: Path, clock: ClockAtRest) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 6)
         await peer.messages("T")
         clock.advance(5_000)
 
-        async def told(name: str, key: str) -> BrokerStatsData | None:
+        async def stats(name: str, key: str) -> BrokerStatsData | None:
             header = BrokerStatsHeader(name, key)
             answer = await peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, header.to_ext())
             return BrokerStatsData.decode(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
         found = {
-            name: await told(name, key)
+            name: await stats(name, key)
             for name, key in (
                 ("TOPIC_PUT_NUMS", "T"),
                 ("TOPIC_PUT_SIZE", "T"),
@@ -307,35 +307,35 @@ def test_counters_are_told_by_rocketmqs_names(tmp_path: Path, clock: ClockAtRest
         assert (puts.day.sum, puts.hour.avgpt) == (6, 1.0)
         assert puts.minute.tps > 0
         assert size.minute.sum > 6 * 91
-        assert await told("TOPIC_PUT_NUMS", "none") is None
-        assert await told("NO_SUCH_TABLE", "T") is None
+        assert await stats("TOPIC_PUT_NUMS", "none") is None
+        assert await stats("NO_SUCH_TABLE", "T") is None
 
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_the_units_of_a_queue_are_shown_with_what_a_group_takes_of_them(tmp_path: Path) -> None:
+def test_consume_queue_units_are_marked_by_the_groups_filter(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, 5)
         header = ConsumeQueueHeader("T", 0, 1, 3)
         answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext())
-        told = ConsumeQueueUnits.decode(answer.body)
-        assert (told.min_offset, told.max_offset, len(told.units)) == (0, 5, 3)
+        queue = ConsumeQueueUnits.decode(answer.body)
+        assert (queue.min_offset, queue.max_offset, len(queue.units)) == (0, 5, 3)
         messages = await peer.messages("T")
-        assert [unit.physic_offset for unit in told.units] == [
+        assert [unit.physic_offset for unit in queue.units] == [
             each.commit_log_offset for each in messages[1:4]
         ]
-        assert [unit.tags_code for unit in told.units] == [tags_code(tag) for tag in "bab"]
-        assert not any(unit.eval for unit in told.units)  # RocketMQ's word where no group is named
+        assert [unit.tags_code for unit in queue.units] == [tags_code(tag) for tag in "bab"]
+        assert not any(unit.eval for unit in queue.units)  # RocketMQ's value if the request names no group
         await peer.heartbeat("client-1", "CG", T="a")
         header.consumer_group = "CG"
         answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext())
-        told = ConsumeQueueUnits.decode(answer.body)
-        assert [unit.eval for unit in told.units] == [False, True, False]
-        assert told.subscription is not None
+        queue = ConsumeQueueUnits.decode(answer.body)
+        assert [unit.eval for unit in queue.units] == [False, True, False]
+        assert queue.subscription is not None
         header.consumer_group = "offline"
         answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext())
-        told = ConsumeQueueUnits.decode(answer.body)
-        assert (told.filter_data, len(told.units)) == ("offline@T is not online!", 3)
+        queue = ConsumeQueueUnits.decode(answer.body)
+        assert (queue.filter_data, len(queue.units)) == ("offline@T is not online!", 3)
         none = ConsumeQueueHeader("T", 0, 0, 0)
         answer = await peer.ask(RequestCode.QUERY_CONSUME_QUEUE, none.to_ext())
         assert ConsumeQueueUnits.decode(answer.body).units == []
@@ -349,12 +349,12 @@ def test_the_units_of_a_queue_are_shown_with_what_a_group_takes_of_them(tmp_path
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_member_answers_through_its_broker(tmp_path: Path) -> None:
+def test_requests_to_a_member_are_forwarded_by_its_broker(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        def tell(context: RequestContext) -> RemotingCommand:
-            asked = context.command.ext["jstackEnable"]
+        def running_info(context: RequestContext) -> RemotingCommand:
+            jstack = context.command.ext["jstackEnable"]
             return RemotingCommand.response(
-                body=b'{"mqTable":{{"queueId":0}:{}},"asked":%s}' % asked.encode()
+                body=b'{"mqTable":{{"queueId":0}:{}},"jstack":%s}' % jstack.encode()
             )
 
         def consume(context: RequestContext) -> RemotingCommand:
@@ -362,14 +362,14 @@ def test_a_member_answers_through_its_broker(tmp_path: Path) -> None:
             return RemotingCommand.response(ext={"took": message.body.decode()})
 
         pushed = RequestTable()
-        pushed.add(RequestCode.GET_CONSUMER_RUNNING_INFO, tell)
+        pushed.add(RequestCode.GET_CONSUMER_RUNNING_INFO, running_info)
         pushed.add(RequestCode.CONSUME_MESSAGE_DIRECTLY, consume)
         member = Peer(peer.broker, pushed)
         await member.heartbeat("client-1", "CG", T="*")
         header = ClientHeader("CG", "client-1", False)
         answer = await peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header.to_ext())
-        # Java's JSON with bare keys goes through untouched.
-        assert bytes(answer.body) == b'{"mqTable":{{"queueId":0}:{}},"asked":false}'
+        # Java's JSON, with objects as keys, is forwarded unchanged.
+        assert bytes(answer.body) == b'{"mqTable":{{"queueId":0}:{}},"jstack":false}'
         sent = await peer.send("T", b"again")
         header.msg_id = sent.ext["msgId"]
         answer = await peer.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header.to_ext())
@@ -388,15 +388,15 @@ def test_a_member_answers_through_its_broker(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_members_say_where_they_are(tmp_path: Path) -> None:
+def test_consumer_status_collects_the_offsets_of_all_members(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        told = {
+        statuses = {
             "java": b'{"messageQueueTable":{{"brokerName":"}\\"{","queueId":0,"topic":"T"}:5},"more":{}}',
             "python": encode_of_member({MessageQueue("T", "broker-a", 1): 7}),
             "other": b'{"messageQueueTable":{"cut off',
         }
         members = []
-        for client_id, body in told.items():
+        for client_id, body in statuses.items():
             pushed = RequestTable()
             pushed.add(
                 RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -412,7 +412,7 @@ def test_members_say_where_they_are(tmp_path: Path) -> None:
         answer = await peer.ask(ask, ConsumerStatusHeader("T", "CG", "python").to_ext())
         table = parse_rocketmq_json(answer.body)["consumerTable"]["python"]
         assert [(orjson.loads(queue)["queueId"], offset) for queue, offset in table.items()] == [(1, 7)]
-        answer = await peer.ask(ask, ConsumerStatusHeader("T", "CG", "nobody").to_ext())
+        answer = await peer.ask(ask, ConsumerStatusHeader("T", "CG", "absent").to_ext())
         assert orjson.loads(answer.body)["consumerTable"] == {}
         answer = await peer.ask(ask, ConsumerStatusHeader("T", "offline").to_ext())
         assert (answer.code, "No Any Consumer online" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)

@@ -1,4 +1,4 @@
-"""Pulls that name a subscription which no heartbeat has told yet, as Java clients send them."""
+"""Pulls of Java clients that refer to a subscription which no heartbeat has reported yet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from tests.actors.broker.brokers import A_DAY_MS, HOLD_MS, SUSPEND, Peer, settin
 from tests.eventually import LIMIT_S
 
 
-async def tell(peer: Peer, version: int, expression: str = "a", topic: str = "T", client: str = "c1") -> None:
+async def report_subscription(
+    peer: Peer, version: int, expression: str = "a", topic: str = "T", client: str = "c1"
+) -> None:
     subscription = SubscriptionData(topic, expression, sub_version=version)
     beat = HeartbeatData(client, [ConsumerData("G", subscriptions=[subscription])])
     assert (await peer.ask(RequestCode.HEART_BEAT, body=beat.encode())).code == ResponseCode.SUCCESS
@@ -42,43 +44,43 @@ async def send_a_and_b(peer: Peer, topic: str = "T") -> None:
 
 @pytest.fixture
 def long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is refused within the test's time."""
+    """Make waiting pulls wait longer than the test, so that none of them is refused."""
     monkeypatch.setattr(late_subscriptions, "WAIT_MS", A_DAY_MS)
 
 
-async def begin(peer: Peer, version: int, topic: str = "T") -> asyncio.Task[RemotingCommand]:
-    """A pull that is under way; what is asked next over the same connection may be done before it."""
+async def start_pull(peer: Peer, version: int, topic: str = "T") -> asyncio.Task[RemotingCommand]:
+    """Start a pull. The broker may process later requests of the same connection before its end."""
     pulling = asyncio.create_task(pull(peer, version, topic))
     await asyncio.sleep(0)
     return pulling
 
 
 @pytest.mark.usefixtures("long_wait")
-def test_a_pull_that_comes_before_its_heartbeat_waits_for_it(tmp_path: Path) -> None:
+def test_pull_before_its_heartbeat_waits_for_it(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await send_a_and_b(peer)
-        first = await begin(peer, 1)
-        await tell(peer, 1, "a")
+        first = await start_pull(peer, 1)
+        await report_subscription(peer, 1, "a")
         assert bodies(await first) == [b"a"]
 
-        newer = await begin(peer, 2)
-        await tell(peer, 1, "a", client="c2")
+        newer = await start_pull(peer, 2)
+        await report_subscription(peer, 1, "a", client="c2")
         assert not newer.done()
-        await tell(peer, 2, "b")
+        await report_subscription(peer, 2, "b")
         assert bodies(await newer) == [b"b"]
 
     with_broker(story, settings_of(tmp_path))
 
 
 @pytest.mark.usefixtures("long_wait")
-def test_pulls_that_wait_for_a_heartbeat_end_each_in_its_own_way(tmp_path: Path) -> None:
+def test_each_waiting_pull_gets_its_own_result(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await send_a_and_b(peer)
         await peer.send("Gone")
-        gone, kept = await begin(peer, 1, "Gone"), await begin(peer, 1)
+        gone, kept = await start_pull(peer, 1, "Gone"), await start_pull(peer, 1)
         lost = Peer(peer.broker)
-        unconfirmed = await begin(lost, 1)
-        await tell(lost, 0, topic="Other")
+        unconfirmed = await start_pull(lost, 1)
+        await report_subscription(lost, 0, topic="Other")
         await lost.client.close()
         await asyncio.gather(unconfirmed, return_exceptions=True)
         await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("Gone").to_ext())
@@ -91,39 +93,39 @@ def test_pulls_that_wait_for_a_heartbeat_end_each_in_its_own_way(tmp_path: Path)
     with_broker(story, settings_of(tmp_path))
 
 
-def test_who_asks_again_is_served_though_no_heartbeat_comes(tmp_path: Path) -> None:
+def test_repeated_pull_is_served_without_a_heartbeat(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await send_a_and_b(peer)
-        await tell(peer, 1, "a")
+        await report_subscription(peer, 1, "a")
         assert bodies(await pull(peer, 1)) == [b"a"]
         assert (await pull(peer, 2)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
-        assert bodies(await pull(peer, 2)) == [b"a", b"b"]  # which of them the client wants, it knows itself
+        assert bodies(await pull(peer, 2)) == [b"a", b"b"]  # the client filters the messages itself
         stranger = Peer(peer.broker)
         assert (await pull(stranger, 2)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
         await stranger.client.close()
-        await tell(peer, 2, "b")
+        await report_subscription(peer, 2, "b")
         assert bodies(await pull(peer, 2)) == [b"b"]
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_member_is_served_before_its_first_heartbeat_to_a_broker_that_is_back(tmp_path: Path) -> None:
+def test_member_is_served_before_its_heartbeat_to_a_restarted_broker(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await send_a_and_b(peer)
         assert (await pull(peer, 1)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
         assert bodies(await pull(peer, 1)) == [b"a", b"b"]
-        await tell(peer, 1, "a")
+        await report_subscription(peer, 1, "a")
         assert bodies(await pull(peer, 1)) == [b"a"]
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_what_no_member_subscribes_to_stays_refused(tmp_path: Path) -> None:
+def test_pull_of_an_unsubscribed_topic_stays_refused(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await send_a_and_b(peer)
-        for _ in range(2):  # of no version: nobody's that has told one
+        for _ in range(2):  # version 0: the client has reported no subscription
             assert (await pull(peer, 0)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
-        await tell(peer, 1, topic="Other")
+        await report_subscription(peer, 1, topic="Other")
         for _ in range(2):
             assert (await pull(peer, 1)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
@@ -131,60 +133,64 @@ def test_what_no_member_subscribes_to_stays_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("long_wait")
-def test_no_more_pulls_wait_for_heartbeats_than_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pulls_over_the_waiting_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late_subscriptions, "WAITING_MAX", 1)
 
     async def story(peer: Peer) -> None:
         await send_a_and_b(peer)
-        waiting = await begin(peer, 1)
+        waiting = await start_pull(peer, 1)
         assert (await pull(peer, 1)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
-        await tell(peer, 1, "a")
+        await report_subscription(peer, 1, "a")
         assert bodies(await waiting) == [b"a"]
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_held_pull_comes_again_when_its_group_wants_other_tags(tmp_path: Path) -> None:
-    """It was asked for tag a; what comes now is asked for anew, and nothing between is passed over."""
+def test_held_pull_completes_when_its_groups_tags_change(tmp_path: Path) -> None:
+    """The client then pulls again at the same offset with the new tags, so no message is skipped."""
 
     async def story(peer: Peer) -> None:
         await send_a_and_b(peer)
-        await tell(peer, 1, "c")
-        held = await begin_at(peer, 2, version=1)
+        await report_subscription(peer, 1, "c")
+        held = await start_pull_at(peer, 2, version=1)
         await peer.until_held(1)
-        await tell(peer, 2, "c")  # a newer version of the same is no reason
+        # A newer version with the same tags does not complete the pull.
+        await report_subscription(peer, 2, "c")
         await peer.send("T", b"b2", properties="TAGS\x01b\x02")
-        assert len(await peer.messages("T", 2)) == 1  # dispatched: it would have been woken
+        # The message is dispatched, so it would have woken a pull with matching tags.
+        assert len(await peer.messages("T", 2)) == 1
         assert not held.done()
 
-        await tell(peer, 3, "b")
+        await report_subscription(peer, 3, "b")
         answer = await asyncio.wait_for(held, LIMIT_S)
         assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "2")
-        again = await begin_at(peer, 2, version=3)
+        again = await start_pull_at(peer, 2, version=3)
         assert bodies(await again) == [b"b2"]
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_held_pull_of_a_topic_that_is_left_ends_and_those_with_tags_of_their_own_wait_on(
+def test_held_pull_of_an_unsubscribed_topic_completes(
     tmp_path: Path,
 ) -> None:
+    """A held pull that contains its own expression stays held."""
+
     async def story(peer: Peer) -> None:
         await peer.send("T", b"x")
         await peer.send("U", b"x")
-        await tell(peer, 1, "c")
-        left = await begin_at(peer, 1, version=1)
-        own = await begin_at(peer, 1, version=0, sys_flag=SUSPEND | SUBSCRIPTION, subscription="c")
+        await report_subscription(peer, 1, "c")
+        subscribed = await start_pull_at(peer, 1, version=1)
+        own = await start_pull_at(peer, 1, version=0, sys_flag=SUSPEND | SUBSCRIPTION, subscription="c")
         await peer.until_held(2)
-        await tell(peer, 2, "*", topic="U")
-        assert (await asyncio.wait_for(left, LIMIT_S)).code == ResponseCode.PULL_NOT_FOUND
+        await report_subscription(peer, 2, "*", topic="U")
+        assert (await asyncio.wait_for(subscribed, LIMIT_S)).code == ResponseCode.PULL_NOT_FOUND
         assert not own.done()
         own.cancel()
 
     with_broker(story, settings_of(tmp_path))
 
 
-async def begin_at(
+async def start_pull_at(
     peer: Peer, offset: int, *, version: int, sys_flag: int = SUSPEND, subscription: str | None = None
 ) -> asyncio.Task[RemotingCommand]:
     header = PullMessageHeader(

@@ -1,6 +1,4 @@
-"""Who is connected: heartbeats in, members out; a new connection takes over, a closed or silent one is
-forgotten.
-"""
+"""Connected clients: registration by heartbeats, changed connections, closed connections and expiry."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ def clients(clock) -> Clients[str]:
     return Clients(clock, expiry_ms=120_000)
 
 
-def test_a_change_is_reported_once(clients: Clients[str]) -> None:
+def test_membership_or_subscription_change_is_reported_once(clients: Clients[str]) -> None:
     assert clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
     assert not clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
     assert clients.register_consumer(a_heartbeat(T="*"), "b", "c2")
@@ -29,7 +27,7 @@ def test_a_change_is_reported_once(clients: Clients[str]) -> None:
     assert group.subscriptions["T"].expression == "x || y"
 
 
-def test_a_client_that_reconnected_survives_the_end_of_its_old_connection(clients: Clients[str]) -> None:
+def test_reconnected_client_stays_when_its_old_connection_closes(clients: Clients[str]) -> None:
     clients.register_consumer(a_heartbeat(T="*"), "a", "old")
     clients.register_consumer(a_heartbeat(T="*"), "a", "new")
     assert clients.connection_closed("old") == []
@@ -37,7 +35,7 @@ def test_a_client_that_reconnected_survives_the_end_of_its_old_connection(client
     assert clients.group("G") is None
 
 
-def test_silence_for_the_expiry_time_is_the_end(clients: Clients[str], clock) -> None:
+def test_clients_without_heartbeats_expire(clients: Clients[str], clock) -> None:
     clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
     clients.register_producer("P", "p", "c1")
     clock.advance(119_000)
@@ -51,7 +49,7 @@ def test_silence_for_the_expiry_time_is_the_end(clients: Clients[str], clock) ->
     assert list(group.members) == ["b"]
 
 
-def test_unregistering_is_known_or_not(clients: Clients[str]) -> None:
+def test_unregister_consumer_returns_whether_it_was_registered(clients: Clients[str]) -> None:
     clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
     clients.register_producer("P", "p", "c1")
     assert clients.unregister_consumer("G", "a")
@@ -61,7 +59,7 @@ def test_unregistering_is_known_or_not(clients: Clients[str]) -> None:
     assert list(clients.producer_groups()) == []
 
 
-def test_the_newest_subscription_stays_whoever_is_heard_last(clients: Clients[str]) -> None:
+def test_newest_subscription_version_is_kept(clients: Clients[str]) -> None:
     newer = ConsumerHeartbeat("G", {"T": Subscription("T", "new", version=2), "U": Subscription("U", "*")})
     older = ConsumerHeartbeat("G", {"T": Subscription("T", "old", version=1)})
     clients.register_consumer(newer, "a", "c1")
@@ -72,7 +70,7 @@ def test_the_newest_subscription_stays_whoever_is_heard_last(clients: Clients[st
 
 
 class CountingConnection:
-    """A connection that counts how often it is compared with another."""
+    """A connection that counts comparisons with other connections."""
 
     compared = 0
 
@@ -84,8 +82,8 @@ class CountingConnection:
         return id(self)
 
 
-def test_a_connection_that_closes_is_looked_for_among_its_own_only(clock) -> None:
-    """Thousands may close at once."""
+def test_closing_a_connection_does_not_scan_all_clients(clock) -> None:
+    """Thousands of connections may close at the same time."""
     clients: Clients[CountingConnection] = Clients(clock, expiry_ms=120_000)
     connections = [CountingConnection() for _ in range(300)]
     for number, connection in enumerate(connections):
@@ -98,7 +96,7 @@ def test_a_connection_that_closes_is_looked_for_among_its_own_only(clock) -> Non
     assert (clients.group("G"), list(clients.producers("P"))) == (None, [])
 
 
-def test_a_client_that_unregisters_or_moves_is_not_gone_with_its_old_connection(
+def test_closing_an_old_connection_keeps_moved_clients(
     clients: Clients[str],
 ) -> None:
     clients.register_producer("P", "p", "c1")

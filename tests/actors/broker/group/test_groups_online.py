@@ -1,4 +1,4 @@
-"""Groups, over the socket: heartbeats, member lists, offsets with generations, messages sent back."""
+"""Consumer groups over the socket: heartbeats, member lists, offsets with generations, send-back."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ async def members(peer: Peer, group: str = "G") -> tuple[str, ...]:
     return GroupMembers.decode(answer.body).members
 
 
-def listening(broker_peer: Peer) -> tuple[Peer, asyncio.Queue[str]]:
-    """A client that is told of changes in its group."""
-    told: asyncio.Queue[str] = asyncio.Queue()
+def notified_peer(broker_peer: Peer) -> tuple[Peer, asyncio.Queue[str]]:
+    """Return a client, and a queue of the group names in its NOTIFY_CONSUMER_IDS_CHANGED requests."""
+    notifications: asyncio.Queue[str] = asyncio.Queue()
 
     def changed(context: RequestContext) -> None:
-        told.put_nowait(context.command.ext["consumerGroup"])
+        notifications.put_nowait(context.command.ext["consumerGroup"])
 
     table = RequestTable()
     table.add(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, changed)
-    return Peer(broker_peer.broker, table), told
+    return Peer(broker_peer.broker, table), notifications
 
 
-def test_members_come_and_go_and_the_others_are_told(tmp_path: Path) -> None:
+def test_members_are_notified_when_members_join_or_leave(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        one, told = listening(peer)
+        one, notifications = notified_peer(peer)
         await one.heartbeat("client-1", "G", T="*")
-        assert await told.get() == "G"
+        assert await notifications.get() == "G"
         assert await members(peer) == ("client-1",)
         two, three = Peer(peer.broker), Peer(peer.broker)
         await two.heartbeat("client-2", "G", T="*")
-        await told.get()
+        await notifications.get()
         await three.heartbeat("client-3", "G", T="*")
-        await told.get()
+        await notifications.get()
         assert await members(peer) == ("client-1", "client-2", "client-3")
         unregister = UnregisterClientHeader("client-2", "PG", "G").to_ext()
         assert (await two.ask(RequestCode.UNREGISTER_CLIENT, unregister)).code == 0
-        await told.get()
+        await notifications.get()
         await three.client.close()
-        await told.get()
+        await notifications.get()
         assert await members(peer) == ("client-1",)
         await one.client.close()
         await two.client.close()
@@ -68,7 +68,7 @@ def test_members_come_and_go_and_the_others_are_told(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_heartbeat_makes_the_group_and_its_retry_topic(tmp_path: Path) -> None:
+def test_heartbeat_creates_the_group_and_its_retry_topic(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         assert (await peer.heartbeat("client-1", "G", T="*")).code == 0
         assert (await peer.pull("%RETRY%G")).code == ResponseCode.PULL_NOT_FOUND
@@ -78,13 +78,13 @@ def test_a_heartbeat_makes_the_group_and_its_retry_topic(tmp_path: Path) -> None
     with_broker(story, settings_of(tmp_path))
 
 
-def test_an_offset_that_was_never_committed_is_not_found_unless_the_topic_is_young(tmp_path: Path) -> None:
+def test_missing_offset_is_not_found_unless_the_topic_is_new(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         assert (await peer.committed("G", "T")).code == ResponseCode.QUERY_NOT_FOUND
         lenient = QueryConsumerOffsetHeader("G", "T", 0).to_ext()
-        young = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, lenient)
-        assert (young.code, young.ext["offset"]) == (0, "0")
+        new = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, lenient)
+        assert (new.code, new.ext["offset"]) == (0, "0")
         empty = QueryConsumerOffsetHeader("G", "T", 1).to_ext()
         assert (await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, empty)).code == ResponseCode.QUERY_NOT_FOUND
         assert (await peer.commit("G", "T", 1)).code == 0
@@ -95,7 +95,7 @@ def test_an_offset_that_was_never_committed_is_not_found_unless_the_topic_is_you
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_pull_may_commit_on_its_way(tmp_path: Path) -> None:
+def test_pull_records_can_commit_an_offset(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         assert (await peer.pull_records("T", commit_offset=1)).code == 0
@@ -104,7 +104,7 @@ def test_a_pull_may_commit_on_its_way(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_pull_of_rocketmqs_commits_only_what_it_says(tmp_path: Path) -> None:
+def test_pull_message_commits_only_with_flag_and_valid_offset(tmp_path: Path) -> None:
     async def pull(peer: Peer, sys_flag: int, commit_offset: int) -> None:
         header = PullMessageHeader(
             "CG", "T", 0, 0, sys_flag=SUBSCRIPTION | sys_flag, commit_offset=commit_offset, subscription="*"
@@ -130,7 +130,7 @@ async def commit(peer: Peer, *commits: OffsetCommit) -> CommitOffsetsReply:
     return CommitOffsetsReply.decode(answer.body)
 
 
-def test_generations_outlive_the_broker(tmp_path: Path) -> None:
+def test_generations_survive_a_broker_restart(tmp_path: Path) -> None:
     async def first(peer: Peer) -> None:
         await peer.send("T")
         await peer.send("T", queue_id=1)
@@ -148,7 +148,7 @@ def test_generations_outlive_the_broker(tmp_path: Path) -> None:
     with_broker(second, settings_of(tmp_path))
 
 
-def test_commits_are_taken_all_or_none_when_the_request_is_wrong(tmp_path: Path) -> None:
+def test_invalid_commit_request_commits_nothing(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         for wrong in (OffsetCommit("UNKNOWN", 0, 1, 1), OffsetCommit("T", 0, -1, 1)):
@@ -160,7 +160,7 @@ def test_commits_are_taken_all_or_none_when_the_request_is_wrong(tmp_path: Path)
     with_broker(story, settings_of(tmp_path))
 
 
-def test_without_a_rebalancer_members_are_told_to_help_themselves(tmp_path: Path) -> None:
+def test_sync_group_without_a_rebalancer_is_refused(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         body = SyncGroupRequest("G", "client-1", subscriptions={"T": "*"}).encode()
         answer = await peer.ask(RayMQRequestCode.SYNC_GROUP, body=body)
@@ -172,14 +172,14 @@ def test_without_a_rebalancer_members_are_told_to_help_themselves(tmp_path: Path
     with_broker(story, settings_of(tmp_path, rebalancers=["127.0.0.1:1"]))
 
 
-def test_a_message_sent_back_comes_again_later_and_dies_in_the_end(tmp_path: Path, clock) -> None:
+def test_message_sent_back_is_retried_then_dead_lettered(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"bad", properties="KEYS\x01k\x02")
         (message,) = await peer.messages("T")
         back = ConsumerSendMsgBackHeader(message.commit_log_offset, "G", 0, max_reconsume_times=1).to_ext()
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
         assert await peer.messages("%RETRY%G") == []
-        clock.advance(10_000)  # level 3
+        clock.advance(10_000)  # delay level 3
         again = decode_record((await peer.pull("%RETRY%G", wait_ms=HOLD_MS)).body)
         assert (again.body, again.reconsume_times, again.properties["KEYS"]) == (b"bad", 1, "k")
         assert again.properties["RETRY_TOPIC"] == "T"
@@ -196,11 +196,11 @@ def test_a_message_sent_back_comes_again_later_and_dies_in_the_end(tmp_path: Pat
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_groups_are_as_long_as_rocketmqs_clients_allow(tmp_path: Path, clock) -> None:
+def test_group_names_may_be_as_long_as_rocketmqs_clients_allow(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"bad")
         (message,) = await peer.messages("T")
-        group = "g" * 248  # its retry topic has 255 characters, as many as a file's name
+        group = "g" * 248  # its retry topic has 255 characters, the limit of a file name
         assert (await peer.heartbeat("client", group, T="*")).code == 0
         assert await members(peer, group) == ("client",)
         back = ConsumerSendMsgBackHeader(message.commit_log_offset, group, 0).to_ext()
@@ -218,33 +218,31 @@ def test_groups_are_as_long_as_rocketmqs_clients_allow(tmp_path: Path, clock) ->
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_a_message_sent_back_waits_longer_each_time_or_as_long_as_the_consumer_says(
-    tmp_path: Path, clock
-) -> None:
-    async def back(peer: Peer, position: int, level: int = 0) -> None:
+def test_retry_delay_grows_or_is_set_by_the_consumer(tmp_path: Path, clock) -> None:
+    async def send_back(peer: Peer, position: int, level: int = 0) -> None:
         ext = ConsumerSendMsgBackHeader(position, "G", level).to_ext()
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
 
     async def story(peer: Peer) -> None:
         await peer.send("T", b"bad")
         (first,) = await peer.messages("T")
-        await back(peer, first.commit_log_offset)
-        clock.advance(10_000)  # level 3
+        await send_back(peer, first.commit_log_offset)
+        clock.advance(10_000)  # delay level 3
         again = decode_record((await peer.pull("%RETRY%G", wait_ms=HOLD_MS)).body)
-        await back(peer, again.commit_log_offset)
+        await send_back(peer, again.commit_log_offset)
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3)) == 1, (
-            "level 4 after the second time"
+            "delay level 4 after the second attempt"
         )
-        await back(peer, again.commit_log_offset, 7)
+        await send_back(peer, again.commit_log_offset, 7)
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=6)) == 1
-        await back(peer, again.commit_log_offset, -1)
+        await send_back(peer, again.commit_log_offset, -1)
         (dead,) = await peer.messages("%DLQ%G")
         assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"bad", "T")
 
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_the_groups_own_settings_say_how_often_and_whether_at_all(tmp_path: Path, clock) -> None:
+def test_group_settings_limit_or_disable_retries(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"bad", reconsume_times=1)
         (message,) = await peer.messages("T")
@@ -255,6 +253,6 @@ def test_the_groups_own_settings_say_how_often_and_whether_at_all(tmp_path: Path
             ext = ConsumerSendMsgBackHeader(message.commit_log_offset, group, 0).to_ext()
             assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
         assert len(await peer.messages("%DLQ%ONCE")) == 1
-        assert await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3) == [], "NEVER is left alone"
+        assert await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3) == [], "no retry for group NEVER"
 
     with_broker(story, settings_of(tmp_path), clock)

@@ -1,6 +1,6 @@
-"""GET_CONSUMER_LIST_BY_GROUP where the group's rebalancer does not know all, or does not answer.
+"""GET_CONSUMER_LIST_BY_GROUP if the group's rebalancer does not know all members, or does not respond.
 
-A Java client that gets no list, or one that it is not in, consumes nothing for 20 s.
+A Java client that gets no list, or a list without itself, consumes nothing for 20 s.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.eventually import eventually_async
 JAVA_CLIENT_WAITS_MS = 3_000
 
 
-async def beat(peer: Peer, client_id: str) -> None:
+async def send_heartbeat(peer: Peer, client_id: str) -> None:
     consumer = ConsumerData("G", subscriptions=[SubscriptionData("T", "*")])
     command = RemotingCommand(RequestCode.HEART_BEAT, body=HeartbeatData(client_id, [consumer]).encode())
     command.language = "JAVA"
@@ -47,7 +47,7 @@ async def members(peer: Peer) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def serving(settings: BrokerSettings) -> AsyncIterator[BrokerService]:
+async def running_broker(settings: BrokerSettings) -> AsyncIterator[BrokerService]:
     broker = BrokerService(settings, SystemClock())
     await broker.start()
     try:
@@ -56,31 +56,31 @@ async def serving(settings: BrokerSettings) -> AsyncIterator[BrokerService]:
         await broker.stop()
 
 
-async def rebalancer_at(root: Path, port: int = 0) -> RebalancerService:
+async def start_rebalancer(root: Path, port: int = 0) -> RebalancerService:
     rebalancer = build_rebalancer(RebalancerSettings(data_dir=root, listen_port=port), SystemClock())
     await rebalancer.start()
     return rebalancer
 
 
-async def heard(rebalancer: RebalancerService) -> Group:
-    """The group, once the rebalancer has heard of it."""
+async def registered_group(rebalancer: RebalancerService) -> Group:
+    """Wait until the rebalancer knows group G, and return it."""
     return await eventually_async(lambda: rebalancer.coordinator.groups.get("G"))
 
 
-def test_a_member_is_in_the_list_that_it_asks_for(tmp_path: Path) -> None:
+def test_requesting_member_is_in_its_member_list(tmp_path: Path) -> None:
     async def story() -> None:
-        rebalancer = await rebalancer_at(tmp_path / "r")
+        rebalancer = await start_rebalancer(tmp_path / "r")
         brokers = settings_of(tmp_path, rebalancers=[rebalancer.address])
-        async with serving(brokers) as broker:
+        async with running_broker(brokers) as broker:
             one, two = Peer(broker), Peer(broker)
-            await beat(one, "client-1")
-            await beat(two, "client-2")
+            await send_heartbeat(one, "client-1")
+            await send_heartbeat(two, "client-2")
             assert await members(one) == await members(two) == ("client-1", "client-2")
 
             await rebalancer.stop()
-            rebalancer = await rebalancer_at(tmp_path / "r", rebalancer.server.port)
-            await beat(one, "client-1")  # the other's comes in half a minute
-            group = await heard(rebalancer)
+            rebalancer = await start_rebalancer(tmp_path / "r", rebalancer.server.port)
+            await send_heartbeat(one, "client-1")  # client-2 sends its next heartbeat half a minute later
+            group = await registered_group(rebalancer)
 
             async def knows_both() -> bool:
                 assert "client-2" in await members(two)
@@ -95,14 +95,14 @@ def test_a_member_is_in_the_list_that_it_asks_for(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_rebalancer_that_does_not_answer_keeps_no_client_waiting_for_the_list(
+def test_member_list_does_not_wait_for_a_silent_rebalancer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert JAVA_CLIENT_WAITS_MS > MEMBERS_TIMEOUT_MS
     monkeypatch.setattr(rebalancer_link, "MEMBERS_TIMEOUT_MS", 1)
 
     def silent(_: RequestContext) -> None:
-        """Never answers."""
+        """Send no response."""
 
     async def story() -> None:
         table = RequestTable()
@@ -113,9 +113,9 @@ def test_a_rebalancer_that_does_not_answer_keeps_no_client_waiting_for_the_list(
         brokers = settings_of(
             tmp_path, rebalancers=[f"127.0.0.1:{rebalancer.port}"], rebalancer_timeout_ms=A_DAY_MS
         )
-        async with serving(brokers) as broker:
+        async with running_broker(brokers) as broker:
             peer = Peer(broker)
-            await beat(peer, "client-1")
+            await send_heartbeat(peer, "client-1")
             assert await members(peer) == ("client-1",)
             await peer.client.close()
         await rebalancer.stop()

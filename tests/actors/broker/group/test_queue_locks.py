@@ -1,4 +1,4 @@
-"""Queue locks: one member of a group at a time, until it lets go or 60 s have passed."""
+"""Queue locks: one owner per group at a time, until it unlocks the queue or the lock expires after 60 s."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.actors.broker.brokers import Peer, settings_of, with_broker
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]
 
 
-def test_a_queue_has_one_owner_in_a_group_and_another_in_another_group(clock) -> None:
+def test_queue_has_one_lock_owner_per_group(clock) -> None:
     locks = QueueLocks(clock)
     assert locks.lock("G", "one", QUEUES[:2]) == QUEUES[:2]
     assert locks.lock("G", "two", QUEUES) == QUEUES[2:]
     assert locks.lock("H", "two", QUEUES) == QUEUES
 
 
-def test_an_owner_renews_and_one_who_does_not_loses_it_after_60_seconds(clock) -> None:
+def test_lock_expires_60_seconds_after_its_last_renewal(clock) -> None:
     locks = QueueLocks(clock)
     locks.lock("G", "one", QUEUES[:2])
     clock.advance(59_000)
@@ -32,7 +32,7 @@ def test_an_owner_renews_and_one_who_does_not_loses_it_after_60_seconds(clock) -
     assert locks.lock("G", "two", QUEUES[:2]) == [QUEUES[1]]
 
 
-def test_only_the_owner_unlocks(clock) -> None:
+def test_only_the_owner_can_unlock(clock) -> None:
     locks = QueueLocks(clock)
     locks.lock("G", "one", QUEUES)
     locks.unlock("G", "two", QUEUES)
@@ -57,7 +57,7 @@ def test_clients_lock_and_unlock_over_the_socket(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_body_that_is_no_lock_request_is_refused(tmp_path: Path) -> None:
+def test_invalid_lock_request_is_refused(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         for body in (b"", b"[]", b'{"mqSet": 7}'):
             answer = await peer.ask(RequestCode.LOCK_BATCH_MQ, body=body)

@@ -1,4 +1,4 @@
-"""`delayOffset.json` and `consumerFilter.json`: taken over, kept, and written with their backups."""
+"""Config files: `delayOffset.json` and `consumerFilter.json` are loaded and saved with a backup."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(path: Path) -> dict[str, Any]:
     return parse_rocketmq_json(path.read_bytes())
 
 
-def test_delivery_offsets_are_taken_over_and_written_with_all_that_was_there(tmp_path: Path, clock) -> None:
+def test_delay_offsets_are_loaded_and_saved_with_unknown_fields(tmp_path: Path, clock) -> None:
     path = config_of(tmp_path) / "delayOffset.json"
     path.write_bytes(DELAYS)
 
@@ -47,19 +47,19 @@ def test_delivery_offsets_are_taken_over_and_written_with_all_that_was_there(tmp
     assert path.with_name("delayOffset.json.bak").read_bytes() == DELAYS
 
 
-def test_expressions_stay_as_they_are_until_their_group_or_topic_is_deleted(tmp_path: Path) -> None:
+def test_consumer_filters_are_kept_until_their_group_is_deleted(tmp_path: Path) -> None:
     path = config_of(tmp_path) / "consumerFilter.json"
     content = json.dumps(FILTERS, indent=1)
     path.write_text(content)
 
-    async def nothing(peer: Peer) -> None:
+    async def send_only(peer: Peer) -> None:
         await peer.send("T")
 
     async def delete(peer: Peer) -> None:
         await peer.heartbeat("c", "g", T="*")
         assert (await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})).code == 0
 
-    with_broker(nothing, settings_of(tmp_path))
+    with_broker(send_only, settings_of(tmp_path))
     assert path.read_text() == content
     with_broker(delete, settings_of(tmp_path))
     assert read(path) == {
@@ -69,39 +69,39 @@ def test_expressions_stay_as_they_are_until_their_group_or_topic_is_deleted(tmp_
     assert path.with_name("consumerFilter.json.bak").read_text() == content
 
 
-def test_a_cancelled_save_is_finished_before_the_next_one(tmp_path: Path) -> None:
+def test_cancelled_save_finishes_before_the_next_one(tmp_path: Path) -> None:
     """A broker that stops cancels its periodic save and saves once more."""
-    begun, steps = asyncio.Event(), list[str]()
+    started, steps = asyncio.Event(), list[str]()
 
     def pieces() -> Iterator[bytes]:
-        begun.set()
-        steps.append("begun")
+        started.set()
+        steps.append("started")
         yield b'{"a": '
         yield b"1}"
         steps.append("encoded")
 
     async def story() -> None:
         files = ConfigFiles(tmp_path)
-        files.keep_large("table.json", pieces)
-        files.changed("table.json")
+        files.register_large("table.json", pieces)
+        files.mark_changed("table.json")
         periodic = asyncio.create_task(files.save_changed())
-        await begun.wait()
+        await started.wait()
         periodic.cancel()
         await files.save_changed()
-        assert steps == ["begun", "encoded"]
+        assert steps == ["started", "encoded"]
         assert read(tmp_path / "config" / "table.json") == {"a": 1}
         assert periodic.cancelled()
 
     run(story)
 
 
-def test_a_save_that_fails_is_repeated(tmp_path: Path) -> None:
-    contents: list[dict[str, Any]] = [{"a": {1, 2}}, {"a": 1}]  # the first one is no JSON
+def test_failed_save_is_repeated(tmp_path: Path) -> None:
+    contents: list[dict[str, Any]] = [{"a": {1, 2}}, {"a": 1}]  # the first one cannot be encoded as JSON
 
     async def story() -> None:
         files = ConfigFiles(tmp_path)
-        files.keep("table.json", lambda: contents.pop(0))
-        files.changed("table.json")
+        files.register("table.json", lambda: contents.pop(0))
+        files.mark_changed("table.json")
         with pytest.raises(TypeError):
             await files.save_changed()
         await files.save_changed()

@@ -1,4 +1,4 @@
-"""Subscription groups: created when first seen, or refused by name."""
+"""Subscription groups: creation on first use, and refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def groups_of(clock, **settings) -> tuple[Groups, list[str]]:
     return Groups(BrokerSettings(**settings), SubscriptionGroupTable(clock), changed.append), changed
 
 
-def test_a_group_is_made_when_it_is_first_seen(clock) -> None:
+def test_group_is_created_on_first_use(clock) -> None:
     groups, changed = groups_of(clock)
     assert groups.get("G").retry_max_times == 16
     assert groups.get("G") is groups.get("G")
@@ -26,7 +26,7 @@ def test_a_group_is_made_when_it_is_first_seen(clock) -> None:
     assert changed == ["G", "G"]
 
 
-def test_without_auto_create_it_must_exist(clock) -> None:
+def test_unknown_group_is_refused_without_auto_create(clock) -> None:
     groups, _ = groups_of(clock, auto_create_groups=False)
     with pytest.raises(Refused, match="auto_create_groups") as refused:
         groups.get("G")
@@ -35,7 +35,7 @@ def test_without_auto_create_it_must_exist(clock) -> None:
     assert groups.get("CID_RMQ_SYS_X").group_name == "CID_RMQ_SYS_X"
 
 
-def test_a_group_that_may_not_consume_is_told_so(clock) -> None:
+def test_group_without_consume_permission_is_refused(clock) -> None:
     groups, _ = groups_of(clock)
     groups.update(SubscriptionGroupConfig("G", consume_enable=False))
     with pytest.raises(Refused) as refused:
@@ -43,7 +43,7 @@ def test_a_group_that_may_not_consume_is_told_so(clock) -> None:
     assert refused.value.code == ResponseCode.NO_PERMISSION
 
 
-def test_a_bad_name_is_refused(clock) -> None:
+def test_invalid_group_name_is_refused(clock) -> None:
     groups, _ = groups_of(clock)
     with pytest.raises(Refused) as refused:
         groups.get("a group")

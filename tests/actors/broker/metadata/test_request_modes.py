@@ -1,4 +1,4 @@
-"""setConsumeMode as mqadmin asks it: checked, told, kept over a restart, gone with its topic or group."""
+"""Message request modes (mqadmin setConsumeMode): validation, listing, restart and deletion."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def body(topic: str, group: str, mode: str = "PULL") -> bytes:
 
 async def modes(peer: Peer) -> dict[str, Any]:
     answer = await peer.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-    told: dict[str, Any] = orjson.loads(answer.body)["messageRequestModeMap"]
-    return told
+    table: dict[str, Any] = orjson.loads(answer.body)["messageRequestModeMap"]
+    return table
 
 
-def test_modes_are_kept_over_a_restart_and_go_with_their_topic_or_group(tmp_path: Path) -> None:
+def test_modes_survive_restart_and_are_deleted_with_topic_or_group(tmp_path: Path) -> None:
     async def first(peer: Peer) -> None:
         assert await modes(peer) == {}
         for topic, group in (("T", "CG"), ("T", "Other"), ("U", "CG")):
@@ -50,27 +50,27 @@ def test_modes_are_kept_over_a_restart_and_go_with_their_topic_or_group(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "remark"),
+    ("content", "code", "remark"),
     [
-        (body("T", "CG", "POP"), "REQUEST_CODE_NOT_SUPPORTED", "mode POP is not offered by this broker"),
+        (body("T", "CG", "POP"), "REQUEST_CODE_NOT_SUPPORTED", "request mode POP is not supported"),
         (body("NoTopic", "CG"), "TOPIC_NOT_EXIST", "NoTopic"),
         (body("%RETRY%CG", "CG"), "NO_PERMISSION", "retry topic is not allowed to set mode"),
         (b'{"topic":"T"}', "INVALID_PARAMETER", "consumerGroup is missing"),
         (b'{"topic":"T","consumerGroup":7}', "INVALID_PARAMETER", "consumerGroup is 7"),
-        (b"POP", "SYSTEM_ERROR", "the body is no message request mode"),
+        (b"POP", "SYSTEM_ERROR", "the body is not a valid message request mode"),
     ],
 )
-def test_what_cannot_be_a_mode_is_refused(tmp_path: Path, asked: bytes, code: str, remark: str) -> None:
+def test_invalid_request_mode_is_refused(tmp_path: Path, content: bytes, code: str, remark: str) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        answer = await peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=asked)
+        answer = await peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=content)
         assert (answer.code, remark in answer.remark) == (ResponseCode[code], True), answer.remark
         assert await modes(peer) == {}
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_what_rocketmq_wrote_is_kept_as_it_is() -> None:
+def test_rocketmqs_request_modes_are_preserved() -> None:
     group = {"consumerGroup": "G", "mode": "POP", "popShareQueueNum": 3, "topic": "T", "newer": 1}
     content = {"messageRequestModeMap": {"T": {"G": group}}, "dataVersion": {"counter": 1}}
     assert MessageRequestModeTable.from_json(content).to_json() == content

@@ -1,4 +1,4 @@
-"""Topics: who may create, write, read and delete them, with RocketMQ's answers."""
+"""Topics: creation, permissions, attributes and deletion, with RocketMQ's response codes and remarks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def topics_of(clock, **settings) -> tuple[Topics, list[str]]:
     ), changed
 
 
-def refusal_of(act) -> Refused:
+def refusal_of(action) -> Refused:
     with pytest.raises(Refused) as refused:
-        act()
+        action()
     return refused.value
 
 
-def test_a_new_broker_has_the_topics_that_rocketmq_has(clock) -> None:
+def test_new_broker_has_rocketmqs_system_topics(clock) -> None:
     topics, _ = topics_of(clock, cluster_name="C", broker_name="b")
     expected = {
         "SELF_TEST_TOPIC": 1, "TBW102": 8, "BenchmarkTest": 1024, "C": 16, "b": 1, "OFFSET_MOVED_EVENT": 1,
@@ -36,7 +36,7 @@ def test_a_new_broker_has_the_topics_that_rocketmq_has(clock) -> None:
     assert topics.get("TBW102").perm == 7
 
 
-def test_a_sender_creates_a_topic_with_the_fewer_queues(clock) -> None:
+def test_send_creates_a_topic_with_the_smaller_queue_count(clock) -> None:
     topics, changed = topics_of(clock)
     assert topics.for_sending("T", DEFAULT_TOPIC, 4).write_queue_nums == 4
     assert topics.for_sending("U", DEFAULT_TOPIC, 64).write_queue_nums == 8
@@ -44,7 +44,7 @@ def test_a_sender_creates_a_topic_with_the_fewer_queues(clock) -> None:
     assert changed == ["T", "U"]
 
 
-def test_without_auto_create_an_unknown_topic_is_refused(clock) -> None:
+def test_unknown_topic_is_refused_without_auto_create(clock) -> None:
     topics, _ = topics_of(clock, auto_create_topics=False)
     refused = refusal_of(lambda: topics.for_sending("T", DEFAULT_TOPIC, 4))
     assert refused.code == ResponseCode.TOPIC_NOT_EXIST
@@ -54,7 +54,7 @@ def test_without_auto_create_an_unknown_topic_is_refused(clock) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ü", "x" * 128])
-def test_bad_names_are_refused(clock, name: str) -> None:
+def test_invalid_topic_names_are_refused(clock, name: str) -> None:
     topics, _ = topics_of(clock)
     assert (
         refusal_of(lambda: topics.for_sending(name, DEFAULT_TOPIC, 4)).code == ResponseCode.INVALID_PARAMETER
@@ -62,20 +62,20 @@ def test_bad_names_are_refused(clock, name: str) -> None:
     assert refusal_of(lambda: topics.update(TopicConfig(name))).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_a_topic_that_would_keep_the_store_from_opening_again_is_refused(clock) -> None:
+def test_light_message_queue_topics_are_refused(clock) -> None:
     topics, changed = topics_of(clock)
-    for act in (
+    for action in (
         lambda: topics.for_sending("%LMQ%mine", DEFAULT_TOPIC, 4),
         lambda: topics.update(TopicConfig("%LMQ%mine")),
     ):
-        refused = refusal_of(act)
+        refused = refusal_of(action)
         assert refused.code == ResponseCode.INVALID_PARAMETER
         assert "'%LMQ%mine'" in refused.remark
         assert "not supported" in refused.remark
     assert changed == []
 
 
-def test_permissions_are_named_when_they_forbid(clock) -> None:
+def test_missing_permission_refuses_sends_or_pulls(clock) -> None:
     topics, _ = topics_of(clock)
     topics.update(TopicConfig("R", perm=4))
     topics.update(TopicConfig("W", perm=2))
@@ -84,16 +84,16 @@ def test_permissions_are_named_when_they_forbid(clock) -> None:
     assert topics.for_pulling("R").perm == 4
 
 
-def test_the_brokers_own_topics_are_left_alone(clock) -> None:
+def test_system_topics_cannot_be_changed_or_written(clock) -> None:
     topics, _ = topics_of(clock)
-    for act in (
+    for action in (
         lambda: topics.for_sending("SCHEDULE_TOPIC_XXXX", DEFAULT_TOPIC, 4),
         lambda: topics.delete("SCHEDULE_TOPIC_XXXX"),
         lambda: topics.update(TopicConfig("SCHEDULE_TOPIC_XXXX", write_queue_nums=1)),
         lambda: topics.update(TopicConfig(BENCHMARK_TOPIC, read_queue_nums=8, write_queue_nums=8)),
         lambda: topics.delete("rmq_sys_anything"),
     ):
-        assert refusal_of(act).code in {ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER}
+        assert refusal_of(action).code in {ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER}
     assert topics.get(BENCHMARK_TOPIC).write_queue_nums == 1024
 
 
@@ -109,19 +109,25 @@ ATTRIBUTES_REFUSED = [
     ({"+": "1"}, "kv string format wrong."),
     ({"+reserve.time": "-2"}, "value is not in range(-1, 9223372036854775807)"),
     ({"+reserve.time": "soon"}, 'For input string: "soon"'),
-    ({"+queue.type": "BatchCQ"}, "queue.type=BatchCQ is not offered by this broker"),
-    ({"+cleanup.policy": "COMPACTION"}, "cleanup.policy=COMPACTION is not offered by this broker"),
+    (
+        {"+queue.type": "BatchCQ"},
+        "topic attribute queue.type=BatchCQ is not supported by this broker: leave it out",
+    ),
+    (
+        {"+cleanup.policy": "COMPACTION"},
+        "topic attribute cleanup.policy=COMPACTION is not supported by this broker: leave it out",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("attributes", "remark"), ATTRIBUTES_REFUSED)
-def test_an_attribute_that_cannot_be_is_refused(clock, attributes: dict[str, str], remark: str) -> None:
+def test_invalid_attribute_is_refused(clock, attributes: dict[str, str], remark: str) -> None:
     topics, changed = topics_of(clock)
     assert refusal_of(lambda: topics.update(TopicConfig("T", attributes=attributes))).remark == remark
     assert changed == []
 
 
-def test_attributes_are_changed_one_by_one(clock) -> None:
+def test_attributes_are_changed_individually(clock) -> None:
     topics, _ = topics_of(clock)
     topics.update(TopicConfig("T", attributes={"+message.type": "FIFO", "+cleanup.policy": "DELETE"}))
     topics.update(TopicConfig("T", attributes={"-message.type": "", "+reserve.time": "5"}))
@@ -134,12 +140,12 @@ def test_attributes_are_changed_one_by_one(clock) -> None:
         assert refusal_of(lambda wrong=wrong: topics.update(wrong)).remark == remark
 
 
-def test_retry_topics_come_by_themselves(clock) -> None:
+def test_retry_topics_are_created_automatically(clock) -> None:
     topics, _ = topics_of(clock, auto_create_topics=False)
     assert topics.for_sending("%RETRY%G", DEFAULT_TOPIC, 4).write_queue_nums == 1
 
 
-def test_an_update_keeps_attributes_and_a_delete_forgets(clock) -> None:
+def test_update_keeps_attributes_and_delete_removes_the_topic(clock) -> None:
     topics, changed = topics_of(clock)
     topics.update(TopicConfig("T", attributes={"+message.type": "FIFO"}))
     topics.update(TopicConfig("T", read_queue_nums=2, write_queue_nums=2))

@@ -1,4 +1,4 @@
-"""Reads of what the page cache lacks: answered rightly, while the loop goes on serving all others."""
+"""Cold reads, of pages that are not resident: their results, and service of other requests meanwhile."""
 
 from __future__ import annotations
 
@@ -33,48 +33,48 @@ from tests.store.cold_disk import ColdDisk, make_cold
 
 
 class SlowDisk:
-    """Lets no cold read end before `go_on`."""
+    """Blocks all cold reads until `release` is called, and counts them in `requested`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked = 0
+        self.requested = 0
         self._gate = threading.Event()
         run = residency.WarmJob.run
 
         def wait_then_run(job: residency.WarmJob) -> None:
-            self.asked += 1
+            self.requested += 1
             assert self._gate.wait(LIMIT_S)
             run(job)
 
         monkeypatch.setattr(residency.WarmJob, "run", wait_then_run)
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         self._gate.set()
 
-    async def until_asked(self, count: int = 1) -> None:
-        await eventually_async(lambda: self.asked >= count)
+    async def until_requested(self, count: int = 1) -> None:
+        await eventually_async(lambda: self.requested >= count)
 
 
 def cool(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> ColdDisk:
-    """From now on all bytes of the store are cold; what a read has brought in stays."""
+    """Make all pages of the store not resident. Pages that a cold read loads become resident."""
     disk = make_cold(peer.broker.graph.loop.store, monkeypatch)
     run = residency.WarmJob.run
 
-    def bring(job: residency.WarmJob) -> None:
+    def run_and_note(job: residency.WarmJob) -> None:
         run(job)
         disk.note(job.ranges)
 
-    monkeypatch.setattr(residency.WarmJob, "run", bring)
+    monkeypatch.setattr(residency.WarmJob, "run", run_and_note)
     return disk
 
 
 async def fill(peer: Peer, monkeypatch: pytest.MonkeyPatch, count: int = 40) -> None:
-    """Messages whose bytes are then all cold."""
+    """Send `count` messages, then make all pages of the store not resident."""
     for number in range(count):
         await peer.send("T", b"%d" % number, properties=f"KEYS\x01k{number}\x02")
     cool(peer, monkeypatch)
 
 
-def test_cold_pulls_and_searches_give_what_warm_ones_give(
+def test_cold_reads_return_the_same_results_as_warm_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
@@ -92,12 +92,13 @@ def test_cold_pulls_and_searches_give_what_warm_ones_give(
         assert decode_record(viewed.body).body == b"7"
         earliest = await peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, TopicQueueHeader("T", 0).to_ext())
         assert 0 < int(earliest.ext["timestamp"]) <= stored_ms
-        assert int(str(peer.broker.describe()["cold_reads"])) == 2  # units, then records: all lie in one page
+        # One for the page with the units and one for the page with the records.
+        assert int(str(peer.broker.describe()["cold_reads"])) == 2
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_while_a_cold_read_waits_for_the_disk_all_others_are_served(
+def test_other_requests_are_served_while_cold_reads_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
@@ -106,11 +107,11 @@ def test_while_a_cold_read_waits_for_the_disk_all_others_are_served(
         cold = [asyncio.create_task(peer.pull("T", offset)) for offset in range(10)]
         query = QueryMessageHeader("T", "k7", 32, 0, 1 << 50).to_ext()
         search = asyncio.create_task(peer.ask(RequestCode.QUERY_MESSAGE, query))
-        await disk.until_asked(4)
+        await disk.until_requested(4)
         for _ in range(20):
             assert (await peer.send("U")).code == ResponseCode.SUCCESS
         assert not any(task.done() for task in (*cold, search))
-        disk.go_on()
+        disk.release()
         counts = [int((await task).ext["count"]) for task in cold]
         assert counts == [32] * 9 + [31]
         assert (await search).code == ResponseCode.SUCCESS
@@ -118,22 +119,22 @@ def test_while_a_cold_read_waits_for_the_disk_all_others_are_served(
     with_broker(story, settings_of(tmp_path, cold_read_threads=4))
 
 
-def test_a_topic_deleted_while_its_cold_read_waits_is_told_to_the_reader(
+def test_cold_pull_of_a_topic_deleted_meanwhile_finds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, monkeypatch)
         disk = SlowDisk(monkeypatch)
         cold = asyncio.create_task(peer.pull("T"))
-        await disk.until_asked()
+        await disk.until_requested()
         await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T").to_ext())
-        disk.go_on()
+        disk.release()
         assert (await cold).code == ResponseCode.PULL_NOT_FOUND
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_delayed_message_comes_also_from_a_cold_file(
+def test_delayed_message_is_delivered_from_a_cold_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
 ) -> None:
     async def story(peer: Peer) -> None:
@@ -141,77 +142,77 @@ def test_a_delayed_message_comes_also_from_a_cold_file(
         await fill(peer, monkeypatch, count=1)
         disk = SlowDisk(monkeypatch)
         clock.advance(1_000)
-        await disk.until_asked()
+        await disk.until_requested()
         assert (await peer.send("U")).code == ResponseCode.SUCCESS
-        disk.go_on()
+        disk.release()
         found = decode_records((await peer.pull("T", 1, wait_ms=HOLD_MS)).body)
         assert [each.body for each in found] == [b"late"]
 
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_too_many_cold_reads_are_refused_with_the_numbers(
+def test_cold_reads_over_the_queue_capacity_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, monkeypatch)
         disk = SlowDisk(monkeypatch)
         served = [asyncio.create_task(peer.pull("T", offset)) for offset in range(3)]
-        await disk.until_asked()
+        await disk.until_requested()
         refused = await peer.pull("T", 9)
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert (refused.remark or "").startswith(
             "[OVERLOAD]system busy, start flow control for a while: 2 reads wait for the disk "
             "(pull_queue_capacity 2), the first of them for "
         )
-        disk.go_on()
+        disk.release()
         assert {(await task).code for task in served} == {ResponseCode.SUCCESS}
 
     with_broker(story, settings_of(tmp_path, cold_read_threads=1, pull_queue_capacity=2))
 
 
-def test_a_cold_read_that_waits_too_long_is_refused_with_its_age(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cold_read_that_waits_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(peer: Peer) -> None:
         await fill(peer, monkeypatch)
         disk = SlowDisk(monkeypatch)
         first = asyncio.create_task(peer.pull("T"))
-        await disk.until_asked()
+        await disk.until_requested()
         refused = await peer.pull("T", 9)
         assert refused.code == ResponseCode.SYSTEM_BUSY
         assert (refused.remark or "").startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control")
         assert "size of queue: 1" in (refused.remark or "")
-        disk.go_on()
+        disk.release()
         assert (await first).code == ResponseCode.SUCCESS
 
     with_broker(story, settings_of(tmp_path, cold_read_threads=1, wait_in_pull_queue_ms=20))
 
 
-def test_a_broker_stops_while_cold_reads_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_can_stop_while_cold_reads_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting: list[asyncio.Task[RemotingCommand]] = []
 
     async def story(peer: Peer) -> None:
         await fill(peer, monkeypatch)
         disk = SlowDisk(monkeypatch)
         waiting.extend(asyncio.create_task(peer.pull("T", offset)) for offset in range(3))
-        await disk.until_asked()
+        await disk.until_requested()
 
-        async def go_on_then_stop(off_loop: OffLoop) -> None:
-            asyncio.get_running_loop().call_soon(disk.go_on)  # while `stop` waits for the threads
+        async def release_then_stop(off_loop: OffLoop) -> None:
+            asyncio.get_running_loop().call_soon(disk.release)  # while `stop` waits for the threads
             await stop(off_loop)
 
         stop = OffLoop.stop
-        monkeypatch.setattr(OffLoop, "stop", go_on_then_stop)
+        monkeypatch.setattr(OffLoop, "stop", release_then_stop)
 
     with_broker(story, settings_of(tmp_path, cold_read_threads=1))
     assert all(isinstance(task.exception(), Closed) for task in waiting)
 
 
-async def delete_beginning(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: int) -> list[int]:
-    """Let the oldest log file be deleted, so that no queue knows where it begins, and make the store cold.
+async def delete_oldest_file(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: int) -> list[int]:
+    """Delete the oldest CommitLog file without correcting the minimum offsets of the queues, and make the
+    store cold.
 
-    Returns the offset at which each queue begins now.
+    Returns:
+        The correct minimum offset of each queue.
     """
     monkeypatch.setattr(stale_queues, "_CORRECTIONS_MAX", 0)
     store = peer.broker.graph.loop.store
@@ -228,26 +229,27 @@ async def delete_beginning(peer: Peer, monkeypatch: pytest.MonkeyPatch, queues: 
     return [next(n for n, at in enumerate(each) if at >= store.positions.min) for each in positions]
 
 
-def test_the_splits_of_queues_that_have_lost_their_beginning_are_right_and_hold_nobody_up(
+def test_splits_after_deletion_of_old_files_are_correct(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The splits have the new minimum offsets, and other requests do not wait for them."""
     queues = 4
 
     async def story(peer: Peer) -> None:
-        expected = await delete_beginning(peer, monkeypatch, queues)
+        expected = await delete_oldest_file(peer, monkeypatch, queues)
         disk = SlowDisk(monkeypatch)
         splits = asyncio.create_task(peer.ask(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader("T").to_ext()))
         first = asyncio.create_task(peer.ask(RequestCode.GET_MIN_OFFSET, TopicQueueHeader("T", 0).to_ext()))
-        await disk.until_asked(2)
+        await disk.until_requested(2)
         assert (await peer.send("U")).code == ResponseCode.SUCCESS
         assert not splits.done()
-        disk.go_on()
+        disk.release()
         ranges = SplitsBody.decode((await splits).body).queues
-        begins = [each.min_offset for each in ranges]
-        assert begins == expected
-        assert min(begins) > 0
-        assert int((await first).ext["offset"]) == begins[0]
-        assert disk.asked < 2 * queues  # what they lack is brought in together
+        min_offsets = [each.min_offset for each in ranges]
+        assert min_offsets == expected
+        assert min(min_offsets) > 0
+        assert int((await first).ext["offset"]) == min_offsets[0]
+        assert disk.requested < 2 * queues  # missing pages of several queues are loaded together
 
     settings = settings_of(
         tmp_path, {"commit_log_file_bytes": 1 << 14, "preallocate": False}, default_topic_queues=queues

@@ -1,4 +1,4 @@
-"""What a pull asks for beyond any limit, or below it, and what it commits where that is no offset."""
+"""Limits of a pull: messages, bytes, wait time and committed offsets."""
 
 from __future__ import annotations
 
@@ -19,25 +19,23 @@ AN_HOUR_MS = 3_600_000
 
 async def pull_with(peer: Peer, sys_flag: int, offset: int = 0, **header: Any) -> RemotingCommand:
     flags = pull.SUBSCRIPTION | sys_flag
-    asked = PullMessageHeader("CG", "T", 0, offset, sys_flag=flags, subscription="*", **header)
-    return await peer.ask(RequestCode.PULL_MESSAGE, asked.to_ext())
+    request = PullMessageHeader("CG", "T", 0, offset, sys_flag=flags, subscription="*", **header)
+    return await peer.ask(RequestCode.PULL_MESSAGE, request.to_ext())
 
 
-@pytest.mark.parametrize("wanted", [0, -1, -(1 << 31)])
-def test_who_asks_for_no_message_or_byte_gets_one_message(tmp_path: Path, wanted: int) -> None:
+@pytest.mark.parametrize("limit", [0, -1, -(1 << 31)])
+def test_pull_with_a_limit_below_one_returns_one_message(tmp_path: Path, limit: int) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         await peer.send("T")
-        assert (await peer.pull("T", max_msg_nums=wanted)).ext["count"] == "1"
-        assert (await peer.pull_records("T", max_messages=wanted)).ext["count"] == "1"
-        assert (await peer.pull_records("T", max_bytes=wanted)).ext["count"] == "1"
+        assert (await peer.pull("T", max_msg_nums=limit)).ext["count"] == "1"
+        assert (await peer.pull_records("T", max_messages=limit)).ext["count"] == "1"
+        assert (await peer.pull_records("T", max_bytes=limit)).ext["count"] == "1"
 
     with_broker(story, settings_of(tmp_path))
 
 
-def test_who_asks_for_any_number_of_bytes_gets_no_more_than_there_may_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pull_records_never_exceeds_the_byte_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(peer: Peer) -> None:
         for _ in range(10):
             await peer.send("T", b"x" * 1000)
@@ -48,7 +46,7 @@ def test_who_asks_for_any_number_of_bytes_gets_no_more_than_there_may_be(
     with_broker(story, settings_of(tmp_path))
 
 
-def test_nobody_waits_longer_than_a_pull_may(tmp_path: Path) -> None:
+def test_pull_is_held_no_longer_than_max_hold_ms(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         for answer in (
@@ -60,7 +58,7 @@ def test_nobody_waits_longer_than_a_pull_may(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path, max_hold_ms=30))
 
 
-def test_who_does_not_say_that_it_may_wait_is_answered_at_once(tmp_path: Path) -> None:
+def test_pull_without_suspend_flag_is_not_held(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         answer = await pull_with(peer, 0, 1, suspend_timeout_millis=AN_HOUR_MS)
@@ -72,7 +70,7 @@ def test_who_does_not_say_that_it_may_wait_is_answered_at_once(tmp_path: Path) -
     with_broker(story, settings_of(tmp_path))
 
 
-def test_who_may_wait_is_answered_at_once_where_there_is_an_answer(tmp_path: Path) -> None:
+def test_pull_with_a_result_is_not_held(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", properties="TAGS\x01a\x02")
         assert (await peer.pull("T", 0, wait_ms=AN_HOUR_MS)).ext["count"] == "1"
@@ -84,7 +82,7 @@ def test_who_may_wait_is_answered_at_once_where_there_is_an_answer(tmp_path: Pat
     with_broker(story, settings_of(tmp_path, max_hold_ms=AN_HOUR_MS))
 
 
-def test_a_pull_commits_an_offset_and_no_other_number(tmp_path: Path) -> None:
+def test_pull_commits_only_non_negative_offsets(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         await pull_with(peer, pull.COMMIT_OFFSET, commit_offset=-1)

@@ -1,4 +1,4 @@
-"""Pulling, over the socket: found, filtered, held, woken, timed out; and what is asked about messages."""
+"""Pulls over the socket (found, filtered, held, woken, timed out), and queries for offsets and messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
 
 
-def test_a_pull_answers_what_rocketmq_answers_at_each_place(tmp_path: Path) -> None:
+def test_pull_returns_rocketmqs_status_at_each_offset(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"0")
         await peer.send("T", b"1")
@@ -53,7 +53,7 @@ def test_a_pull_answers_what_rocketmq_answers_at_each_place(tmp_path: Path) -> N
     with_broker(story, settings_of(tmp_path))
 
 
-def test_an_empty_queue_has_its_end_at_nought_and_nowhere_else(tmp_path: Path) -> None:
+def test_empty_queue_ends_at_offset_zero(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         assert (await peer.pull("T", 0, queue_id=1)).code == ResponseCode.PULL_NOT_FOUND
@@ -65,7 +65,7 @@ def test_an_empty_queue_has_its_end_at_nought_and_nowhere_else(tmp_path: Path) -
     with_broker(story, settings_of(tmp_path))
 
 
-def test_limits_of_messages_and_bytes_hold_for_rocketmqs_clients(tmp_path: Path) -> None:
+def test_pull_limits_messages_and_bytes(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         for _ in range(40):
             await peer.send("T", b"x" * 100)
@@ -78,7 +78,7 @@ def test_limits_of_messages_and_bytes_hold_for_rocketmqs_clients(tmp_path: Path)
     with_broker(story, settings_of(tmp_path))
 
 
-def test_tags_are_filtered_by_the_broker(tmp_path: Path) -> None:
+def test_broker_filters_messages_by_tag(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         for number, tag in enumerate("abcab"):
             await peer.send("T", b"%d" % number, properties=f"TAGS\x01{tag}\x02")
@@ -92,7 +92,7 @@ def test_tags_are_filtered_by_the_broker(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_held_pull_is_answered_by_the_first_message_that_it_wants(tmp_path: Path) -> None:
+def test_held_pull_returns_the_first_matching_message(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", properties="TAGS\x01a\x02")
         waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS, tags="b"))
@@ -109,7 +109,7 @@ def test_a_held_pull_is_answered_by_the_first_message_that_it_wants(tmp_path: Pa
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_held_pull_ends_at_its_time(tmp_path: Path) -> None:
+def test_held_pull_times_out(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         answer = await peer.pull("T", 1, wait_ms=30)
@@ -119,9 +119,10 @@ def test_a_held_pull_ends_at_its_time(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_pull_that_waits_at_a_queues_end_reads_nothing_and_ends_as_one_that_does_not_wait(
+def test_held_pull_at_the_end_of_a_queue_reads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ClockAtRest
 ) -> None:
+    """The response of a held pull that times out is the same as that of a pull that is not held."""
     reads: list[tuple[str, int]] = []
     get_message = MessageStore.get_message
 
@@ -131,35 +132,36 @@ def test_a_pull_that_waits_at_a_queues_end_reads_nothing_and_ends_as_one_that_do
 
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        places = [(queue_id, int(queue_id == 0)) for queue_id in range(4)]  # the others have never had one
-        at_once = [await peer.pull("T", offset, queue_id=queue_id) for queue_id, offset in places]
+        # Queues 1 to 3 have no messages.
+        queue_ends = [(queue_id, int(queue_id == 0)) for queue_id in range(4)]
+        not_held = [await peer.pull("T", offset, queue_id=queue_id) for queue_id, offset in queue_ends]
         reads.clear()
         pulls = [
             asyncio.create_task(peer.pull("T", offset, queue_id=queue, wait_ms=30))
-            for queue, offset in places * 20
+            for queue, offset in queue_ends * 20
         ]
         await peer.until_held(len(pulls))
-        clock.advance(1_000)  # for all at once
-        waited = await asyncio.gather(*pulls)
-        assert len(reads) <= len(places)  # one for each answer, however many get it
-        for number, answer in enumerate(waited):
-            same = at_once[number % len(places)]
+        clock.advance(1_000)  # past the wait time of all pulls
+        held = await asyncio.gather(*pulls)
+        assert len(reads) <= len(queue_ends)  # one read per response, which many pulls share
+        for number, answer in enumerate(held):
+            same = not_held[number % len(queue_ends)]
             assert (answer.code, answer.remark, answer.ext) == (same.code, same.remark, same.ext)
-        assert at_once[0].code == ResponseCode.PULL_NOT_FOUND
+        assert not_held[0].code == ResponseCode.PULL_NOT_FOUND
         assert (await peer.pull("T", 2, wait_ms=30)).code == ResponseCode.PULL_OFFSET_MOVED
 
     monkeypatch.setattr(MessageStore, "get_message", counted)
     with_broker(story, settings_of(tmp_path), clock)
 
 
-def test_a_pull_at_the_end_of_its_queue_brings_no_dispatch_of_other_queues_messages(
+def test_pull_at_the_end_of_a_queue_does_not_dispatch_other_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**12)
 
     async def story(peer: Peer) -> None:
         for _ in range(2):
-            await peer.send("T", b"first")  # one at least is dispatched with nobody waiting
+            await peer.send("T", b"first")  # at least one is dispatched without a waiting pull
         positions = peer.broker.graph.loop.store.positions
         assert (await peer.pull("T", 0)).ext["maxOffset"] == "2"
         assert positions.dispatched == positions.confirmed
@@ -176,7 +178,7 @@ def test_a_pull_at_the_end_of_its_queue_brings_no_dispatch_of_other_queues_messa
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_message_that_wakes_hundreds_wakes_all_of_them_over_some_turns(tmp_path: Path) -> None:
+def test_one_message_wakes_hundreds_of_held_pulls(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         held = [asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS)) for _ in range(300)]
@@ -189,9 +191,7 @@ def test_a_message_that_wakes_hundreds_wakes_all_of_them_over_some_turns(tmp_pat
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_pull_that_has_waited_is_refused_where_peers_leave_too_much_unread(
-    tmp_path: Path, clock: ClockAtRest
-) -> None:
+def test_woken_pull_is_refused_over_the_unread_bytes_limit(tmp_path: Path, clock: ClockAtRest) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         woken, late = (asyncio.create_task(peer.pull("T", 1, wait_ms=wait)) for wait in (HOLD_MS, 1))
@@ -199,7 +199,7 @@ def test_a_pull_that_has_waited_is_refused_where_peers_leave_too_much_unread(
         (connection,) = peer.broker.graph.loop.server.connections
         connection.hub.unread_bytes += 1_001
         clock.advance(1_000)
-        assert (await late).code == ResponseCode.PULL_NOT_FOUND  # an answer without messages is small
+        assert (await late).code == ResponseCode.PULL_NOT_FOUND  # a response without messages is small
         await peer.send("T", b"new")
         refused = await woken
         assert refused.code == ResponseCode.SYSTEM_BUSY
@@ -210,7 +210,7 @@ def test_a_pull_that_has_waited_is_refused_where_peers_leave_too_much_unread(
     with_broker(story, settings_of(tmp_path, max_unread_bytes=1_000), clock)
 
 
-def test_held_pulls_go_with_their_connection(tmp_path: Path) -> None:
+def test_held_pulls_are_dropped_with_their_connection(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         gone = Peer(peer.broker)
@@ -223,7 +223,7 @@ def test_held_pulls_go_with_their_connection(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_held_pulls_are_answered_by_a_broker_that_goes(tmp_path: Path) -> None:
+def test_stopping_broker_completes_held_pulls(tmp_path: Path) -> None:
     async def story() -> None:
         broker = BrokerService(settings_of(tmp_path), SystemClock())
         await broker.start()
@@ -239,7 +239,7 @@ def test_held_pulls_are_answered_by_a_broker_that_goes(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_deleted_topic_answers_those_who_wait_for_it(tmp_path: Path) -> None:
+def test_topic_deletion_completes_held_pulls(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
         waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=HOLD_MS))
@@ -252,7 +252,7 @@ def test_a_deleted_topic_answers_those_who_wait_for_it(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_the_subscription_of_the_heartbeat_holds_where_a_pull_names_none(tmp_path: Path) -> None:
+def test_pull_without_subscription_uses_the_heartbeats(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"a", properties="TAGS\x01a\x02")
         await peer.send("T", b"b", properties="TAGS\x01b\x02")
@@ -269,7 +269,7 @@ def test_the_subscription_of_the_heartbeat_holds_where_a_pull_names_none(tmp_pat
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_write_only_topic_is_not_read(tmp_path: Path) -> None:
+def test_write_only_topic_cannot_be_read(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("W", 1, 1, 2).to_ext())
         assert (await peer.send("W")).code == 0
@@ -279,7 +279,7 @@ def test_a_write_only_topic_is_not_read(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_the_ends_and_times_of_a_queue(tmp_path: Path, clock) -> None:
+def test_queue_offsets_and_timestamps_are_returned(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         first_ms = clock.wall_ms()
         for _ in range(3):
@@ -299,7 +299,7 @@ def test_the_ends_and_times_of_a_queue(tmp_path: Path, clock) -> None:
     with_broker(story, settings_of(tmp_path, {"flush": "async"}), clock)
 
 
-def test_messages_are_found_by_id_by_key_and_by_unique_key(tmp_path: Path) -> None:
+def test_messages_are_found_by_id_key_or_unique_key(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         sent = await peer.send("T", b"one", properties="KEYS\x01k\x02UNIQ_KEY\x01U1\x02")
         await peer.send("T", b"two", properties="KEYS\x01k other\x02UNIQ_KEY\x01U2\x02")
@@ -317,7 +317,7 @@ def test_messages_are_found_by_id_by_key_and_by_unique_key(tmp_path: Path) -> No
     with_broker(story, settings_of(tmp_path))
 
 
-def test_pull_records_of_no_group_reads_and_cannot_commit(tmp_path: Path) -> None:
+def test_pull_records_without_a_group_cannot_commit(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"one")
         ext = PullRecordsHeader("T", 0, 0).to_ext()
@@ -329,7 +329,7 @@ def test_pull_records_of_no_group_reads_and_cannot_commit(tmp_path: Path) -> Non
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_bulk_reader_learns_where_the_messages_are(tmp_path: Path) -> None:
+def test_describe_splits_returns_offsets_and_file_location(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", queue_id=1)
         answer = await peer.ask(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader("T").to_ext())
@@ -349,8 +349,8 @@ def test_a_bulk_reader_learns_where_the_messages_are(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
-def test_a_reader_that_reads_nothing_is_sent_no_more(tmp_path: Path) -> None:
-    """A connection that is over its high-water mark gets no further answers produced (design law 10)."""
+def test_client_that_does_not_read_gets_no_more_responses(tmp_path: Path) -> None:
+    """The broker produces no more responses for a connection that is over its high-water mark."""
 
     async def story(peer: Peer) -> None:
         for _ in range(8):

@@ -224,9 +224,9 @@ def test_runs_of_several_queues_are_stored_by_one_request(tmp_path: Path, flush:
 @pytest.mark.parametrize(
     ("body", "topic", "code", "words"),
     [
-        (b"", "T", ResponseCode.MESSAGE_ILLEGAL, "no count of runs"),
-        (pack(">i", 0), "T", ResponseCode.MESSAGE_ILLEGAL, "a body of 0 runs"),
-        (some_runs("T", {1: 2, 0: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "queue ids must rise"),
+        (b"", "T", ResponseCode.MESSAGE_ILLEGAL, "too short for the number of runs"),
+        (pack(">i", 0), "T", ResponseCode.MESSAGE_ILLEGAL, "body of 0 runs"),
+        (some_runs("T", {1: 2, 0: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "queue ids must be in ascending"),
         (some_runs("T", {0: 1, 1: 2})[:-1], "T", ResponseCode.MESSAGE_ILLEGAL, "bytes of records"),
         (some_runs("U", {0: 1, 1: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "not of the topic 'T'"),
         (some_runs("T", {0: 1, 4: 1}), "T", ResponseCode.INVALID_PARAMETER, "queue 4 of topic 'T'"),

@@ -1,4 +1,4 @@
-"""Taking messages and rows out of fetched records, in whatever pieces and turns."""
+"""ChunkReader: reads messages and Arrow rows from fetched records, in any sequence of sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def chunk(records: bytes, count: int) -> Chunk:
 
 
 @given(st.integers(1, 30), st.lists(st.tuples(st.booleans(), st.integers(1, 7)), min_size=30, max_size=30))
-def test_every_message_comes_once_in_order_however_it_is_taken(
+def test_alternating_reads_return_each_message_once_in_order(
     count: int, takes: list[tuple[bool, int]]
 ) -> None:
     reader = ChunkReader(chunk(b"".join(map(record, range(count))), count), None)
@@ -50,7 +50,7 @@ def test_every_message_comes_once_in_order_however_it_is_taken(
     assert reader.next_offset == FIRST + count
 
 
-def test_unwanted_tags_are_passed_over() -> None:
+def test_messages_with_unwanted_tags_are_skipped() -> None:
     records = b"".join(map(record, range(10)))
     reader = ChunkReader(chunk(records, 10), frozenset("B"))
     assert [int(message.body) for message in reader.take_messages(3)] == [1, 3, 5]
@@ -61,24 +61,24 @@ def test_unwanted_tags_are_passed_over() -> None:
     assert reader.next_offset == FIRST + 10
 
 
-def test_compressed_bodies_come_inflated() -> None:
+def test_compressed_bodies_are_decompressed() -> None:
     body, flag = compress(b"long " * 1000)
     reader = ChunkReader(chunk(record(0, body, flag), 1), None)
     assert reader.take_messages(1)[0].body == b"long " * 1000
 
 
-def test_damage_is_told_with_its_place_after_what_comes_before_it() -> None:
+def test_damaged_record_raises_after_messages_before_it() -> None:
     damaged = bytearray(record(2))
-    damaged[88] ^= 0xFF  # the body, which its CRC covers
+    damaged[88] ^= 0xFF  # damages the body, which the CRC covers
     reader = ChunkReader(chunk(record(0) + record(1) + bytes(damaged) + record(3), 4), None)
     assert [int(message.body) for message in reader.take_messages(10)] == [0, 1]
-    with pytest.raises(DataDamaged, match=r"queueId=0\] at about offset 102: "):
+    with pytest.raises(DataDamaged, match=r"queueId=0\] at or after offset 102: "):
         reader.take_messages(10)
     with pytest.raises(DataDamaged):
         reader.take_rows(10, None)
 
 
-def test_a_chunk_without_records_says_where_to_go_on() -> None:
+def test_chunk_without_records_moves_next_offset() -> None:
     reader = ChunkReader(Chunk(FETCHER, FIRST, FIRST + 50, 0, b""), None)
     assert reader.take_messages(5) == []
     assert reader.is_exhausted

@@ -1,4 +1,4 @@
-"""The workers of a push consumer: how many run, what a bug of ours costs, and what a hold holds."""
+"""Consuming: number of workers, suspension, internal errors, and failures to start threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Steps = Callable[[Consuming], Coroutine[Any, Any, None]]
 
 
 def run(listener: Listener, steps: Steps, config: PushConfig = CONFIG) -> None:
-    """Run `steps` beside a Consuming with `listener`; it has no broker for dead letters."""
+    """Run `steps` with a Consuming that calls `listener`. Sending to the dead-letter topic always fails."""
 
     async def no_broker(_work: QueueWork, _messages: Sequence[MessageExt]) -> bool:
         return False
@@ -53,7 +53,7 @@ def queue_with(count: int, queue_id: int = 0) -> QueueWork:
     return work
 
 
-def test_as_many_threads_run_as_allowed_and_never_more() -> None:
+def test_listener_calls_are_limited_to_consume_threads() -> None:
     three, lock = threading.Barrier(3), threading.Lock()
     running = most = done = 0
 
@@ -76,7 +76,7 @@ def test_as_many_threads_run_as_allowed_and_never_more() -> None:
     assert most == 3
 
 
-def test_a_queue_offered_again_needs_no_second_thread() -> None:
+def test_one_thread_consumes_whole_queue() -> None:
     threads: list[int] = []
 
     async def steps(consuming: Consuming) -> None:
@@ -88,7 +88,7 @@ def test_a_queue_offered_again_needs_no_second_thread() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_is_offered_while_held_waits_for_the_end_of_the_hold(is_async: bool) -> None:
+def test_queues_offered_while_suspended_wait_for_resume(is_async: bool) -> None:
     offsets: list[int] = []
 
     def listen(messages: list[MessageExt]) -> None:
@@ -98,20 +98,20 @@ def test_what_is_offered_while_held_waits_for_the_end_of_the_hold(is_async: bool
         listen(messages)
 
     async def steps(consuming: Consuming) -> None:
-        consuming.hold(held=True)
+        consuming.suspend(suspended=True)
         works = [queue_with(4, number) for number in range(8)]
         for work in works:
             consuming.offer(work)
         assert not any(work.running for work in works)
         assert not offsets
-        consuming.hold(held=False)
+        consuming.suspend(suspended=False)
         await eventually_async(lambda: len(offsets) == 32)
 
     run(listen_async if is_async else listen, steps)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_bug_is_logged_and_what_it_hit_is_consumed_later(
+def test_internal_error_is_logged_and_task_is_retried(
     is_async: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settle, take, bugs = QueueWork.settle, QueueWork.take, ["settle", "take"]
@@ -150,7 +150,7 @@ def test_a_bug_is_logged_and_what_it_hit_is_consumed_later(
     assert "Traceback" in caplog.text
 
 
-def test_an_async_listener_that_never_waits_does_not_hold_the_loop() -> None:
+def test_async_listener_without_awaits_does_not_block_event_loop() -> None:
     offsets: list[int] = []
     turns: list[int] = []
 
@@ -167,12 +167,12 @@ def test_an_async_listener_that_never_waits_does_not_hold_the_loop() -> None:
     assert len(set(turns)) > 50
 
 
-def test_without_more_threads_those_that_run_consume_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered, go_on, offsets = threading.Event(), threading.Event(), list[int]()
+def test_running_thread_consumes_all_if_no_other_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, unblock, offsets = threading.Event(), threading.Event(), list[int]()
 
     def listen(messages: list[MessageExt]) -> None:
         entered.set()
-        assert go_on.wait(LIMIT_S)
+        assert unblock.wait(LIMIT_S)
         offsets.append(messages[0].queue_offset)
 
     def refuse(_thread: threading.Thread) -> None:
@@ -184,13 +184,13 @@ def test_without_more_threads_those_that_run_consume_it_all(monkeypatch: pytest.
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             consuming.offer(queue_with(10, 1))
-            go_on.set()
+            unblock.set()
             await eventually_async(lambda: len(offsets) == 11)
 
     run(listen, steps)
 
 
-def test_a_consumer_that_gets_no_thread_at_all_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumer_fails_at_creation_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -1,4 +1,4 @@
-"""What a pull consumer hands out, and how far it says it has come: pauses, seeks, damage and farewells."""
+"""Deliveries: order, positions, pauses, seeks, damaged records and released queues of a pull consumer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ ONE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 BODY_POSITION = 88
 
 
-class Held:
-    """Two queues of one consumer, both at offset 0, and what is told of room."""
+class TwoQueues:
+    """Deliveries with two queues at offset 0. `taken_bytes` records the calls of `on_taken`."""
 
     def __init__(self) -> None:
-        self.room: list[int] = []
-        self.deliveries = Deliveries(lambda _fetcher, size_bytes: self.room.append(size_bytes))
+        self.taken_bytes: list[int] = []
+        self.deliveries = Deliveries(lambda _fetcher, size_bytes: self.taken_bytes.append(size_bytes))
         self.states = {queue: QueueState(queue, 1) for queue in (ONE, OTHER)}
         for queue, state in self.states.items():
             self.deliveries.states[queue] = state
-            self.sought(queue, 0)
+            self.seek(queue, 0)
 
-    def sought(self, queue: MessageQueue, offset: int) -> None:
+    def seek(self, queue: MessageQueue, offset: int) -> None:
         fetcher = cast("Fetcher", SimpleNamespace(queue=queue, stop=lambda: None))
         with self.deliveries.lock:
             self.deliveries.restart(self.states[queue], fetcher, offset)
@@ -55,73 +55,73 @@ class Held:
                 self.deliveries.resumed()
 
 
-def test_what_was_set_aside_comes_before_what_arrived_later_and_in_its_order() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 3)
-    assert held.take(1) == [(0, 0)]
-    held.pause(ONE, paused=True)
-    held.arrive(ONE, 3, 2)
-    held.arrive(OTHER, 0, 2)
-    assert held.take() == [(1, 0), (1, 1)]
-    held.arrive(ONE, 5, 1)
-    held.arrive(OTHER, 2, 1)
-    held.pause(ONE, paused=False)
-    assert held.take(2) == [(0, 1), (0, 2)]
-    assert held.take() == [(0, 3), (0, 4), (0, 5), (1, 2)]
+def test_messages_of_resumed_queue_precede_later_arrivals() -> None:
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 3)
+    assert queues.take(1) == [(0, 0)]
+    queues.pause(ONE, paused=True)
+    queues.arrive(ONE, 3, 2)
+    queues.arrive(OTHER, 0, 2)
+    assert queues.take() == [(1, 0), (1, 1)]
+    queues.arrive(ONE, 5, 1)
+    queues.arrive(OTHER, 2, 1)
+    queues.pause(ONE, paused=False)
+    assert queues.take(2) == [(0, 1), (0, 2)]
+    assert queues.take() == [(0, 3), (0, 4), (0, 5), (1, 2)]
 
 
-def test_room_is_given_back_when_a_chunk_has_been_taken_whole() -> None:
-    held = Held()
-    size_bytes = held.arrive(ONE, 0, 4)
-    held.take(3)
-    assert held.room == []
-    held.take(1)
-    assert held.room == [size_bytes]
+def test_on_taken_is_called_after_whole_chunk_is_taken() -> None:
+    queues = TwoQueues()
+    size_bytes = queues.arrive(ONE, 0, 4)
+    queues.take(3)
+    assert queues.taken_bytes == []
+    queues.take(1)
+    assert queues.taken_bytes == [size_bytes]
 
 
-def test_damage_of_one_queue_loses_nothing_of_another() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 3)
-    held.arrive(OTHER, 0, 1, damaged=True)
-    assert held.take() == [(0, 0), (0, 1), (0, 2)]
-    for _ in range(2):  # told until somebody seeks past it
-        held.deliveries.acknowledge()
+def test_damaged_queue_does_not_lose_messages_of_another() -> None:
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 3)
+    queues.arrive(OTHER, 0, 1, damaged=True)
+    assert queues.take() == [(0, 0), (0, 1), (0, 2)]
+    for _ in range(2):  # raised until a seek skips the damaged record
+        queues.deliveries.acknowledge()
         with pytest.raises(DataDamaged, match="queueId=1"):
-            held.take()
-    assert (held.states[ONE].consumed, held.states[OTHER].consumed) == (3, 0)
-    held.sought(OTHER, 1)
-    held.arrive(OTHER, 1, 1)
-    assert held.take() == [(1, 1)]
+            queues.take()
+    assert (queues.states[ONE].consumed, queues.states[OTHER].consumed) == (3, 0)
+    queues.seek(OTHER, 1)
+    queues.arrive(OTHER, 1, 1)
+    assert queues.take() == [(1, 1)]
 
 
-def test_a_seek_drops_what_the_former_fetcher_brought_and_what_was_in_work() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 3)
-    held.take(2)
-    held.sought(ONE, 7)
-    assert held.take() == []
-    held.deliveries.acknowledge()
-    assert (held.states[ONE].position, held.states[ONE].consumed) == (7, 7)
+def test_seek_drops_fetched_and_unacknowledged_messages() -> None:
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 3)
+    queues.take(2)
+    queues.seek(ONE, 7)
+    assert queues.take() == []
+    queues.deliveries.acknowledge()
+    assert (queues.states[ONE].position, queues.states[ONE].consumed) == (7, 7)
 
 
-def test_a_queue_that_leaves_gives_nothing_more_and_is_told_when_its_last_messages_are_done() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 3)
-    held.take(1)
-    held.states[ONE].is_leaving = True
-    assert held.states[ONE].is_in_work
-    assert held.take() == []
-    assert held.deliveries.acknowledge() == [held.states[ONE]]
-    assert held.deliveries.acknowledge() == []
-    assert held.states[ONE].consumed == 1
+def test_leaving_queue_is_returned_after_its_last_acknowledgement() -> None:
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 3)
+    queues.take(1)
+    queues.states[ONE].is_leaving = True
+    assert queues.states[ONE].has_unacknowledged
+    assert queues.take() == []
+    assert queues.deliveries.acknowledge() == [queues.states[ONE]]
+    assert queues.deliveries.acknowledge() == []
+    assert queues.states[ONE].consumed == 1
 
 
-def test_nothing_is_handed_out_while_the_lease_is_over() -> None:
-    held = Held()
-    held.arrive(ONE, 0, 1)
-    held.deliveries.is_held_back = True
-    assert held.take() == []
-    assert not held.deliveries.has_messages
-    held.deliveries.is_held_back = False
-    assert held.deliveries.has_messages
-    assert held.take() == [(0, 0)]
+def test_suspended_deliveries_return_no_messages() -> None:
+    queues = TwoQueues()
+    queues.arrive(ONE, 0, 1)
+    queues.deliveries.is_suspended = True
+    assert queues.take() == []
+    assert not queues.deliveries.has_messages
+    queues.deliveries.is_suspended = False
+    assert queues.deliveries.has_messages
+    assert queues.take() == [(0, 0)]

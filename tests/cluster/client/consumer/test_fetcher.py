@@ -1,4 +1,4 @@
-"""Fetching: no further ahead than the share, no faster than a broker holds, on through every failure."""
+"""Fetcher: buffer limit, back-off, offset moves, failures and changed filter expressions."""
 
 from __future__ import annotations
 
@@ -23,24 +23,29 @@ from store.message.message_queue import MessageQueue
 from tests.eventually import eventually_async
 
 QUEUE = MessageQueue("T", "a", 0)
-MAX_ASKS = 200
+MAX_REQUESTS = 200
 
 
-def answer(code: int = ResponseCode.SUCCESS, following: int = 1, body: bytes = b"x" * 100) -> RemotingCommand:
+def response(
+    code: int = ResponseCode.SUCCESS, following: int = 1, body: bytes = b"x" * 100
+) -> RemotingCommand:
     ext = {"nextBeginOffset": str(following), "minOffset": "0", "maxOffset": "9", "count": "1"}
     return RemotingCommand(code, ext, body)
 
 
 class Broker:
-    """A client's instance, with a broker behind it that answers as `script(number, request)` says."""
+    """Fake ClientInstance with one broker. `script(number, request)` returns each response.
+
+    `script` returns a ClientError to raise it, or None to leave the request without a response.
+    """
 
     def __init__(
         self, script: Callable[[int, RemotingCommand], RemotingCommand | ClientError | None]
     ) -> None:
         self.config = SimpleNamespace(request_timeout_ms=3_000)
         self.routes = SimpleNamespace(refresh=self._refresh)
-        self.asked: list[RemotingCommand] = []
-        self.patience_ms: list[int] = []
+        self.requests: list[RemotingCommand] = []
+        self.timeouts_ms: list[int] = []
         self.refreshed = 0
         self.time_ms = 0
         self.held_ms = 0
@@ -58,18 +63,18 @@ class Broker:
         return f"{broker_name}:{topic}"
 
     async def ask(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
-        assert len(self.asked) < MAX_ASKS, "asked without end"
-        self.asked.append(command)
-        self.patience_ms.append(timeout_ms)
+        assert len(self.requests) < MAX_REQUESTS, "the fetcher sends requests in an endless loop"
+        self.requests.append(command)
+        self.timeouts_ms.append(timeout_ms)
         await asyncio.sleep(0)
         self.time_ms += self.held_ms
-        given = self._script(len(self.asked) - 1, command)
-        if given is None:
+        outcome = self._script(len(self.requests) - 1, command)
+        if outcome is None:
             await asyncio.Event().wait()
-        if isinstance(given, ClientError):
-            raise given
-        assert given is not None
-        return given
+        if isinstance(outcome, ClientError):
+            raise outcome
+        assert outcome is not None
+        return outcome
 
     async def _refresh(self, topic: str) -> None:
         self.refreshed += 1
@@ -88,7 +93,10 @@ def run(
     steps: Callable[[Fetcher, Sink, list[float]], Coroutine[Any, Any, None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Have a fetcher fetch while `steps` looks on; what it would have slept for, in s, is told there."""
+    """Run a fetcher and `steps(fetcher, sink, slept)`. `slept` lists the back-off times in seconds.
+
+    The fetcher does not really sleep.
+    """
     slept: list[float] = []
 
     async def sleep(delay_s: float) -> None:
@@ -116,13 +124,13 @@ async def settled(turns: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-def test_no_more_than_the_share_lies_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker(lambda number, _: answer(following=number + 1))
+def test_fetcher_stops_at_buffer_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: response(following=number + 1))
 
     async def steps(fetcher: Fetcher, sink: Sink, slept: list[float]) -> None:
         await settled()
-        assert [chunk.begin_offset for chunk in sink.chunks] == [0, 1, 2]  # 300 of 250 bytes
-        assert {request.ext["maxBytes"] for request in broker.asked} == {"250"}
+        assert [chunk.begin_offset for chunk in sink.chunks] == [0, 1, 2]  # 300 bytes; the limit is 250
+        assert {request.ext["maxBytes"] for request in broker.requests} == {"250"}
         fetcher.consumed(50)
         await settled()
         assert len(sink.chunks) == 3
@@ -141,8 +149,8 @@ def test_no_more_than_the_share_lies_fetched(monkeypatch: pytest.MonkeyPatch) ->
     run(broker, steps, monkeypatch)
 
 
-def test_a_broker_that_does_not_hold_is_asked_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker(lambda number, _: answer(ResponseCode.PULL_NOT_FOUND) if number < 10 else None)
+def test_fetcher_backs_off_if_broker_does_not_hold_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: response(ResponseCode.PULL_NOT_FOUND) if number < 10 else None)
 
     async def steps(_fetcher: Fetcher, sink: Sink, slept: list[float]) -> None:
         await settled()
@@ -155,43 +163,41 @@ def test_a_broker_that_does_not_hold_is_asked_less_and_less_often(monkeypatch: p
     run(broker, steps, monkeypatch)
 
 
-def test_a_broker_that_held_a_pull_is_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker(lambda number, _: answer(ResponseCode.PULL_NOT_FOUND) if number < 10 else None)
+def test_fetcher_pulls_immediately_after_held_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: response(ResponseCode.PULL_NOT_FOUND) if number < 10 else None)
     broker.held_ms = 15_000
 
     async def steps(_fetcher: Fetcher, _sink: Sink, slept: list[float]) -> None:
         await settled()
-        assert len(broker.asked) == 11
+        assert len(broker.requests) == 11
         assert not slept
 
     run(broker, steps, monkeypatch)
 
 
 @pytest.mark.parametrize("code", [ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED])
-def test_where_there_is_nothing_to_take_only_the_offset_moves(
-    code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = Broker(lambda number, _: answer(code, 7) if not number else None)
+def test_response_without_records_moves_offset(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: response(code, 7) if not number else None)
 
     async def steps(fetcher: Fetcher, sink: Sink, _slept: list[float]) -> None:
         await settled()
         [chunk] = sink.chunks
         assert (chunk.begin_offset, chunk.next_offset, bytes(chunk.records)) == (0, 7, b"")
         assert fetcher.offset == 7
-        assert broker.asked[-1].ext["queueOffset"] == "7"
+        assert broker.requests[-1].ext["queueOffset"] == "7"
 
     run(broker, steps, monkeypatch)
 
 
-def test_failures_are_told_once_a_kind_and_the_route_is_looked_at_each_time(
+def test_each_failure_type_is_logged_once_and_refreshes_route(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures: list[ClientError] = [
-        BrokerUnreachable("away"),
-        BrokerUnreachable("away"),
+        BrokerUnreachable("unreachable"),
+        BrokerUnreachable("unreachable"),
         DeadlineExceeded("slow"),
     ]
-    broker = Broker(lambda number, _: failures[number] if number < 3 else None if number > 3 else answer())
+    broker = Broker(lambda number, _: failures[number] if number < 3 else None if number > 3 else response())
 
     async def steps(_fetcher: Fetcher, sink: Sink, slept: list[float]) -> None:
         await settled()
@@ -205,13 +211,13 @@ def test_failures_are_told_once_a_kind_and_the_route_is_looked_at_each_time(
     assert caplog.text.index("fetch_failed") < caplog.text.index("fetch_resumed")
 
 
-def test_a_refusal_is_a_failure_and_an_answer_of_a_plain_broker_is_counted(
+def test_error_response_and_fallback_to_plain_pull(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = [
         RemotingCommand(ResponseCode.NO_PERMISSION, remark="no"),
         RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
-        answer(body=(40).to_bytes(4, "big") + bytes(36)),
+        response(body=(40).to_bytes(4, "big") + bytes(36)),
     ]
     broker = Broker(lambda number, _: script[number] if number < 3 else None)
 
@@ -219,15 +225,15 @@ def test_a_refusal_is_a_failure_and_an_answer_of_a_plain_broker_is_counted(
         await settled()
         assert len(slept) == 1
         ours, theirs = int(RayMQRequestCode.PULL_RECORDS), int(RequestCode.PULL_MESSAGE)
-        assert [request.code for request in broker.asked] == [ours, ours, theirs, theirs]
-        # RocketMQ's brokers look every 5 s whether a pull has waited long enough.
-        assert broker.patience_ms == [18_000, 18_000, 23_000, 23_000]
+        assert [request.code for request in broker.requests] == [ours, ours, theirs, theirs]
+        # RocketMQ's brokers check only every 5 s whether a held pull has timed out.
+        assert broker.timeouts_ms == [18_000, 18_000, 23_000, 23_000]
         assert [chunk.count for chunk in sink.chunks] == [1]
 
     run(broker, steps, monkeypatch)
 
 
-def test_another_expression_is_asked_for_at_once_and_the_same_one_disturbs_nothing(
+def test_changed_expression_repeats_pull_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = Broker(lambda _number, _request: None)
@@ -236,21 +242,21 @@ def test_another_expression_is_asked_for_at_once_and_the_same_one_disturbs_nothi
         await settled()
         fetcher.filter_by("*")
         await settled()
-        assert [request.ext["subscription"] for request in broker.asked] == ["*"]
+        assert [request.ext["subscription"] for request in broker.requests] == ["*"]
         fetcher.filter_by("a || b")
         await settled()
-        assert [request.ext["subscription"] for request in broker.asked] == ["*", "a || b"]
+        assert [request.ext["subscription"] for request in broker.requests] == ["*", "a || b"]
         fetcher.stop()
         await settled()
-        fetcher.filter_by("c")  # one that is stopped stays so
+        fetcher.filter_by("c")  # a stopped fetcher stays stopped
         await settled()
-        assert len(broker.asked) == 2
+        assert len(broker.requests) == 2
 
     run(broker, steps, monkeypatch)
 
 
-def test_records_that_the_sink_refused_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker(lambda number, _: answer() if number < 2 else None)
+def test_records_are_fetched_again_if_sink_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(lambda number, _: response() if number < 2 else None)
 
     async def steps(_fetcher: Fetcher, sink: Sink, _slept: list[float]) -> None:
         arrived, refused = sink.arrived, list[Chunk]()

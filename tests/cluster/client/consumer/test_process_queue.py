@@ -1,4 +1,4 @@
-"""What a push consumer may commit."""
+"""ProcessQueue: the commit offset and the cache counters of one queue of a push consumer."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from cluster.client.consumer.process_queue import ProcessQueue
 from cluster.client.consumer.queue_work import Limits
 
 
-def test_an_unfinished_portion_holds_the_commit_back() -> None:
+def test_unfinished_portion_blocks_commit_offset() -> None:
     queue = ProcessQueue(100)
     queue.arrived(120, 20, 2000)
     assert (queue.cached_messages, queue.cached_bytes, queue.span) == (20, 2000, 20)
     first, second = queue.take(100, 110, 10, 1000), queue.take(110, 120, 10, 1000)
     queue.finish(second)
     assert queue.commit_offset == 100
-    assert (queue.cached_messages, queue.cached_bytes, queue.in_work) == (10, 1000, 1)
+    assert (queue.cached_messages, queue.cached_bytes, queue.unfinished_portions) == (10, 1000, 1)
     queue.finish(first)
     assert queue.commit_offset == 120
-    assert (queue.cached_messages, queue.cached_bytes, queue.in_work) == (0, 0, 0)
+    assert (queue.cached_messages, queue.cached_bytes, queue.unfinished_portions) == (0, 0, 0)
 
 
-def test_a_portion_finished_twice_gives_its_room_back_once_and_a_late_answer_moves_nothing_back() -> None:
+def test_repeated_finish_and_late_arrival_change_nothing() -> None:
     queue = ProcessQueue(0)
     queue.arrived(10, 10, 100)
     first, second = queue.take(0, 5, 5, 50), queue.take(5, 10, 5, 50)
@@ -36,8 +36,8 @@ def test_a_portion_finished_twice_gives_its_room_back_once_and_a_late_answer_mov
     assert (queue.cached_messages, queue.cached_bytes, queue.commit_offset) == (0, 0, 10)
 
 
-def test_fetching_ends_with_the_last_message_and_byte_allowed_and_beyond_the_span() -> None:
-    """RocketMQ DefaultMQPushConsumerImpl.pullMessage: the span may be reached, and not passed."""
+def test_limits_on_messages_bytes_and_span() -> None:
+    """The span may equal its limit but not exceed it (RocketMQ DefaultMQPushConsumerImpl.pullMessage)."""
     limits = Limits(messages=10, size_bytes=100, span=50)
     for next_offset, count, size_bytes, is_reached in (
         (9, 9, 99, False),
@@ -51,26 +51,26 @@ def test_fetching_ends_with_the_last_message_and_byte_allowed_and_beyond_the_spa
         assert limits.are_reached_by(queue) is is_reached, (next_offset, count, size_bytes)
 
 
-def test_filtered_messages_are_passed_over_only_when_those_before_are_finished() -> None:
+def test_filtered_messages_are_committed_after_earlier_ones() -> None:
     queue = ProcessQueue(0)
     queue.arrived(9, 7, 70)
     portion = queue.take(0, 5, 5, 50)
     queue.finish(queue.take(5, 9, 0, 20))
-    queue.left_out(2)
+    queue.discard_filtered(2)
     assert (queue.commit_offset, queue.next_offset) == (0, 9)
     queue.finish(portion)
     assert (queue.commit_offset, queue.span) == (9, 0)
     assert (queue.cached_messages, queue.cached_bytes) == (0, 0)
 
 
-def test_offsets_never_go_back() -> None:
+def test_take_before_next_offset_is_refused() -> None:
     queue = ProcessQueue(10)
     with pytest.raises(ValueError, match="do not follow"):
         queue.take(9, 12, 3, 30)
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=20), st.randoms(use_true_random=False))
-def test_in_whatever_order_they_finish_the_commit_is_the_first_unfinished(sizes: list[int], random) -> None:  # type: ignore[no-untyped-def]
+def test_commit_offset_is_first_unfinished_in_any_order(sizes: list[int], random) -> None:  # type: ignore[no-untyped-def]
     queue = ProcessQueue(0)
     portions = [queue.take(queue.next_offset, queue.next_offset + size, size, size) for size in sizes]
     queue.arrived(queue.next_offset, sum(sizes), sum(sizes))

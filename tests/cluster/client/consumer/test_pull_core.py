@@ -1,4 +1,4 @@
-"""A pull consumer whose lease ends, whose queue is another's, whose queue has not begun."""
+"""PullCore: expired leases, fenced commits, and queues whose starting offset is not known yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK: dict[str, Any] = {"sync_interval_ms": 200, "lease_ms": LONG_LEASE_MS, "au
 
 @contextmanager
 def opened(cluster: Cluster, group: str, topic: str) -> Iterator[tuple[PullCore, LoopThread]]:
-    """Give a core that has subscribed to `topic`, and its loop."""
+    """Yield a core that has subscribed to `topic`, and its event loop thread."""
     config = ConsumerConfig(nameservers=cluster.address, group=group, **QUICK)
     thread = LoopThread.shared()
     core = thread.call(lambda: PullCore(config))
@@ -34,7 +34,7 @@ def opened(cluster: Cluster, group: str, topic: str) -> Iterator[tuple[PullCore,
 
 
 def take(core: PullCore, count: int) -> None:
-    """Take `count` messages."""
+    """Wait until `count` messages have been taken."""
     left = count
 
     def taken() -> bool:
@@ -45,7 +45,7 @@ def take(core: PullCore, count: int) -> None:
     eventually(taken)
 
 
-def test_a_suspended_consumer_hands_out_nothing_and_drops_what_is_lost(cluster: Cluster, group: str) -> None:
+def test_suspended_consumer_returns_nothing_and_drops_lost_queue(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 20)
     with opened(cluster, group, topic) as (core, thread):
@@ -62,7 +62,7 @@ def test_a_suspended_consumer_hands_out_nothing_and_drops_what_is_lost(cluster: 
             core.state_of(queue)
 
 
-def test_a_commit_of_a_former_owner_is_refused(cluster: Cluster, group: str) -> None:
+def test_commit_of_previous_owner_is_refused(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 20)
     with opened(cluster, group, topic) as (core, thread):
@@ -72,27 +72,28 @@ def test_a_commit_of_a_former_owner_is_refused(cluster: Cluster, group: str) -> 
         mine = state.generation
         assert thread.run(core.offsets.commit({queue: Commit(0, mine - 1)})).refused == [queue]
         assert thread.run(core.offsets.committed(queue)) == state.position
-        # The next owner requests where to begin: from then on it is too late.
+        # The next owner queries the committed offset. From then on this member's commits are refused.
         thread.run(core.offsets.committed(queue, mine + 1))
         assert thread.run(core.offsets.commit({queue: Commit(0, mine)})).refused == [queue]
 
 
-def test_a_queue_whose_commit_is_fenced_is_given_up_and_requested_again(cluster: Cluster, group: str) -> None:
+def test_fenced_queue_is_dropped_and_assigned_again(cluster: Cluster, group: str) -> None:
     topic = cluster.topic(queues=1)
     fill(cluster, topic, 20)
     with opened(cluster, group, topic) as (core, thread):
         take(core, 20)
         queue, old = min(core.deliveries.states.items())
-        thread.run(core.offsets.committed(queue, old.generation + 1))  # as another member that got the queue
-        with pytest.raises(CommitFenced, match="others hold these queues now"):
+        # Query the offset like another member that was assigned the queue.
+        thread.run(core.offsets.committed(queue, old.generation + 1))
+        with pytest.raises(CommitFenced, match="other members hold these queues now"):
             thread.run(core.commit(None))
         eventually(lambda: core.deliveries.states.get(queue) not in (None, old))
-        take(core, old.position)  # nothing of it was committed
+        take(core, old.position)  # none of its messages was committed
         thread.run(core.commit(None))
     assert committed(cluster, group, topic) == 20
 
 
-def test_a_queue_that_has_not_begun_is_not_committed(
+def test_queue_without_starting_offset_is_not_committed(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*_where: object, **_how: object) -> int:
@@ -108,17 +109,17 @@ def test_a_queue_that_has_not_begun_is_not_committed(
         assert consumer.committed(queue) is None
 
 
-def test_a_queue_among_many_still_has_room_for_a_message(
+def test_buffer_share_of_queue_has_minimum_size(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares: list[int] = []
     pull = Puller.pull
 
-    async def noted(puller: Puller, queue: MessageQueue, offset: int, expression: str, share: int) -> Any:
+    async def recorded(puller: Puller, queue: MessageQueue, offset: int, expression: str, share: int) -> Any:
         shares.append(share)
         return await pull(puller, queue, offset, expression, share)
 
-    monkeypatch.setattr(Puller, "pull", noted)
+    monkeypatch.setattr(Puller, "pull", recorded)
     topic = cluster.topic(queues=1)
     config = ConsumerConfig(prefetch_bytes=1_000)
     with PullConsumer(cluster.address, group, config=config) as consumer:

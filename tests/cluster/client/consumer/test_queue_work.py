@@ -1,4 +1,4 @@
-"""One queue of a push consumer: what listeners get, what is too late, what is full, what is let go of."""
+"""QueueWork: tasks, limits, pauses, timeouts and the release of one queue of a push consumer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FETCHER = cast("Fetcher", SimpleNamespace(queue=QUEUE))
 
 
 def chunk(begin: int, count: int) -> Chunk:
-    """Messages with the tags A, B, A, …"""
+    """Return a chunk of messages with the tags A, B, A, …"""
     records = bytearray()
     for offset in range(begin, begin + count):
         properties = b"TAGS\x01%s\x02" % b"AB"[offset % 2 : offset % 2 + 1]
@@ -41,10 +41,10 @@ def offsets(task: Task) -> list[int]:
     return [message.queue_offset for message in task.messages]
 
 
-def test_unwanted_messages_take_no_room_and_are_committed_past() -> None:
+def test_unwanted_messages_are_not_cached_and_are_committed() -> None:
     queue = work()
     assert queue.put(chunk(0, 10), frozenset("B"))
-    assert queue.process_queue.cached_messages == 10  # nobody has looked yet
+    assert queue.process_queue.cached_messages == 10  # the tags have not been checked yet
     task = taken(queue, 100)
     assert offsets(task) == [1, 3, 5, 7, 9]
     assert queue.process_queue.cached_messages == 5
@@ -56,7 +56,7 @@ def test_unwanted_messages_take_no_room_and_are_committed_past() -> None:
     assert (queue.process_queue.cached_messages, queue.process_queue.commit_offset) == (0, 13)
 
 
-def test_only_a_listener_that_was_called_before_that_moment_is_overdue() -> None:
+def test_overdue_returns_tasks_started_before_given_time() -> None:
     queue = work()
     queue.put(chunk(0, 3), None)
     early, late = taken(queue, 1, 1_000), taken(queue, 1, 2_000)
@@ -65,24 +65,24 @@ def test_only_a_listener_that_was_called_before_that_moment_is_overdue() -> None
     assert set(queue.overdue(2_001)) == {early, late}
     queue.settle(early, succeeded=False)
     assert queue.overdue(2_001) == [late]
-    assert queue.retry_task(early, 5_000)  # after its back-off: its time begins anew
+    assert queue.retry_task(early, 5_000)  # a retry restarts its timeout
     assert queue.overdue(4_000) == [late]
 
 
-def test_what_is_given_up_is_finished_and_its_listener_not_heard_any_more() -> None:
+def test_abandoned_task_is_finished_and_its_result_is_ignored() -> None:
     queue = work()
     queue.put(chunk(0, 2), None)
     task, other = taken(queue, 1), taken(queue, 1)
-    assert queue.give_up(task)
-    assert task.is_given_up
+    assert queue.abandon(task)
+    assert task.is_abandoned
     assert queue.process_queue.commit_offset == 1
-    assert not queue.give_up(task)
+    assert not queue.abandon(task)
     queue.settle(other, succeeded=True)
-    assert not queue.give_up(other)  # the listener was quicker
-    assert not other.is_given_up
+    assert not queue.abandon(other)  # the listener returned first
+    assert not other.is_abandoned
 
 
-def test_a_full_queue_is_told_of_once_when_there_is_room_again() -> None:
+def test_settle_reports_once_that_queue_is_no_longer_full() -> None:
     queue = work(max_cached_messages=3)
     queue.put(chunk(0, 4), None)
     assert queue.is_full
@@ -91,7 +91,7 @@ def test_a_full_queue_is_told_of_once_when_there_is_room_again() -> None:
     assert not queue.is_full
 
 
-def test_a_queue_that_ends_before_where_it_was_begins_anew_and_late_answers_move_nothing() -> None:
+def test_moved_offset_resets_queue_and_late_results_are_ignored() -> None:
     queue = work()
     queue.put(chunk(0, 10), None)
     late = taken(queue, 5)
@@ -104,7 +104,7 @@ def test_a_queue_that_ends_before_where_it_was_begins_anew_and_late_answers_move
     assert offsets(taken(queue, 100)) == [2, 3]
 
 
-def test_a_queue_that_leaves_gives_nothing_more_and_is_free_when_its_last_listener_is_done() -> None:
+def test_leaving_queue_is_free_after_its_last_listener_returns() -> None:
     queue = work()
     queue.put(chunk(0, 10), None)
     task = taken(queue, 2)
@@ -116,7 +116,7 @@ def test_a_queue_that_leaves_gives_nothing_more_and_is_free_when_its_last_listen
     assert queue.leave()
 
 
-def test_a_paused_queue_keeps_what_comes_and_what_is_to_come_again() -> None:
+def test_paused_queue_keeps_new_messages_and_retries() -> None:
     queue = work()
     queue.put(chunk(0, 2), None)
     task = taken(queue, 1)
@@ -127,12 +127,12 @@ def test_a_paused_queue_keeps_what_comes_and_what_is_to_come_again() -> None:
     assert not queue.put(chunk(2, 1), None)
     assert queue.resume() == (True, [task])
     assert queue.resume() == (False, [])
-    assert offsets(taken(queue, 9)) == [1]  # a call has messages of one chunk
+    assert offsets(taken(queue, 9)) == [1]  # one call gets messages of a single chunk
     assert offsets(taken(queue, 9)) == [2]
 
 
 @pytest.mark.parametrize(("count", "has_more"), [(1, True), (2, False), (3, False)])
-def test_a_queue_is_offered_again_as_long_as_there_is_more(count: int, has_more: bool) -> None:
+def test_queue_is_offered_again_while_it_has_messages(count: int, has_more: bool) -> None:
     queue = work()
     assert queue.put(chunk(0, 2), None)
     assert queue.take(count, 0)[1] is queue.is_offered is has_more

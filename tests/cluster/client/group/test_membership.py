@@ -1,4 +1,4 @@
-"""A member's queues: what it begins, what it lets go, and what it says that it holds."""
+"""Membership: the queues that a group member starts, releases, and reports as held."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def test_granted_queues_are_started_once() -> None:
     assert member.held(10) == [A0, A1]
 
 
-def test_a_revoked_queue_is_named_until_it_is_released() -> None:
+def test_revoked_queue_is_reported_as_held_until_released() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(1, A0, A1), 0)
     changes = member.apply(granted(2, A0, A1, revoke=(A1,)), 10)
     assert changes.leaving == (A1,)
     assert member.held(10) == [A0]
     assert [grant.queue for grant in member.owned()] == [A0, A1]
-    assert not member.apply(granted(2, A0, A1, revoke=(A1,)), 20), "it is told once to let go"
+    assert not member.apply(granted(2, A0, A1, revoke=(A1,)), 20), "a revoked queue is returned only once"
     member.released(A1)
     assert [grant.queue for grant in member.owned()] == [A0]
 
 
-def test_a_queue_that_is_no_longer_granted_is_let_go() -> None:
+def test_queue_missing_from_grants_is_released() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(1, A0, A1), 0)
     assert member.apply(granted(2, A0), 10).leaving == (A1,)
 
 
-def test_a_queue_comes_back_only_after_it_was_released_and_under_a_new_generation() -> None:
+def test_released_queue_can_be_granted_again_under_new_generation() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(1, A0), 0)
     member.apply(granted(2), 10)
@@ -49,44 +49,44 @@ def test_a_queue_comes_back_only_after_it_was_released_and_under_a_new_generatio
     assert member.generation_of(A0) == 4
 
 
-def test_a_late_answer_changes_nothing() -> None:
+def test_response_of_older_generation_is_ignored() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(5, A0), 0)
     assert not member.apply(granted(4, B0), 10)
     assert member.held(10) == [A0]
 
 
-def test_the_lease_runs_from_when_the_member_asked() -> None:
+def test_lease_starts_at_request_time() -> None:
     member = Membership(lease_ms=15_000)
     assert member.lease_left_ms(0) <= 0
     member.apply(granted(1, A0), 1_000)
     assert member.lease_left_ms(6_000) == 10_000
     assert member.lease_left_ms(16_000) == 0
-    member.keep(16_000)
-    assert member.lease_left_ms(16_000) == 15_000, "nobody can give away queues while the rebalancer is down"
+    member.extend_lease(16_000)
+    assert member.lease_left_ms(16_000) == 15_000
 
 
-def test_nothing_is_held_once_the_lease_is_over() -> None:
+def test_expired_lease_leaves_no_queue_to_consume() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(1, A0), 1_000)
     assert member.held(15_999) == [A0]
     assert member.held(16_000) == []
-    assert [grant.queue for grant in member.owned()] == [A0], "it is still named to the rebalancer"
+    assert [grant.queue for grant in member.owned()] == [A0], "the queue is still reported to the rebalancer"
     member.apply(granted(1, A0), 16_000)
     assert member.held(16_000) == [A0]
 
 
-def test_what_is_not_granted_after_the_lease_is_lost_at_once() -> None:
+def test_ungranted_queues_are_lost_after_lease_expiry() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(1, A0, A1, B0), 0)
     member.apply(granted(2, A0, A1), 10)
     changes = member.apply(granted(3, A0), 14_000, now_ms=15_010)
     assert (changes.started, changes.leaving, changes.lost) == ((), (), (A1, B0))
     assert [grant.queue for grant in member.owned()] == [A0]
-    assert member.apply(granted(4), 14_500, now_ms=15_020).leaving == (A0,), "the lease runs again"
+    assert member.apply(granted(4), 14_500, now_ms=15_020).leaving == (A0,), "the lease is valid again"
 
 
-def test_a_fenced_queue_is_forgotten_at_once() -> None:
+def test_fenced_queue_is_removed() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(1, A0), 0)
     assert member.fenced(A0)
@@ -94,7 +94,7 @@ def test_a_fenced_queue_is_forgotten_at_once() -> None:
     assert member.owned() == []
 
 
-def test_leaving_lets_go_of_everything() -> None:
+def test_leave_all_releases_every_queue() -> None:
     member = Membership(lease_ms=15_000)
     member.apply(granted(1, A0, B0), 0)
     assert member.leave_all() == (A0, B0)

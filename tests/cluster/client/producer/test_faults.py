@@ -1,4 +1,4 @@
-"""Which broker is sent to next, when some are slow or gone."""
+"""Choice of the broker of the next send if some brokers are slow or down."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESSAGE = Message("T", b"x")
 
 
 class ClockAtRest:
-    """Time that the test moves."""
+    """Clock that advances only when the test sets `now_ms`."""
 
     now_ms = 1_000
 
@@ -48,50 +48,50 @@ def brokers(faults: MQFaultStrategy, count: int = 12, avoid: str | None = None) 
     ("latency_ms", "avoided_ms"),
     [(0, 0), (549, 0), (550, 2_000), (1_800, 5_000), (3_000, 6_000), (5_000, 10_000), (20_000, 30_000)],
 )
-def test_the_table_is_that_of_rocketmq_5_3_3(latency_ms: int, avoided_ms: int) -> None:
+def test_not_available_ms_equals_rocketmq_5_3_3(latency_ms: int, avoided_ms: int) -> None:
     assert not_available_ms(latency_ms) == avoided_ms
 
 
-def test_a_slow_broker_is_passed_over_until_its_time_is_over() -> None:
+def test_slow_broker_is_avoided_until_its_time_has_passed() -> None:
     faults, clock = strategy()
     assert brokers(faults) == {"a", "b", "c"}
-    faults.took("b", clock.now_ms - 600)
+    faults.record_success("b", clock.now_ms - 600)
     assert brokers(faults) == {"a", "c"}
     clock.now_ms += 1_999
     assert brokers(faults) == {"a", "c"}
     clock.now_ms += 1
     assert brokers(faults) == {"a", "b", "c"}
-    faults.took("b", clock.now_ms - 100)
+    faults.record_success("b", clock.now_ms - 100)
     assert brokers(faults) == {"a", "b", "c"}
 
 
-def test_a_broker_that_failed_is_passed_over_as_one_that_took_ten_seconds() -> None:
+def test_failed_broker_is_avoided_like_a_send_of_ten_seconds() -> None:
     faults, clock = strategy()
-    faults.failed("b", BrokerBusy(2, "busy"))
+    faults.record_failure("b", BrokerBusy(2, "busy"))
     clock.now_ms += 9_999
     assert brokers(faults) == {"a", "c"}
     clock.now_ms += 1
     assert brokers(faults) == {"a", "b", "c"}
 
 
-def test_while_all_are_avoided_those_that_can_be_reached_are_taken_and_else_any() -> None:
+def test_reachable_brokers_are_used_if_all_are_to_be_avoided() -> None:
     faults, _ = strategy()
-    faults.failed("a", BrokerUnreachable("gone"))
-    faults.failed("b", BrokerBusy(2, "busy"))
-    faults.failed("c", MessageRejected(13, "no other broker would take it"))
+    faults.record_failure("a", BrokerUnreachable("gone"))
+    faults.record_failure("b", BrokerBusy(2, "busy"))
+    faults.record_failure("c", MessageRejected(13, "invalid on every broker"))
     assert brokers(faults) == {"c"}
-    faults.failed("c", BrokerUnreachable("gone"))
+    faults.record_failure("c", BrokerUnreachable("gone"))
     assert brokers(faults) == {"b"}
     assert brokers(faults, avoid="b") == {"a", "b", "c"}
 
 
-def test_unless_it_is_enabled_nothing_is_held_against_anyone() -> None:
+def test_disabled_fault_strategy_avoids_only_the_given_broker() -> None:
     faults, _ = strategy(is_enabled=False)
     assert brokers(faults, avoid="b") == {"a", "c"}
     assert ProducerConfig().send_latency_fault_enable is False
 
 
-def test_a_producer_passes_over_a_broker_that_failed_until_its_time_is_over(
+def test_producer_avoids_a_failed_broker_until_its_time_has_passed(
     clusters: Callable[..., Cluster],
 ) -> None:
     cluster = clusters()
@@ -107,13 +107,13 @@ def test_a_producer_passes_over_a_broker_that_failed_until_its_time_is_over(
         cluster.stop_broker("a")
         assert brokers_of_sends(topic) == {"b"}
         cluster.start_broker("a")
-        other = cluster.topic(queues=2)  # its route has both brokers again
+        other = cluster.topic(queues=2)  # its route contains both brokers
         assert brokers_of_sends(other) == {"b"}
         clock.now_ms += 10_000
         assert brokers_of_sends(other) == {"a", "b"}
 
 
-def test_selectors_by_hash_at_random_and_by_room() -> None:
+def test_selectors_by_hash_random_and_machine_room() -> None:
     by_hash, at_random = SelectMessageQueueByHash(), SelectMessageQueueByRandom(seed=1)
     assert by_hash(QUEUES, MESSAGE, "key-1") == by_hash(QUEUES, MESSAGE, "key-1")
     assert len({by_hash(QUEUES, MESSAGE, n) for n in range(100)}) == len(QUEUES)
@@ -124,12 +124,12 @@ def test_selectors_by_hash_at_random_and_by_room() -> None:
     assert Counter(by_room(rooms, MESSAGE, None) for _ in range(6)) == dict.fromkeys(rooms[:3], 2)
     assert by_room(rooms, MESSAGE, "key") == by_room(rooms, MESSAGE, "key")
     with pytest.raises(
-        ConfigInvalid, match="no queue of topic 'T' is in the rooms r9; its brokers are c, r1@a"
+        ConfigInvalid, match="topic 'T' has no queue in machine rooms r9; its brokers are c, r1@a"
     ):
         SelectMessageQueueByMachineRoom(["r9"])(rooms, MESSAGE, None)
 
 
-def test_one_way_sends_may_be_directed_too(cluster: Cluster) -> None:
+def test_oneway_send_uses_the_selector(cluster: Cluster) -> None:
     topic = cluster.topic()
     with Producer(cluster.address, "sends") as producer:
         expected = SelectMessageQueueByHash()(producer.queues(topic), Message(topic, b""), "k")

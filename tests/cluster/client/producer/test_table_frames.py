@@ -1,4 +1,4 @@
-"""Which queues share a request, and that its records are the same however they are made."""
+"""Distribution of table rows over requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUEUES = [MessageQueue("T", broker, number) for broker in ("a", "b") for number 
 
 
 def rows_of(queues: list[int], ids: np.ndarray) -> RowBatch:
-    """Rows with their numbers as bodies, dealt to queues by number."""
+    """Return rows whose bodies contain the row numbers; `queues` holds the queue number of each row."""
     bodies = [b"%03d" % row * (1 + row % 30) for row in range(len(queues))]
     offsets = np.zeros(len(bodies) + 1, np.int64)
     np.cumsum([len(body) for body in bodies], out=offsets[1:])
@@ -37,12 +37,12 @@ def rows_of(queues: list[int], ids: np.ndarray) -> RowBatch:
 
 
 @pytest.mark.parametrize("one_go_bytes", [0, 1 << 30])
-@given(dealt=st.lists(st.integers(0, len(QUEUES) - 1), max_size=60), max_bytes=st.integers(1, 3_000))
-def test_every_row_rides_once_in_order_with_queues_of_one_broker(
-    one_go_bytes: int, dealt: list[int], max_bytes: int
+@given(queue_numbers=st.lists(st.integers(0, len(QUEUES) - 1), max_size=60), max_bytes=st.integers(1, 3_000))
+def test_frames_contain_every_row_once_in_order(
+    one_go_bytes: int, queue_numbers: list[int], max_bytes: int
 ) -> None:
     queues = QueueList(QUEUES)
-    rows = rows_of(dealt, queues.ids)
+    rows = rows_of(queue_numbers, queues.ids)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_frames, "ONE_GO_BYTES", one_go_bytes)
         made = list(frames(rows, queues, max_bytes))
@@ -60,12 +60,12 @@ def test_every_row_rides_once_in_order_with_queues_of_one_broker(
             found.setdefault(queue, []).extend(message.body for message in messages)
             begin += size_bytes
     expected: dict[MessageQueue, list[bytes]] = {}
-    for row, number in enumerate(dealt):
+    for row, number in enumerate(queue_numbers):
         expected.setdefault(QUEUES[number], []).append(rows.bodies.row(row))
     assert found == expected
 
 
-def test_a_request_has_no_more_runs_than_a_broker_takes() -> None:
+def test_frame_has_at_most_runs_max_queues() -> None:
     count = 2 * RUNS_MAX + 5
     starts = np.arange(count + 1)
     borders = list(frame_borders(np.arange(count), starts, np.array([count]), 1 << 20))

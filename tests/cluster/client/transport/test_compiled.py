@@ -1,4 +1,4 @@
-"""What is done plainly until there are many messages, and from then on by kernels."""
+"""Replacement of plain Python functions by compiled kernels after many messages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def plain(number: int) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+def _load_after_20_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "KERNELS_FROM", 20)
 
 
-def test_after_so_many_messages_the_compiled_function_takes_over() -> None:
+def test_compiled_function_replaces_plain_after_many_messages() -> None:
     may_load = threading.Event()
 
     def load() -> Function:
@@ -33,11 +33,11 @@ def test_after_so_many_messages_the_compiled_function_takes_over() -> None:
         return lambda number: f"compiled {number}"
 
     function = CompiledLater(plain, load)
-    function.did(19)
+    function.count(19)
     assert function.loading is None
-    function.did(1)
-    function.did(1)
-    assert function(7) == "plain 7"  # while it is being loaded
+    function.count(1)
+    function.count(1)
+    assert function(7) == "plain 7"  # still loading
     may_load.set()
     assert function.loading is not None
     function.loading.join()
@@ -45,43 +45,43 @@ def test_after_so_many_messages_the_compiled_function_takes_over() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_where_nothing_can_be_loaded_the_plain_function_stays() -> None:
+def test_plain_function_stays_if_loading_fails() -> None:
     def load() -> Function:
         raise ImportError("no numba here")
 
     function = CompiledLater(plain, load)
-    function.did(20)
+    function.count(20)
     assert function.loading is not None
     function.loading.join()
     assert function(7) == "plain 7"
 
 
-def test_without_a_thread_it_stays_plain_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_is_retried_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     function = CompiledLater(plain, lambda: lambda number: "compiled")
     with monkeypatch.context() as without:
         without.setattr(threading.Thread, "start", start)
-        function.did(20)
+        function.count(20)
         assert function(7) == "plain 7"
-    function.did(1)
+    function.count(1)
     assert function.loading is not None
     function.loading.join()
     assert function(7) == "compiled"
 
 
 @pytest.fixture
-def hasty_threads() -> Iterator[None]:
-    """They change after each few steps of the interpreter."""
+def frequent_thread_switches() -> Iterator[None]:
+    """Make the interpreter switch threads after very few steps."""
     usual_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(usual_s)
 
 
-@pytest.mark.usefixtures("hasty_threads")
-def test_threads_that_count_at_the_same_time_load_once() -> None:
+@pytest.mark.usefixtures("frequent_thread_switches")
+def test_concurrent_counts_load_once() -> None:
     failed: list[Exception] = []
     loads: list[int] = []
 
@@ -92,7 +92,7 @@ def test_threads_that_count_at_the_same_time_load_once() -> None:
     def count(function: CompiledLater[[int], str], together: threading.Barrier) -> None:
         together.wait(LIMIT_S)
         try:
-            function.did(20)
+            function.count(20)
         except RuntimeError as error:
             failed.append(error)
 
@@ -146,5 +146,5 @@ use(2)
 """
 
 
-def test_a_client_loads_numba_for_many_messages_only() -> None:
+def test_client_loads_numba_only_after_many_messages() -> None:
     subprocess.run([sys.executable, "-c", FEW_AND_MANY_MESSAGES], check=True)

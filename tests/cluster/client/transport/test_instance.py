@@ -1,4 +1,4 @@
-"""The periodic tasks of a client: an exception in one is logged, and the task runs again."""
+"""An exception in a periodic task of a client is logged, and the task runs again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.client.transport.instance import ClientInstance
 from tests.eventually import eventually_async
 
 
-def test_heartbeats_go_on_after_one_that_failed() -> None:
+def test_heartbeats_continue_after_an_exception() -> None:
     beats = 0
 
     def heartbeat() -> HeartbeatData:
@@ -22,7 +22,7 @@ def test_heartbeats_go_on_after_one_that_failed() -> None:
             raise ZeroDivisionError
         return HeartbeatData("client")
 
-    async def story() -> None:
+    async def scenario() -> None:
         instance = ClientInstance(ClientConfig("127.0.0.1:1", heartbeat_ms=1))
         instance.start_heartbeats(heartbeat, list)
         await eventually_async(lambda: beats > 2)
@@ -30,6 +30,6 @@ def test_heartbeats_go_on_after_one_that_failed() -> None:
         assert instance.supervisor.failures == 1
 
     with structlog.testing.capture_logs() as logs:
-        asyncio.run(story())
+        asyncio.run(scenario())
     (line,) = [line for line in logs if line["event"] == "background_task_failed"]
     assert (line["task"], line["exc_info"]) == ("heartbeat", True)

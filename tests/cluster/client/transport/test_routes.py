@@ -1,4 +1,4 @@
-"""Routes: where sends go, and that a broker on its way back does not move anybody's keys."""
+"""Topic routes: queues for sends, and keys that keep their queues while a broker restarts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from actors.remoting.bodies.routes import TopicRouteData
 from cluster.client.selectors import RoundRobin, queue_index
-from cluster.client.transport.topic_route import TopicRoute, follow, route_of
+from cluster.client.transport.topic_route import TopicRoute, keep_departed, route_of
 from store.message.message_queue import MessageQueue
 
 
@@ -36,48 +36,51 @@ def only_broker_b() -> TopicRoute:
     return route("T", {"brokerDatas": [broker("b", "127.0.0.1:2")], "queueDatas": [queues("b", 2)]})
 
 
-def test_unkeyed_sends_alternate_between_brokers_and_keyed_ones_see_a_sorted_list() -> None:
+def test_writable_alternates_brokers_and_keyed_is_sorted() -> None:
     both = two_brokers()
     assert [queue.broker_name for queue in both.writable] == ["a", "b", "a", "b"]
     assert [queue[1:] for queue in both.keyed] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
     assert both.master("b") == "127.0.0.1:2"
 
 
-def test_a_restarting_broker_keeps_its_place_in_the_hash_but_gets_no_unkeyed_sends() -> None:
-    now = follow(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
+def test_departed_broker_stays_in_keyed_but_not_in_writable() -> None:
+    now = keep_departed(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
     assert now.keyed == two_brokers().keyed
     assert {queue.broker_name for queue in now.writable} == {"b"}
     assert now.master("a") == "127.0.0.1:1"
 
 
-def test_sends_go_on_where_all_brokers_have_left_the_routes_at_once() -> None:
+def test_queues_stay_writable_if_all_brokers_left_the_route() -> None:
     both = two_brokers()
-    now = follow(both, TopicRoute("T"), now_ms=1_000, sticky_ms=120_000)
+    now = keep_departed(both, TopicRoute("T"), now_ms=1_000, sticky_ms=120_000)
     assert now.writable == both.writable
-    assert follow(now, only_broker_b(), now_ms=2_000, sticky_ms=120_000).writable == only_broker_b().writable
+    assert (
+        keep_departed(now, only_broker_b(), now_ms=2_000, sticky_ms=120_000).writable
+        == only_broker_b().writable
+    )
 
 
-def test_a_broker_that_stays_away_leaves_the_hash_in_the_end() -> None:
-    left = follow(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
-    waiting = follow(left, only_broker_b(), now_ms=120_999, sticky_ms=120_000)
-    gone = follow(waiting, only_broker_b(), now_ms=121_000, sticky_ms=120_000)
+def test_departed_broker_is_dropped_after_sticky_ms() -> None:
+    left = keep_departed(two_brokers(), only_broker_b(), now_ms=1_000, sticky_ms=120_000)
+    waiting = keep_departed(left, only_broker_b(), now_ms=120_999, sticky_ms=120_000)
+    gone = keep_departed(waiting, only_broker_b(), now_ms=121_000, sticky_ms=120_000)
     assert len(waiting.keyed) == 4
     assert gone == only_broker_b()
 
 
-def test_a_broker_that_comes_back_at_another_port_is_dialled_there() -> None:
-    left = follow(two_brokers(), only_broker_b(), now_ms=0, sticky_ms=120_000)
+def test_returned_broker_has_its_new_address() -> None:
+    left = keep_departed(two_brokers(), only_broker_b(), now_ms=0, sticky_ms=120_000)
     body = {
         "brokerDatas": [broker("b", "127.0.0.1:2"), broker("a", "127.0.0.1:9")],
         "queueDatas": [queues("a", 2), queues("b", 2)],
     }
-    back = follow(left, route("T", body), now_ms=5_000, sticky_ms=120_000)
+    back = keep_departed(left, route("T", body), now_ms=5_000, sticky_ms=120_000)
     assert back.master("a") == "127.0.0.1:9"
     assert back.keyed == two_brokers().keyed
     assert all(share.left_at_ms is None for share in back.shares)
 
 
-def test_an_order_topic_names_its_queues_whoever_is_there() -> None:
+def test_order_topic_lists_queues_of_missing_brokers_too() -> None:
     body = {
         "brokerDatas": [broker("b", "127.0.0.1:2")],
         "queueDatas": [queues("b", 2)],
@@ -86,7 +89,7 @@ def test_an_order_topic_names_its_queues_whoever_is_there() -> None:
     assert [queue[1:] for queue in route("T", body).keyed] == [("a", 0), ("b", 0), ("b", 1)]
 
 
-def test_permissions_decide_who_may_do_what() -> None:
+def test_permissions_determine_readable_and_writable_queues() -> None:
     body = {
         "brokerDatas": [broker("a", "x:1"), broker("b", "x:2")],
         "queueDatas": [queues("a", 1, perm=4), queues("b", 1, perm=2)],
@@ -96,7 +99,7 @@ def test_permissions_decide_who_may_do_what() -> None:
     assert [queue.broker_name for queue in now.readable] == ["a"]
 
 
-def test_a_retry_goes_to_another_broker_where_there_is_one() -> None:
+def test_round_robin_avoids_the_failed_broker_if_possible() -> None:
     turns = RoundRobin()
     both = two_brokers().writable
     assert turns.choose(both, avoid_broker="a").broker_name == "b"
@@ -104,20 +107,20 @@ def test_a_retry_goes_to_another_broker_where_there_is_one() -> None:
     assert turns.choose(alone, avoid_broker="a") == alone[0]
 
 
-def test_round_robin_reaches_every_queue() -> None:
+def test_round_robin_uses_every_queue() -> None:
     turns = RoundRobin()
     both = two_brokers().writable
     assert {turns.choose(both) for _ in range(4)} == set(both)
 
 
 @given(st.text(), st.integers(1, 64))
-def test_a_key_has_one_queue_of_those_there_are(key: str, count: int) -> None:
+def test_queue_index_is_stable_and_in_range(key: str, count: int) -> None:
     assert 0 <= queue_index(key, count) < count
     assert queue_index(key, count) == queue_index(key, count)
 
 
-def test_hash_is_that_of_rocketmq() -> None:
-    # Java: Math.abs("TagA".hashCode() % 7), and one with a negative hash code.
+def test_queue_index_equals_rocketmq() -> None:
+    # Java: Math.abs("TagA".hashCode() % 7), and a key with a negative hash code.
     assert queue_index("TagA", 7) == 2598919 % 7
     assert queue_index("N14228", 8) == abs(_java_remainder("N14228", 8))
 

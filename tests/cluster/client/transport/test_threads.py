@@ -1,4 +1,4 @@
-"""The loop in its thread, and what other threads hand to it."""
+"""LoopThread, Backoff and the parsing of addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cluster.client.transport.loop_thread import LoopThread
 from tests.eventually import LIMIT_S
 
 
-def test_what_one_thread_posts_runs_in_its_order_and_all_of_it() -> None:
+def test_posted_calls_of_a_thread_run_in_order() -> None:
     thread = LoopThread("test")
     seen: list[tuple[int, int]] = []
     done = threading.Barrier(5)
@@ -37,7 +37,7 @@ def test_what_one_thread_posts_runs_in_its_order_and_all_of_it() -> None:
     thread.stop()
 
 
-def test_a_call_that_raises_does_not_stop_the_others() -> None:
+def test_exception_in_a_posted_call_does_not_stop_the_others() -> None:
     thread = LoopThread("test")
     thread.loop.call_soon_threadsafe(thread.loop.set_exception_handler, lambda loop, context: None)
     result: Future[int] = Future()
@@ -50,25 +50,25 @@ def test_a_call_that_raises_does_not_stop_the_others() -> None:
     thread.stop()
 
 
-def test_waiting_for_the_loop_on_the_loop_is_refused() -> None:
+def test_run_on_the_loop_thread_is_rejected() -> None:
     thread = LoopThread("test")
 
     async def wait_for_itself() -> None:
         thread.run(asyncio.sleep(0))
 
-    with pytest.raises(ClientError, match="wait for ever"):
+    with pytest.raises(ClientError, match="would deadlock"):
         thread.run(wait_for_itself())
     thread.stop()
 
 
-def test_an_error_reaches_the_waiting_thread() -> None:
+def test_call_raises_the_error_in_the_waiting_thread() -> None:
     thread = LoopThread("test")
     with pytest.raises(ValueError, match="no number"):
         thread.call(lambda: int("no number"))
     thread.stop()
 
 
-def test_backoff_doubles_to_its_limit_and_begins_again() -> None:
+def test_backoff_doubles_to_its_limit_and_resets() -> None:
     backoff = Backoff(first_ms=100, last_ms=400, seed=1)
     delays = [backoff.next_ms() for _ in range(4)]
     for delay_ms, full_ms in zip(delays, (100, 200, 400, 400), strict=True):
@@ -78,10 +78,10 @@ def test_backoff_doubles_to_its_limit_and_begins_again() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "host", "host:", ":9876", "host:0", "host:70000", "a:1;b"])
-def test_addresses_that_are_none_are_refused_by_name(given: str) -> None:
+def test_parse_addresses_rejects_invalid_addresses(given: str) -> None:
     with pytest.raises(ConfigInvalid):
         parse_addresses(given)
 
 
-def test_addresses_may_be_written_as_rocketmq_has_them() -> None:
+def test_parse_addresses_accepts_semicolons_commas_and_lists() -> None:
     assert parse_addresses("a:1;b:2, c:3") == parse_addresses(["a:1", "b:2", "c:3"]) == ["a:1", "b:2", "c:3"]

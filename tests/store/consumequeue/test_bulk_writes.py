@@ -1,4 +1,7 @@
-"""Queues whose files are not open get their units together: files, errors and recovery are as one by one."""
+"""Units for queues whose files are not open are written in bulk.
+
+Files, errors and recovery are the same as with single writes.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ def fill(store, draft, count: int, start: int = 0) -> None:
 
 
 @pytest.fixture
-def together(monkeypatch) -> list[int]:
-    """Give the list of how many queues each call has written to."""
+def bulk_writes(monkeypatch) -> list[int]:
+    """Give a list with the number of queues written by each bulk write."""
     counts: list[int] = []
 
     def write_units(*arguments):
@@ -37,28 +40,28 @@ def bodies(read_all, store) -> list[list[bytes]]:
 
 
 @pytest.fixture
-def crowded(stores, draft, drain, together):
-    """Give a store whose queues have one message each, and more files than may be open."""
+def crowded(stores, draft, drain, bulk_writes):
+    """Give a store with one message in each queue, and more queue files than may be open."""
     store = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
     store.await_messages({("Topic", queue_id) for queue_id in range(QUEUES)})
-    for queue_id in range(QUEUES):  # one at a time: their files are opened
+    for queue_id in range(QUEUES):  # one queue per step is not written in bulk
         store.append(draft(b"0", queue_id=queue_id, tags="t0"))
         drain(store)
-    assert together == []
+    assert bulk_writes == []
     return store
 
 
-def test_units_written_together_are_those_written_one_by_one(
-    stores, draft, drain, read_all, together, crowded, monkeypatch
+def test_bulk_write_produces_the_same_files_as_single_writes(
+    stores, draft, drain, read_all, bulk_writes, crowded, monkeypatch
 ):
     alone = stores.open("alone", commit_log_file_bytes=1 << 16)
     fill(alone, draft, 1)
     drain(alone)
-    for number in range(1, 45, 4):  # over the ends of files
+    for number in range(1, 45, 4):  # across several queue files
         for store in (crowded, alone):
             fill(store, draft, 4, start=number)
             drain(store)
-    assert sum(together) > QUEUES * 5
+    assert sum(bulk_writes) > QUEUES * 5
     assert bodies(read_all, crowded) == [[b"%d" % number for number in range(45)]] * QUEUES
     opened = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
     assert len([path for path in opened if path.startswith(f"{crowded.root}/consumequeue")]) <= 4
@@ -70,11 +73,11 @@ def test_units_written_together_are_those_written_one_by_one(
     assert bodies(read_all, again) == [[b"%d" % number for number in range(45)]] * QUEUES
 
 
-def test_every_queue_written_together_tells_those_who_wait(draft, together, crowded):
+def test_bulk_write_reports_arrivals_of_every_queue(draft, bulk_writes, crowded):
     fill(crowded, draft, 2, start=1)
     crowded.flush_now()
     arrivals = crowded.advance()
-    assert together == [QUEUES]
+    assert bulk_writes == [QUEUES]
     assert {(each.queue_id, each.max_offset) for each in arrivals} == {
         (number, 3) for number in range(QUEUES)
     }
@@ -82,13 +85,13 @@ def test_every_queue_written_together_tells_those_who_wait(draft, together, crow
 
 
 def close_file_of_queue_5(store, read_all) -> None:
-    """Read as many others as may be open."""
+    """Read as many other queues as files may be open."""
     for queue_id in range(6, QUEUES):
         read_all(store, "Topic", queue_id)
 
 
-def test_without_space_for_one_of_many_queues_the_others_have_theirs_and_sends_are_refused(
-    draft, drain, read_all, clock, together, crowded
+def test_full_disk_for_one_queue_of_a_bulk_write_refuses_appends(
+    draft, drain, read_all, clock, bulk_writes, crowded
 ):
     path = crowded.root / "consumequeue" / "Topic" / "5" / f"{0:020d}"
     kept = path.rename(path.with_name("kept"))
@@ -97,7 +100,7 @@ def test_without_space_for_one_of_many_queues_the_others_have_theirs_and_sends_a
     fill(crowded, draft, 1, start=1)
     crowded.flush_now()
     assert {each.queue_id for each in crowded.advance()} == set(range(5))
-    assert together == [5]
+    assert bulk_writes == [5]
     assert "cannot be written: No space left on device (make room on its disk)" in crowded.write_refusal
     assert [crowded.max_offset("Topic", queue_id) for queue_id in range(QUEUES)] == [2] * 5 + [1] * 7
     with pytest.raises(StoreError, match="No space left"):
@@ -112,7 +115,7 @@ def test_without_space_for_one_of_many_queues_the_others_have_theirs_and_sends_a
 
 
 @pytest.mark.parametrize("written", range(QUEUES + 1))
-def test_killed_between_any_two_of_the_files_the_next_start_has_all(
+def test_kill_between_files_of_a_bulk_write_loses_no_units(
     stores, draft, read_all, crowded, monkeypatch, written
 ):
     fill(crowded, draft, 1, start=1)

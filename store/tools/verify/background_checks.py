@@ -1,4 +1,4 @@
-"""Work that follows the walk over the log in a thread of its own: kernels let both run at once."""
+"""Checks that run in a second thread while the main thread walks the log: kernels release the GIL."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,8 +14,11 @@ from store.tools.verify.index import IndexCheck
 _WAITING_MAX = 8
 
 
-class Behind:
-    """A dispatch sink and its thread, which alone adds to the report as long as it runs."""
+class BackgroundChecks:
+    """A dispatch sink that compares batches with the index in a thread.
+
+    Until `finish` only that thread adds findings to the report.
+    """
 
     def __init__(self, report: Report, index: IndexCheck) -> None:
         self._report = report
@@ -24,7 +27,7 @@ class Behind:
         self._waiting: deque[Future[None]] = deque()
 
     def accept(self, batch: RecordBatch) -> None:
-        """Compare the keys with the index, soon."""
+        """Submit a comparison of the batch's keys with the index."""
         keys = batch.keys.copy()
         self._submit(lambda: self._index.put(keys, len(keys)))
 
@@ -33,19 +36,20 @@ class Behind:
 
     @property
     def missing_from(self) -> int | None:
-        """None: a verification walks the whole log."""
+        """None, because a verification walks the whole log."""
         return None
 
     def check_whole(self, file: MappedFile, begin: int, end: int) -> None:
-        """Soon, check those of the records in [begin, end) that have a CRC of the whole
-        (enabledAppendPropCRC).
+        """Submit a check of the CRC of whole records, between the bytes `begin` and `end` of a log file.
+
+        Only records written with enabledAppendPropCRC contain such a CRC.
         """
         path, array = file.path, file.array
 
         def check() -> None:
             place = begin
             while place < end:
-                bad, size = resync.next_bad_whole(array, place, end)
+                bad, size = resync.next_bad_crc_property(array, place, end)
                 if bad < end:
                     self._report.add(path, bad, size, "log", "the CRC of the whole record is wrong")
                 place = bad + size if bad < end else end
@@ -58,7 +62,7 @@ class Behind:
         self._waiting.append(self._lane.submit(work))
 
     def finish(self) -> None:
-        """Wait until all is done. Raises what went wrong."""
+        """Wait until all checks are done. Raises the first exception of a check."""
         try:
             while self._waiting:
                 self._waiting.popleft().result()

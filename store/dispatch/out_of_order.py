@@ -1,7 +1,8 @@
-"""OutOfLine: units that do not simply follow what their queue has (store format, section 3.2).
+"""OutOfOrderUnits: puts units that do not directly follow the last unit of their queue.
 
-They are there already, or come after a gap, or a topic was deleted and made again, or a queue has lost its
-beginning; or no record can have that queue offset, which no CRC covers.
+The rules are those of the store format, section 3.2. Such a unit is already in the queue, comes after a gap,
+belongs to a topic that was deleted and recreated, or belongs to a queue that lost its first files. Its queue
+offset may also be damaged, because the record CRC does not cover the queue offset.
 """
 
 from store.commitlog.holes import LogFiles
@@ -16,28 +17,29 @@ from store.store_errors import StoreError
 _log = get_logger(__name__)
 
 _REFUSED_MAX = 100_000
-_GAP_MAX = 1_000_000  # units to hold the places of records that are gone: 20 MB
+_GAP_MAX = 1_000_000  # fillers for one gap: 20 MB
 
 
-class OutOfLine:
-    """Puts such units into the queues of one log."""
+class OutOfOrderUnits:
+    """Puts out-of-order units into the queues of one log."""
 
     def __init__(self, log: LogFiles) -> None:
         self._log = log
         self.refused: dict[int, int] = {}
-        """Where records stand whose queue offsets cannot be right, and these."""
+        """Maps the physical offset of each record with an impossible queue offset to that queue offset."""
 
     def put(self, queue: ConsumeQueue, batch: RecordBatch, group: list[int], units: memoryview) -> None:
-        """Put the units of a group of `batch`. In a recovery, compare units that are there, and mend them.
+        """Put the units of one group of `batch` into `queue`.
 
-        Raises OSError, StoreError.
+        During recovery, units that the queue already has are compared with the log and repaired if they
+        differ. Raises OSError, StoreError.
         """
         first = group[kernel.GROUP_FIRST_QUEUE_OFFSET]
         physical_offset = group[kernel.GROUP_FIRST_PHYSICAL_OFFSET]
         end = group[kernel.GROUP_END_PHYSICAL_OFFSET]
         is_new = physical_offset >= queue.end_physical_offset > 0
         if 0 <= first < queue.first_offset and not is_new:
-            queue.start_again(first)  # its beginning is lost: what stands in the log belongs into it
+            queue.start_again(first)  # the queue lost its first files: rebuild it from the log
         count = len(units) // UNIT_BYTES
         if not group[kernel.GROUP_IN_ORDER]:
             self._put_one_by_one(queue, batch, units)
@@ -47,10 +49,10 @@ class OutOfLine:
         elif first == 0 and physical_offset >= queue.end_physical_offset:
             queue.start_again(0)
             queue.append_units(units, end)
-        elif _is_there(queue, first, units, is_recovery=batch.is_recovery):
-            there = (queue.next_offset - first) * UNIT_BYTES
-            if there < len(units):
-                queue.append_units(units[there:], end)
+        elif _is_present(queue, first, units, is_recovery=batch.is_recovery):
+            present = (queue.next_offset - first) * UNIT_BYTES
+            if present < len(units):
+                queue.append_units(units[present:], end)
         else:
             self._put_one_by_one(queue, batch, units)
 
@@ -67,12 +69,14 @@ class OutOfLine:
             unit = units[number * UNIT_BYTES : (number + 1) * UNIT_BYTES]
             if queue_offset == 0 < queue.next_offset and physical_offset >= queue.end_physical_offset:
                 if queue.next_offset + 1 in offsets[number + 1 : number + 2]:
-                    self._refuse(queue, queue_offset, physical_offset)  # the next one knows of no new start
+                    self._refuse(
+                        queue, queue_offset, physical_offset
+                    )  # the next record continues the old queue
                     continue
                 queue.start_again(0)
             if queue_offset < queue.next_offset:
                 if batch.is_recovery:
-                    self._mend(queue, queue_offset, unit)
+                    self._repair(queue, queue_offset, unit)
                 if queue_offset < queue.next_offset:
                     continue
             if queue_offset > queue.next_offset and not self._close_gap(
@@ -82,9 +86,11 @@ class OutOfLine:
             queue.append_units(unit, physical_offset + size)
 
     def _close_gap(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int, agreeing: int) -> bool:
-        """Hold the places before `queue_offset`, of records that are gone. False when it cannot be right.
+        """Append fillers up to `queue_offset`; return False if the queue offset is impossible.
 
-        Every record that is gone had its place in the log. `agreeing` records in a row may be right yet.
+        Each missing record of the gap occupied log space between the record of the last unit and this record.
+        A gap with too little log space is therefore impossible, unless more than one consecutive record
+        (`agreeing`) confirms the offset and the gap is not larger than `_GAP_MAX`.
         """
         if queue.next_offset == queue.first_offset:
             queue.start_at(queue_offset)
@@ -105,7 +111,7 @@ class OutOfLine:
         return True
 
     def _refuse(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> None:
-        """A record's queue offset is damaged: no CRC covers it. The record stays out of its queue."""
+        """Log that a record's queue offset is damaged, and leave the record out of its queue."""
         if len(self.refused) < _REFUSED_MAX:
             self.refused[physical_offset] = queue_offset
         _log.error(
@@ -117,13 +123,13 @@ class OutOfLine:
             position=physical_offset,
         )
 
-    def _mend(self, queue: ConsumeQueue, offset: int, unit: memoryview) -> None:
-        """Cut the queue at a unit that is not what the log says, so that it is built again from there."""
-        there = queue.read_units(offset, 1)
-        if there == unit:
+    def _repair(self, queue: ConsumeQueue, offset: int, unit: memoryview) -> None:
+        """Truncate the queue at a unit that differs from the log; the caller appends the correct unit."""
+        present = queue.read_units(offset, 1)
+        if present == unit:
             return
         physical_offset = UNIT.unpack(unit)[0]
-        if offset < queue.first_offset or self._is_claimed(queue, offset, there, physical_offset):
+        if offset < queue.first_offset or self._is_claimed(queue, offset, present, physical_offset):
             self._refuse(queue, offset, physical_offset)
             return
         _log.warning("consume_queue_repaired", topic=queue.topic, queue_id=queue.queue_id, offset=offset)
@@ -134,10 +140,10 @@ class OutOfLine:
         queue.truncate_to(offset, end)
 
     def _is_claimed(self, queue: ConsumeQueue, offset: int, unit: bytes, before: int) -> bool:
-        """Whether this unit leads to a record, stored before the one at `before`, that has its very place."""
+        """Return True if `unit` leads to a valid older record with this topic, queue and queue offset."""
         physical_offset, size, _ = UNIT.unpack(unit)
         if physical_offset >= before or (offset > queue.first_offset and queue.unit_at(offset - 1).is_filler):
-            return False  # one that came after a gap it has made itself claims nothing
+            return False  # a unit after a gap proves nothing: its own damaged offset may have made the gap
         try:
             message = decode_record(self._log.slice(physical_offset, size))
         except StoreError:
@@ -146,16 +152,19 @@ class OutOfLine:
         return place == (queue.topic, queue.queue_id, offset, physical_offset)
 
 
-def _is_there(queue: ConsumeQueue, first: int, units: memoryview, *, is_recovery: bool) -> bool:
-    """Whether the queue has what it holds from `first` on, of these units, already."""
+def _is_present(queue: ConsumeQueue, first: int, units: memoryview, *, is_recovery: bool) -> bool:
+    """Return True if the units that the queue has from offset `first` on equal `units`.
+
+    Outside recovery only the position of the last one is compared.
+    """
     count = min(queue.next_offset - first, len(units) // UNIT_BYTES)
     if not is_recovery:
         physical_offset, size, _ = UNIT.unpack(units[(count - 1) * UNIT_BYTES : count * UNIT_BYTES])
         return bool(physical_offset + size <= queue.end_physical_offset)
     done = 0
     while done < count:
-        there = queue.read_units(first + done, count - done)
-        if not there or there != units[done * UNIT_BYTES : done * UNIT_BYTES + len(there)]:
+        present = queue.read_units(first + done, count - done)
+        if not present or present != units[done * UNIT_BYTES : done * UNIT_BYTES + len(present)]:
             return False
-        done += len(there) // UNIT_BYTES
+        done += len(present) // UNIT_BYTES
     return True

@@ -1,5 +1,6 @@
-"""Units for many queues may be left to another thread: nothing is seen of them before they are counted in,
-and nothing is lost, whatever comes between.
+"""Units for many queues may be written by another thread (a background write).
+
+They are not visible before they are counted in, and none is lost, whatever happens in between.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ WRITE_UNITS = unit_files.write_units
 
 @dataclass
 class Writer:
-    """Writes when it may go on."""
+    """Replaces the kernel that writes units; it blocks until `may_continue` is set."""
 
-    goes_on: threading.Event = field(default_factory=threading.Event)
-    asked: threading.Event = field(default_factory=threading.Event)
+    may_continue: threading.Event = field(default_factory=threading.Event)
+    started: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     threads: list[str] = field(default_factory=list)
     write: Callable[..., int] = WRITE_UNITS
 
     def write_units(self, *arguments):
         self.threads.append(threading.current_thread().name)
-        self.asked.set()
-        assert self.goes_on.wait(LIMIT_S)
+        self.started.set()
+        assert self.may_continue.wait(LIMIT_S)
         return self.write(*arguments)
 
 
 @pytest.fixture
 def writer(monkeypatch) -> Iterator[Writer]:
-    """Hold up those that write the units of many queues, until they `goes_on`."""
+    """Block background writes until `may_continue` is set."""
     writer = Writer()
     monkeypatch.setattr(unit_files, "write_units", writer.write_units)
     yield writer
-    writer.goes_on.set()
+    writer.may_continue.set()
 
 
 def fill(store, draft, number: int, queues: int = QUEUES) -> None:
@@ -68,45 +69,45 @@ EVERY_QUEUE = {("Topic", queue_id) for queue_id in range(QUEUES)}
 
 @pytest.fixture
 def crowded(stores, draft, drain, writer):
-    """Give a store with a message in each queue, and more files than may be open."""
+    """Give a store with one message in each queue, and more queue files than may be open."""
     store = stores.open(max_open_files=4, commit_log_file_bytes=1 << 16)
     store.await_messages(EVERY_QUEUE)
-    for queue_id in range(QUEUES):  # few at a time: their files are opened
+    for queue_id in range(QUEUES):  # two queues per step are written on the store's thread
         store.append(draft(b"0", queue_id=queue_id, tags="t0", keys="k0"))
         if queue_id % 2:
-            writer.goes_on.set()
+            writer.may_continue.set()
             drain(store)
-    writer.goes_on.clear()
-    writer.asked.clear()
+    writer.may_continue.clear()
+    writer.started.clear()
     writer.threads.clear()
     return store
 
 
 @pytest.fixture
 def busy(crowded, draft, writer):
-    """Give the store while a second message for each queue is being written."""
+    """Give the store while the second message of each queue is being written in the background."""
     store = crowded
     store.on_work_ended(writer.ended.set)
     fill(store, draft, 1)
     store.flush_now()
     assert store.advance() == []
-    assert writer.asked.wait(LIMIT_S)
+    assert writer.started.wait(LIMIT_S)
     return store
 
 
-def take(store, writer) -> list:
-    writer.goes_on.set()
+def finish_write(store, writer) -> list:
+    writer.may_continue.set()
     assert writer.ended.wait(LIMIT_S)
     return list(store.advance())
 
 
-def test_units_that_were_left_are_there_and_told_once_they_are_written(read_all, writer, busy):
+def test_background_units_are_visible_only_after_they_are_counted_in(read_all, writer, busy):
     assert writer.threads == ["store-units_0"]
     assert offsets(busy) == {1}
     assert busy.advance() == []
     assert busy.has_more_to_dispatch
-    assert not busy.has_more_to_do  # it would be asked for in vain
-    arrivals = take(busy, writer)
+    assert not busy.has_more_to_do  # another `advance` would achieve nothing yet
+    arrivals = finish_write(busy, writer)
     assert {(each.queue_id, each.max_offset, len(each.tags_codes)) for each in arrivals} == {
         (queue_id, 2, 1) for queue_id in range(QUEUES)
     }
@@ -115,32 +116,32 @@ def test_units_that_were_left_are_there_and_told_once_they_are_written(read_all,
     assert len(busy.query_by_key("Topic", "k1")) == QUEUES
 
 
-def test_what_is_appended_meanwhile_follows(draft, drain, read_all, writer, busy):
+def test_appends_during_a_background_write_follow_it(draft, drain, read_all, writer, busy):
     fill(busy, draft, 2)
     assert busy.append(draft(b"3", queue_id=7)).queue_offset == 3
     busy.flush_now()
     assert busy.advance() == []
     assert offsets(busy) == {1}
-    writer.goes_on.set()
+    writer.may_continue.set()
     drain(busy)
     assert bodies(read_all, busy) == [
         [b"0", b"1", b"2", *([b"3"] if queue_id == 7 else [])] for queue_id in range(QUEUES)
     ]
 
 
-def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, read_all, writer):
+def test_background_write_creates_new_queues(stores, draft, read_all, writer):
     store = stores.open()  # its descriptors are not full
     store.await_messages(EVERY_QUEUE)
     store.on_work_ended(writer.ended.set)
     fill(store, draft, 0)
     store.flush_now()
     assert store.advance() == []
-    assert writer.asked.wait(LIMIT_S)
+    assert writer.started.wait(LIMIT_S)
     assert not (store.root / "consumequeue" / "Topic").exists()
-    assert {each.max_offset for each in take(store, writer)} == {1}
+    assert {each.max_offset for each in finish_write(store, writer)} == {1}
     fill(store, draft, 1)
     store.flush_now()
-    assert {each.max_offset for each in store.advance()} == {2}  # their files are opened, and kept so
+    assert {each.max_offset for each in store.advance()} == {2}  # their files are open now
     assert len(writer.threads) == 1
     assert bodies(read_all, store) == [[b"0", b"1"]] * QUEUES
     store.close()
@@ -154,7 +155,7 @@ def test_queues_that_are_new_are_made_by_the_other_thread_too(stores, draft, rea
     assert bodies(read_all, stores.open()) == [[b"0", b"1"]] * QUEUES
 
 
-def test_what_is_cut_off_is_gone_from_files_that_the_other_thread_made(stores, draft, writer):
+def test_truncate_to_zeroes_files_created_by_a_background_write(stores, draft, writer):
     store = stores.open()
     store.await_messages(EVERY_QUEUE)
     store.on_work_ended(writer.ended.set)
@@ -163,14 +164,16 @@ def test_what_is_cut_off_is_gone_from_files_that_the_other_thread_made(stores, d
     fill(store, draft, 1)
     store.flush_now()
     assert store.advance() == []
-    assert {each.max_offset for each in take(store, writer)} == {2}
+    assert {each.max_offset for each in finish_write(store, writer)} == {2}
     store.truncate_to(kept)
     for queue_id in range(QUEUES):
         (file,) = (store.root / "consumequeue" / "Topic" / str(queue_id)).iterdir()
         assert file.read_bytes()[UNIT_BYTES:].strip(b"\0") == b""
 
 
-def test_a_queue_that_cannot_be_made_is_told(stores, draft, drain, read_all, clock, writer):
+def test_background_write_reports_a_queue_that_cannot_be_created(
+    stores, draft, drain, read_all, clock, writer
+):
     store = stores.open()
     store.await_messages(EVERY_QUEUE)
     store.on_work_ended(writer.ended.set)
@@ -178,9 +181,9 @@ def test_a_queue_that_cannot_be_made_is_told(stores, draft, drain, read_all, clo
     store.flush_now()
     (store.root / "consumequeue" / "Topic").mkdir(parents=True)
     in_the_way = store.root / "consumequeue" / "Topic" / "3"
-    in_the_way.write_text("no directory")
+    in_the_way.write_text("not a directory")
     store.advance()
-    assert {each.queue_id for each in take(store, writer)} == {0, 1, 2}
+    assert {each.queue_id for each in finish_write(store, writer)} == {0, 1, 2}
     assert "consume queues or index cannot be written: File exists" in store.write_refusal
     in_the_way.unlink()
     clock.advance(ms=1000)
@@ -188,18 +191,18 @@ def test_a_queue_that_cannot_be_made_is_told(stores, draft, drain, read_all, clo
     assert bodies(read_all, store) == [[b"0"]] * QUEUES
 
 
-def test_few_queues_are_written_at_once(draft, writer, busy):
-    take(busy, writer)
+def test_units_of_few_queues_are_written_on_the_store_thread(draft, writer, busy):
+    finish_write(busy, writer)
     fill(busy, draft, 2, queues=15)
     busy.flush_now()
     assert len(busy.advance()) == 15
     assert writer.threads[1:] == ["MainThread"]
 
 
-def test_dispatch_now_waits_for_what_was_left(draft, read_all, writer, busy):
+def test_dispatch_now_waits_for_the_background_write(draft, read_all, writer, busy):
     fill(busy, draft, 2)
     busy.flush_now()
-    writer.goes_on.set()
+    writer.may_continue.set()
     busy.dispatch_now()
     arrivals = busy.advance()
     assert {each.max_offset for each in arrivals[:QUEUES]} == {2}
@@ -207,36 +210,36 @@ def test_dispatch_now_waits_for_what_was_left(draft, read_all, writer, busy):
     assert bodies(read_all, busy) == [[b"0", b"1", b"2"]] * QUEUES
 
 
-def test_nothing_is_noted_or_cleaned_while_units_are_written(writer, busy, monkeypatch):
+def test_no_checkpoint_or_cleaning_during_a_background_write(writer, busy, monkeypatch):
     turns = []
     monkeypatch.setattr(Maintenance, "turn", lambda _: turns.append("notes"))
     monkeypatch.setattr(Retention, "turn", lambda _: turns.append("cleans"))
     busy.advance()
     assert turns == []
-    take(busy, writer)
+    finish_write(busy, writer)
     assert turns[:2] == ["notes", "cleans"]
 
 
-def test_steps_without_a_gap_let_notes_be_taken_between_them(draft, writer, busy, monkeypatch):
+def test_maintenance_runs_between_consecutive_background_writes(draft, writer, busy, monkeypatch):
     fill(busy, draft, 2)
     busy.flush_now()
     turns = []
     monkeypatch.setattr(Maintenance, "turn", lambda _: turns.append(offsets(busy)))
-    take(busy, writer)
+    finish_write(busy, writer)
     assert turns == [{2}]
-    assert busy.has_more_to_dispatch  # the next ones are on their way
+    assert busy.has_more_to_dispatch  # the next units are being written
     assert not busy.has_more_to_do
 
 
 @pytest.mark.parametrize("end", ["delete_topic", "forget_topic", "truncate_to", "close"])
-def test_whatever_else_is_done_to_the_queues_waits_for_them(
+def test_operations_on_queues_wait_for_the_background_write(
     stores, draft, drain, read_all, writer, busy, monkeypatch, end
 ):
     place = busy.positions.dispatched
     finish = ConsumeQueueSink.finish
 
     def finish_with_the_writer(sink: ConsumeQueueSink) -> None:
-        writer.goes_on.set()
+        writer.may_continue.set()
         finish(sink)
 
     monkeypatch.setattr(ConsumeQueueSink, "finish", finish_with_the_writer)
@@ -259,19 +262,19 @@ def test_whatever_else_is_done_to_the_queues_waits_for_them(
     assert bodies(read_all, busy) == [[*kept, b"5"]] * QUEUES
 
 
-def test_without_space_for_one_queue_senders_are_told_and_all_comes_with_the_space(
+def test_full_disk_for_a_background_write_refuses_appends_and_recovers(
     draft, drain, read_all, clock, writer, busy
 ):
     path = busy.root / "consumequeue" / "Topic" / "5" / f"{0:020d}"
     kept = path.rename(path.with_name("kept"))
     path.symlink_to("/dev/full")
-    assert {each.queue_id for each in take(busy, writer)} == set(range(5))
+    assert {each.queue_id for each in finish_write(busy, writer)} == set(range(5))
     assert "cannot be written: No space left on device (make room on its disk)" in busy.write_refusal
     with pytest.raises(StoreError, match="No space left"):
         busy.append(draft())
     path.unlink()
     kept.rename(path)
-    for queue_id in range(10, QUEUES):  # no more than four files are open: not that one
+    for queue_id in range(10, QUEUES):  # only four files stay open, so the file of queue 5 is closed
         read_all(busy, "Topic", queue_id)
     clock.advance(ms=1000)
     drain(busy)
@@ -280,7 +283,7 @@ def test_without_space_for_one_queue_senders_are_told_and_all_comes_with_the_spa
     assert len(busy.query_by_key("Topic", "k1")) == QUEUES
 
 
-def test_an_index_that_cannot_be_written_fails_the_whole_step(
+def test_failing_index_write_fails_the_whole_step(
     crowded, draft, drain, read_all, clock, writer, monkeypatch
 ):
     store = crowded
@@ -290,7 +293,7 @@ def test_an_index_that_cannot_be_written_fails_the_whole_step(
 
     fill(store, draft, 1)
     store.flush_now()
-    writer.goes_on.set()
+    writer.may_continue.set()
     with monkeypatch.context() as patched:
         patched.setattr(IndexService, "accept", fail)
         store.advance()
@@ -302,30 +305,30 @@ def test_an_index_that_cannot_be_written_fails_the_whole_step(
 
 
 @pytest.mark.parametrize("written", [0, 1, QUEUES // 2, QUEUES])
-def test_killed_while_units_are_written_the_next_start_has_all(stores, read_all, writer, busy, written):
+def test_kill_during_a_background_write_loses_no_units(stores, read_all, writer, busy, written):
     def some(directory, file_bytes, log, groups, chosen, is_new, units):
         return WRITE_UNITS(directory, file_bytes, log, groups, chosen[:written], is_new[:written], units)
 
     writer.write = some
-    writer.goes_on.set()
+    writer.may_continue.set()
     assert writer.ended.wait(LIMIT_S)
     stores.kill(busy, "killed")  # before they are counted in
     again = stores.open("killed", max_open_files=4, commit_log_file_bytes=1 << 16)
     assert bodies(read_all, again) == [[b"0", b"1"]] * QUEUES
 
 
-def test_what_was_left_keeps_no_file_of_the_log(writer, busy):
+def test_finished_background_write_releases_the_log_files(writer, busy):
     def mapped() -> bool:
         return f"{busy.root}/commitlog" in Path("/proc/self/maps").read_text()
 
     assert mapped()
-    take(busy, writer)
+    finish_write(busy, writer)
     busy.close()
     assert not mapped()
 
 
-def test_who_waits_is_told_of_a_step_that_the_end_of_another_topic_has_ended(writer, busy):
-    writer.goes_on.set()
+def test_arrivals_of_a_step_finished_by_forget_topic_are_returned(writer, busy):
+    writer.may_continue.set()
     assert busy.forget_topic("Other", lambda error: None) == 0
     assert {(each.queue_id, each.max_offset) for each in busy.advance()} == {
         (queue_id, 2) for queue_id in range(QUEUES)
