@@ -51,7 +51,7 @@ def test_live_settings_apply_immediately_and_increment_the_version(tmp_path: Pat
         assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")).code == 0
         assert (await peer.send("T", b"short")).code == 0
         refused = await peer.send("T", b"longer")
-        assert "over max_message_bytes 5" in refused.remark
+        assert "exceeds max_message_bytes 5" in refused.remark
 
     with_broker(story, settings_of(tmp_path))
 

@@ -236,7 +236,7 @@ def test_message_over_a_lowered_size_limit_is_skipped(tmp_path: Path, clock) -> 
         with_broker(story, settings_of(tmp_path), clock)
     (line,) = [line for line in logs if line["event"] == "delayed_message_skipped"]
     assert (line["level"], line["offset"], line["topic"]) == (1, 1, "T")
-    assert "is over max_message_bytes 1,000" in line["error"]
+    assert "exceeds max_message_bytes 1,000" in line["error"]
 
 
 def test_message_too_large_for_a_log_file_is_skipped(tmp_path: Path, clock) -> None:

@@ -265,7 +265,7 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"topic": "a b"}, ResponseCode.INVALID_PARAMETER, "a b"),
     ({"topic": "x" * 128}, ResponseCode.INVALID_PARAMETER, "127"),
     ({"topic": "T", "queue_id": 4}, ResponseCode.INVALID_PARAMETER, "queues 0 to 3"),
-    ({"topic": "T", "body": b"x" * 1001}, ResponseCode.MESSAGE_ILLEGAL, "1,001 bytes is over max"),
+    ({"topic": "T", "body": b"x" * 1001}, ResponseCode.MESSAGE_ILLEGAL, "1,001 bytes exceeds max"),
     ({"topic": "T", "properties": f"a\x01{'x' * 32_767}\x02"}, ResponseCode.MESSAGE_ILLEGAL, "32,767"),
     ({"topic": "READ_ONLY"}, ResponseCode.NO_PERMISSION, "permission is 4"),
     ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "SCHEDULE_TOPIC_XXXX"),
