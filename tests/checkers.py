@@ -1,20 +1,21 @@
-"""Histories of what clients did and saw, and what must hold of them whatever broke meanwhile.
+"""Histories of client operations, and checks that must hold for them in spite of any fault.
 
-One JSON object a line, in the order in which it happened:
+A history has one JSON object per line, in the order of the events:
 
     {"type": "invoke", "process": "p1", "op": "send", "topic": "T", "queue": 0, "key": "k", "value": "17"}
     {"type": "ok",     "process": "p1", "op": "send", …, "offset": 4}
 
-    send     invoke, then ok (acknowledged, with its offset), fail (certainly not stored) or info (unknown: it
-             may appear or not); `attempts` on the end says how often a client that retries has sent it
-    read     ok: a process that consumes for `group` was handed a message
-    seek     ok: the process goes on elsewhere in the queue on purpose (a new assignment among others)
-    commit   ok: `group` will read `offset` next; reset: the same, and it may go back
+    send     invoke, then ok (acknowledged, with its offset), fail (not stored) or info (unknown: the message
+             may be stored or not); `attempts` of the last event counts the attempts of a retrying client
+    read     ok: a process received a message as a consumer of `group`
+    seek     ok: the process intentionally continues at another offset, for example after a rebalance
+    commit   ok: `group` will read `offset` next
+    reset    ok: like commit, but the offset may be lower than before
 
-Values name messages: each is sent by one operation only. A send without an end counts as unknown. Reads are
-complete: who asks what was lost has read every queue to its end.
+A value identifies a message: one operation sends it. The result of a send without a second event is unknown.
+The check `lost` requires that every queue was read to its end.
 
-After the checkers of Jepsen's queue workload: unknown sends are neither lost nor unexpected.
+The checks follow those of Jepsen's queue workload: a send with unknown result is neither lost nor unexpected.
 """
 
 from __future__ import annotations
@@ -47,22 +48,22 @@ class Event:
     attempts: int = 1
 
     def line(self) -> str:
-        """Give its JSON, without what says nothing."""
-        return json.dumps({name: value for name, value in asdict(self).items() if value != _NOTHING[name]})
+        """Return the event as JSON, without fields that have their default value."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value != _DEFAULTS[name]})
 
 
-_NOTHING = {**asdict(Event("", "")), "type": None, "op": None}
+_DEFAULTS = {**asdict(Event("", "")), "type": None, "op": None}
 
 
 class Problem(NamedTuple):
-    """What does not hold: the check's name, and the case."""
+    """A violation: the name of the check, and a description."""
 
     check: str
     detail: str
 
 
 class Operation:
-    """A send that is under way."""
+    """A send in flight."""
 
     def __init__(self, recorder: Recorder, invoked: Event) -> None:
         self._recorder = recorder
@@ -83,8 +84,9 @@ class Operation:
 
 @dataclass
 class Recorder:
-    """Writes a history down, from any thread; with a path each line is in the file before the call returns,
-    so that a kill loses none.
+    """Records a history; usable from any thread.
+
+    With a path, each event is written to the file before the call returns, so that a kill loses no event.
     """
 
     path: Path | None = None
@@ -120,7 +122,7 @@ class Recorder:
 
 
 def load(lines: Iterable[str | bytes]) -> list[Event]:
-    """The events of a history's lines; one that was cut by a kill ends it."""
+    """Return the events of the lines up to the first incomplete line, which a kill may leave."""
     events = []
     for line in lines:
         try:
@@ -135,7 +137,7 @@ def load(lines: Iterable[str | bytes]) -> list[Event]:
 
 @dataclass
 class Sent:
-    """What became of one value."""
+    """Result of the send of one value."""
 
     topic: str
     first_line: int
@@ -147,7 +149,7 @@ class Sent:
 
 
 def sends(events: list[Event]) -> dict[str, Sent]:
-    """All sends by their values, with the places where they were told or seen to stand."""
+    """Return all sends by value, with the places where they were acknowledged or read."""
     found: dict[str, Sent] = {}
     for number, event in enumerate(events):
         if event.op != "send":
@@ -164,7 +166,7 @@ def sends(events: list[Event]) -> dict[str, Sent]:
 
 
 def lost(events: list[Event]) -> Iterator[str]:
-    """Acknowledged, and read by no one."""
+    """Yield messages that were acknowledged and never read."""
     read = {event.value for event in events if event.op == "read"}
     for value, sent in sends(events).items():
         if sent.state == "ok" and value not in read:
@@ -172,7 +174,7 @@ def lost(events: list[Event]) -> Iterator[str]:
 
 
 def unexpected(events: list[Event]) -> Iterator[str]:
-    """Read, though nobody sent it, or though its sender was told that it was not stored."""
+    """Yield messages that were read although they were never sent, or although their send failed."""
     known = sends(events)
     for event in events:
         if event.op == "read":
@@ -180,28 +182,28 @@ def unexpected(events: list[Event]) -> Iterator[str]:
             if sent is None:
                 yield f"{event.value!r} was read at {place(event)} and never sent"
             elif sent.state == "fail":
-                yield f"{event.value!r} was read at {place(event)}; its sender was told that it failed"
+                yield f"{event.value!r} was read at {place(event)}, but its send failed"
 
 
 def duplicated(events: list[Event]) -> Iterator[str]:
-    """Stored at more places than it was sent to."""
+    """Yield messages that are stored more often than they were sent."""
     for value, sent in sends(events).items():
         if len(sent.places) > sent.attempts:
-            yield f"{value!r}, sent {sent.attempts} time(s), stands at {sorted(sent.places)}"
+            yield f"{value!r}, sent {sent.attempts} time(s), is stored at {sorted(sent.places)}"
 
 
-def disagreeing(events: list[Event]) -> Iterator[str]:
-    """One offset, two messages: what was told or read once must stand there for ever."""
+def conflicting(events: list[Event]) -> Iterator[str]:
+    """Yield offsets at which two different messages were acknowledged or read."""
     first: dict[tuple[str, int, int], str] = {}
     for event in events:
         if event.type == "ok" and event.op in ("send", "read"):
             at = (event.topic, event.queue, event.offset)
             if first.setdefault(at, event.value) != event.value:
-                yield f"{place(event)} held {first[at]!r}, and later {event.value!r}"
+                yield f"{place(event)} had {first[at]!r} and later {event.value!r}"
 
 
 def reordered(events: list[Event]) -> Iterator[str]:
-    """Sent after another was acknowledged, and yet before it in their queue."""
+    """Yield messages stored before a message of the same queue that was acknowledged before their send."""
     known = sends(events)
     highest: dict[Queue, int] = defaultdict(lambda: -1)
     before: dict[str, dict[Queue, int]] = {}
@@ -217,7 +219,7 @@ def reordered(events: list[Event]) -> Iterator[str]:
         for topic, queue_id, offset in known[value].places:
             if offset <= queues.get((topic, queue_id), -1):
                 yield (
-                    f"{value!r} stands at {topic}-{queue_id} {offset}, though offset "
+                    f"{value!r} is stored at {topic}-{queue_id} {offset}, although offset "
                     f"{queues[topic, queue_id]} was acknowledged before it was sent"
                 )
 
@@ -226,7 +228,7 @@ def reordered(events: list[Event]) -> Iterator[str]:
 
 
 def out_of_order(events: list[Event]) -> Iterator[str]:
-    """First handed to a group before one of the same key and queue that stands before it."""
+    """Yield messages that a group first read after a later message of the same key and queue."""
     keys = {value: sent.key for value, sent in sends(events).items()}
     highest: dict[tuple[str, str, int, str], int] = defaultdict(lambda: -1)
     seen: set[tuple[str, str, int, int]] = set()
@@ -242,8 +244,8 @@ def out_of_order(events: list[Event]) -> Iterator[str]:
         highest[line] = max(highest[line], event.offset)
 
 
-def jumped(events: list[Event]) -> Iterator[str]:
-    """Within one process's reading of a queue: back, or over an offset."""
+def not_sequential(events: list[Event]) -> Iterator[str]:
+    """Yield reads at which a process repeated or skipped offsets of a queue without a seek."""
     expected: dict[tuple[str, str, str, int], int] = {}
     for event in events:
         reader = (event.process, event.group, event.topic, event.queue)
@@ -252,12 +254,12 @@ def jumped(events: list[Event]) -> Iterator[str]:
         elif event.op == "read":
             following = expected.get(reader, event.offset)
             if event.offset != following:
-                yield f"{event.process} read {place(event)} where {following} comes next"
+                yield f"{event.process} read {place(event)}, expected offset {following}"
             expected[reader] = event.offset + 1
 
 
-def commits_gone_back(events: list[Event]) -> Iterator[str]:
-    """A group's offset lower than before, without a reset."""
+def commits_backwards(events: list[Event]) -> Iterator[str]:
+    """Yield commits of a lower offset than an earlier commit of the group, without a reset."""
     highest: dict[tuple[str, str, int], int] = {}
     for event in events:
         at = (event.group, event.topic, event.queue)
@@ -270,7 +272,7 @@ def commits_gone_back(events: list[Event]) -> Iterator[str]:
 
 
 def commits_ahead(events: list[Event]) -> Iterator[str]:
-    """A commit beyond what the group was handed: what lies between would never be delivered."""
+    """Yield commits beyond the messages that the group has read: those between would never be delivered."""
     read: dict[tuple[str, str, int], int] = {}
     for event in events:
         at = (event.group, event.topic, event.queue)
@@ -279,7 +281,7 @@ def commits_ahead(events: list[Event]) -> Iterator[str]:
         elif event.op == "read":
             read[at] = max(event.offset + 1, read.get(at, 0))
         elif event.op == "commit" and event.type == "ok" and event.offset > read.get(at, 0):
-            yield f"{event.group} committed {place(event)}, but was handed nothing from {read.get(at, 0)} on"
+            yield f"{event.group} committed {place(event)}, but has read only up to {read.get(at, 0)}"
 
 
 def place(event: Event) -> str:
@@ -289,27 +291,27 @@ def place(event: Event) -> str:
 CHECKS: dict[str, Callable[[list[Event]], Iterator[str]]] = {
     check.__name__: check
     for check in (
-        lost, unexpected, duplicated, disagreeing, reordered, out_of_order, jumped, commits_gone_back,
+        lost, unexpected, duplicated, conflicting, reordered, out_of_order, not_sequential, commits_backwards,
         commits_ahead,
     )
 }  # fmt: skip
 
 
-def problems(events: Iterable[Event], *, but_for: Iterable[str] = ()) -> list[Problem]:
-    """All that does not hold of a history, the checks named in `but_for` left out."""
+def problems(events: Iterable[Event], *, ignore: Iterable[str] = ()) -> list[Problem]:
+    """Return the violations of all checks except those named in `ignore`."""
     history = list(events)
-    left_out = set(but_for)
-    assert left_out <= CHECKS.keys(), f"no such check: {left_out - CHECKS.keys()}"
+    ignored = set(ignore)
+    assert ignored <= CHECKS.keys(), f"no such check: {ignored - CHECKS.keys()}"
     return [
         Problem(name, detail)
         for name, check in CHECKS.items()
-        if name not in left_out
+        if name not in ignored
         for detail in check(history)
     ]
 
 
-def assert_sound(events: Iterable[Event], about: object = "", *, but_for: Iterable[str] = ()) -> None:
-    """Fail with the first problems of a history."""
-    found = problems(events, but_for=but_for)
+def assert_consistent(events: Iterable[Event], about: object = "", *, ignore: Iterable[str] = ()) -> None:
+    """Fail with the first problems of a history; `about` names the tested case in the message."""
+    found = problems(events, ignore=ignore)
     shown = "\n".join(f"{problem.check}: {problem.detail}" for problem in found[:10])
     assert not found, f"{about}: {len(found)} problem(s)\n{shown}"

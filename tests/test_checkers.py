@@ -1,4 +1,4 @@
-"""The checkers themselves: they find nothing in what a sound queue does, and each fault by its name."""
+"""The checks of histories: no problem in a correct history, and each injected fault is found by its check."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.checkers import CHECKS, Event, Recorder, assert_sound, load, problems
+from tests.checkers import CHECKS, Event, Recorder, assert_consistent, load, problems
 
 
-class SoundQueues:
-    """Two queues as they should be: what is sent gets the next offset, what is read stands there."""
+class CorrectQueues:
+    """Model of two correct queues: a send gets the next offset, a read returns the message at the offset."""
 
     def __init__(self) -> None:
         self.recorder = Recorder()
@@ -22,17 +22,17 @@ class SoundQueues:
         self.committed = [0, 0]
         self.sent = 0
 
-    def send(self, queue: int, fate: str) -> None:
+    def send(self, queue: int, result: str) -> None:
         value = f"v{self.sent}"
         self.sent += 1
         operation = self.recorder.send(f"p{self.sent % 2}", "T", value, key=f"k{queue}", queue=queue)
-        if fate in ("ok", "stored, unknown", "stored, never told"):
+        if result in ("ok", "stored, unknown", "stored, no response"):
             self.queues[queue].append(value)
-        if fate == "ok":
+        if result == "ok":
             operation.ok(queue, len(self.queues[queue]) - 1)
-        elif fate == "fail":
+        elif result == "fail":
             operation.fail()
-        elif fate != "stored, never told":
+        elif result != "stored, no response":
             operation.info()
 
     def read(self, queue: int) -> None:
@@ -46,7 +46,7 @@ class SoundQueues:
         self.recorder.commit("c", "G", "T", queue, self.committed[queue])
 
     def crash(self, queue: int) -> None:
-        """The consumer dies: another goes on where it has committed."""
+        """Let the consumer crash; another one resumes at the committed offset."""
         self.recorder.seek("c", "G", "T", queue)
         self.read_to[queue] = self.committed[queue]
 
@@ -61,16 +61,16 @@ class SoundQueues:
                 self.read(queue)
 
 
-FATES = ("ok", "ok", "ok", "fail", "stored, unknown", "lost, unknown", "stored, never told")
+RESULTS = ("ok", "ok", "ok", "fail", "stored, unknown", "lost, unknown", "stored, no response")
 STEPS = st.one_of(
-    st.tuples(st.just("send"), st.integers(0, 1), st.sampled_from(FATES)),
+    st.tuples(st.just("send"), st.integers(0, 1), st.sampled_from(RESULTS)),
     st.tuples(st.sampled_from(("read", "commit", "crash", "reset")), st.integers(0, 1)),
 )
 
 
 @st.composite
-def sound_histories(draw: st.DrawFn) -> list[Event]:
-    model = SoundQueues()
+def correct_histories(draw: st.DrawFn) -> list[Event]:
+    model = CorrectQueues()
     for name, *arguments in draw(st.lists(STEPS, max_size=30)):
         getattr(model, name)(*arguments)
     for queue in (0, 1):
@@ -80,13 +80,13 @@ def sound_histories(draw: st.DrawFn) -> list[Event]:
     return model.recorder.events
 
 
-@given(sound_histories())
-def test_nothing_is_found_in_a_sound_history(events: list[Event]) -> None:
+@given(correct_histories())
+def test_correct_history_has_no_problems(events: list[Event]) -> None:
     assert problems(events) == []
 
 
-@given(sound_histories())
-def test_a_history_is_the_same_after_a_file_and_ends_where_a_kill_cut_it(events: list[Event]) -> None:
+@given(correct_histories())
+def test_loaded_history_ends_at_the_first_incomplete_line(events: list[Event]) -> None:
     lines = [event.line() for event in events]
     assert load(lines) == events
     assert load([*lines[:3], lines[3][:-4]]) == events[:3]
@@ -106,25 +106,25 @@ def without_reads(events: list[Event], value: str) -> list[Event]:
     return [event for event in events if event.op != "read" or event.value != value]
 
 
-@given(sound_histories())
-def test_a_message_that_no_one_read_is_lost(events: list[Event]) -> None:
+@given(correct_histories())
+def test_acknowledged_message_that_is_never_read_is_lost(events: list[Event]) -> None:
     _, last = last_acknowledged(events)
-    found = problems(without_reads(events, last.value), but_for=["commits_ahead", "jumped"])
+    found = problems(without_reads(events, last.value), ignore=["commits_ahead", "not_sequential"])
     assert [problem.check for problem in found] == ["lost"]
     assert repr(last.value) in found[0].detail
 
 
-@given(sound_histories(), st.sampled_from(["never sent", "failed"]))
-def test_a_message_that_was_not_sent_or_failed_is_unexpected(events: list[Event], how: str) -> None:
+@given(correct_histories(), st.sampled_from(["never sent", "failed"]))
+def test_message_that_was_not_sent_or_failed_is_unexpected(events: list[Event], send_result: str) -> None:
     recorder = Recorder(events=events)
-    if how == "failed":
+    if send_result == "failed":
         recorder.send("p", "T", "ghost", queue=1).fail()
     recorder.read("other", "H", "T", 1, 10_000, "ghost")
     assert [problem.check for problem in problems(events)] == ["unexpected"]
 
 
-@given(sound_histories())
-def test_a_message_stored_twice_is_duplicated_unless_it_was_sent_twice(events: list[Event]) -> None:
+@given(correct_histories())
+def test_message_stored_twice_is_duplicated_unless_it_was_sent_twice(events: list[Event]) -> None:
     _, last = last_acknowledged(events)
     again = Event("ok", "read", "other", "T", 0, last.value, last.offset + 1, group="H")
     assert [problem.check for problem in problems([*events, again])] == ["duplicated"]
@@ -132,15 +132,15 @@ def test_a_message_stored_twice_is_duplicated_unless_it_was_sent_twice(events: l
     assert problems([*retried, again]) == []
 
 
-@given(sound_histories())
-def test_another_message_at_the_same_offset_is_a_disagreement(events: list[Event]) -> None:
+@given(correct_histories())
+def test_other_message_at_the_same_offset_is_conflicting(events: list[Event]) -> None:
     before, last = last_acknowledged(events)
     swapped = Event("ok", "read", "other", "T", 0, before.value, last.offset, group="H")
-    assert "disagreeing" in {problem.check for problem in problems([*events, swapped])}
+    assert "conflicting" in {problem.check for problem in problems([*events, swapped])}
 
 
-@given(sound_histories())
-def test_a_message_before_one_that_was_acknowledged_when_it_was_sent_is_reordered(
+@given(correct_histories())
+def test_message_stored_before_an_earlier_acknowledged_one_is_reordered(
     events: list[Event],
 ) -> None:
     before, last = last_acknowledged(events)
@@ -148,15 +148,15 @@ def test_a_message_before_one_that_was_acknowledged_when_it_was_sent_is_reordere
     recorder.send("p", "T", "late", queue=0).info()
     unread = [replace(each, offset=each.offset + 1) if each.value == last.value else each for each in events]
     found = problems(
-        [*unread, Event("ok", "read", "x", "T", 0, "late", last.offset, group="H")], but_for=["jumped"]
+        [*unread, Event("ok", "read", "x", "T", 0, "late", last.offset, group="H")], ignore=["not_sequential"]
     )
     assert {problem.check for problem in found} == {"reordered"}
     assert f"offset {last.offset + 1} was acknowledged" in found[0].detail
     assert before.offset < last.offset
 
 
-@given(sound_histories())
-def test_messages_of_a_key_handed_out_in_another_order_are_told(events: list[Event]) -> None:
+@given(correct_histories())
+def test_messages_of_a_key_read_in_another_order_are_out_of_order(events: list[Event]) -> None:
     before, last = last_acknowledged(events)
     swapped = [
         Event("ok", "read", process, "T", 0, event.value, event.offset, group="H")
@@ -165,8 +165,8 @@ def test_messages_of_a_key_handed_out_in_another_order_are_told(events: list[Eve
     assert [problem.check for problem in problems([*events, *swapped])] == ["out_of_order"]
 
 
-@given(sound_histories(), st.sampled_from([-1, 1]))
-def test_a_reader_that_leaves_its_line_is_told_unless_it_sought(events: list[Event], by: int) -> None:
+@given(correct_histories(), st.sampled_from([-1, 1]))
+def test_skipping_or_repeating_reader_is_not_sequential_without_a_seek(events: list[Event], by: int) -> None:
     _, last = last_acknowledged(events)
     recorder = Recorder(events=events)
     recorder.seek("x", "H", "T", 0)
@@ -176,30 +176,30 @@ def test_a_reader_that_leaves_its_line_is_told_unless_it_sought(events: list[Eve
     offset = last.offset + 2 if by > 0 else last.offset
     recorder.read("x", "H", "T", 0, offset, "next" if by > 0 else last.value)
     checks = {problem.check for problem in problems(events)} - {"lost"}
-    assert checks == {"jumped"}
+    assert checks == {"not_sequential"}
     events.insert(end, Event("ok", "seek", "x", "T", 0, group="H"))
     assert {problem.check for problem in problems(events)} <= {"lost"}
 
 
-@given(sound_histories())
-def test_a_commit_below_an_earlier_one_is_told_unless_it_is_a_reset(events: list[Event]) -> None:
+@given(correct_histories())
+def test_lower_commit_is_backwards_without_a_reset(events: list[Event]) -> None:
     _, last = last_acknowledged(events)
     recorder = Recorder(events=events)
     recorder.commit("c", "G", "T", 0, last.offset + 1)
     recorder.commit("c", "G", "T", 0, last.offset)
-    assert [problem.check for problem in problems(events)] == ["commits_gone_back"]
+    assert [problem.check for problem in problems(events)] == ["commits_backwards"]
     events.insert(len(events) - 1, Event("ok", "reset", "admin", "T", 0, offset=last.offset, group="G"))
     assert problems(events) == []
 
 
-@given(sound_histories())
-def test_a_commit_of_what_nobody_was_handed_is_told(events: list[Event]) -> None:
+@given(correct_histories())
+def test_commit_beyond_the_read_messages_is_ahead(events: list[Event]) -> None:
     _, last = last_acknowledged(events)
     Recorder(events=events).commit("c", "G", "T", 0, last.offset + 2)
     assert [problem.check for problem in problems(events)] == ["commits_ahead"]
 
 
-def test_the_failure_names_check_value_and_what_was_tested(tmp_path: Path) -> None:
+def test_failure_names_case_check_and_value(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "history")
     recorder.send("p", "T", "7", queue=0).ok(0, 3)
     events = load((tmp_path / "history").read_bytes().splitlines())
@@ -207,6 +207,6 @@ def test_the_failure_names_check_value_and_what_was_tested(tmp_path: Path) -> No
     with pytest.raises(
         AssertionError, match=r"(?s)a kill: 1 problem.*lost: '7' was acknowledged at .*'T', 0, 3"
     ):
-        assert_sound(events, "a kill")
-    assert_sound(events, but_for=["lost"])
+        assert_consistent(events, "a kill")
+    assert_consistent(events, ignore=["lost"])
     assert len(CHECKS) == 9

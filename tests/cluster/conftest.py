@@ -1,4 +1,4 @@
-"""One Ray cluster for all tests that are marked `ray`, with a home, a token and ports of its own."""
+"""Fixtures of the tests marked `ray`: one Ray cluster with a separate home, token and ports."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.ports import free_port
 REPO = Path(__file__).parent.parent.parent
 CLI_TIMEOUT_S = 240.0
 COMMIT_LOG_FILE_BYTES = 16 * 1024 * 1024
-USUAL_AGENT_PORT = 52365
+DEFAULT_AGENT_PORT = 52365
 
 
 @dataclass
 class RayMQ:
-    """The `raymq` command over one topology of two nameservers and two brokers on free ports."""
+    """Runs the `raymq` command with a topology of two nameservers and two brokers on free ports."""
 
     home: Path
     ports: Sequence[int]
@@ -69,39 +69,42 @@ class RayMQ:
 
 @pytest.fixture(scope="session")
 def raymq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
-    """Give the command, with nothing running yet; whatever it starts is ended after the last test."""
+    """Yield the command runner; nothing is running yet. All started processes are stopped at the end."""
     from cluster.session.environment import make_token
     from cluster.session.ray_head import stop_head
 
     home = tmp_path_factory.mktemp("raymq-home")
     make_token(home / "token")
-    own = {
+    variables = {
         "RAYMQ_HOME": str(home),
         "RAY_AUTH_TOKEN_PATH": str(home / "token"),
         "RAY_AUTH_MODE": "token",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "PYTHONPATH": str(REPO),
     }
-    given = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     with pytest.MonkeyPatch.context() as patch:
-        # Ray in this process reads them too, when a test connects.
-        for key, value in own.items():
+        # Ray also reads these variables in this process when a test connects to it.
+        for key, value in variables.items():
             patch.setenv(key, value)
         patch.delenv("RAY_ADDRESS", raising=False)
-        with _as_beside_another_ray():
+        with _agent_port_occupied():
             try:
-                yield RayMQ(home, [free_port(-2) for _ in range(4)], given | own)
+                yield RayMQ(home, [free_port(-2) for _ in range(4)], inherited | variables)
             finally:
-                _leave_ray()
+                _disconnect_ray()
                 stop_head(home)
 
 
 @contextmanager
-def _as_beside_another_ray() -> Iterator[None]:
-    """The usual port of Ray's agent is taken: by this process, or by a Ray that really is there."""
+def _agent_port_occupied() -> Iterator[None]:
+    """Occupy the default port of Ray's agent, as another Ray on this machine would.
+
+    The port may already be in use by a real Ray.
+    """
     with socket.socket() as agent:
         try:
-            agent.bind(("127.0.0.1", USUAL_AGENT_PORT))
+            agent.bind(("127.0.0.1", DEFAULT_AGENT_PORT))
             agent.listen()
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
@@ -109,25 +112,28 @@ def _as_beside_another_ray() -> Iterator[None]:
         yield
 
 
-def _leave_ray() -> None:
+def _disconnect_ray() -> None:
     if "ray" in sys.modules:
         sys.modules["ray"].shutdown()
 
 
 @pytest.fixture
 def running(raymq: RayMQ, request: pytest.FixtureRequest) -> RayMQ:
-    """Give the topology up, with this process connected to its Ray; a repeated test gets a healthy one."""
-    from tests.cluster.ray_helpers import end_if_unhealthy, ensure_up
+    """Start the topology if needed and connect this process to its Ray.
+
+    An unhealthy topology is stopped before a test is repeated.
+    """
+    from tests.cluster.ray_helpers import ensure_up, stop_if_unhealthy
 
     if getattr(request.node, "execution_count", 1) > 1:
-        end_if_unhealthy(raymq)
+        stop_if_unhealthy(raymq)
     ensure_up(raymq)
     return raymq
 
 
 @pytest.fixture
 def topic() -> str:
-    """Give the name of a topic that no test has used, nor this one when it is repeated."""
+    """Return a topic name that no test and no earlier run of this test has used."""
     return f"topic-{next(_topics)}"
 
 

@@ -1,4 +1,4 @@
-"""What the tests of a running cluster share: bringing it up, asking its brokers, killing its actors."""
+"""Helpers for tests of a running cluster: start it, call its brokers, kill its actors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def last_line(text: str) -> str:
 
 
 def ensure_up(raymq: RayMQ) -> None:
-    """Bring the topology up by the command, unless it is."""
+    """Run `raymq up` unless the topology is running, and connect this process to its Ray."""
     if read_record(raymq.home) is None:
-        # A lost node refuses each look at it: five are enough. One that is slow still has 10 s for each.
+        # A lost node fails each health check immediately: five short periods suffice. A slow node still has
+        # 10 s per check.
         raymq.environment["RAY_health_check_period_ms"] = "500"
         done = raymq.run("up")
         assert done.returncode == 0, done.stderr + done.stdout
@@ -39,8 +40,8 @@ def ensure_up(raymq: RayMQ) -> None:
         connect(topology, home_of(topology.cluster), choose_way(topology, raymq.home, os.environ))
 
 
-def end_if_unhealthy(raymq: RayMQ) -> None:
-    """Take the topology down, by the command, if one of its actors does not serve."""
+def stop_if_unhealthy(raymq: RayMQ) -> None:
+    """Run `raymq down` if an actor of the topology is not serving."""
     status = raymq.run("status")
     actors = json.loads(status.stdout)["actors"] if status.returncode == 0 else []
     if not actors or any(actor["state"] != "serving" for actor in actors):
@@ -75,8 +76,8 @@ def read_all(broker: str, namespace: str = NAMESPACE) -> list[bytes]:
     return [message.body for message in decode_records(found["records"])]
 
 
-def some_messages(broker: str) -> list[bytes]:
-    """Append to the broker's topic, and give all that it holds."""
+def append_and_read(broker: str) -> list[bytes]:
+    """Append one message to the topic of the broker and return all its bodies."""
     assert append(broker, b"one more")["code"] == 0
     return read_all(broker)
 
@@ -87,22 +88,22 @@ def status_of(actor: str, namespace: str = NAMESPACE, timeout_s: float = LIMIT_S
 
 
 def kill_process(actor: str) -> int:
-    """End the process of an actor with kill -9; gives its id."""
+    """Kill the process of an actor with SIGKILL and return its PID."""
     pid: int = status_of(actor)["pid"]
     os.kill(pid, signal.SIGKILL)
     return pid
 
 
-def wait_for_successor(actor: str, pid: int) -> dict[str, Any]:
-    """Wait until the actor serves in another process than `pid`; gives its status."""
+def wait_for_restart(actor: str, pid: int) -> dict[str, Any]:
+    """Wait until the actor serves in another process than `pid`, and return its status."""
 
-    def successor() -> dict[str, Any] | None:
+    def restarted() -> dict[str, Any] | None:
         try:
             status = status_of(actor, timeout_s=10 * TIME_SCALE)
         except ray_port.ActorUnavailable:
             return None
         return status if status["state"] == "serving" and status["pid"] != pid else None
 
-    status = eventually(successor, f"{actor} in another process than {pid}", within_s=120)
+    status = eventually(restarted, f"restart of {actor} in another process than {pid}", within_s=120)
     assert status is not None
     return status

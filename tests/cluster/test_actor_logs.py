@@ -1,4 +1,4 @@
-"""`raymq logs`: all actors' lines in the order of time, filtered where they lie, followed over a rotation."""
+"""`raymq logs` merges the actors' logs by time, filters them on each node and follows rotated files."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def gather(folder: Path, times: int = 1, **query: object) -> list[tuple[str, str
     return [(actor, event_of(text)["event"]) for actor, text in lines]
 
 
-def test_all_logs_come_together_in_the_order_of_time(folder: Path) -> None:
+def test_logs_are_merged_by_time(folder: Path) -> None:
     write(folder, "broker-a-0.log", line(1, "one"), line(4, "four"))
     write(folder, "nameserver-0.log", line(2, "two"))
     write(folder, "nameserver-0.log.1", line(0, "older"))
     assert [event for _, event in gather(folder)] == ["older", "one", "two", "four"]
-    assert gather(folder, times=2) == gather(folder)  # two nodes of one machine have the same files
+    assert gather(folder, times=2) == gather(folder)  # two nodes on one machine share the files
 
 
-def test_actor_level_time_and_count_choose(folder: Path) -> None:
+def test_actor_level_time_and_count_filter_lines(folder: Path) -> None:
     write(folder, "broker-a-0.log", line(1, "one"), line(2, "two", "error"), line(3, "three"))
     write(folder, "broker-b-0.log", line(4, "four", "warning"))
     assert gather(folder, actors=("broker-b",)) == [("broker-b-0", "four")]
@@ -61,7 +61,7 @@ def test_actor_level_time_and_count_choose(folder: Path) -> None:
     assert [event for _, event in gather(folder, last=2)] == ["three", "four"]
 
 
-def test_without_a_cluster_and_its_logs_there_is_an_error_and_with_logs_they_are_told_to_be_the_last(
+def test_logs_of_last_session_are_shown_without_a_running_cluster(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actor_logs, "choose_way", lambda *_: Way(Mode.STARTED))
@@ -75,13 +75,13 @@ def test_without_a_cluster_and_its_logs_there_is_an_error_and_with_logs_they_are
 
     monkeypatch.setattr(actor_logs, "LAST_SESSION", folder)
     write(folder, "broker-a-0.log", line(1, "one"))
-    story = Story()
-    assert len(list(actor_logs.read(topology, Query("raymq"), report=story))) == 1
-    assert story.lines == ["cluster DefaultCluster is not running; showing its last logs on this machine"]
+    report = RecordingReport()
+    assert len(list(actor_logs.read(topology, Query("raymq"), report=report))) == 1
+    assert report.lines == ["cluster DefaultCluster is not running; showing its last logs on this machine"]
 
 
-class Story(Report):
-    """What a command told."""
+class RecordingReport(Report):
+    """Report that keeps its lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -90,15 +90,13 @@ class Story(Report):
         self.lines.append(text)
 
 
-def test_an_actor_without_a_log_is_refused_with_those_that_have_one(folder: Path) -> None:
+def test_actor_without_a_log_is_refused_with_known_actors(folder: Path) -> None:
     write(folder, "broker-a-0.log", line(1, "one"))
     with pytest.raises(LaunchRefused, match="actor 'broker-z' has no log; actors with logs: broker-a-0"):
         gather(folder, actors=("broker-z",))
 
 
-def test_what_is_written_later_is_followed_over_a_rotation(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_follow_continues_after_a_rotation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "raymq" / "broker-a-0.log"
     write(folder, file.name, line(1, "one"), line(2, "two"))
     later = iter([lambda: write(folder, file.name, line(3, "three"), '{"time": "half'), lambda: rotate(file)])
@@ -116,7 +114,7 @@ def rotate(file: Path) -> None:
     file.write_text(line(5, "five"))
 
 
-def test_lines_of_others_are_shown_as_they_are() -> None:
+def test_lines_that_are_not_json_are_shown_unchanged() -> None:
     assert event_of(b"Traceback") == {"level": "info", "event": "Traceback"}
     event = {
         "time": "2026-01-31T12:00:00Z",
@@ -124,15 +122,15 @@ def test_lines_of_others_are_shown_as_they_are() -> None:
         "event": "e",
         "port": 1,
         "path": "/a",
-        "why": "a b",
+        "reason": "a b",
     }
-    assert fields_of(event) == 'port=1 path=/a why="a b"'
+    assert fields_of(event) == 'port=1 path=/a reason="a b"'
     assert clock_time({}).strip() == ""
     assert clock_time(event).endswith(":00:00.000")
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("given", "expected"),
     [
         ("", ""),
         ("90s", "2026-01-31T11:58:30.000000Z"),
@@ -141,11 +139,11 @@ def test_lines_of_others_are_shown_as_they_are() -> None:
         ("2026-01-31T13:00+02:00", "2026-01-31T11:00:00.000000Z"),
     ],
 )
-def test_since_is_a_span_or_a_time(given: str, meant: str) -> None:
-    assert parse_since(given, NOW) == meant
+def test_since_accepts_a_duration_or_a_time(given: str, expected: str) -> None:
+    assert parse_since(given, NOW) == expected
 
 
-def test_what_is_no_time_and_no_level_is_refused() -> None:
+def test_invalid_since_and_level_are_refused() -> None:
     with pytest.raises(LaunchRefused, match="--since 'yesterday' is invalid: use a duration"):
         parse_since("yesterday", NOW)
     with pytest.raises(LaunchRefused, match="--level 'loud' is unknown: use one of debug, info"):

@@ -49,7 +49,7 @@ def test_version_shows_the_code_version() -> None:
     status, shown = run("version", "--json")
     assert status == 0
     assert f'"code": "{code_version()}"' in shown
-    assert run("version") == (0, shown)  # no terminal reads
+    assert run("version") == (0, shown)  # the output is not a terminal: JSON
 
 
 def test_invalid_topology_exits_with_code_2_and_reason() -> None:

@@ -1,6 +1,6 @@
-"""A topology on Ray: up, down and up again, submitted as a job, killed, and guarded against a second writer.
+"""A cluster on Ray: start, stop, restart, submit as a job, kill actors, fence a second writer.
 
-The tests share one Ray cluster and run in the order of the file; each leaves the topology serving.
+The tests share one Ray cluster and run in the order of the file; each leaves the cluster serving.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tests.cluster.conftest import REPO, RayMQ
 from tests.cluster.ray_helpers import (
     TOPIC,
     append,
+    append_and_read,
     ensure_up,
     kill_process,
     last_line,
     read_all,
-    some_messages,
     status_of,
-    wait_for_successor,
+    wait_for_restart,
 )
 from tests.eventually import LIMIT_S, eventually
 from tests.ports import free_port
@@ -57,12 +57,15 @@ PACKAGE_BYTES_MAX = 3 * 1024 * 1024
 
 
 def failing(raymq: RayMQ) -> dict[str, str]:
-    """Give why each actor fails; one that answers late does so for a moment."""
+    """Return the reason why each actor does not serve, by name, or an empty text.
+
+    A slow actor may be reported for a moment.
+    """
     topology = load_topology(overrides=raymq.overrides)
     return {entry.actor.name: entry.failing for entry in launch.status(topology)}
 
 
-def test_up_down_and_up_again_keeps_every_message(raymq: RayMQ) -> None:
+def test_restart_of_the_cluster_keeps_every_message(raymq: RayMQ) -> None:
     ensure_up(raymq)
     for broker in BROKERS:
         assert append(broker, b"first", b"second")["code"] == 0
@@ -82,7 +85,7 @@ def test_up_down_and_up_again_keeps_every_message(raymq: RayMQ) -> None:
         assert read_all(broker) == [b"first", b"second"]
 
 
-def test_status_tells_what_runs(running: RayMQ) -> None:
+def test_status_lists_all_actors(running: RayMQ) -> None:
     eventually(lambda: not any(failing(running).values()), "all actors serving")
     done = running.run("status")
     assert done.returncode == 0, done.stderr
@@ -97,7 +100,7 @@ def test_status_tells_what_runs(running: RayMQ) -> None:
     assert actors["nameserver-0"]["address"] == running.nameserver
 
 
-def test_up_again_adopts_what_runs(running: RayMQ) -> None:
+def test_second_up_adopts_running_actors(running: RayMQ) -> None:
     before = status_of("broker-a-0")["pid"]
     result = launch.up(overrides=running.overrides)
     assert {action.verb for action in result.plan.actions} == {Verb.ADOPT}
@@ -105,7 +108,7 @@ def test_up_again_adopts_what_runs(running: RayMQ) -> None:
     assert status_of("broker-a-0")["pid"] == before
 
 
-def test_a_second_topology_on_the_same_ports_and_stores_is_refused_by_name(running: RayMQ) -> None:
+def test_second_cluster_on_the_same_ports_and_stores_is_refused(running: RayMQ) -> None:
     second = [*running.overrides, "namespace=second", f"store_root={running.home}/store"]
     with pytest.raises(LaunchRefused) as caught:
         launch.up(overrides=second)
@@ -117,12 +120,12 @@ def test_a_second_topology_on_the_same_ports_and_stores_is_refused_by_name(runni
     assert [where for where in ray_port.list_actors() if where.namespace == "second"] == []
 
 
-def test_another_cluster_in_the_same_namespace_is_refused(running: RayMQ) -> None:
+def test_other_cluster_in_the_same_namespace_is_refused(running: RayMQ) -> None:
     with pytest.raises(LaunchRefused, match="belongs to cluster DefaultCluster, not Other"):
         launch.up(overrides=[*running.overrides, "cluster=Other"])
 
 
-def test_a_resource_that_no_node_has_is_refused_when_the_wait_is_over(
+def test_missing_node_resource_is_refused_after_timeout(
     running: RayMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "PLACEMENT_TIMEOUT_S", 0.1)
@@ -133,7 +136,7 @@ def test_a_resource_that_no_node_has_is_refused_when_the_wait_is_over(
     assert status_of("broker-a-0")["state"] == "serving"
 
 
-def test_the_example_of_actor_handles_runs(running: RayMQ, capsys: pytest.CaptureFixture[str]) -> None:
+def test_actor_handles_example_runs(running: RayMQ, capsys: pytest.CaptureFixture[str]) -> None:
     example = runpy.run_path(str(REPO / "docs" / "examples" / "actor_handles.py"))
     example["main"]()
     shown = capsys.readouterr().out
@@ -141,11 +144,11 @@ def test_the_example_of_actor_handles_runs(running: RayMQ, capsys: pytest.Captur
     assert "read 4 apples\nread 2 pears\n" in shown
 
 
-def test_a_waiting_read_does_not_block_describe(running: RayMQ) -> None:
+def test_long_polling_read_does_not_block_describe(running: RayMQ) -> None:
     import ray
 
     broker = ray.get_actor("broker-a-0", namespace="raymq")
-    end = len(some_messages("broker-a"))
+    end = len(append_and_read("broker-a"))
     request = msgpack.packb({"v": 1, "topic": TOPIC, "queue": 0, "offset": end, "wait_ms": MAX_WAIT_MS})
     waiting = [broker.read.remote(request) for _ in range(8)]
     assert msgpack.unpackb(ray.get(broker.describe.remote(), timeout=LIMIT_S))["code"] == 0
@@ -156,17 +159,17 @@ def test_a_waiting_read_does_not_block_describe(running: RayMQ) -> None:
     assert {reply["count"] for reply in replies} == {1}
 
 
-def test_a_killed_broker_is_back_on_its_own_store_and_nothing_acknowledged_is_lost(running: RayMQ) -> None:
+def test_killed_broker_restarts_with_all_acknowledged_messages(running: RayMQ) -> None:
     before = status_of("broker-b-0")
-    acknowledged = some_messages("broker-b")
+    acknowledged = append_and_read("broker-b")
     assert append("broker-b", b"just before the kill")["code"] == 0
-    after = wait_for_successor("broker-b-0", kill_process("broker-b-0"))
+    after = wait_for_restart("broker-b-0", kill_process("broker-b-0"))
     assert read_all("broker-b") == [*acknowledged, b"just before the kill"]
     assert after["details"]["epoch"] == before["details"]["epoch"] + 1
     eventually(lambda: not any(failing(running).values()), "all actors serving")
 
 
-def test_a_writer_whose_epoch_is_over_acknowledges_nothing(running: RayMQ) -> None:
+def test_fenced_writer_acknowledges_nothing(running: RayMQ) -> None:
     epoch = running.store("broker-a") / "raymq.epoch"
     successor = epoch.with_suffix(".tmp")
     successor.write_text(f"{int(epoch.read_text()) + 1}\n")
@@ -178,11 +181,11 @@ def test_a_writer_whose_epoch_is_over_acknowledges_nothing(running: RayMQ) -> No
         lambda: failing(running)["broker-a-0"].startswith("refuses writes: "), "the broker's own report"
     )
 
-    wait_for_successor("broker-a-0", kill_process("broker-a-0"))
+    wait_for_restart("broker-a-0", kill_process("broker-a-0"))
     assert append("broker-a", b"of a new epoch")["code"] == 0
 
 
-def test_live_settings_change_in_place_outlive_a_kill_and_follow_the_topology(running: RayMQ) -> None:
+def test_live_settings_change_in_place_and_survive_a_kill(running: RayMQ) -> None:
     before = status_of("broker-a-0")["pid"]
     live = [*running.overrides, "broker_settings.fileReservedTime=48"]
     adjusted = launch.up(overrides=live).plan.having(Verb.ADJUST)
@@ -192,7 +195,7 @@ def test_live_settings_change_in_place_outlive_a_kill_and_follow_the_topology(ru
     assert status_of("broker-a-0")["pid"] == before
     assert broker_config("broker-a")["fileReservedTime"] == "48"
 
-    wait_for_successor("broker-a-0", kill_process("broker-a-0"))
+    wait_for_restart("broker-a-0", kill_process("broker-a-0"))
     assert broker_config("broker-a")["fileReservedTime"] == "48"
     change_broker_config("broker-a", b"brokerPermission=4")
     assert append("broker-a", b"read only")["code"] != 0
@@ -206,27 +209,27 @@ def test_live_settings_change_in_place_outlive_a_kill_and_follow_the_topology(ru
     assert (settings["fileReservedTime"], settings["brokerPermission"]) == ("72", "6")
 
 
-def ask_broker(broker: str, code: int, body: bytes = b"") -> RemotingCommand:
+def call_broker(broker: str, code: int, body: bytes = b"") -> RemotingCommand:
     host, port = status_of(f"{broker}-0")["spec"]["advertised"]
 
-    async def ask() -> RemotingCommand:
+    async def call() -> RemotingCommand:
         client = RemotingClient(SystemClock())
         try:
             return await client.invoke(f"{host}:{port}", RemotingCommand(code, {}, body), int(LIMIT_S * 1000))
         finally:
             await client.close()
 
-    answer = asyncio.run(ask())
-    assert answer.code == 0, answer.remark
-    return answer
+    response = asyncio.run(call())
+    assert response.code == 0, response.remark
+    return response
 
 
 def broker_config(broker: str) -> dict[str, str]:
-    return parse_properties(bytes(ask_broker(broker, RequestCode.GET_BROKER_CONFIG).body).decode())
+    return parse_properties(bytes(call_broker(broker, RequestCode.GET_BROKER_CONFIG).body).decode())
 
 
 def change_broker_config(broker: str, text: bytes) -> None:
-    ask_broker(broker, RequestCode.UPDATE_BROKER_CONFIG, text)
+    call_broker(broker, RequestCode.UPDATE_BROKER_CONFIG, text)
 
 
 def with_third_broker(raymq: RayMQ, port: int) -> list[str]:
@@ -238,7 +241,7 @@ def with_third_broker(raymq: RayMQ, port: int) -> list[str]:
     return [*raymq.overrides, f"brokers=[{entries}]"]
 
 
-def test_a_broker_that_cannot_serve_says_why_and_prune_removes_it(running: RayMQ) -> None:
+def test_broker_that_cannot_serve_gives_reason_and_prune_removes_it(running: RayMQ) -> None:
     three = with_third_broker(running, free_port(-2))
     store = running.store("broker-c")
     store.mkdir(parents=True)
@@ -260,14 +263,12 @@ def test_a_broker_that_cannot_serve_says_why_and_prune_removes_it(running: RayMQ
     assert (store / "raymq.json").exists()
 
 
-def test_a_check_runs_on_the_node_that_has_the_resource(running: RayMQ) -> None:
+def test_check_runs_on_the_node_with_the_resource(running: RayMQ) -> None:
     resource = status_of("broker-a-0")["spec"]["resource"]
     assert len(ray_port.run_on(resource, free_ports, ["127.0.0.1"], timeout_s=LIMIT_S)) == 1
 
 
-def test_an_actor_is_ended_when_its_name_is_free_however_late_ray_ends_it(
-    running: RayMQ, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_actor_end_waits_until_its_name_is_free(running: RayMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     class Idle:
@@ -276,22 +277,22 @@ def test_an_actor_is_ended_when_its_name_is_free_however_late_ray_ends_it(
     where = ray_port.ActorName("raymq", "idle")
     resource = status_of("broker-a-0")["spec"]["resource"]
     ray_port.create(Idle, where, (), resource=resource)
-    kill, asked = ray.kill, []
-    monkeypatch.setattr(ray, "kill", lambda actor, **options: asked.append(lambda: kill(actor, **options)))
+    kill, requests = ray.kill, []
+    monkeypatch.setattr(ray, "kill", lambda actor, **options: requests.append(lambda: kill(actor, **options)))
     with pytest.raises(ray_port.ActorUnavailable, match="has not terminated actor idle"):
         ray_port.kill(where, timeout_s=0.1)
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(ray_port.kill, where, LIMIT_S)
-        eventually(lambda: len(asked) == 2 or ended.done(), "the second request to end it")
+        eventually(lambda: len(requests) == 2 or ended.done(), "the second request to kill it")
         assert not ended.done()
-        asked[0]()
+        requests[0]()
         ended.result(timeout=LIMIT_S)
     ray_port.create(Idle, where, (), resource=resource)
     monkeypatch.undo()
     ray_port.kill(where)
 
 
-def test_what_a_job_uploads_is_the_source_and_nothing_else(tmp_path: Path) -> None:
+def test_job_upload_contains_only_source_folders(tmp_path: Path) -> None:
     from ray._private.ray_constants import get_runtime_env_default_excludes
     from ray._private.runtime_env.packaging import create_package
 
@@ -299,8 +300,8 @@ def test_what_a_job_uploads_is_the_source_and_nothing_else(tmp_path: Path) -> No
     create_package(str(REPO), package, include_gitignore=True, excludes=get_runtime_env_default_excludes())
     assert package.stat().st_size < PACKAGE_BYTES_MAX
     with ZipFile(package) as packed:
-        rooms = {name.partition("/")[0] for name in packed.namelist() if "/" in name}
-    assert rooms == {"actors", "cluster", "configs", "jobs", "store"}
+        folders = {name.partition("/")[0] for name in packed.namelist() if "/" in name}
+    assert folders == {"actors", "cluster", "configs", "jobs", "store"}
 
 
 def submit(raymq: RayMQ, tree: Path, overrides: list[str]) -> str:
@@ -321,19 +322,17 @@ def submit(raymq: RayMQ, tree: Path, overrides: list[str]) -> str:
             timeout=4 * LIMIT_S,
             check=False,
         )
-        # Ray's own agent may come up after its head says that it has started.
+        # Ray's agent may start later than the head, which already reports that it is running.
         return None if "No available agent" in done.stderr else done
 
-    done = eventually(submitted, "Ray's agent for jobs", within_s=120)
+    done = eventually(submitted, "the job agent of Ray", within_s=120)
     assert done is not None
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_submitted_as_a_job_edited_and_submitted_again_keeps_every_message(
-    running: RayMQ, tmp_path: Path
-) -> None:
-    """A cluster beside the others' own, of as few actors as can be: each submission restarts them all."""
+def test_job_resubmitted_with_edited_code_keeps_every_message(running: RayMQ, tmp_path: Path) -> None:
+    """Use a separate cluster with as few actors as possible: each submission restarts all of them."""
     nameserver, namespace, broker = free_port(), "submitted", "broker-s"
     overrides = [
         *running.overrides,
@@ -363,7 +362,7 @@ def test_submitted_as_a_job_edited_and_submitted_again_keeps_every_message(
     launch.down(load_topology(overrides=overrides))
 
 
-def test_an_interrupted_start_leaves_nothing_running(raymq: RayMQ, tmp_path: Path) -> None:
+def test_interrupted_up_leaves_no_process(raymq: RayMQ, tmp_path: Path) -> None:
     sets = [part for override in raymq.overrides for part in ("--set", override)]
     ports = [f"{key}.listen_port=0" for key in ("nameservers.0", "nameservers.1", "brokers.0", "brokers.1")]
     sets += [part for port in ports for part in ("--set", port)]
@@ -382,8 +381,8 @@ def test_an_interrupted_start_leaves_nothing_running(raymq: RayMQ, tmp_path: Pat
     record = read_record(tmp_path)
     assert record is not None
     started.send_signal(signal.SIGINT)
-    _, told = started.communicate(timeout=4 * LIMIT_S)
-    assert told == "interrupted; Ray was stopped again, nothing is left running\n"
+    _, stderr = started.communicate(timeout=4 * LIMIT_S)
+    assert stderr == "interrupted; Ray was stopped again, nothing is left running\n"
     assert started.returncode == launch.EXIT_INTERRUPTED
     assert list(marked_processes(record.mark)) == []
     assert read_record(tmp_path) is None

@@ -1,6 +1,6 @@
-"""A cluster over two Ray nodes: actors where their resources are, a node that is lost and comes back.
+"""A cluster on two Ray nodes: actors run on the node with their resource, and a lost node rejoins.
 
-Both nodes are raylets of this machine, the second under an address of its own.
+Both nodes are raylets on this machine; the second has a different IP address.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RESOURCE = "disk-y"
 
 
 class SecondNode:
-    """A raylet that joins the session's Ray; it carries the head's mark, so that it goes with it."""
+    """Raylet that joins the Ray of the session. It carries the mark of the head and is stopped with it."""
 
     def __init__(self, raymq: RayMQ) -> None:
         record = read_record(raymq.home)
@@ -52,11 +52,11 @@ class SecondNode:
 
         def has_started() -> bool:
             done = subprocess.run(command, env=self._environment, check=False, timeout=4 * LIMIT_S)
-            if done.returncode != 0:  # Ray gives its own processes 30 s, which a busy machine may miss
+            if done.returncode != 0:  # Ray's start timeout of 30 s may be too short on a busy machine
                 self.lose()
             return done.returncode == 0
 
-        eventually(has_started, "a start of the second node", within_s=180)
+        eventually(has_started, "the start of the second node", within_s=180)
         eventually(lambda: len(ray_port.nodes()) == 2, "two nodes")
 
     def raylets(self) -> list[psutil.Process]:
@@ -69,7 +69,7 @@ class SecondNode:
         ]
 
     def lose(self) -> None:
-        """End the raylet as a loss of power would."""
+        """Kill the raylet, as a power loss would."""
         for raylet in self.raylets():
             raylet.kill()
 
@@ -81,7 +81,7 @@ class SecondNode:
 
 @dataclass(frozen=True)
 class Multi:
-    """A cluster with broker x on the head's node and broker y on the second."""
+    """Cluster with broker x on the head node and broker y on the second node."""
 
     file: Path
     node: SecondNode
@@ -114,11 +114,11 @@ def write_topology(file: Path, address: str, host: str) -> None:
 
 @pytest.fixture(scope="module")
 def multi(raymq: RayMQ, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Multi]:
-    """Give the second node and the cluster over both; another cluster, of one node, runs beside it."""
+    """Yield a cluster on two nodes. The single-node cluster of the other tests runs on the same Ray."""
     ensure_up(raymq)
     host = ray_port.own_node_ip()
     if host.startswith("127."):
-        pytest.skip("this machine has no address but loopback, which is refused on several nodes")
+        pytest.skip("this machine has only a loopback address, which a cluster of several nodes refuses")
     record = read_record(raymq.home)
     assert record is not None
     home = tmp_path_factory.mktemp("multi-home")
@@ -145,12 +145,12 @@ def failing(multi: Multi) -> dict[str, str]:
     return {entry.actor.name: entry.failing for entry in launch.status(multi.topology)}
 
 
-def test_an_address_that_other_machines_cannot_dial_is_refused(multi: Multi, raymq: RayMQ) -> None:
+def test_loopback_address_is_refused_on_several_nodes(multi: Multi, raymq: RayMQ) -> None:
     with pytest.raises(TopologyError, match=r"brokers\[0\]\.advertised_host: 127\.0\.0\.1 is advertised"):
         launch.up(overrides=raymq.overrides)
 
 
-def test_brokers_stand_where_their_resource_is_and_are_dialled_at_their_address(multi: Multi) -> None:
+def test_brokers_run_on_the_node_with_their_resource(multi: Multi) -> None:
     found = {entry.actor.name: entry.actor for entry in launch.status(multi.topology)}
     assert found["x-0"].node_ip == multi.host
     assert found["y-0"].node_ip == SECOND_IP
@@ -160,13 +160,13 @@ def test_brokers_stand_where_their_resource_is_and_are_dialled_at_their_address(
         assert {data.broker_addrs[0].rpartition(":")[0] for data in brokers} == {multi.host}
 
 
-def test_events_of_all_nodes_are_gathered_once(multi: Multi) -> None:
+def test_log_events_of_all_nodes_are_shown_once(multi: Multi) -> None:
     lines = list(actor_logs.read(multi.topology, Query("multi", ("y",))))
     serving = [event_of(line) for _, line in lines if event_of(line)["event"] == "broker_serving"]
     assert [(event["broker"], event["level"]) for event in serving] == [("y", "info")]
 
 
-def test_a_node_that_is_lost_and_comes_back_brings_its_broker_with_all_its_messages(multi: Multi) -> None:
+def test_broker_of_a_lost_node_restarts_with_all_messages(multi: Multi) -> None:
     with Admin(multi.nameserver) as admin:
         admin.create_topic("kept", queues=2)
     sent: list[bytes] = []
@@ -186,11 +186,11 @@ def test_a_node_that_is_lost_and_comes_back_brings_its_broker_with_all_its_messa
         assert send(producer, 40) == {"x", "y"}
         before = pid_of("y-0")
         multi.node.lose()
-        eventually(lambda: len(ray_port.nodes()) == 1, "the node's loss")
+        eventually(lambda: len(ray_port.nodes()) == 1, "the loss of the node")
         assert send(producer, 40) <= {"x", "y"}
-        away = f"its node is away: no living node has the resource '{RESOURCE}'"
-        eventually(lambda: failing(multi)["y-0"] == away, "the report of the node's loss")
-        eventually(lambda: not psutil.pid_exists(before), "the end of what ran on the node")
+        missing = f"no live node has the resource '{RESOURCE}'"
+        eventually(lambda: failing(multi)["y-0"] == missing, "the report of the lost node")
+        eventually(lambda: not psutil.pid_exists(before), "the exit of the broker on the lost node")
         assert send(producer, 40) == {"x"}
 
         multi.node.start()
@@ -203,6 +203,6 @@ def test_a_node_that_is_lost_and_comes_back_brings_its_broker_with_all_its_messa
             return received >= set(sent)
 
         eventually(has_all, "every acknowledged message")
-    # Who starts now has the new route; the others look for it every 30 s.
+    # A new producer fetches the new route; running clients refresh theirs only every 30 s.
     with Producer(multi.nameserver, group="multi") as producer:
         assert send(producer, 40) == {"x", "y"}

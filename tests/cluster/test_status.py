@@ -1,4 +1,4 @@
-"""What `raymq status` prints of an actor, without a cluster."""
+"""Rows of `raymq status`, without a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster.cli.status import COLUMNS, formatted, lag_of
 from cluster.cli.tables import table_of
 
 
-def test_a_brokers_loop_lag_is_printed_and_others_have_none() -> None:
+def test_loop_lag_is_shown_for_brokers_only() -> None:
     row = {
         "actor": "broker-a-0", "kind": "broker", "state": "serving", "address": "127.0.0.1:10911",
         "node": "127.0.0.1", "process": 7, "code": "c", "up_s": 3,

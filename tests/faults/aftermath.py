@@ -1,5 +1,7 @@
-"""What is asked of a store after a fault: everything acknowledged, nothing else, and derived files as the log
-makes them.
+"""Checks of a store after a fault.
+
+The store must have every acknowledged message and no unexpected one, and its consume queues and index must
+match the log.
 """
 
 from __future__ import annotations
@@ -11,20 +13,20 @@ from typing import Any
 
 from store.message.record import decode_records
 from store.message_store import GetMessageStatus, MessageStore
-from tests.checkers import Event, Recorder, assert_sound, load
-from tests.faults.stories import SETTINGS, TOPIC, Writer, history_of, open_store
+from tests.checkers import Event, Recorder, assert_consistent, load
+from tests.faults.scenarios import SETTINGS, TOPIC, Writer, history_of, open_store
 from tests.store.conftest import PER_OPEN_FILES, SmallStores
 
 READABLE = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
 
 
 def history(root: Path) -> list[Event]:
-    """What the story over `root` has written down so far."""
+    """Return the history that the scenario on the store `root` has recorded so far."""
     return load(history_of(root).read_bytes().splitlines())
 
 
 def read_everything(store: MessageStore, recorder: Recorder, reader: str, topic: str = TOPIC) -> int:
-    """Read all queues of a topic from their beginnings to their ends; records are checked with their CRC."""
+    """Read and record all messages of a topic with CRC checks, and return their number."""
     count = 0
     for queue_topic, queue_id in sorted(store.queues()):
         if queue_topic != topic:
@@ -54,10 +56,15 @@ def check_store(
     holes: bool = False,
     **settings: Any,
 ) -> None:
-    """Open the store at `root`, and require that all holds; append, close and open it again: still.
+    """Open the store at `root`, check its history, append, close it, and do the same once more.
 
-    With `derived`, its queues and index must be byte for byte what is built from the log alone. With `holes`
-    offsets may be missing, as those of messages that were never acknowledged and lie between kept ones.
+    Args:
+        root: directory of the store.
+        about: name of the tested case, for failure messages.
+        events: history before the fault; default: the recorded history of the scenario.
+        derived: also require that queues and index are byte for byte those rebuilt from the log.
+        holes: allow missing offsets, as of unacknowledged messages between stored ones.
+        settings: store settings that differ from `SETTINGS`.
     """
     recorder = Recorder(events=list(history(root) if events is None else events))
     for number in range(2):
@@ -67,14 +74,14 @@ def check_store(
             queues = [queue for queue in store.queues() if queue[0] == TOPIC]
             spans = [store.max_offset(*queue) - store.min_offset(*queue) for queue in queues]
             assert holes or sum(spans) == count, f"{about}: {spans}, {count} read"
-            assert_sound(recorder.events, about, but_for=["jumped"] if holes else [])
+            assert_consistent(recorder.events, about, ignore=["not_sequential"] if holes else [])
             check_keys(store, recorder, about, acknowledged_only=holes)
             writer = Writer(root, store, recorder)
             for _ in range(3):
                 writer.send()
             writer.settle()
             read_everything(store, recorder, f"second-reader-{number}")
-            assert_sound(recorder.events, about, but_for=["jumped"] if holes else [])
+            assert_consistent(recorder.events, about, ignore=["not_sequential"] if holes else [])
         finally:
             store.close()
     if derived:
@@ -84,9 +91,10 @@ def check_store(
 def check_keys(
     store: MessageStore, recorder: Recorder, about: object, *, acknowledged_only: bool = False
 ) -> None:
-    """Every message that was read is found by its key.
+    """Require that every message that was read is found by its key.
 
-    Of messages that no one was promised a power loss may tear the properties: no CRC covers these.
+    With `acknowledged_only`, unacknowledged messages are skipped: a power loss may tear their properties,
+    which have no CRC.
     """
     values = {event.value for event in recorder.events if event.op == "read"}
     if acknowledged_only:
@@ -96,7 +104,7 @@ def check_keys(
 
 
 def check_derived(root: Path, about: object, **settings: Any) -> None:
-    """Queues and index of a closed store are what the log makes."""
+    """Require that queues and index of a closed store equal those rebuilt from its log."""
     rebuilt = root.with_name(f"{root.name}-rebuilt")
     shutil.copytree(root, rebuilt)
     for directory in ("consumequeue", "index"):
@@ -104,9 +112,11 @@ def check_derived(root: Path, about: object, **settings: Any) -> None:
     (rebuilt / "raymq.derived").unlink()
     open_store(rebuilt, **settings).close()
     files = SmallStores(root, None).files  # type: ignore[arg-type]
-    found, right = files(root), files(rebuilt)
-    differing = sorted(name for name in found.keys() | right.keys() if found.get(name) != right.get(name))
-    assert not differing, f"{about}: not as the log makes them: {differing}"
+    found, expected = files(root), files(rebuilt)
+    differing = sorted(
+        name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)
+    )
+    assert not differing, f"{about}: different from the files rebuilt from the log: {differing}"
     shutil.rmtree(rebuilt)
 
 

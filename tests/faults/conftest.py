@@ -1,4 +1,4 @@
-"""What tests of faults share: a small disk of one's own, and the process that forks others to be killed."""
+"""Fixtures of the fault tests: a small file system, and the process that forks children to be killed."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from tests.faults.crasher import Crasher, crasher
 
 
 class SmallDisk:
-    """A file system of a few hundred kilobytes, mounted for one test."""
+    """Small file system at `path`, mounted for one test."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._ballast = path / "ballast"
 
     def fill(self) -> None:
-        """Take all the space there is."""
+        """Allocate all free space."""
         space = os.statvfs(self.path)
         with self._ballast.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize)
 
     def free(self) -> None:
-        """Give the space back."""
+        """Release the space allocated by `fill`."""
         self._ballast.unlink()
 
     def make_read_only(self) -> None:
-        """No file may be open for writing."""
+        """Remount the file system read-only; no file may be open for writing."""
         subprocess.run(["mount", "-o", "remount,ro", str(self.path)], check=True, capture_output=True)
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], SmallDisk]]:
-    """Mount a tmpfs of so many bytes; skips the test where that is not allowed."""
+    """Return a function that mounts a tmpfs of a size in bytes; skips the test if mounting is not allowed."""
     mounted: list[Path] = []
 
     def mount(size_bytes: int) -> SmallDisk:
@@ -46,9 +46,9 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], SmallDisk]]:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError:
-            pytest.skip("no mount command: a full disk cannot be had")
+            pytest.skip("no mount command: cannot create a full disk")
         if done.returncode:
-            pytest.skip(f"a tmpfs cannot be mounted here (needs root): {done.stderr.strip()}")
+            pytest.skip(f"cannot mount a tmpfs (requires root): {done.stderr.strip()}")
         mounted.append(path)
         return SmallDisk(path)
 

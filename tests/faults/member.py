@@ -1,7 +1,9 @@
-"""A consumer that can be stopped and killed: `python -m tests.faults.member NAMESERVER GROUP TOPIC HISTORY`.
+"""Consumer process that tests pause and kill.
 
-What it is handed goes to the history, line by line, before its listener returns. It ends when its standard
-input does.
+    python -m tests.faults.member NAMESERVER GROUP TOPIC HISTORY
+
+Each message is written to the history file before the listener returns. The process exits at the end of its
+standard input.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def listener_of(recorder: Recorder, process: str, group: str) -> object:
 
 
 def main() -> None:
-    """Consume until the standard input ends."""
+    """Consume until the end of standard input."""
     nameserver, group, topic, history = sys.argv[1:]
     listener = listener_of(Recorder(Path(history)), "member", group)
     with PushConsumer(nameserver, listener=listener, config=config_of(group)) as consumer:  # type: ignore[arg-type]

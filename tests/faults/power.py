@@ -1,12 +1,12 @@
-"""A disk that loses its power: what was not synced is there in parts, pages torn among them.
+"""Simulation of a power loss: data that was not synced is kept in part, and pages may be torn.
 
-The fault model, that of a journaling file system over a disk that writes sectors of 512 bytes whole:
+The fault model is a journaling file system on a disk that writes sectors of 512 bytes atomically:
 
-- A file's bytes are durable when fdatasync or fsync of it has returned. Of what was written since, any subset
-  of the pages may be there, in any of the states that they had, and any page may be torn between sectors.
-- A file's length is the durable one or the present one.
-- Names (creations, renames, removals) become durable in their order; those up to the last one in a directory
-  that was synced are durable, of the later ones any number is.
+- The bytes of a file are durable after fdatasync or fsync returns. Of later writes any subset of the pages
+  may be kept, in any earlier state of the page, and a page may be torn between sectors.
+- The length of a file is the durable one or the current one.
+- Creations, renames and removals become durable in order. After a sync of a directory all changes up to the
+  last one in that directory are durable; any number of the later ones may be durable too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECTOR_BYTES = 512
 
 @dataclass
 class _File:
-    """A file by its number; an open descriptor keeps it readable whatever happens to its name."""
+    """A file, with an open descriptor that stays readable after a rename or removal."""
 
     descriptor: int
     durable: bytearray = field(default_factory=bytearray)
@@ -41,7 +41,7 @@ class _File:
         self.durable_size = len(self.durable)
 
     def write_back(self, rng: random.Random, share: float) -> None:
-        """Some dirty pages reach the disk, as the kernel likes; a few of them in part only."""
+        """Write random dirty pages to the disk, about `share` of them, some only in part."""
         now = self.now()
         self.durable.extend(bytes(max(len(now) - len(self.durable), 0)))
         for place in range(0, len(now), PAGE_BYTES):
@@ -55,7 +55,7 @@ class _File:
 
 
 class _Name(NamedTuple):
-    """A name has come to stand for a file, for a directory (None), or for nothing."""
+    """Change of a path: it now names a file (by inode number), a directory (None) or nothing (`_GONE`)."""
 
     path: str
     number: int | None
@@ -73,30 +73,30 @@ def _apply(changes: list[list[_Name]], names: dict[str, int | None]) -> None:
                 names[path] = number
 
 
-class DiskThatLosesItsPower:
-    """Watches the files below `root` from its making on; `cut` gives what is there after a power loss."""
+class PowerLossDisk:
+    """Tracks the files below `root`; `cut` writes a copy as a power loss would leave them."""
 
     def __init__(self, root: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         self._rng = rng
         self._lock = threading.RLock()
         self._files: dict[int, _File] = {}
-        self._names: dict[str, int | None] = {}  # durable names with their file numbers; None: a directory
+        self._names: dict[str, int | None] = {}  # durable paths with their inode numbers; None: a directory
         self._now: dict[str, int | None] = {}
-        self._changes: list[list[_Name]] = []  # since the last that is durable; each happens at once
-        self._look()
+        self._changes: list[list[_Name]] = []  # not durable yet, in order; each change is atomic
+        self._scan()
         self._all_durable()
         for name in ("fsync", "fdatasync"):
             monkeypatch.setattr(os, name, self._syncing(getattr(os, name)))
         for name in ("rename", "replace", "unlink", "rmdir", "mkdir"):
             monkeypatch.setattr(os, name, self._naming(getattr(os, name)))
 
-    # ---- what happens ------------------------------------------------------------------------------------
+    # ---- tracking ----------------------------------------------------------------------------------------
 
     def _syncing(self, call: Callable[[int], None]) -> Callable[[int], None]:
         def synced(descriptor: int) -> None:
             with self._lock:
-                self._look()
+                self._scan()
                 call(descriptor)
                 number = os.fstat(descriptor).st_ino
                 if number in self._files:
@@ -109,15 +109,15 @@ class DiskThatLosesItsPower:
     def _naming(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def renamed(*arguments: Any, **named: Any) -> Any:
             with self._lock:
-                self._look()
+                self._scan()
                 done = call(*arguments, **named)
-                self._look(is_one_change=True)
+                self._scan(is_one_change=True)
                 return done
 
         return renamed
 
-    def _look(self, *, is_one_change: bool = False) -> None:
-        """Take note of all names that have come or gone since the last look."""
+    def _scan(self, *, is_one_change: bool = False) -> None:
+        """Record the paths created and removed since the last scan; `is_one_change`: as one atomic change."""
         found: dict[str, int | None] = {}
         for path in sorted(self.root.rglob("*")):
             number = None if path.is_dir() else path.stat().st_ino
@@ -145,20 +145,20 @@ class DiskThatLosesItsPower:
         for file in self._files.values():
             file.sync()
 
-    def some_time_passes(self) -> None:
-        """The kernel writes back what it likes."""
+    def write_back_some(self) -> None:
+        """Write back random dirty pages, as the kernel may do at any time."""
         with self._lock:
-            self._look()
+            self._scan()
             for file in self._files.values():
                 if self._rng.random() < 0.5:
                     file.write_back(self._rng, 0.4)
 
-    # ---- the cut -----------------------------------------------------------------------------------------
+    # ---- power loss --------------------------------------------------------------------------------------
 
     def cut(self, into: Path) -> Path:
-        """Write down, in the directory `into`, what the disk has kept; the store under test goes on."""
+        """Write the files that a power loss would leave to the new directory `into`, and return it."""
         with self._lock:
-            self._look()
+            self._scan()
             names = dict(self._names)
             _apply(self._changes[: self._rng.randint(0, len(self._changes))], names)
             into.mkdir()

@@ -1,7 +1,7 @@
-"""Every call that changes a file, numbered, so that a process can be killed at each of them.
+"""Numbers every operation that changes a file, so that a process can be killed at each of them.
 
-The calls of the system are steps before they happen, writes over several pages one more in between;
-stores into mapped memory, which no system call shows, are steps around them.
+There is one step before each system call, and one more within a write over several pages. Writes to mapped
+memory make no system call: they have a step before and after.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _CALLS = (
     "fdatasync", "fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "ftruncate", "posix_fallocate",
 )  # fmt: skip
 PAGE_BYTES = 4096  # a kill stops a write between pages
-_MAKES_A_FILE = os.O_CREAT | os.O_TRUNC
+_CREATES_FILE = os.O_CREAT | os.O_TRUNC
 
 
 class Steps:
-    """Counts the steps from `arm` on; at the step numbered `kill_at` the process dies by SIGKILL."""
+    """Counts steps after `arm`, and kills the process with SIGKILL at the step numbered `kill_at`."""
 
-    def __init__(self, kill_at: int | None, told: Callable[[str], None]) -> None:
-        """`told` is given the name of the step at which the process dies."""
+    def __init__(self, kill_at: int | None, report: Callable[[str], None]) -> None:
+        """Patch the system calls; `report` is called with the name of the step just before the kill."""
         self.count = 0
         self._kill_at = kill_at
-        self._told = told
+        self._report = report
         self._is_armed = False
         for name in _CALLS:
             setattr(os, name, self._before(name, getattr(os, name)))
@@ -40,20 +40,20 @@ class Steps:
         self._patch_maps()
 
     def arm(self) -> None:
-        """From now on steps count."""
+        """Start counting steps."""
         self._is_armed = True
 
     def disarm(self) -> None:
-        """What follows is no part of what is tested."""
+        """Stop counting steps: the tested part is over."""
         self._is_armed = False
 
     def step(self, name: str) -> None:
-        """Count one, and die if it is the one."""
+        """Count a step, and kill the process if it is the step `kill_at`."""
         if not self._is_armed:
             return
         if self.count == self._kill_at:
             self._is_armed = False
-            self._told(name)
+            self._report(name)
             os.kill(os.getpid(), signal.SIGKILL)
         self.count += 1
 
@@ -81,7 +81,7 @@ class Steps:
         os_open, io_open = os.open, io.open
 
         def stepped_open(path: str, flags: int, *arguments: Any, **named: Any) -> int:
-            if flags & _MAKES_A_FILE:
+            if flags & _CREATES_FILE:
                 self.step(f"create {_shown([path])}")
             return os_open(path, flags, *arguments, **named)
 
@@ -99,7 +99,7 @@ class Steps:
         insert = IndexFile.insert
 
         def write_at(file: MappedFile, place: int, buffers: Sequence[Buffer]) -> None:
-            """The order of law 6, all through the map, a step between all stores."""
+            """Write through the map in the order of invariant 6, with a step before each part."""
             whole = b"".join(bytes(buffer) for buffer in buffers)
             middle = (HEAD_BYTES + len(whole)) // 2
             for start, end in ((HEAD_BYTES, middle), (middle, len(whole)), (0, 3), (3, HEAD_BYTES)):
@@ -118,7 +118,7 @@ class Steps:
 
 
 def _shown(arguments: Sequence[Any]) -> str:
-    """The files that a call is about: a descriptor's, or one or two names."""
+    """Return the file names of a call, given by a descriptor or by one or two paths."""
     if isinstance(arguments[0], int):
         paths = [Path(f"/proc/self/fd/{arguments[0]}").readlink()]
     else:

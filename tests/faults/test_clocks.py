@@ -1,5 +1,6 @@
-"""The wall clock jumps an hour either way or stands still: times in the log never go back, and nothing that
-waits is late, early or dropped by it.
+"""Jumps of the wall clock by an hour in both directions, and a wall clock that stands still.
+
+Store timestamps never decrease, and no wait, lease or delivery is early, late or dropped.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from tests.checkers import Recorder
 from tests.conftest import ClockAtRest
 from tests.eventually import NEVER_S
 from tests.faults.aftermath import check_store
-from tests.faults.stories import TOPIC, ClockThatTicks, Writer, open_store
+from tests.faults.scenarios import TOPIC, TickingClock, Writer, open_store
 
 pytestmark = [pytest.mark.faults]
 
 HOUR_MS = 3_600_000
 NEVER_MS = int(NEVER_S * 1000)
-JUMPS = {"an hour on": HOUR_MS, "an hour back": -HOUR_MS}
+JUMPS = {"forward": HOUR_MS, "back": -HOUR_MS}
 
 
-class ClockThatJumps(ClockThatTicks):
-    """Its wall jumps or stands still when told; its monotonic side goes on."""
+class JumpingClock(TickingClock):
+    """Ticking clock whose wall time can jump or stand still, while its monotonic time continues."""
 
     stands_still = False
 
@@ -40,12 +41,12 @@ class ClockThatJumps(ClockThatTicks):
         self._wall_ms += ms
 
     def pass_by(self, ms: int) -> None:
-        """Time goes on for who does not look at the wall."""
+        """Advance only the monotonic time."""
         self._monotonic_ns += ms * 1_000_000
 
 
-class SystemClockThatJumps(SystemClock):
-    """The machine's clock, whose wall is somewhere else when told."""
+class JumpingSystemClock(SystemClock):
+    """System clock whose wall time can be shifted back or stopped."""
 
     __slots__ = ("behind_ms", "stands_at_ms")
 
@@ -63,10 +64,8 @@ def times(store: MessageStore, queue_id: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("jump", [*JUMPS, "still"])
-def test_store_times_never_go_back_and_are_found_by_over_a_jump_and_a_restart(
-    tmp_path: Path, jump: str
-) -> None:
-    clock = ClockThatJumps()
+def test_store_timestamps_never_decrease_over_jump_and_restart(tmp_path: Path, jump: str) -> None:
+    clock = JumpingClock()
     events = Recorder().events
     for _ in range(2):
         store = open_store(tmp_path / "store", clock)
@@ -84,19 +83,19 @@ def test_store_times_never_go_back_and_are_found_by_over_a_jump_and_a_restart(
                 assert store.offset_by_timestamp(TOPIC, queue_id, moment) == found.index(moment)
         store.close()
         if jump in JUMPS:
-            clock.jump(-HOUR_MS)  # and again while it was down
+            clock.jump(-HOUR_MS)  # a second jump while the store is closed
     check_store(tmp_path / "store", jump, events=events, derived=True)
 
 
 @pytest.mark.parametrize("jump", [*JUMPS, "still"])
-def test_connections_waits_and_memberships_do_not_see_the_wall_clock(tmp_path: Path, jump: str) -> None:
-    clock = SystemClockThatJumps()
+def test_held_pulls_and_group_members_ignore_the_wall_clock(tmp_path: Path, jump: str) -> None:
+    clock = JumpingSystemClock()
 
     async def story(peer: Peer) -> None:
         await peer.send("T", b"before")
         await peer.heartbeat("client", "G", T="*")
         waiting = asyncio.create_task(peer.pull("T", 1, wait_ms=NEVER_MS))
-        await peer.committed("G", "T")  # answered behind the pull: that is held now
+        await peer.committed("G", "T")  # handled after the pull, which is therefore held now
         clock.behind_ms = -JUMPS.get(jump, 0)
         clock.stands_at_ms = clock.wall_ms() if jump == "still" else 0
         peer.broker.graph.groups.requests.expire()
@@ -112,10 +111,8 @@ def test_connections_waits_and_memberships_do_not_see_the_wall_clock(tmp_path: P
 
 
 @pytest.mark.parametrize("jump", [*JUMPS, "still"])
-def test_a_delayed_message_is_neither_early_nor_late_by_a_jump_before_or_after_it(
-    tmp_path: Path, clock: ClockAtRest, jump: str
-) -> None:
-    """Level 2 delays by 5 s. One message waits when the clock jumps; another comes right after."""
+def test_delayed_messages_are_on_time_over_a_jump(tmp_path: Path, clock: ClockAtRest, jump: str) -> None:
+    """Level 2 delays by 5 s. One message is sent before the jump of the clock, another right after it."""
 
     async def story(peer: Peer) -> None:
         delays = peer.broker.graph.delays
@@ -155,9 +152,9 @@ def test_a_delayed_message_is_neither_early_nor_late_by_a_jump_before_or_after_i
 
 
 @pytest.mark.parametrize("jump", [*JUMPS, "still"])
-def test_retention_over_a_jump_keeps_what_is_over_an_hour_from_its_end(tmp_path: Path, jump: str) -> None:
-    """Files of two and a half hours go after four; a jump of an hour takes none of them, two jumps do."""
-    clock = ClockThatJumps()
+def test_retention_after_a_jump_keeps_files_that_expire_in_over_an_hour(tmp_path: Path, jump: str) -> None:
+    """Files are 2.5 hours old and expire after 4: a jump of one hour deletes none, a second jump does."""
+    clock = JumpingClock()
     every_hour = ";".join(f"{hour:02}" for hour in range(24))
     settings = {"file_reserved_time_h": 4, "delete_when_h": every_hour, "preallocate": False}
     store = open_store(tmp_path / "store", clock, **settings)
@@ -170,7 +167,7 @@ def test_retention_over_a_jump_keeps_what_is_over_an_hour_from_its_end(tmp_path:
         changed_s = (clock.wall_ms() - 5 * HOUR_MS // 2) / 1000
         os.utime(path, (changed_s, changed_s))
 
-    def rounds() -> list[Path]:
+    def clean() -> list[Path]:
         for _ in range(8):
             clock.pass_by(store.settings.clean_interval_ms)
             store.advance()
@@ -179,8 +176,8 @@ def test_retention_over_a_jump_keeps_what_is_over_an_hour_from_its_end(tmp_path:
 
     clock.stands_still = jump == "still"
     clock.jump(JUMPS.get(jump, 0))
-    assert rounds() == files
-    if jump == "an hour on":
+    assert clean() == files
+    if jump == "forward":
         clock.jump(HOUR_MS)
-        assert rounds() == files[-1:]
+        assert clean() == files[-1:]
     store.close()

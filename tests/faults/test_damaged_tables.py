@@ -1,5 +1,6 @@
-"""A broker's `config/*.json` that are cut, zeroed or changed: the backup serves; with both damaged the broker
-does not start and says which file; nothing is overwritten.
+"""Files `config/*.json` of a broker that are truncated, zeroed or changed.
+
+The broker uses the backup. If both are damaged, it refuses to start and names the file. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TABLE_NAMES = {
 
 
 def renamed(name: str) -> Callable[[bytes], bytes]:
-    """One bit of the table's own name flips: still JSON, but without the table."""
+    """Return a damage that flips one bit of the table's key: the file is valid JSON without the table."""
     quoted = TABLE_NAMES[name]
     return lambda content: content.replace(quoted, quoted.replace(b"a", b"c", 1), 1)
 
@@ -44,16 +45,16 @@ def damages(name: str) -> dict[str, Callable[[bytes], bytes]]:
     rng = random.Random(name)
     return {
         "emptied": lambda content: b"",
-        "cut": lambda content: content[: rng.randrange(1, len(content) - 1)],
+        "truncated": lambda content: content[: rng.randrange(1, len(content) - 1)],
         "zeroed": lambda content: bytes(len(content)),
-        "a bit of the table's name": renamed(name),
+        "a bit of the table's key": renamed(name),
         "another type": lambda content: orjson.dumps({TABLE_NAMES[name].decode().strip('"'): {"T@G": [1]}}),
     }
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> BrokerSettings:
-    """A broker that has saved each of its tables twice: file and backup hold the same."""
+    """Return settings of a broker that saved each table twice: file and backup are equal."""
     settings = settings_of(tmp_path_factory.mktemp("tables"))
 
     async def use(peer: Peer) -> None:
@@ -81,10 +82,10 @@ def copy_of(settings: BrokerSettings, root: Path) -> BrokerSettings:
 
 
 @pytest.mark.parametrize("name", TABLE_NAMES)
-def test_a_damaged_table_is_taken_from_its_backup_and_kept_aside(
+def test_damaged_table_is_replaced_by_backup_and_kept(
     settings: BrokerSettings, tmp_path: Path, name: str
 ) -> None:
-    async def as_it_was(peer: Peer) -> None:
+    async def check_tables(peer: Peer) -> None:
         assert [message.body for message in await peer.messages("T")] == [b"0", b"1", b"2", b"3"]
         assert (await peer.send("T", queue_id=2)).code == 0
         assert (await peer.committed("G", "T")).ext["offset"] == "2"
@@ -96,22 +97,22 @@ def test_a_damaged_table_is_taken_from_its_backup_and_kept_aside(
         path = copy.store_root / "config" / name
         path.write_bytes(change(path.read_bytes()))
         damaged = path.read_bytes()
-        with_broker(as_it_was, copy)
-        with_broker(as_it_was, copy)
+        with_broker(check_tables, copy)
+        with_broker(check_tables, copy)
         kept = [each.read_bytes() for each in path.parent.glob(f"{name}*")]
         assert damaged in kept, f"{name} {damage}: the damaged file was overwritten"
         backup = path.with_name(f"{name}.bak")
-        assert backup.read_bytes() != damaged, f"{name} {damage}: it took the place of the sound backup"
+        assert backup.read_bytes() != damaged, f"{name} {damage}: the damaged file replaced the valid backup"
 
 
 @pytest.mark.parametrize("name", TABLE_NAMES)
-def test_a_table_damaged_with_its_backup_is_refused_by_name_and_left_as_it_is(
+def test_table_with_damaged_backup_is_refused_and_left_unchanged(
     settings: BrokerSettings, tmp_path: Path, name: str
 ) -> None:
     async def refused(copy: BrokerSettings, damage: str) -> None:
-        with pytest.raises(StoreError, match=f"{name}: .* there is no valid backup") as told:
+        with pytest.raises(StoreError, match=f"{name}: .* there is no valid backup") as caught:
             await asyncio.wait_for(BrokerService(copy, SystemClock()).start(), LIMIT_S)
-        assert "remove the file" in str(told.value), damage
+        assert "remove the file" in str(caught.value), damage
 
     for number, (damage, change) in enumerate(damages(name).items()):
         copy = copy_of(settings, tmp_path / str(number))

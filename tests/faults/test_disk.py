@@ -1,5 +1,6 @@
-"""The disk is full, read-only, another's or fails: said with the cause and a cure, nothing acknowledged is
-lost, and where the cause can go away writing comes back by itself.
+"""Disks that are full, read-only, failing or owned by another user, and stores with a second writer.
+
+Errors name cause and remedy, no acknowledged message is lost, and writes resume when the cause is gone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.eventually import eventually, eventually_async
 from tests.faults.aftermath import check_store, read_everything
 from tests.faults.conftest import SmallDisk
 from tests.faults.crasher import Crasher
-from tests.faults.stories import ClockThatTicks, Writer, open_store
+from tests.faults.scenarios import TickingClock, Writer, open_store
 from tests.store.conftest import a_draft
 
 pytestmark = [pytest.mark.faults]
@@ -34,12 +35,12 @@ pytestmark = [pytest.mark.faults]
 Disks = Callable[[int], SmallDisk]
 
 
-class Half:
-    """A store on a small disk, filled when the test says so; its history goes with it."""
+class FullDiskStore:
+    """Store with messages and their history on a small disk, which the test fills."""
 
     def __init__(self, disk: SmallDisk) -> None:
         self.disk = disk
-        self.clock = ClockThatTicks()
+        self.clock = TickingClock()
         self.store = open_store(disk.path / "store", self.clock)
         self.writer = Writer(self.store.root, self.store, Recorder())
         for _ in range(3):
@@ -49,75 +50,77 @@ class Half:
     def readable(self) -> int:
         return read_everything(self.store, Recorder(), "reader")
 
-    def end(self) -> None:
-        """Everything is there again, now and after a restart."""
+    def check_recovery(self) -> None:
+        """Append, and require that all messages are readable after a restart."""
         self.writer.send(padding=3000)
         self.writer.settle()
         self.store.close()
         check_store(self.store.root, "a disk that was full", events=self.writer.recorder.events, derived=True)
 
 
-def test_no_space_for_the_log_refuses_sends_with_cause_and_cure_and_they_come_back(small_disk: Disks) -> None:
-    half = Half(small_disk(256 << 10))
-    half.disk.fill()
-    half.writer.send(padding=2500)
-    half.writer.send(padding=2500)
+def test_full_disk_for_log_refuses_appends_until_space_is_free(small_disk: Disks) -> None:
+    full = FullDiskStore(small_disk(256 << 10))
+    full.disk.fill()
+    full.writer.send(padding=2500)
+    full.writer.send(padding=2500)
     with pytest.raises(StoreError, match=r"No space left on device \(make room on its disk\)"):
-        half.writer.send(padding=2500)
-    half.writer.settle()
-    assert half.readable() == 5
-    half.disk.free()
-    half.end()
+        full.writer.send(padding=2500)
+    full.writer.settle()
+    assert full.readable() == 5
+    full.disk.free()
+    full.check_recovery()
 
 
 @pytest.mark.parametrize("kind", ["queue", "index"])
-def test_no_space_for_queues_or_index_refuses_sends_and_loses_nothing(small_disk: Disks, kind: str) -> None:
-    half = Half(small_disk(256 << 10))
-    store = half.store
-    if kind == "index":  # its file has room for 63 keys: the next file must be made
+def test_full_disk_for_queues_or_index_refuses_appends_and_loses_nothing(
+    small_disk: Disks, kind: str
+) -> None:
+    full = FullDiskStore(small_disk(256 << 10))
+    store = full.store
+    if kind == "index":  # an index file holds 63 keys: the next one must be created
         for _ in range(11):
-            half.writer.send()
-        half.writer.settle()
+            full.writer.send()
+        full.writer.settle()
         for _ in range(30):
-            half.writer.send()
+            full.writer.send()
     else:
         store.append(a_draft(topic="Another"))
     store.flush_now()
-    half.disk.fill()
+    full.disk.fill()
     store.advance()
     assert "No space left on device (make room on its disk)" in (store.write_refusal or "")
     with pytest.raises(StoreError, match="consume queues or index cannot be written: No space left"):
         store.append(a_draft())
-    assert half.readable() >= 3
-    half.disk.free()
-    half.clock.leap(1000)
-    half.writer.settle()
+    assert full.readable() >= 3
+    full.disk.free()
+    full.clock.leap(1000)
+    full.writer.settle()
     assert store.write_refusal is None
     assert kind == "index" or store.max_offset("Another", 0) == 1
-    half.end()
+    full.check_recovery()
 
 
-def test_no_space_for_a_checkpoint_costs_nothing_and_it_is_made_later(small_disk: Disks) -> None:
-    half = Half(small_disk(256 << 10))
-    noted = (half.store.root / "raymq.derived").read_bytes()
-    half.writer.send()
-    half.writer.settle()
-    half.disk.fill()
-    half.clock.leap(3_600_001)
-    half.store.advance()
-    half.store.flush_now()
-    half.writer.send()
-    half.writer.settle()
-    assert half.store.write_refusal is None
+def test_full_disk_for_checkpoint_loses_nothing(small_disk: Disks) -> None:
+    full = FullDiskStore(small_disk(256 << 10))
+    checkpoint = (full.store.root / "raymq.derived").read_bytes()
+    full.writer.send()
+    full.writer.settle()
+    full.disk.fill()
+    full.clock.leap(3_600_001)
+    full.store.advance()
+    full.store.flush_now()
+    full.writer.send()
+    full.writer.settle()
+    assert full.store.write_refusal is None
     with pytest.raises(StoreError, match=r"was not closed cleanly: No space left"):
-        half.store.close()
-    assert (half.store.root / "raymq.derived").read_bytes() == noted
-    assert (half.store.root / "abort").exists()
-    half.disk.free()
-    check_store(half.store.root, "a full disk", events=half.writer.recorder.events, derived=True)
+        full.store.close()
+    assert (full.store.root / "raymq.derived").read_bytes() == checkpoint
+    assert (full.store.root / "abort").exists()
+    full.disk.free()
+    check_store(full.store.root, "a full disk", events=full.writer.recorder.events, derived=True)
 
 
-def test_no_space_for_tables_keeps_the_old_ones_and_saves_the_new_ones_later(small_disk: Disks) -> None:
+def test_full_disk_for_tables_keeps_old_and_saves_new_ones_later(small_disk: Disks) -> None:
     disk = small_disk(4 << 20)
     store = {"commit_log_file_bytes": 1 << 16, "preallocate": False, "disk_refuse_writes_percent": 99}
     settings = settings_of(disk.path, store)
@@ -143,7 +146,7 @@ def test_no_space_for_tables_keeps_the_old_ones_and_saves_the_new_ones_later(sma
     with_broker(later, settings)
 
 
-def test_a_broker_does_not_start_on_a_full_disk_and_says_so_and_does_when_there_is_space(
+def test_broker_start_on_full_disk_is_refused_until_space_is_free(
     small_disk: Disks,
 ) -> None:
     disk = small_disk(4 << 20)
@@ -163,7 +166,7 @@ def test_a_broker_does_not_start_on_a_full_disk_and_says_so_and_does_when_there_
     with_broker(sends, settings)
 
 
-def test_a_broker_that_could_not_start_on_a_full_disk_serves_by_itself_when_there_is_space(
+def test_service_host_retries_start_until_disk_has_space(
     small_disk: Disks,
 ) -> None:
     warm_up_once()
@@ -192,7 +195,7 @@ def failing(number: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
-def test_a_failed_fdatasync_is_final_for_the_process_and_a_restart_recovers(
+def test_failed_fdatasync_makes_store_read_only_until_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     store = open_store(tmp_path / "store")
@@ -204,9 +207,9 @@ def test_a_failed_fdatasync_is_final_for_the_process_and_a_restart_recovers(
         disk.setattr(os, "fdatasync", failing(number))
         with pytest.raises(StoreError, match=os.strerror(number)):
             store.flush_now()
-    assert [event.type for event in writer.recorder.events][-1] == "info", "its sender was told an error"
-    for _ in range(2):  # the disk is well again, and yet nothing more is promised
-        with pytest.raises(StoreError, match="failed, restart to recover"):
+    assert [event.type for event in writer.recorder.events][-1] == "info", "the send ended with an error"
+    for _ in range(2):  # the disk works again, but the store must stay read-only
+        with pytest.raises(StoreError, match="failed, restart the broker to recover"):
             store.append(a_draft())
         store.advance()
         assert store.flush_job() is None
@@ -216,10 +219,10 @@ def test_a_failed_fdatasync_is_final_for_the_process_and_a_restart_recovers(
     check_store(store.root, "a failed flush", events=writer.recorder.events, derived=True)
 
 
-def test_a_failed_fdatasync_of_derived_files_costs_no_message_and_a_restart_mends_them(
+def test_failed_fdatasync_of_derived_files_is_repaired_by_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = ClockThatTicks()
+    clock = TickingClock()
     store = open_store(tmp_path / "store", clock)
     writer = Writer(store.root, store, Recorder())
     writer.send()
@@ -238,10 +241,10 @@ def test_a_failed_fdatasync_of_derived_files_costs_no_message_and_a_restart_mend
     check_store(store.root, "a failed checkpoint", events=writer.recorder.events, derived=True)
 
 
-# ---- a disk that may not be written ------------------------------------------------------------------------
+# ---- a disk that is not writable ---------------------------------------------------------------------------
 
 
-def test_a_read_only_file_system_is_refused_with_file_and_cure(small_disk: Disks) -> None:
+def test_read_only_file_system_is_refused_with_file_and_remedy(small_disk: Disks) -> None:
     disk = small_disk(256 << 10)
     open_store(disk.path / "store").close()
     disk.make_read_only()
@@ -253,7 +256,7 @@ def test_a_read_only_file_system_is_refused_with_file_and_cure(small_disk: Disks
 
 @pytest.fixture
 def public_directory() -> Iterator[Path]:
-    """A directory that every user may enter, unlike pytest's own or a private TMPDIR."""
+    """Yield a directory that every user can access, unlike pytest's directory or a private TMPDIR."""
     directory = Path(tempfile.mkdtemp(prefix="raymq-faults-", dir="/tmp"))
     directory.chmod(0o755)
     yield directory
@@ -261,15 +264,15 @@ def public_directory() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_the_store_of_another_user_is_refused_with_file_and_cure(
+def test_store_of_another_user_is_refused_with_file_and_remedy(
     public_directory: Path, crashing: Crasher
 ) -> None:
     root = public_directory / "store"
     open_store(root).close()
     before = sorted((path, path.stat().st_mtime_ns) for path in root.rglob("*"))
     crashing.run("open_as_nobody", root)
-    told = (public_directory / "store.error").read_text()
-    assert told.startswith(f"{root}/lock: cannot be opened: Permission denied (give the files to the user")
+    error = (public_directory / "store.error").read_text()
+    assert error.startswith(f"{root}/lock: cannot be opened: Permission denied (give the files to the user")
     assert sorted((path, path.stat().st_mtime_ns) for path in root.rglob("*")) == before
 
 
@@ -277,10 +280,10 @@ def test_the_store_of_another_user_is_refused_with_file_and_cure(
 
 
 def lose_locks(store: MessageStore) -> None:
-    """Let another open the store though this one lives, as a network's disk might."""
+    """Remove the locks of an open store, so that another process can open it, as on a network disk."""
     (store.root / "lock").unlink()
     log, aside = store.root / "commitlog", store.root / "aside"
-    log.rename(aside)  # the directory itself is locked too
+    log.rename(aside)  # the directory is also locked
     log.mkdir()
     for path in aside.iterdir():
         path.rename(log / path.name)
@@ -291,19 +294,17 @@ def files(store: MessageStore) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(store.root.rglob("*")) if path.is_file()}
 
 
-def test_a_writer_that_lives_on_after_another_has_opened_its_store_changes_and_acknowledges_nothing(
-    tmp_path: Path, crashing: Crasher
-) -> None:
-    """The lock is lost only with its file, or on a network's disk; behind it stands the epoch."""
-    clock = ClockThatTicks()
+def test_fenced_writer_changes_no_file_and_acknowledges_nothing(tmp_path: Path, crashing: Crasher) -> None:
+    """The epoch fences the old writer if its lock is lost, by removal of the file or on a network disk."""
+    clock = TickingClock()
     root = tmp_path / "store"
     old = open_store(root, clock)
     writer = Writer(root, old)
     writer.send()
     writer.settle()
     lose_locks(old)
-    crashing.run("reopen", root)  # a process of its own: it opens, sends, and does not end in order
-    left_by_successor = files(old)
+    crashing.run("reopen", root)  # another process opens the store, appends, and does not close it
+    after_reopen = files(old)
 
     clock.leap(60)
     old.advance()
@@ -313,26 +314,24 @@ def test_a_writer_that_lives_on_after_another_has_opened_its_store_changes_and_a
     clock.leap(3_600_001)
     old.advance()
     old.close()
-    assert files(old) == left_by_successor
+    assert files(old) == after_reopen
     check_store(root, "two writers", derived=True)
 
 
-def test_a_send_that_waits_while_another_opens_the_store_is_not_acknowledged(
-    tmp_path: Path, crashing: Crasher
-) -> None:
+def test_append_that_waits_for_flush_fails_when_writer_is_fenced(tmp_path: Path, crashing: Crasher) -> None:
     old = open_store(tmp_path / "store")
-    told: list[StoreError | None] = []
+    results: list[StoreError | None] = []
     result = old.append(a_draft(b"too late"))
-    old.on_confirmed(result.physical_offset + result.size_bytes, told.append)
+    old.on_confirmed(result.physical_offset + result.size_bytes, results.append)
     old.flush_now()
     lose_locks(old)
     crashing.run("reopen", old.root)
     old.advance()
-    assert "another writer" in str(told[0])
+    assert "another writer" in str(results[0])
     old.close()
 
 
-def test_a_broker_whose_store_another_has_opened_saves_no_table_and_leaves_the_routes_alone(
+def test_fenced_broker_saves_no_table(
     tmp_path: Path,
 ) -> None:
     settings = settings_of(tmp_path)
@@ -350,7 +349,7 @@ def test_a_broker_whose_store_another_has_opened_saves_no_table_and_leaves_the_r
             await peer.send("T")
             return peer.broker.graph.loop.store.is_superseded
 
-        await eventually_async(is_superseded, "the broker's look at the epoch")
+        await eventually_async(is_superseded, "the epoch check of the broker")
         refused = await peer.send("T", b"late")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "another writer has opened this store" in (refused.remark or "")

@@ -1,6 +1,4 @@
-"""SIGKILL at every step: what was acknowledged is there, nothing else, and derived files are as the log
-makes them.
-"""
+"""SIGKILL at every step: exactly the acknowledged messages are kept, and derived files match the log."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ import pytest
 from store.metadata import JsonConfigFile
 from tests.faults.aftermath import check_store, history
 from tests.faults.crasher import Crasher
-from tests.faults.stories import history_of
+from tests.faults.scenarios import history_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 
 def fresh(directory: Path) -> Iterator[Path]:
-    """Roots for one story after the other; what the last one has left is removed."""
+    """Yield a new store directory for each scenario, and remove the previous one with its history."""
     number = 0
     while True:
         root = directory / f"store-{number}"
@@ -30,27 +28,27 @@ def fresh(directory: Path) -> Iterator[Path]:
 
 
 def copies(directory: Path, of: Path) -> Iterator[Path]:
-    """Roots that hold the same store, with its history beside it."""
+    """Yield copies of the store `of` with its history, and remove the previous copy."""
     for root in fresh(directory):
         shutil.copytree(of, root)
         shutil.copyfile(history_of(of), history_of(root))
         yield root
 
 
-@pytest.mark.parametrize("story", ["append", "append_ahead", "dispatch", "checkpoint", "close"])
-def test_killed_at_every_step_a_store_keeps_what_was_acknowledged_and_nothing_else(
-    crashing: Crasher, tmp_path: Path, story: str
+@pytest.mark.parametrize("scenario", ["append", "append_ahead", "dispatch", "checkpoint", "close"])
+def test_kill_at_every_step_keeps_exactly_the_acknowledged_messages(
+    crashing: Crasher, tmp_path: Path, scenario: str
 ) -> None:
-    for count, (root, about) in enumerate(crashing.every_step(story, fresh(tmp_path))):
+    for count, (root, about) in enumerate(crashing.every_step(scenario, fresh(tmp_path))):
         check_store(root, about, derived=count % 4 == 0)
-    assert count >= 10, f"only {count} steps: the seam no longer sees them"
+    assert count >= 10, f"only {count} steps: `Steps` no longer patches all calls"
 
 
 @pytest.mark.parametrize("lost", ["nothing", "consumequeue", "index", "raymq.derived"])
-def test_killed_at_every_step_of_recovery_it_is_recovered_by_the_next_start(
+def test_kill_at_every_step_of_recovery_is_recovered_by_next_start(
     crashing: Crasher, tmp_path: Path, lost: str
 ) -> None:
-    """The first process dies in the middle of an append; its successors die in recovering from that."""
+    """The first process is killed during an append, the next ones during the recovery from that."""
     image = tmp_path / "image"
     step = next(
         step
@@ -67,30 +65,24 @@ def test_killed_at_every_step_of_recovery_it_is_recovered_by_the_next_start(
     assert count >= 15
 
 
-def test_killed_at_every_step_of_a_truncation_no_record_is_damaged_or_lost_before_the_cut(
+def test_kill_at_every_step_of_truncation_keeps_records_before_the_offset(
     crashing: Crasher, tmp_path: Path
 ) -> None:
     for root, about in crashing.every_step("truncate", fresh(tmp_path)):
         check_store(root, about)
 
 
-def test_killed_at_every_step_of_a_deletion_by_age_what_has_not_expired_is_whole(
-    crashing: Crasher, tmp_path: Path
-) -> None:
+def test_kill_at_every_step_of_retention_keeps_unexpired_messages(crashing: Crasher, tmp_path: Path) -> None:
     for root, about in crashing.every_step("clean", fresh(tmp_path)):
         check_store(root, about, consume_queue_file_bytes=80, file_reserved_time_h=1)
 
 
-def test_killed_at_every_step_of_deleting_a_topic_the_others_are_whole(
-    crashing: Crasher, tmp_path: Path
-) -> None:
+def test_kill_at_every_step_of_topic_deletion_keeps_other_topics(crashing: Crasher, tmp_path: Path) -> None:
     for root, about in crashing.every_step("delete_topic", fresh(tmp_path)):
         check_store(root, about)
 
 
-def test_killed_at_every_step_of_saving_a_table_the_old_or_the_new_one_is_there(
-    crashing: Crasher, tmp_path: Path
-) -> None:
+def test_kill_at_every_step_of_table_save_keeps_old_or_new_table(crashing: Crasher, tmp_path: Path) -> None:
     for root, about in crashing.every_step("save_config", fresh(tmp_path)):
         events = history(root)
         saved = [int(event.value) for event in events if event.type == "ok"]

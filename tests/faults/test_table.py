@@ -1,4 +1,4 @@
-"""docs/faults.md cannot lie: every test that it names is there, and every test of faults stands in it."""
+"""Every test that docs/faults.md names exists, and every fault test is listed in docs/faults.md."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def names_of_tests(path: Path) -> set[str]:
     return {node.name for node in found if node.name.startswith("test_")}
 
 
-def test_every_row_of_the_table_names_a_test_that_is_there() -> None:
+def test_every_row_of_faults_page_names_an_existing_test() -> None:
     rows = [row for row in TABLE.splitlines() if row.startswith("|")]
     rows = [row for row in rows if not row.startswith(("|---", "| fault |"))]
-    assert len(rows) == len(NAMED) > 40, "each row ends in one test"
+    assert len(rows) == len(NAMED) > 40, "each row must name one test in its last column"
     missing = [f"{path}::{name}" for path, name in NAMED if name not in names_of_tests(REPO / path)]
     assert not missing, missing
 
 
-def test_every_test_of_faults_stands_in_the_table() -> None:
+def test_every_fault_test_is_listed_on_faults_page() -> None:
     here = {
         f"tests/faults/{path.name}::{name}"
         for path in Path(__file__).parent.glob("test_*.py")

@@ -1,4 +1,4 @@
-"""The main job, shortened: it must agree with itself, and an interrupt must leave nothing behind."""
+"""`raymq demo` with few flights: all counts agree, and an interrupt leaves no process and no file."""
 
 from __future__ import annotations
 
@@ -25,56 +25,56 @@ WHOLE_TIMEOUT_S = 5 * LIMIT_S
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A short path for temporary files: Ray's sockets lie below it."""
+def root() -> Iterator[Path]:
+    """Yield a directory for temporary files; its path is short because Ray creates sockets below it."""
     path = Path(tempfile.mkdtemp(prefix="d", dir="/tmp"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
 
-def start(place: Path) -> subprocess.Popen[str]:
+def start(root: Path) -> subprocess.Popen[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY")}
     return subprocess.Popen(
         [sys.executable, "-m", "cluster.cli.main", "demo", "--flights", str(FLIGHTS)],
-        env=environment | {"TMPDIR": str(place), "COLUMNS": "140"},
+        env=environment | {"TMPDIR": str(root), "COLUMNS": "140"},
         cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
 
 
-def left_behind(place: Path) -> list[str]:
-    """The processes that were started for a demo with its temporary files at `place`."""
+def processes_using(root: Path) -> list[str]:
+    """Return the running processes whose TMPDIR is `root`."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("TMPDIR") == str(place) and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get("TMPDIR") == str(root) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"{process.pid} {process.name()}")
         except psutil.Error:
             continue
     return found
 
 
-def test_all_three_agree_although_a_broker_dies_in_the_middle(place: Path) -> None:
-    process = start(place)
+def test_demo_counts_agree_after_a_broker_is_killed(root: Path) -> None:
+    process = start(root)
     output, _ = process.communicate(timeout=WHOLE_TIMEOUT_S)
     assert process.returncode == 0, output
-    assert "All three agree" in output
+    assert "All counts agree" in output
     facts = dict(re.findall(r"│ ([a-z][^│]*?) +│ +([^│]*?) *│", output))
-    assert (facts["lost"], facts["out of order for their aircraft"]) == ("0", "0")
-    assert re.fullmatch(r"[\d.]+ s", facts["a broker was killed, and back after"])
-    assert left_behind(place) == []
-    assert list(place.glob("raymq-demo-*")) == []
+    assert (facts["lost"], facts["out of order per aircraft"]) == ("0", "0")
+    assert re.fullmatch(r"[\d.]+ s", facts["broker killed, serving again after"])
+    assert processes_using(root) == []
+    assert list(root.glob("raymq-demo-*")) == []
 
 
-def test_an_interrupt_leaves_nothing_running(place: Path) -> None:
-    process = start(place)
+def test_interrupted_demo_leaves_no_process_and_no_file(root: Path) -> None:
+    process = start(root)
 
     def has_store() -> bool:
         assert process.poll() is None, process.communicate()
-        return any(True for _ in place.glob("raymq-demo-*/store/broker-*-0/raymq.json"))
+        return any(True for _ in root.glob("raymq-demo-*/store/broker-*-0/raymq.json"))
 
-    eventually(has_store, "a broker's store", within_s=120)
+    eventually(has_store, "the store of a broker", within_s=120)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=2 * LIMIT_S)
     assert (process.returncode, output.count("all processes are stopped")) == (130, 1), output
-    assert left_behind(place) == []
-    assert list(place.glob("raymq-demo-*")) == []
+    assert processes_using(root) == []
+    assert list(root.glob("raymq-demo-*")) == []

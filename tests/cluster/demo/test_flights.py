@@ -1,4 +1,4 @@
-"""The demo's data: real flights as messages."""
+"""Conversion of the demo's flights to messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.demo.flights import Delays, as_messages, delays_by_carrier, read_fl
 pytestmark = pytest.mark.slow
 
 
-def test_a_flight_is_a_json_body_tagged_by_carrier_and_keyed_by_aircraft() -> None:
+def test_flight_message_has_json_body_carrier_tag_and_aircraft_key() -> None:
     frame = read_flights(2_000)
     messages = as_messages(frame)
     first = json.loads(messages["body"][0].as_py())
@@ -20,13 +20,13 @@ def test_a_flight_is_a_json_body_tagged_by_carrier_and_keyed_by_aircraft() -> No
     assert messages.num_rows == 2_000
 
 
-def test_without_a_tail_number_the_key_is_carrier_and_flight() -> None:
+def test_key_without_tail_number_is_carrier_and_flight() -> None:
     frame = read_flights(2_000)
     row = int(frame.index[frame["tailnum"].isna()][0])
     assert as_messages(frame)["keys"][row].as_py() == f"{frame.carrier[row]}{frame.flight[row]}"
 
 
-def test_the_files_own_figures_leave_out_missing_delays() -> None:
+def test_delays_by_carrier_ignore_missing_delays() -> None:
     frame = read_flights(2_000)
     counted: dict[str, Delays] = {}
     for body in as_messages(frame)["body"].to_pylist():
@@ -38,7 +38,7 @@ def test_the_files_own_figures_leave_out_missing_delays() -> None:
     )
 
 
-def test_a_carrier_none_of_whose_flights_arrived_has_no_mean() -> None:
+def test_carrier_without_arrived_flights_has_no_mean() -> None:
     delays = Delays()
     delays.add(None)
     assert (delays.flights, delays.mean_minutes) == (1, None)

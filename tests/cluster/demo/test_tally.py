@@ -1,4 +1,4 @@
-"""The demo's judgement: what is lost, out of order, scattered or seen twice must not go unseen."""
+"""The tally of the demo detects lost, reordered, scattered and duplicate flights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def flight(
     return Delivery(f"id-{row}", row, aircraft, "UA", delay, ("broker-a", queue), offset)
 
 
-def test_flights_in_order_and_complete_are_faultless() -> None:
+def test_complete_ordered_flights_have_no_faults() -> None:
     tally = Tally()
     assert all(
         [tally.add(flight(0, 0)), tally.add(flight(1, 1, delay=None)), tally.add(flight(2, 2, delay=7.0))]
@@ -28,29 +28,29 @@ def test_flights_in_order_and_complete_are_faultless() -> None:
     assert verdict.delays == {"UA": Delays(3, 2, 12.0)}
 
 
-def test_a_missing_flight_is_lost() -> None:
+def test_missing_flight_is_lost() -> None:
     tally = Tally()
     tally.add(flight(0, 0))
     assert tally.judge(2).lost == 1
 
 
-def test_a_flight_stored_or_delivered_twice_counts_once_and_as_a_duplicate() -> None:
+def test_flight_stored_or_delivered_twice_is_a_duplicate() -> None:
     tally = Tally()
-    for offset in (0, 1, 1):  # stored at 0 and at 1, and that at 1 delivered twice
+    for offset in (0, 1, 1):  # stored at offsets 0 and 1, the second copy delivered twice
         tally.add(flight(0, offset))
     verdict = tally.judge(1)
     assert (verdict.seen, verdict.duplicates, tally.places, verdict.lost) == (1, 2, 2, 0)
     assert verdict.delays["UA"].flights == 1
 
 
-def test_the_order_is_that_of_the_queue_not_of_the_deliveries() -> None:
+def test_order_is_that_of_queue_offsets_not_of_deliveries() -> None:
     tally = Tally()
     for row in (2, 0, 1):
         tally.add(flight(row, row))
     assert tally.judge(3).disordered == 0
 
 
-def test_a_flight_behind_a_later_one_of_its_aircraft_is_disordered() -> None:
+def test_flight_stored_after_later_flight_of_aircraft_is_disordered() -> None:
     tally = Tally()
     tally.add(flight(1, 0))
     tally.add(flight(0, 1))
@@ -58,14 +58,14 @@ def test_a_flight_behind_a_later_one_of_its_aircraft_is_disordered() -> None:
     assert tally.judge(6).disordered == 1
 
 
-def test_a_repeated_earlier_flight_is_no_disorder() -> None:
+def test_duplicate_of_earlier_flight_is_not_disordered() -> None:
     tally = Tally()
-    for row, offset in ((0, 0), (1, 1), (0, 2), (1, 3)):  # a batch that was sent again
+    for row, offset in ((0, 0), (1, 1), (0, 2), (1, 3)):  # the client retried a batch
         tally.add(flight(row, offset))
     assert tally.judge(2).disordered == 0
 
 
-def test_an_aircraft_in_two_queues_is_scattered() -> None:
+def test_aircraft_in_two_queues_is_scattered() -> None:
     tally = Tally()
     tally.add(flight(0, 0))
     tally.add(flight(1, 0, queue=1))

@@ -1,4 +1,4 @@
-"""RocketMQ's broker.conf carried over: what it says is done, and what is not done is told."""
+"""Start brokers from RocketMQ's broker.conf: settings are applied, ignored or refused with their line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.driver.plan import Kind, Plan
 from cluster.driver.specs import make_specs
 from cluster.topology.topology_file import TopologyError, load_with_source
 
-# As it stands in production: comments, a namesrv list, thread pools, and what RocketMQ's own pages suggest.
+# A typical production file: comments, a namesrv list, thread pools, and settings of RocketMQ's documentation.
 PRODUCTION = """\
 # Licensed to the Apache Software Foundation (ASF) under one or more
 brokerClusterName = orders-prod
@@ -72,7 +72,7 @@ def refusal(*confs: Path, overrides: tuple[str, ...] = ()) -> str:
     return str(caught.value)
 
 
-def test_a_production_file_becomes_a_broker_with_its_settings(home: Path, conf) -> None:
+def test_production_file_becomes_broker_with_its_settings(home: Path, conf) -> None:
     path = conf(PRODUCTION)
     (spec,), warnings = specs_of(home, path)
     assert (spec.name, spec.cluster) == ("broker-a-0", "orders-prod")
@@ -93,16 +93,16 @@ def test_a_production_file_becomes_a_broker_with_its_settings(home: Path, conf) 
     ]
 
 
-def test_the_file_that_rocketmqs_store_was_written_with(home: Path, clean_store) -> None:
+def test_broker_conf_of_the_rocketmq_store_fixture_is_accepted(home: Path, clean_store) -> None:
     (spec,), warnings = specs_of(home, clean_store().broker_conf)
     settings = BrokerSettings.model_validate(spec.settings)
     assert spec.listen == ("127.0.0.1", 30921)
-    assert settings.store.commit_log_file_bytes == 1 << 20  # given twice: the last one stands
+    assert settings.store.commit_log_file_bytes == 1 << 20  # set twice: the last value wins
     assert (settings.store.index_slots, settings.store.file_reserved_time_h) == (5000, 720)
     assert any("timerWheelEnable is ignored" in warning for warning in warnings)
 
 
-def test_several_files_are_several_brokers_and_set_goes_over_them(home: Path, conf) -> None:
+def test_each_file_becomes_a_broker_and_set_overrides_both(home: Path, conf) -> None:
     first = conf("brokerName=broker-a\nlistenPort=10911\nflushDiskType=SYNC_FLUSH", "a.conf")
     second = conf("brokerName=broker-b\nlistenPort=10921\nflushDiskType=SYNC_FLUSH", "b.conf")
     overrides = ("brokers.broker-b.settings.fileReservedTime=24", "brokers.broker-a.listen_port=0")
@@ -112,7 +112,7 @@ def test_several_files_are_several_brokers_and_set_goes_over_them(home: Path, co
     assert warnings == []
 
 
-def test_where_the_disk_is_not_waited_for_in_rocketmq_it_is_told(home: Path, conf) -> None:
+def test_missing_flush_disk_type_is_reported_as_a_different_default(home: Path, conf) -> None:
     (spec,), warnings = specs_of(home, conf("brokerName=broker-a"))
     assert spec.settings["store"]["flush"] == "sync"
     assert "flushDiskType is not set: RocketMQ's default is ASYNC_FLUSH" in warnings[0]
@@ -130,7 +130,7 @@ def test_where_the_disk_is_not_waited_for_in_rocketmq_it_is_told(home: Path, con
         ("storePathIndex=/fast/index", "RayMQ stores it at /s/index; move it there"),
     ],
 )
-def test_what_may_not_be_passed_over_is_refused_with_its_line(conf, line: str, message: str) -> None:
+def test_unsupported_setting_is_refused_with_its_line(conf, line: str, message: str) -> None:
     path = conf(f"# a comment\nstorePathRootDir=/s\n{line}\n")
     text = refusal(path)
     assert text.startswith(f"{path}:3: {line} is not supported: ")
@@ -149,28 +149,28 @@ def test_what_may_not_be_passed_over_is_refused_with_its_line(conf, line: str, m
         ("a=\\u1", "cannot be read: line 1: invalid escape"),
     ],
 )
-def test_a_wrong_value_is_told_with_the_line_of_the_file(conf, text: str, message: str) -> None:
+def test_invalid_value_is_refused_with_its_line(conf, text: str, message: str) -> None:
     path = conf(text)
     assert f"{path}{message}" in refusal(path).replace(f"{path}: cannot", f"{path}cannot")
 
 
-def test_files_of_two_clusters_and_missing_ones_are_refused(conf, tmp_path: Path) -> None:
+def test_files_of_two_clusters_and_missing_files_are_refused(conf, tmp_path: Path) -> None:
     first = conf("brokerClusterName=one", "a.conf")
     second = conf("brokerClusterName=two\nbrokerName=b", "b.conf")
     assert f"the files have one ({first}:1), two ({second}:1)" in refusal(first, second)
     assert "absent.conf: cannot be read" in refusal(tmp_path / "absent.conf")
 
 
-def test_up_tells_what_is_passed_over_before_anything_else(
+def test_up_prints_ignored_settings_first(
     conf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(launch.Driver, "up", lambda self: asked.append(self.topology) or _nothing())
+    drivers: list[Any] = []
+    monkeypatch.setattr(launch.Driver, "up", lambda self: drivers.append(self.topology) or _empty_result())
     path = conf("brokerName=b\nflushDiskType=SYNC_FLUSH\nnoSuchKey=1")
     launch.run_up(None, [], Console(width=200), dry_run=True, broker_confs=[str(path)])
     assert capsys.readouterr().out.startswith(f"{path}:3: noSuchKey is ignored")
-    assert [broker.name for broker in asked[0].brokers] == ["b"]
+    assert [broker.name for broker in drivers[0].brokers] == ["b"]
 
 
-def _nothing() -> launch.UpResult:
+def _empty_result() -> launch.UpResult:
     return launch.UpResult(Plan([], []), [], launch.Mode.STARTED)

@@ -1,4 +1,4 @@
-"""A topology that cannot be is refused with the file, the line, the key path and the cure."""
+"""An invalid topology is refused with file, line, key path and remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refusal(*overrides: str, file: Path | None = None) -> str:
     return str(caught.value)
 
 
-def test_the_shipped_topology_is_rocketmqs_ports_on_one_machine() -> None:
+def test_default_topology_uses_rocketmq_ports() -> None:
     topology = load_topology(DEFAULT_TOPOLOGY)
     assert [(name, entry.listen_port) for _, name, entry in topology.listeners()] == [
         ("nameserver-0", 9876), ("broker-a-0", 10911), ("broker-b-0", 10921), ("rebalancer-0", 0),
@@ -32,7 +32,7 @@ def test_the_shipped_topology_is_rocketmqs_ports_on_one_machine() -> None:
     assert (topology.cluster, topology.flush, topology.auto_create_topics) == ("DefaultCluster", "sync", True)
 
 
-def test_the_shipped_topology_is_found_from_any_directory(
+def test_default_topology_is_found_from_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -57,17 +57,17 @@ def test_the_shipped_topology_is_found_from_any_directory(
         ("brokers=[]", "brokers: []: list should have at least 1 item"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_set_is_named_with_its_cure(override: str, message: str) -> None:
+def test_invalid_override_is_refused_with_remedy(override: str, message: str) -> None:
     assert message in refusal(override)
 
 
-def test_two_brokers_with_one_store_are_refused(home: Path) -> None:
+def test_two_brokers_with_the_same_store_are_refused(home: Path) -> None:
     text = refusal("brokers.broker-b.store=store/broker-a-0")
     assert f"brokers[1].store: store {home}/store/broker-a-0 is the store of brokers[0]" in text
     assert "overlaps" in refusal("brokers.broker-b.store=store/broker-a-0/inner")
 
 
-def test_an_error_in_a_file_has_its_line(tmp_path: Path) -> None:
+def test_error_in_file_names_the_line(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_text("cluster: C\nbrokers:\n  - name: a\n    listen_port: many\n")
     assert f"{file}:4: brokers[0].listen_port: 'many'" in refusal(file=file)
@@ -79,7 +79,7 @@ def test_an_error_in_a_file_has_its_line(tmp_path: Path) -> None:
     assert "brokers: this key is required" in refusal(file=file)
 
 
-def test_a_broker_setting_that_is_wrong_is_named_where_it_stands(tmp_path: Path) -> None:
+def test_unknown_broker_setting_is_refused_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_text("brokers:\n  - name: a\n    settings:\n      pull_max_mesages: 3\n")
     topology, source = load_with_source(file)
@@ -88,7 +88,7 @@ def test_a_broker_setting_that_is_wrong_is_named_where_it_stands(tmp_path: Path)
     assert f"{file}:4: brokers[0].settings.pull_max_mesages: no such key; did you mean" in str(caught.value)
 
 
-def test_a_brokers_settings_go_over_the_topologys_and_rocketmqs_keys_are_understood(tmp_path: Path) -> None:
+def test_broker_settings_override_topology_settings(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_text(
         "flush: async\nbroker_settings: {defaultTopicQueueNums: 4, flushIntervalCommitLog: 100}\n"
@@ -103,7 +103,7 @@ def test_a_brokers_settings_go_over_the_topologys_and_rocketmqs_keys_are_underst
     assert second.settings["store"] == {"flush": "sync", "flush_interval_ms": 100}
 
 
-def test_no_broker_takes_a_port_for_vips_that_is_anothers_own(tmp_path: Path) -> None:
+def test_vip_channel_is_off_if_its_port_belongs_to_another_broker(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_text("brokers:\n  - {name: a, listen_port: 10911}\n  - {name: b, listen_port: 10913}\n")
     topology, source = load_with_source(file)
@@ -112,7 +112,7 @@ def test_no_broker_takes_a_port_for_vips_that_is_anothers_own(tmp_path: Path) ->
     assert second.settings["vip_channel"] is False
 
 
-def test_relative_stores_stand_below_the_home_and_never_in_the_working_directory(
+def test_relative_stores_are_resolved_against_the_home(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -125,7 +125,7 @@ def test_relative_stores_stand_below_the_home_and_never_in_the_working_directory
     assert home_of("Mine") == Path.home() / ".raymq" / "Mine"
 
 
-def test_chosen_ports_fill_only_the_open_ones() -> None:
+def test_chosen_ports_replace_only_unset_ports() -> None:
     topology = Topology.model_validate(
         {"brokers": [{"name": "a", "listen_port": 0}, {"name": "b", "listen_port": 5}]}
     )

@@ -1,6 +1,6 @@
-"""What a process does until it is killed: each story arms the steps for the part that it is about.
+"""Scenarios that a forked process runs until it is killed; each arms the steps for the part under test.
 
-All write what they send to `<root>.history` (see `tests.checkers`), line by line, so that a kill keeps it.
+Each scenario records its sends in `<root>.history` (see `tests.checkers`), which survives the kill.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TOPIC = "Topic"
 QUEUES = 3
 
 
-class ClockThatTicks:
-    """Each look at the wall finds it a little later; leaps only when told."""
+class TickingClock:
+    """Clock that advances a little with each call, and by more only with `leap`."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms
@@ -54,37 +54,37 @@ def history_of(root: Path) -> Path:
     return root.with_name(f"{root.name}.history")
 
 
-def open_store(root: Path, clock: ClockThatTicks | None = None, **settings: Any) -> MessageStore:
-    """A small store whose retention sees an empty disk: here it is the writes that tell of a full one."""
+def open_store(root: Path, clock: TickingClock | None = None, **settings: Any) -> MessageStore:
+    """Open a store with small files that reports a disk usage of 0: only writes detect a full disk."""
     return MessageStore.open(
         root,
         StoreSettings.model_validate({**SETTINGS, **settings}),
         OWNER,
-        clock or ClockThatTicks(),
+        clock or TickingClock(),
         store_host=Host("127.0.0.1", 10911),
         probe=lambda path: DiskUse(0, 1 << 40),
     )
 
 
 class Writer:
-    """Sends numbered messages into a store and writes down what became of each."""
+    """Appends numbered messages to a store and records the result of each."""
 
     def __init__(
         self,
         root: Path,
         store: MessageStore,
         recorder: Recorder | None = None,
-        on_kept: Callable[[int, Callback], None] | None = None,
+        on_confirmed: Callable[[int, Callback], None] | None = None,
     ) -> None:
-        """`on_kept` calls back when what was sent is promised; as the store does, where nothing is given."""
+        """`on_confirmed` registers a callback for the end of an append; default: `store.on_confirmed`."""
         self.store = store
-        self._on_kept = on_kept or store.on_confirmed
+        self._on_confirmed = on_confirmed or store.on_confirmed
         self.recorder = recorder or Recorder(history_of(root))
         self.name = f"w{uuid.uuid4().hex[:6]}"
         self._count = 0
 
     def send(self, padding: int = 0, topic: str = TOPIC) -> AppendResult:
-        """One message; even its key is its own, so that it can be found by it."""
+        """Append one message; its value is also its unique key."""
         value, queue_id = self._next()
         operation = self.recorder.send(self.name, topic, value, key=f"q{queue_id}", queue=queue_id)
         body = value.encode() + b":" + b"x" * padding
@@ -119,10 +119,10 @@ class Writer:
                 else:
                     operation.info()
 
-        self._on_kept(result.physical_offset + result.size_bytes, confirmed)
+        self._on_confirmed(result.physical_offset + result.size_bytes, confirmed)
 
     def settle(self) -> None:
-        """Flush, acknowledge, dispatch."""
+        """Flush, confirm and dispatch all messages."""
         self.store.flush_now()
         self.store.advance()
         while self.store.has_more_to_dispatch:
@@ -138,7 +138,7 @@ def _filled(root: Path, count: int = 5, **settings: Any) -> Writer:
 
 
 def append(root: Path, steps: Steps) -> None:
-    """Sends and batches over the end of two files, flushed now and then."""
+    """Append messages and batches across the ends of two files, with some flushes."""
     writer = _filled(root, 3)
     steps.arm()
     for number in range(6):
@@ -150,7 +150,7 @@ def append(root: Path, steps: Steps) -> None:
 
 
 def append_ahead(root: Path, steps: Steps) -> None:
-    """Files are allocated ahead of need, in the background."""
+    """Append while files are allocated ahead of use in the background."""
     writer = _filled(root, 3, preallocate=True)
     steps.arm()
     for _ in range(7):
@@ -159,7 +159,7 @@ def append_ahead(root: Path, steps: Steps) -> None:
 
 
 def dispatch(root: Path, steps: Steps) -> None:
-    """What was flushed long ago goes into new queues, over the ends of queue files and of index files."""
+    """Dispatch flushed messages across the ends of queue files and index files."""
     writer = _filled(root, 3)
     for _ in range(40):
         writer.send()
@@ -169,8 +169,8 @@ def dispatch(root: Path, steps: Steps) -> None:
 
 
 def checkpoint(root: Path, steps: Steps) -> None:
-    """The notes about what is durable in the derived files are renewed."""
-    clock = ClockThatTicks()
+    """Write checkpoints of the derived files."""
+    clock = TickingClock()
     writer = Writer(root, open_store(root, clock, checkpoint_interval_ms=60_000))
     for _ in range(2):
         for _ in range(20):
@@ -179,12 +179,12 @@ def checkpoint(root: Path, steps: Steps) -> None:
         clock.leap(61_000)
         steps.arm()
         writer.store.advance()
-        writer.store.truncate_to(writer.store.positions.written)  # waits for the checkpoint under way
+        writer.store.truncate_to(writer.store.positions.written)  # waits for the running checkpoint
         steps.disarm()
 
 
 def close(root: Path, steps: Steps) -> None:
-    """An orderly end, with something left to flush, to dispatch, and a file made ahead to be removed."""
+    """Close the store with messages to flush and dispatch, and a preallocated file to remove."""
     writer = _filled(root, 3, preallocate=True)
     for _ in range(3):
         writer.send(padding=2500)
@@ -195,7 +195,7 @@ def close(root: Path, steps: Steps) -> None:
 
 
 def reopen(root: Path, steps: Steps) -> None:
-    """Recovery, of whatever stands at `root`, and a first message after it."""
+    """Open the store at `root`, which may need recovery, and append a message."""
     steps.arm()
     writer = Writer(root, open_store(root))
     writer.send()
@@ -203,7 +203,7 @@ def reopen(root: Path, steps: Steps) -> None:
 
 
 def truncate(root: Path, steps: Steps) -> None:
-    """The log is cut back over the ends of several files (a replica's tail); the history ends at the cut."""
+    """Truncate the log by several files, as a replica does; the history ends at the truncation offset."""
     writer = _filled(root, 6)
     unknown = Writer(root, writer.store, Recorder())
     unknown.name = "cut-off"
@@ -219,8 +219,8 @@ def truncate(root: Path, steps: Steps) -> None:
 
 
 def clean(root: Path, steps: Steps) -> None:
-    """Expired log files go by hand, with what led to them; the history has what stands in the others."""
-    clock = ClockThatTicks()
+    """Delete expired log files and their queue and index files; the history has the messages that remain."""
+    clock = TickingClock()
     store = open_store(root, clock, consume_queue_file_bytes=80, file_reserved_time_h=1)
     writer = Writer(root, store)
     expired = Writer(root, store, Recorder())
@@ -236,7 +236,7 @@ def clean(root: Path, steps: Steps) -> None:
     for _ in range(6):
         writer.send(padding=1000)
     writer.settle()
-    store.truncate_to(store.positions.written)  # its checkpoint: all is noted
+    store.truncate_to(store.positions.written)  # makes a checkpoint of everything
     steps.arm()
     store.retention.delete_expired()
     for _ in range(12):
@@ -247,7 +247,7 @@ def clean(root: Path, steps: Steps) -> None:
 
 
 def delete_topic(root: Path, steps: Steps) -> None:
-    """Another topic goes, with its queues."""
+    """Delete a topic with its queues, next to a topic that stays."""
     writer = _filled(root, 5)
     for _ in range(60):
         writer.store.append(a_draft(topic="Doomed", keys="k"))
@@ -257,7 +257,7 @@ def delete_topic(root: Path, steps: Steps) -> None:
 
 
 def save_config(root: Path, steps: Steps) -> None:
-    """A table is saved again and again; `<root>.history` tells which save has ended."""
+    """Save a table repeatedly; the history has the saves that finished."""
     file = JsonConfigFile(root / "config" / "topics.json")
     file.save({"saved": 0})
     recorder = Recorder(history_of(root))
@@ -269,19 +269,19 @@ def save_config(root: Path, steps: Steps) -> None:
 
 
 def open_as_nobody(root: Path, steps: Steps) -> None:
-    """A process of another user opens the store; what it is told goes to `<root>.error`."""
-    with root.with_name(f"{root.name}.error").open("w") as told:
+    """Open the store as another user, and write the error to `<root>.error`."""
+    with root.with_name(f"{root.name}.error").open("w") as file:
         os.setgid(65534)
         os.setuid(65534)
         try:
             open_store(root)
         except StoreError as error:
-            told.write(str(error))
+            file.write(str(error))
 
 
-STORIES: dict[str, Callable[[Path, Steps], None]] = {
-    story.__name__: story
-    for story in (
+SCENARIOS: dict[str, Callable[[Path, Steps], None]] = {
+    scenario.__name__: scenario
+    for scenario in (
         append, append_ahead, dispatch, checkpoint, close, reopen, truncate, clean, delete_topic, save_config,
         open_as_nobody,
     )
