@@ -129,7 +129,7 @@ def damage(split: Split, row: dict[str, int], at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "complaint"), [(4, "no record"), (100, "CRC"), (27, "says queueOffset"), (87, "parts")]
+    ("at", "complaint"), [(4, "no record"), (100, "CRC"), (27, "says queueOffset"), (87, "totalSize")]
 )
 def test_a_damaged_record_is_lost_alone(copied: Split, at: int, complaint: str) -> None:
     row = rows([copied]).slice(37, 1).to_pylist()[0]
