@@ -1,4 +1,4 @@
-"""Shared fixtures (RocketMQ's stores, a clock at rest) and the hooks that divide, repeat and report tests."""
+"""Shared fixtures (RocketMQ's stores, a manual clock) and hooks that schedule, repeat and report tests."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.eventually import TIME_SCALE
 from tests.process_logs import log_tails
 from tests.tiers import LANES, LaneScheduling, in_lane_order, is_repeatable, lane_of
 
-# No health check or deadline that depends on the machine: the first call of a kernel may compile it.
+# No deadline and no "too slow" check: the first call of a kernel may compile it.
 settings.register_profile("raymq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("raymq")
 
-# A runner in the background ignores SIGINT, and so would all that the tests start and interrupt.
+# A background test runner ignores SIGINT; the processes that tests start and interrupt must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -32,13 +32,13 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Scale pytest's own limit for a test."""
+    """Multiply pytest's timeout of a test by RAYMQ_TEST_TIME_SCALE."""
     if config.option.timeout is None:
         config.option.timeout = float(config.getini("timeout")) * TIME_SCALE
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A worker for each lane and each core; none if files are named, as there is nothing to share out."""
+    """Return lanes plus cores, or 0 if the command line names files: those run in this process."""
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         return 0
     return len(LANES) + (os.cpu_count() or 1)
@@ -50,7 +50,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the lanes first, and let system and extended tests be repeated once."""
+    """Sort the lanes first, and mark system and extended tests for one rerun."""
     items[:] = in_lane_order(items)
     for item in items:
         if is_repeatable(item):
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the logs of the processes that a failed test started or used."""
+    """Add the logs of the processes of a failed test to its report."""
     report = yield
     if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
         for path, tail in log_tails(_temporary_roots, time.time() - call.duration - 1):
@@ -70,7 +70,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the seconds of each lane and of the unit tests, and each repeated test, a defect to mend."""
+    """Print the duration of each lane and of the unit tests, and the tests that were repeated (flaky)."""
     reports = [each for kind in terminalreporter.stats.values() for each in kind if hasattr(each, "start")]
     for name in ("unit", *LANES):
         times = [(each.start, each.stop) for each in reports if (lane_of(each.nodeid) or "unit") == name]
@@ -90,7 +90,7 @@ def _temporary_root(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _our_loggers_are_captured() -> Iterator[None]:
+def _configure_log_capture() -> Iterator[None]:
     """Let `structlog.testing.capture_logs` capture the events of our loggers."""
     structlog.configure(processors=logs.PROCESSORS)
     yield
@@ -99,7 +99,7 @@ def _our_loggers_are_captured() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RocketStore:
-    """A store directory as the Java broker left it, and what RocketMQ itself reads in it."""
+    """Store directory written by a Java broker, with the messages that RocketMQ itself reads from it."""
 
     root: Path
     broker_conf: Path
@@ -108,7 +108,7 @@ class RocketStore:
 
 
 def unpack_store(ending: str, into: Path) -> RocketStore:
-    """Unpack the fixture that ended ``clean`` or ``crashed`` below `into`."""
+    """Unpack the store fixture `ending` (``clean`` or ``crashed``) below `into`."""
     with tarfile.open(FIXTURES / f"rocketmq-5.3.3-{ending}.tar.gz") as archive:
         archive.extractall(into, filter="data")
     top = into / ending
@@ -119,18 +119,18 @@ def unpack_store(ending: str, into: Path) -> RocketStore:
 
 @pytest.fixture
 def clean_store(tmp_path: Path) -> Callable[[], RocketStore]:
-    """Give a fresh copy of the store that was shut down in order."""
+    """Return a function that unpacks a copy of the store that was closed cleanly."""
     return lambda: unpack_store("clean", tmp_path)
 
 
 @pytest.fixture
 def crashed_store(tmp_path: Path) -> Callable[[], RocketStore]:
-    """Give a fresh copy of the store whose broker was killed while a producer was sending."""
+    """Return a function that unpacks a copy of the store whose broker was killed during sends."""
     return lambda: unpack_store("crashed", tmp_path)
 
 
 class ClockAtRest:
-    """A `store.clock.Clock` that moves only when the test says so."""
+    """Manual `store.clock.Clock`: its time changes only by `advance` and `set_wall_ms`."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms
@@ -147,11 +147,11 @@ class ClockAtRest:
         self._monotonic_ns += ms * 1_000_000 + us * 1_000
 
     def set_wall_ms(self, wall_ms: int) -> None:
-        """Let the wall clock jump while monotonic time stays."""
+        """Set the wall time without changing the monotonic time."""
         self._wall_ms = wall_ms
 
 
 @pytest.fixture
 def clock() -> ClockAtRest:
-    """Give a clock at rest."""
+    """Return a new manual clock."""
     return ClockAtRest()

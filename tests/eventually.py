@@ -1,7 +1,7 @@
-"""Waiting for other threads and processes: the only wait helper of the tests.
+"""Wait for a condition in another thread, process or task: the only wait helper of the tests.
 
-A limit here only bounds how long a broken test takes to fail. It is multiplied by RAYMQ_TEST_TIME_SCALE
-(default 1), which a busy machine sets higher, and says nothing about how fast the code must be.
+A limit only bounds how long a broken test takes to fail; it is not a performance requirement. It is
+multiplied by the environment variable RAYMQ_TEST_TIME_SCALE (default 1), for slow or busy machines.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 TIME_SCALE = float(os.environ.get("RAYMQ_TEST_TIME_SCALE", "1"))
 LIMIT_S = 60.0 * TIME_SCALE
-"""Limit of a blocking wait that is expected to end early, such as ``event.wait(LIMIT_S)``."""
+"""Limit of a blocking wait that normally ends early, such as ``event.wait(LIMIT_S)``."""
 NEVER_S = 10 * LIMIT_S
-"""A time-out that must not expire during the test: longer than any limit of the test itself."""
+"""Timeout that must not expire during the test: longer than any limit of the test."""
 _POLL_INTERVAL_S = 0.01
-_EAGER_POLLS = 100  # most conditions of a coroutine hold after some turns of its own event loop
+_EAGER_POLLS = 100  # most conditions in a coroutine become true after a few turns of its event loop
 
 
 def eventually(predicate: Callable[[], T], message: str = "", *, within_s: float = 60.0) -> T:
@@ -30,11 +30,11 @@ def eventually(predicate: Callable[[], T], message: str = "", *, within_s: float
 
     Args:
         predicate: called about every 10 ms; its exceptions propagate.
-        message: what is waited for, for the failure text.
+        message: name of the condition, for the failure text.
         within_s: limit in seconds, multiplied by RAYMQ_TEST_TIME_SCALE.
 
     Raises:
-        AssertionError: the limit expired; the text contains the last value.
+        AssertionError: the limit expired; the message contains the last value.
     """
     limit_s = within_s * TIME_SCALE
     deadline_s = time.monotonic() + limit_s
@@ -50,7 +50,7 @@ def eventually(predicate: Callable[[], T], message: str = "", *, within_s: float
 async def eventually_async(
     predicate: Callable[[], T | Awaitable[T]], message: str = "", *, within_s: float = 60.0
 ) -> T:
-    """Do what `eventually` does without blocking the event loop; `predicate` may be a coroutine function."""
+    """Like `eventually`, without blocking the event loop; `predicate` may be a coroutine function."""
     limit_s = within_s * TIME_SCALE
     deadline_s = time.monotonic() + limit_s
     attempts = 0

@@ -1,4 +1,4 @@
-"""The logs of the processes that a test started, for its failure report."""
+"""Logs of the processes that a test started, for its failure report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def log_tails(roots: list[Path], since_s: float) -> Iterator[tuple[Path, str]]:
     """Yield each log file written since `since_s` (seconds since the epoch) with its last 200 lines.
 
     Args:
-        roots: directories whose ``*.log`` files are looked at, with all their sub-directories.
+        roots: directories that are searched for ``*.log`` files, including all subdirectories.
     """
     for root in [*roots, *ray_log_directories()]:
         for path in sorted(root.rglob("*.log")):
@@ -25,5 +25,5 @@ def log_tails(roots: list[Path], since_s: float) -> Iterator[tuple[Path, str]]:
 
 
 def ray_log_directories() -> list[Path]:
-    """Return the directories in which actors of RayMQ log, one for each Ray session on this machine."""
+    """Return the log directories of RayMQ actors, one per Ray session on this machine."""
     return sorted((temporary_directory(os.environ) / "ray").glob("session_2*/logs/raymq"))

@@ -1,4 +1,4 @@
-"""The page `docs/protocol.md`, made from the request tables of the processes and the tests that name a code.
+"""Generates `docs/protocol.md` from the request tables of the processes and the tests that use each code.
 
 uv run python -m tests.protocol_page > docs/protocol.md
 """
@@ -26,14 +26,14 @@ from tests.actors.broker.brokers import settings_of
 
 TESTS = Path(__file__).parent
 HEAD = """\
-# The remoting protocol: what is answered
+# The remoting protocol: supported request codes
 
-Made from the request tables: `uv run python -m tests.protocol_page > docs/protocol.md`; a test compares.
+Generated from the request tables; update it with `uv run python -m tests.protocol_page > docs/protocol.md`.
 
-A code that stands here without a process is answered with REQUEST_CODE_NOT_SUPPORTED (3) and a remark that
-names it. "To clients" are those that a broker sends; RocketMQ's clients answer them, and so do ours where
-they have something to say. The tests are those that name the code; besides, `tests/compat` runs RocketMQ's
-own clients and tools, which name none, against both RocketMQ and RayMQ.
+The column "handled by" names the processes that handle a request. If it is empty, the response is
+REQUEST_CODE_NOT_SUPPORTED (3) with a remark that names the code. "clients" marks requests that brokers send
+to clients. The column "tests" lists the tests that use the code by name. In addition, `tests/compat` runs
+RocketMQ's clients and tools against RocketMQ and RayMQ.
 """
 TO_CLIENTS = frozenset(
     {
@@ -49,20 +49,20 @@ TO_CLIENTS = frozenset(
 
 
 def page() -> str:
-    """The whole page."""
-    ours = section("Our own", RayMQRequestCode)
+    """Return the page as Markdown."""
+    ours = section("RayMQ's requests", RayMQRequestCode)
     return "\n".join([HEAD, *section("RocketMQ's requests", RequestCode), *ours])
 
 
 def section(title: str, codes: type[RequestCode] | type[RayMQRequestCode]) -> Iterator[str]:
-    """A heading and a row for each code."""
+    """Yield the lines of a section: a heading and a table with one row per code."""
     yield f"## {title}\n"
-    yield "| code | name | answered by | cost | tests |"
+    yield "| code | name | handled by | cost | tests |"
     yield "|---|---|---|---|---|"
     for code in sorted(codes):
-        answering = {name: table[code] for name, table in tables().items() if code in table}
-        where = [*answering, *(["to clients"] if code in TO_CLIENTS else [])]
-        costs = sorted({str(entry.cost) for entry in answering.values()})
+        handling = {name: table[code] for name, table in tables().items() if code in table}
+        where = [*handling, *(["clients"] if code in TO_CLIENTS else [])]
+        costs = sorted({str(entry.cost) for entry in handling.values()})
         tests = sorted(tests_by_code()[code.name]) if where else []
         yield f"| {int(code)} | {code.name} | {', '.join(where)} | {', '.join(costs)} | {', '.join(tests)} |"
     yield ""
@@ -70,7 +70,7 @@ def section(title: str, codes: type[RequestCode] | type[RayMQRequestCode]) -> It
 
 @cache
 def tables() -> Mapping[str, Mapping[int, RequestRow]]:
-    """The rows of each process's table."""
+    """Return the request rows of each process by request code."""
     clock = SystemClock()
     return {
         "nameserver": build_nameserver(NameserverSettings(), clock).server.chain.table.rows,
@@ -80,7 +80,7 @@ def tables() -> Mapping[str, Mapping[int, RequestRow]]:
 
 
 async def broker_table() -> Mapping[int, RequestRow]:
-    """The rows of a broker, started for a moment: only then has it a store."""
+    """Return the request rows of a broker, which must be started because they need its store."""
     with tempfile.TemporaryDirectory() as root:
         broker = BrokerService(settings_of(Path(root)), SystemClock())
         await broker.start()
@@ -90,7 +90,7 @@ async def broker_table() -> Mapping[int, RequestRow]:
 
 @cache
 def tests_by_code() -> Mapping[str, set[str]]:
-    """The modules below tests/ that name each code: `RequestCode.NAME`."""
+    """Return the test modules that use each code as `RequestCode.NAME` or `RayMQRequestCode.NAME`."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted(TESTS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

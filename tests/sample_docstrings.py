@@ -1,4 +1,4 @@
-"""Print a random sample of docstrings, error messages or log events, for a review of their language.
+"""Print a random sample of docstrings, error messages or log events, to review their language.
 
 uv run python -m tests.sample_docstrings 60 7
 uv run python -m tests.sample_docstrings 10 7 --kind errors
@@ -22,7 +22,7 @@ Found = tuple[int, str]
 
 
 def docstrings(tree: ast.Module) -> Iterator[Found]:
-    """Yield line and text of each docstring, those of attributes included."""
+    """Yield line and text of each docstring, including those of attributes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
@@ -59,7 +59,7 @@ KINDS = {"docstrings": docstrings, "errors": errors, "events": events}
 
 
 def sample(count: int, seed: int, kind: str) -> list[str]:
-    """Return `count` of all texts of this kind, drawn without repetition."""
+    """Return `count` random texts of `kind`, each at most once; equal seeds give equal samples."""
     found = [
         f"{path.relative_to(REPO).as_posix()}:{line}\n{text}\n"
         for folder in FOLDERS

@@ -1,4 +1,4 @@
-"""Pages that are made from the code say what the code says."""
+"""Generated documentation pages are current, and pages name existing files and functions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests import protocol_page
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def test_the_page_of_settings_is_as_the_models_are() -> None:
+def test_settings_page_is_current() -> None:
     assert (DOCS / "settings.md").read_text() == page(), (
         "run `uv run python -m cluster.settings_doc > docs/settings.md`"
     )
 
 
 @pytest.mark.parametrize(("title", "model"), SECTIONS)
-def test_every_setting_has_a_row_that_says_whether_it_is_live(title, model) -> None:
+def test_settings_page_marks_live_settings(title, model) -> None:
     rows = page().split(f"## {title}\n")[1].split("\n## ")[0]
     for name in model.model_fields:
         if name != "store":
@@ -32,16 +32,16 @@ def test_every_setting_has_a_row_that_says_whether_it_is_live(title, model) -> N
             assert not row.endswith("|  |"), f"{name} has no docstring"
 
 
-def test_the_page_of_the_protocol_is_as_the_tables_are() -> None:
+def test_protocol_page_is_current() -> None:
     assert (DOCS / "protocol.md").read_text() == protocol_page.page(), (
         "run `uv run python -m tests.protocol_page > docs/protocol.md`"
     )
 
 
-def test_every_code_that_is_answered_is_named_by_a_test() -> None:
-    answered = {code for table in protocol_page.tables().values() for code in table}
+def test_every_handled_request_code_is_used_by_a_test() -> None:
+    handled = {code for table in protocol_page.tables().values() for code in table}
     names = {code.value: code.name for kind in (RequestCode, RayMQRequestCode) for code in kind}
-    untested = sorted(names[code] for code in answered if not protocol_page.tests_by_code()[names[code]])
+    untested = sorted(names[code] for code in handled if not protocol_page.tests_by_code()[names[code]])
     assert untested == []
 
 
@@ -53,27 +53,27 @@ PAGES = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+def test_files_named_by_documentation_exist(page: Path) -> None:
     named = [(by_root, by_page) for by_root, by_page in FILE.findall(page.read_text())]
-    gone = [name for name, _ in named if name and not (DOCS.parent / name).exists()]
-    gone += [name for _, name in named if name and not (page.parent / name).exists()]
-    assert gone == []
+    missing = [name for name, _ in named if name and not (DOCS.parent / name).exists()]
+    missing += [name for _, name in named if name and not (page.parent / name).exists()]
+    assert missing == []
 
 
-def test_every_name_on_the_way_of_a_message_is_in_its_file() -> None:
+def test_functions_named_by_message_path_page_exist() -> None:
     rows = WALK.findall((DOCS / "how-a-message-travels.md").read_text())
-    gone = [
+    missing = [
         f"{file}: {name}"
         for file, names in rows
         for name in names.replace("`", "").split()
         if name not in defined_in(DOCS.parent / file)
     ]
     assert len(rows) > 25
-    assert gone == []
+    assert missing == []
 
 
 def defined_in(file: Path) -> set[str]:
-    """Classes, functions and methods (`Class.method`) that a file defines."""
+    """Return the names of the classes, functions and methods (`Class.method`) that a file defines."""
     body = ast.parse(file.read_text()).body
     kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     top = [node for node in body if isinstance(node, kinds)]

@@ -1,4 +1,4 @@
-"""The blocks of docs/extending.md run, and what they define works at its extension point."""
+"""The code blocks of docs/extending.md run and work at their extension points."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 BLOCKS = dict(re.findall(r"^## (.+?)\n.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
 
 
-def defined(title: str) -> dict[str, Any]:
+def run_block(title: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "extending"}
     exec(compile(BLOCKS[title], f"{PAGE.name}: {title}", "exec"), names)
     return names
 
 
-def test_every_extension_point_has_a_block() -> None:
+def test_every_extension_point_has_a_code_block() -> None:
     listed = re.findall(r"^\| \[(.+?)\]\(#", PAGE.read_text(), re.MULTILINE)
     assert [title.lower() for title in BLOCKS] == listed
 
 
-def test_rows_steps_and_observers_of_the_page_serve_requests() -> None:
-    rows = defined("Request row")["RecallRequests"]().rows()
-    slow_log = defined("Observer")["SlowLog"](threshold_ms=0)
-    authorization = defined("Chain step")["Authorization"]({"T"})
+def test_example_row_step_and_observer_handle_requests() -> None:
+    rows = run_block("Request row")["RecallRequests"]().rows()
+    slow_log = run_block("Observer")["SlowLog"](threshold_ms=0)
+    authorization = run_block("Chain step")["Authorization"]({"T"})
 
     async def story() -> list[tuple[int, str | None]]:
         server = RemotingServer(
@@ -69,12 +69,12 @@ def test_rows_steps_and_observers_of_the_page_serve_requests() -> None:
     assert slow_log.slow == [(RequestCode.RECALL_MESSAGE, 0)] * 2
 
 
-def test_the_interceptor_of_the_page_redirects_messages(tmp_path: Path) -> None:
+def test_example_interceptor_redirects_messages(tmp_path: Path) -> None:
     clock = ClockAtRest()
     topics = Topics(settings_of(tmp_path), TopicConfigTable(clock), lambda name: None, lambda name: None)
     properties = "suspicious\x01true\x02"
     draft = SendDraft(SendMessageHeader("PG", "T", 3, properties), RecordDraft("T", 3, b"x", b""), properties)
-    defined("Send interceptor")["Quarantine"](topics).before_append(draft)
+    run_block("Send interceptor")["Quarantine"](topics).before_append(draft)
     assert (draft.record.topic, draft.record.queue_id) == ("QUARANTINE", 0)
     assert "REAL_TOPIC\x01T\x02" in draft.properties
 
@@ -82,7 +82,7 @@ def test_the_interceptor_of_the_page_redirects_messages(tmp_path: Path) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     settings = StoreSettings.model_validate({**SMALL_STORE, "flush": "async"})
-    sink = defined("Dispatch sink")["RecordCount"]()
+    sink = run_block("Dispatch sink")["RecordCount"]()
     identity = StoreIdentity("C", "a", 0)
     opened = MessageStore.open(tmp_path / "store", settings, identity, ClockAtRest(), sinks=[sink])
     for region in ("eu", "us", "eu"):
@@ -93,41 +93,41 @@ def store(tmp_path: Path) -> Any:
     opened.close()
 
 
-def test_the_sink_of_the_page_counts_records(store: Any) -> None:
+def test_example_sink_counts_records(store: Any) -> None:
     assert store[1].count == 3
 
 
-def test_the_filter_of_the_page_selects_by_property(store: Any) -> None:
-    found = store[0].get_message("T", 0, 0, 10, 1 << 20, defined("Message filter")["RegionFilter"]("eu"))
+def test_example_filter_selects_by_property(store: Any) -> None:
+    found = store[0].get_message("T", 0, 0, 10, 1 << 20, run_block("Message filter")["RegionFilter"]("eu"))
     messages = [message for part in found.slices for message in decode_records(part)]
     assert [message.queue_offset for message in messages] == [0, 2]
 
 
-def test_the_confirm_policy_of_the_page_waits_for_replicas() -> None:
-    policy = defined("Confirm policy")["InSyncReplicas"](2)
+def test_example_confirm_policy_waits_for_replicas() -> None:
+    policy = run_block("Confirm policy")["InSyncReplicas"](2)
     positions = Positions()
     positions.written = 100
     assert [policy.confirmed(positions, replicas) for replicas in ([], [40], [40, 70])] == [0, 40, 70]
 
 
-def test_the_service_of_the_page_follows_the_role() -> None:
-    did: list[str] = []
+def test_example_service_follows_the_role() -> None:
+    calls: list[str] = []
 
     async def start() -> None:
-        did.append("start")
+        calls.append("start")
 
     async def stop() -> None:
-        did.append("stop")
+        calls.append("stop")
 
     async def story() -> None:
-        role = defined("Role")["with_log_stream"](start, stop)
+        role = run_block("Role")["with_log_stream"](start, stop)
         await role.become(Role.MASTER, 1)
         await role.become(Role.FENCED, 2)
 
     asyncio.run(story())
-    assert did == ["start", "stop"]
+    assert calls == ["start", "stop"]
 
 
-def test_the_held_request_of_the_page_is_satisfied_by_messages() -> None:
-    held = defined("Wait registry")["HeldNotification"](None, ("T", "group"))
+def test_example_held_request_is_satisfied_by_messages() -> None:
+    held = run_block("Wait registry")["HeldNotification"](None, ("T", "group"))
     assert (held.is_satisfied(0), held.is_satisfied(1)) == (False, True)

@@ -1,4 +1,4 @@
-"""Each lane of system tests runs on one worker, the marks agree with the lanes, and repeats are reported."""
+"""Each lane of system tests runs on one worker, marks match the lanes, and repeated tests are reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPO = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_marked_tests_lie_in_their_lane(request: pytest.FixtureRequest, lane: str) -> None:
+def test_marked_tests_are_in_their_lane(request: pytest.FixtureRequest, lane: str) -> None:
     marked = [
         item.nodeid
         for item in request.session.items
@@ -61,7 +61,7 @@ def test_it(tmp_path):
 
 @pytest.fixture
 def small_suite(tmp_path: Path) -> Path:
-    """A suite with two files in each lane and two of unit tests, and the hooks of this one."""
+    """Create a suite with two files in each lane, two files of unit tests, and the hooks of this suite."""
     (tmp_path / "conftest.py").write_text((REPO / "tests" / "conftest.py").read_text())
     for name in FILES:
         path = tmp_path / "tests" / name
@@ -88,7 +88,7 @@ def test_each_lane_runs_on_one_worker(small_suite: Path) -> None:
     assert workers["ray"] != workers["java"]
 
 
-def test_system_tests_are_repeated_once_and_named_and_unit_tests_never(small_suite: Path) -> None:
+def test_failed_system_tests_are_repeated_once_and_unit_tests_are_not(small_suite: Path) -> None:
     (small_suite / "tests/faults/test_b.py").write_text(FAILS_ONCE.format(mark="@pytest.mark.faults"))
     (small_suite / "tests/store/test_e.py").write_text(FAILS_ONCE.format(mark=""))
     done = run(small_suite)
@@ -97,7 +97,7 @@ def test_system_tests_are_repeated_once_and_named_and_unit_tests_never(small_sui
     assert "1 failed, 17 passed, 1 rerun" in done.stdout
 
 
-def test_a_failure_shows_the_logs_of_its_processes(small_suite: Path) -> None:
+def test_failure_report_shows_process_logs(small_suite: Path) -> None:
     (small_suite / "tests/store/test_e.py").write_text(LOGS_AND_FAILS)
     done = run(small_suite)
     assert re.search(r"last lines of .*/broker\.log", done.stdout), done.stdout + done.stderr

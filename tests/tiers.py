@@ -1,13 +1,13 @@
-"""How a run is divided: unit tests in parallel, system tests in two lanes, extended tests on request.
+"""Tiers of the tests: unit tests run in parallel, system tests in two lanes, extended tests on request.
 
 | tier     | tests                             | how they run                                    |
 |----------|-----------------------------------|-------------------------------------------------|
-| unit     | all without another mark          | file by file, on any worker                     |
+| unit     | all without another mark          | by file, on any worker                          |
 | system   | marked ray, spark, java or faults | each lane on one worker, which starts its Ray   |
 |          |                                   | cluster, Spark session and RocketMQ once        |
-| extended | marked extended as well           | as the others, by ``pytest -m extended``        |
+| extended | also marked extended              | like the others, with ``pytest -m extended``    |
 
-A lane follows from a test's path, because the scheduler of pytest-xdist knows nothing but names.
+The path of a test determines its lane, because the scheduler of pytest-xdist knows only test names.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LANES = {
     ),
     "java": ("tests/compat/", "tests/faults/"),
 }
-"""Beginnings of the names of a lane's tests."""
+"""Prefixes of the test ids of each lane."""
 LANE_MARKS = {"ray": ("ray", "spark"), "java": ("java", "faults")}
 REPEATABLE_MARKS = ("ray", "spark", "java", "faults", "extended")
-"""Tests of other people's processes may be repeated once; a unit test that fails is a defect."""
+"""Marks of tests that are repeated once after a failure, because they depend on external processes."""
 
 
 def lane_of(nodeid: str) -> str | None:
@@ -37,24 +37,24 @@ def lane_of(nodeid: str) -> str | None:
 
 
 def scope_of(nodeid: str) -> str:
-    """Return what a test is scheduled with: its lane, or its file."""
+    """Return the scheduling unit of a test: its lane, or its file."""
     return lane_of(nodeid) or nodeid.partition("::")[0]
 
 
 def is_repeatable(item: pytest.Item) -> bool:
-    """Return True for a system or extended test."""
+    """Return True for system and extended tests, which may be repeated once."""
     return any(item.get_closest_marker(mark) for mark in REPEATABLE_MARKS)
 
 
 def in_lane_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Sort stably: the lanes, which take longest, first."""
+    """Sort stably with the lanes first, as they take longest."""
     lanes = list(LANES)
     order = {lane: number for number, lane in enumerate(lanes)}
     return sorted(items, key=lambda item: order.get(lane_of(item.nodeid) or "", len(lanes)))
 
 
 class LaneScheduling(LoadScopeScheduling):
-    """Gives every worker one scope after another, in the order of collection."""
+    """Scheduler that gives each worker one scope after another, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)

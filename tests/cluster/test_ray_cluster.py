@@ -268,7 +268,7 @@ def test_check_runs_on_the_node_with_the_resource(running: RayMQ) -> None:
     assert len(ray_port.run_on(resource, free_ports, ["127.0.0.1"], timeout_s=LIMIT_S)) == 1
 
 
-def test_actor_end_waits_until_its_name_is_free(running: RayMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actor_kill_waits_until_its_name_is_free(running: RayMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     class Idle:
@@ -283,7 +283,11 @@ def test_actor_end_waits_until_its_name_is_free(running: RayMQ, monkeypatch: pyt
         ray_port.kill(where, timeout_s=0.1)
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(ray_port.kill, where, LIMIT_S)
+        ended = pool.submit(ray_port.end, where, LIMIT_S)
         eventually(lambda: len(requests) == 2 or ended.done(), "the second request to kill it")
+>>=======
+        eventually(lambda: len(requests) == 2 or ended.done(), "the second kill request")
+>>>>>>> c7a7a78c9c70369fe249915d76848fb9aa4a677f
         assert not ended.done()
         requests[0]()
         ended.result(timeout=LIMIT_S)
