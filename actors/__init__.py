@@ -1,1 +1,1 @@
-"""The processes: each a thin Ray shell around a plain Python service."""
+"""RayMQ's processes: each is a thin Ray actor around a plain Python service."""

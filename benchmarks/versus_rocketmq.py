@@ -26,7 +26,7 @@ from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_goals, print_table, round_line
 from cluster.interrupts import interrupt_once
 from tests.compat.build import RELEASES, JavaKit, JavaNotFound, java_kit
-from tests.compat.peers import Served
+from tests.compat.peers import Deployment
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
 
@@ -107,14 +107,14 @@ def _measure(kit: JavaKit, case: Case, options: argparse.Namespace) -> Report:
     return Report(case, options.rocketmq, numbers, rounds, others)
 
 
-def _peer(kit: JavaKit, side: str, root: Path, case: Case, options: argparse.Namespace) -> Served:
+def _peer(kit: JavaKit, side: str, root: Path, case: Case, options: argparse.Namespace) -> Deployment:
     settings = {"flushDiskType": f"{case.flush.upper()}_FLUSH"}
     if side == "rocketmq":
         return RocketMQ(kit, root, settings, profile=RELEASES[options.rocketmq].server)
     return RayMQ(root, settings) if options.without_ray else RayMQOnRay(root, case.flush)
 
 
-def _run(kit: JavaKit, peer: Served, case: Case, options: argparse.Namespace, root: Path) -> Figures:
+def _run(kit: JavaKit, peer: Deployment, case: Case, options: argparse.Namespace, root: Path) -> Figures:
     return run_load(
         kit,
         RELEASES[options.rocketmq].client,

@@ -78,7 +78,7 @@ class Broker(ActorShell):
 
     @control
     def offsets(self, request: bytes) -> bytes:
-        """Return the first and last offset of each queue of a topic, and a group's committed offsets."""
+        """Return the min and max offset of each queue of a topic, and a group's committed offsets."""
         return self._respond(lambda: self._api.offsets(request))
 
     @control

@@ -32,7 +32,7 @@ class Admission:
         self._positions = store.positions
         self._clock = clock
         self._stalled_ms = 0
-        # `confirmed` is below `_behind_at` since `_behind_since_ns`: the oldest waiting send is that old.
+        # Since `_behind_since_ns`, `confirmed` is below `_behind_at`: the oldest send has waited that long.
         self._behind_at = 0
         self._behind_since_ns = 0
         self._waiting = 0  # sends that waited at the end of the last turn
@@ -59,7 +59,8 @@ class Admission:
         if connection.pending >= self._settings.max_pending_requests:
             raise self._refusal(
                 f"{connection.pending:,} requests of this connection have no response yet "
-                f"(max_pending_requests {self._settings.max_pending_requests:,})"
+                f"(max_pending_requests {self._settings.max_pending_requests:,}): wait for responses, "
+                "or raise max_pending_requests on the broker"
             )
         if cost is Cost.SEND:
             self._admit_send()
@@ -72,7 +73,8 @@ class Admission:
         if unread_bytes > self._settings.max_unread_bytes:
             raise self._refusal(
                 f"{unread_bytes:,} bytes of responses wait for clients that do not read them "
-                f"(max_unread_bytes {self._settings.max_unread_bytes:,})"
+                f"(max_unread_bytes {self._settings.max_unread_bytes:,}): read faster, "
+                "or raise max_unread_bytes on the broker"
             )
 
     def _admit_send(self) -> None:

@@ -198,7 +198,7 @@ class HandleApi:
         )
 
     async def offsets(self, request: bytes) -> bytes:
-        """Return the first and last offset of each queue of a topic, and the committed offsets of a group."""
+        """Return the min and max offset of each queue of a topic, and a group's committed offsets."""
         try:
             fields = parse(request, _OFFSETS)
             topic, group = fields["topic"], fields["group"]

@@ -44,7 +44,7 @@ class BrokerRole:
     """The role of one broker, and its services."""
 
     def __init__(self, services: Sequence[RoleService]) -> None:
-        """Create the role STOPPED; `services` are started in the given order."""
+        """Create the object in role STOPPED; `services` are started in the given order."""
         self.role = Role.STOPPED
         self.epoch = 0
         """The store's epoch when the broker took its role."""

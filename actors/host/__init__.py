@@ -1,1 +1,1 @@
-"""What every actor process shares: the Ray shell, the service host, settings on demand, and supervision."""
+"""Parts of every actor process: the Ray actor's base class, the service host, settings, supervision."""

@@ -1,4 +1,4 @@
-"""The version of the code that an actor runs; the driver restarts actors that run older code."""
+"""The version of the code that a process runs; the driver compares it with that of the actors."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def list_actors() -> list[ActorName]:
     return sorted(ActorName(entry["namespace"], entry["name"]) for entry in found)
 
 
-def create(actor_class: type, where: ActorName, arguments: tuple[object, ...], *, resource: str) -> None:
+def create(actor_class: type, actor: ActorName, arguments: tuple[object, ...], *, resource: str) -> None:
     """Create a detached actor that Ray always restarts, on the node that has `resource`.
 
     Ray never retries its calls (design, invariant 13). Raises ValueError if the name is in use.
@@ -83,8 +83,8 @@ def create(actor_class: type, where: ActorName, arguments: tuple[object, ...], *
 
     remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(actor_class)
     remote.options(
-        name=where.name,
-        namespace=where.namespace,
+        name=actor.name,
+        namespace=actor.namespace,
         lifetime="detached",
         num_cpus=0,
         resources={resource: PIN_SHARE},
@@ -93,21 +93,21 @@ def create(actor_class: type, where: ActorName, arguments: tuple[object, ...], *
     ).remote(*arguments)
 
 
-def has_method(where: ActorName, method: str) -> bool:
+def has_method(actor: ActorName, method: str) -> bool:
     """Return True if an actor's class has a method. Raises ActorNotFound."""
-    return hasattr(_find(where), method)
+    return hasattr(_find(actor), method)
 
 
-def _find(where: ActorName) -> Any:
+def _find(actor: ActorName) -> Any:
     import ray
 
     try:
-        return ray.get_actor(where.name, namespace=where.namespace)
+        return ray.get_actor(actor.name, namespace=actor.namespace)
     except ValueError as error:
-        raise ActorNotFound(f"there is no actor {where.name} in namespace {where.namespace}") from error
+        raise ActorNotFound(f"there is no actor {actor.name} in namespace {actor.namespace}") from error
 
 
-def call(where: ActorName, method: str, *arguments: object, timeout_s: float) -> Any:
+def call(actor: ActorName, method: str, *arguments: object, timeout_s: float) -> Any:
     """Call an actor's method and return its result.
 
     Raises:
@@ -117,28 +117,28 @@ def call(where: ActorName, method: str, *arguments: object, timeout_s: float) ->
     """
     import ray
 
-    reference = getattr(_find(where), method).remote(*arguments)
+    reference = getattr(_find(actor), method).remote(*arguments)
     try:
         return ray.get(reference, timeout=timeout_s)
     except ray.exceptions.GetTimeoutError as error:
         raise ActorUnavailable(
-            f"actor {where.name} did not respond to {method} within {timeout_s:g} s"
+            f"actor {actor.name} did not respond to {method} within {timeout_s:g} s"
         ) from error
     # While Ray restarts an actor it is "unavailable"; after its last death it is "died".
     except ray.exceptions.ActorUnavailableError as error:
-        raise ActorUnavailable(f"actor {where.name} is unavailable: {error}") from error
+        raise ActorUnavailable(f"actor {actor.name} is unavailable: {error}") from error
     except ray.exceptions.ActorUnschedulableError as error:
-        raise ActorNotFound(f"actor {where.name} cannot be placed on any node: {error}") from error
+        raise ActorNotFound(f"actor {actor.name} cannot be placed on any node: {error}") from error
     except ray.exceptions.ActorDiedError as error:
-        raise ActorNotFound(f"actor {where.name} has terminated: {error}") from error
+        raise ActorNotFound(f"actor {actor.name} has terminated: {error}") from error
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if error.cause is not None else error
         raise ActorMethodFailed(
-            f"actor method {where.name}.{method} failed: {type(cause).__name__}: {cause}"
+            f"actor method {actor.name}.{method} failed: {type(cause).__name__}: {cause}"
         ) from error
 
 
-def kill(where: ActorName, timeout_s: float = KILL_TIMEOUT_S) -> None:
+def kill(actor: ActorName, timeout_s: float = KILL_TIMEOUT_S) -> None:
     """Kill an actor (SIGKILL) without a restart, and wait until its name can be used again.
 
     The caller stops its service first. Raises ActorUnavailable if the name is still in use after `timeout_s`.
@@ -146,15 +146,15 @@ def kill(where: ActorName, timeout_s: float = KILL_TIMEOUT_S) -> None:
     import ray
 
     try:
-        ray.kill(_find(where), no_restart=True)
+        ray.kill(_find(actor), no_restart=True)
         # ray.kill returns early: for a while `_find` still finds the actor, and its name cannot be used.
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             time.sleep(KILL_POLL_S)
-            _find(where)
+            _find(actor)
     except ActorNotFound:
         return
-    raise ActorUnavailable(f"Ray has not terminated actor {where.name} within {timeout_s:g} s")
+    raise ActorUnavailable(f"Ray has not terminated actor {actor.name} within {timeout_s:g} s")
 
 
 @dataclass(frozen=True)

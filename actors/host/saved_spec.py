@@ -36,7 +36,7 @@ class SavedSpec:
         self._lock = threading.Lock()
 
     def load(self, initial: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the saved spec, or `initial` if there is none. A damaged file is logged and ignored."""
+        """Return the saved spec, or `initial` without a saved one. A damaged file is logged and ignored."""
         try:
             saved = orjson.loads(self._path.read_bytes())
             if saved["actor_id"] == self._actor_id:

@@ -26,7 +26,7 @@ class KVConfig:
         self._table = found or {}
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return the value of a key, or None if there is none."""
+        """Return the value of a key, or None if it does not exist."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:

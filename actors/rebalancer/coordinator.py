@@ -80,7 +80,7 @@ class GroupCoordinator:
                 self._send_change(group)
 
     def table(self) -> RequestTable:
-        """Return the table of the requests that brokers send."""
+        """Return the request table of the rebalancer."""
         code, row, sub = RayMQRequestCode, RequestRow, on_group(Action.SUB)
         heartbeat, client = Cost.HEARTBEAT, Cost.CLIENT
         leave, members = ForwardUnregisterHeader, ConsumerGroupHeader

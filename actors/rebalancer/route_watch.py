@@ -98,13 +98,13 @@ class RouteWatch:
             RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic, True).to_ext()
         )
         try:
-            answer = await self._client.invoke(address, command, self._timeout_ms)
-            if answer.code == ResponseCode.SUCCESS:
-                return TopicRouteData.decode(answer.body)
+            response = await self._client.invoke(address, command, self._timeout_ms)
+            if response.code == ResponseCode.SUCCESS:
+                return TopicRouteData.decode(response.body)
         except (RemotingError, Refused) as error:
             _log.warning("route_fetch_failed", topic=topic, nameserver=address, reason=str(error))
             return None
-        return TopicRouteData() if answer.code == ResponseCode.TOPIC_NOT_EXIST else None
+        return TopicRouteData() if response.code == ResponseCode.TOPIC_NOT_EXIST else None
 
 
 def _union(routes: Sequence[TopicRouteData]) -> TopicRouteData:

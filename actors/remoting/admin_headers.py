@@ -4,10 +4,10 @@ from actors.remoting.header import Header, Long
 
 
 class ConsumeStatsHeader(Header):
-    """Header of GET_CONSUME_STATS (208). Without topics the request covers every topic that the group
-    consumes.
+    """Header of GET_CONSUME_STATS (208).
 
-    `topic_list` separates topics by semicolons.
+    Without topics the request covers all topics that the group consumes. `topic_list` separates topics by
+    semicolons.
     """
 
     consumer_group: str

@@ -87,7 +87,7 @@ class RemotingClient:
         """
         response = await self.invoke(address, command, timeout_ms)
         if response.code != 0:
-            raise Refused(response.code, response.remark or "the response has no remark")
+            raise Refused(response.code, response.remark or "error response without a remark")
         return response
 
     def invoke_callback(

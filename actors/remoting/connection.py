@@ -41,7 +41,7 @@ class Service(Protocol):
 
     @property
     def costly_codes(self) -> CodeMarks:
-        """Codes of costly requests (`actors.remoting.turn`)."""
+        """Codes of costly requests, such as pulls (see `actors.remoting.turn`)."""
         ...
 
     def handle(self, connection: "Connection", command: RemotingCommand) -> None:

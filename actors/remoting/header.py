@@ -92,7 +92,7 @@ def _plain_type(annotation: Any) -> Any:
 def _read_int(text: str) -> int:
     value = int(text)
     if abs(value) > I64_MAX:
-        raise ValueError("exceeds 63 bits")
+        raise ValueError("the number exceeds 63 bits")
     return value
 
 

@@ -168,10 +168,9 @@ class Hub:
             self.arm(earliest_ns)
 
     def sweep(self) -> None:
-        """Abort the connections that have stalled.
+        """Abort the stalled connections.
 
-        A connection has stalled if it was idle, a frame was incomplete, or responses were unread for too
-        long.
+        These are idle, or have an incomplete frame or unread responses for longer than the limit.
         """
         now_ns = self.clock.monotonic_ns()
         for connection in (*self.connections, *self.leaving):

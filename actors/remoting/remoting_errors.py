@@ -2,7 +2,7 @@
 
 
 class Refused(Exception):
-    """The peer refuses a request, with RocketMQ's response code and a remark that names the remedy."""
+    """A request is refused, with RocketMQ's response code and a remark that names the remedy."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)

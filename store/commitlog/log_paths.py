@@ -30,7 +30,10 @@ _LOCK_RETRY_S = 0.02
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Try to lock the directory itself: a lock file among the log files would confuse RocketMQ."""
+    """Lock the directory `descriptor`. Return False if another process still holds the lock after 1 s.
+
+    The directory itself is locked, because a lock file among the log files would confuse RocketMQ.
+    """
     # This process already holds the store's lock. A process that has just died may release the lock of this
     # directory slightly later, so retry for a second.
     deadline_s = time.monotonic() + _LOCK_WAIT_S

@@ -29,7 +29,7 @@ class SyncFlush:
     """Confirms messages when they are flushed to disk."""
 
     def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
-        """Return `flushed`."""
+        """Return `positions.flushed`."""
         return positions.flushed
 
 
@@ -37,7 +37,7 @@ class AsyncFlush:
     """Confirms messages when they are written to the page cache."""
 
     def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
-        """Return `written`."""
+        """Return `positions.written`."""
         return positions.written
 
 

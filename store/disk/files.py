@@ -59,7 +59,7 @@ def explain(error: OSError) -> str:
 
 @contextlib.contextmanager
 def explained(what: str, path: Path) -> Iterator[None]:
-    """Convert an OSError of the block into a StoreError with the file's path and a remedy.
+    """Convert an OSError raised in the `with` block to a StoreError with the file's path and a remedy.
 
     `what` is the first part of the message, for example "cannot be opened". `path` is used if the OSError
     names no file.
@@ -214,8 +214,7 @@ class Descriptors:
 
     def put(self, path: str, descriptor: int) -> int:
         """Add a newly opened descriptor, and return it."""
-        # Without this advice, readahead would fill the page cache with the sparse ends of consume-queue
-        # files.
+        # Without this, readahead would fill the page cache with the unwritten ends of consume-queue files.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self._open[path] = descriptor
         while len(self._open) > self._limit:

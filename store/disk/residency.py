@@ -115,9 +115,8 @@ class Residency:
             return missing
         seen = self._seen_of(file)
         first, stop = begin // _SEEN_CHUNK_BYTES, -(-end // _SEEN_CHUNK_BYTES)
-        if (
-            missing is not None
-        ):  # reading it triggers readahead: the chunks after it need a first access again
+        if missing is not None:
+            # Reading it triggers readahead, so the chunks after it need a first access again.
             seen[stop : stop + _SEEN_CHUNKS_AHEAD] = bytes(len(seen[stop : stop + _SEEN_CHUNKS_AHEAD]))
         if seen.find(0, first, stop) >= 0:
             seen[first:stop] = b"\x01" * (stop - first)

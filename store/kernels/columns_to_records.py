@@ -204,7 +204,7 @@ def queues_of_keys(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
 def queues_of_keys_plain(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
     """Pure-Python equivalent of `queues_of_keys`, for tests."""
     rows = range(len(keys.offsets) - 1)
-    # RocketMQ takes abs(hash % count). Java's remainder has the sign of the hash, so this equals abs(hash) %
+    # RocketMQ computes abs(hash % count). Java's remainder has the sign of the hash: this is abs(hash) %
     # count.
     hashes = [abs(java_hash(keys.row(row).decode("utf-8", "replace"))) for row in rows]
     return np.array([value % queue_count for value in hashes], np.int32)

@@ -149,36 +149,23 @@ def accept_entry(
 
 @kernel()
 def compare_keys(
-    index: Bytes,
+    index: Bytes,  # the index file
     entry_count: int,
-    keys: Numbers,
+    keys: Numbers,  # keys of the log (KEY_FIELDS of store.kernels.index)
     first: int,
     end: int,
-    newest: NDArray[np.int32],
-    state: Numbers,
-    log_min: int,
+    newest: NDArray[np.int32],  # the newest entry of each slot so far; updated
+    state: Numbers,  # state between calls (STATE_FIELDS); updated
+    log_min: int,  # first offset of the log: entries below it cannot be checked
     log_end: int,
-    holes: Numbers,
+    holes: Numbers,  # damaged ranges of the log: (begin, end) per row
     is_strict: bool,
-    problems: Numbers,
+    problems: Numbers,  # output: one row per problem (PROBLEM_FIELDS)
 ) -> tuple[int, int]:
     """Compare rows [first, end) of `keys` with the entries from STATE_NUMBER to `entry_count` - 1.
 
+    With `is_strict`, missing keys and duplicate entries are problems; RocketMQ's own files may have them.
     Stops at `end`, at the last entry, or when `problems` is full.
-
-    Args:
-        index: The index file.
-        entry_count: The number after the last entry to compare.
-        keys: Keys of the log, with the columns of `store.kernels.index`.
-        first: The first row of `keys` to compare.
-        end: The row after the last one.
-        newest: The newest entry of each slot so far; updated.
-        state: The state between calls (STATE_FIELDS numbers); updated.
-        log_min: The first offset of the log. Entries below it cannot be checked.
-        log_end: The end of the log.
-        holes: Damaged ranges of the log, one (begin, end) per row.
-        is_strict: Report missing keys and duplicate entries, which RocketMQ's own files may have.
-        problems: Receives the problems found, one per row.
 
     Returns:
         The row at which it stopped, and the number of problems.
@@ -232,8 +219,8 @@ def check_remaining_entries(
 ) -> int:
     """Check the remaining entries after the last key of the log, and return the number of problems.
 
-    An entry that refers to the log is a problem: no record has its key. The arguments are those of
-    `compare_keys`.
+    An entry whose offset is within the log is a problem, because no record there has its key. The arguments
+    are those of `compare_keys`.
     """
     entries = HEADER_BYTES + SLOT_BYTES * newest.size
     count = 0

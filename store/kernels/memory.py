@@ -1,8 +1,7 @@
 """Loads and stores of big-endian numbers, and copies of bytes, for use inside kernels.
 
 Indexing would take a load and a shift per byte, and check each index for being negative. These functions
-check
-nothing: a kernel must check all lengths before it uses them.
+check nothing: a kernel must check all lengths before it uses them.
 """
 
 from collections.abc import Callable

@@ -32,7 +32,7 @@ _NAME_END = 1
 
 @kernel()
 def find_properties(buffer: Bytes, start: int, end: int, found: Numbers) -> None:
-    """Fill `found` from the property string in [start, end)."""
+    """Fill `found` with the positions of these four values in the property string [start, end)."""
     found[0:FOUND_FIELDS] = 0
     name = start
     while name < end:

@@ -69,39 +69,27 @@ def _is_wanted(codes: Numbers, tags_code: int) -> bool:
 
 @kernel()
 def gather_records(
-    log: Bytes,
-    limit: int,
-    base: int,
-    units: Bytes,
-    first_offset: int,
+    log: Bytes,  # the log file
+    limit: int,  # the end of the written bytes in it
+    base: int,  # CommitLog offset of its first byte
+    units: Bytes,  # consecutive units of one queue
+    first_offset: int,  # queue offset of the first unit
     queue_id: int,
     topic: Bytes,
-    codes: Numbers,
+    codes: Numbers,  # tags codes to select, if `filters` is true
     filters: bool,
     max_messages: int,
-    max_bytes: int,
-    progress: Numbers,
-    runs: Numbers,
+    max_bytes: int,  # stop before the records exceed this size, except for the first one
+    progress: Numbers,  # counters between calls (READ_FIELDS); updated
+    runs: Numbers,  # output: ranges (begin, end) of adjacent records in the file
 ) -> tuple[int, int]:
-    """Find the records of consume-queue units in one log file, and check them.
+    """Find and check the records of consume-queue units in one log file; fill `runs` with their ranges.
 
-    Args:
-        log: The log file.
-        limit: The end of the written bytes in the file.
-        base: The CommitLog offset of the file's first byte.
-        units: Consecutive units of one queue.
-        first_offset: The queue offset of the first unit.
-        queue_id: The id of the queue.
-        topic: The topic of the queue, in UTF-8.
-        codes: The tags codes to select, if `filters` is true.
-        filters: Skip units with other tags codes.
-        max_messages: Stop after this number of messages.
-        max_bytes: Stop before the records exceed this size, but not before the first record.
-        progress: Counters (READ_FIELDS) of units, messages, bytes and placeholders so far; updated.
-        runs: Receives the ranges (begin, end) of adjacent records in the file.
+    Starts at the unit after those counted in `progress`.
 
     Returns:
-        The number of runs, and the reason why it stopped.
+        The number of ranges in `runs`, and the reason why it stopped: ALL_UNITS, OTHER_FILE, ENOUGH or
+        BAD_UNIT.
     """
     count = 0
     index = progress[READ_UNITS]

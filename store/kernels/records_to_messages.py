@@ -100,8 +100,7 @@ _OTHERS_BYTES = (
 )
 _UNUSUAL = HOST_BITS | COMPRESSED
 _NAME_END, _PAIR_END = ord(NAME_VALUE_SEPARATOR), ord(PROPERTY_SEPARATOR)
-# A property of n bytes (n is at least 4, or 3 at the end) becomes n - 2 bytes and two lengths of 3 bytes
-# each.
+# A property of n bytes (at least 4, or 3 at the end) becomes n - 2 bytes and two lengths of 3 bytes each.
 _PROPERTIES_GROWTH = 3
 
 _decoder = msgspec.msgpack.Decoder(list[MessageExt])

@@ -226,38 +226,23 @@ def _fault(
 
 @kernel()
 def dispatch_records(
-    buffer: Bytes,
+    buffer: Bytes,  # a log file
     start: int,
     end: int,
-    base: int,
-    check_crc: bool,
-    delays_ms: Numbers,
-    rows: Numbers,
-    groups: Numbers,
-    buckets: NDArray[np.int32],
-    units: Bytes,
-    keys: Numbers,
-    found: Numbers,
+    base: int,  # CommitLog offset of the file's first byte
+    check_crc: bool,  # check the records completely, including their CRC
+    delays_ms: Numbers,  # delay of each delay level, for records of the schedule topic
+    rows: Numbers,  # work area: one row per record (ROW_FIELDS)
+    groups: Numbers,  # output: one row per queue (GROUP_FIELDS)
+    buckets: NDArray[np.int32],  # hash table of the groups: a power of two of zeros, and zeros on return
+    units: Bytes,  # output: the units, group by group
+    keys: Numbers,  # output: the index keys (KEY_FIELDS of store.kernels.index)
+    found: Numbers,  # work area (FOUND_FIELDS of store.kernels.properties)
 ) -> tuple[int, int, int, int, int, int]:
-    """Dispatch the records in [start, end) of a log file.
+    """Dispatch the records in [start, end) of a log file: fill `groups`, `units` and `keys`.
 
-    Args:
-        buffer: The log file.
-        start: Position of the first record.
-        end: The end of the records.
-        base: The CommitLog offset of the file's first byte.
-        check_crc: Check the records completely, including their CRC.
-        delays_ms: Delay of each delay level in ms, for records of the schedule topic.
-        rows: Work area: one row per record (ROW_FIELDS).
-        groups: Receives one row per queue (GROUP_FIELDS).
-        buckets: Hash table of the groups: zeros, and left so; the size must be a power of two.
-        units: Receives the units, group by group.
-        keys: Receives the index keys (`store.kernels.index.KEY_FIELDS`).
-        found: Work area of `store.kernels.properties.FOUND_FIELDS` numbers.
-
-    Returns:
-        The position at which it stopped, the reason, the numbers of records, groups and keys, and the
-        storeTimestamp of the last record.
+    Returns the position at which it stopped, the reason, the numbers of records, groups and keys, and the
+    storeTimestamp of the last record.
     """
     position = start
     status = AT_END

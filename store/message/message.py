@@ -42,6 +42,7 @@ class Message:
         self.body = body
         self.flag = flag
         self.properties = given = _checked_properties(properties) if properties else {}
+        # The client puts "of a message to …" after the first word of this module's errors: keep their form.
         if tags is not None:
             if not isinstance(tags, str):
                 raise TypeError(f"tags are {tags!r}: give a string")
@@ -97,7 +98,7 @@ def _checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
     given = dict(properties)
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"property {name!r} has the value {value!r}: names and values must be strings")
+            raise TypeError(f"properties contain {name!r}: {value!r}: give names and values as strings")
     return given
 
 

@@ -61,7 +61,7 @@ KEY_SEPARATOR = " "
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return `properties_text` as UTF-8. Raises MessageInvalid as `properties_text` does."""
+    """Encode a map as a property string in UTF-8. Raises MessageInvalid as `properties_text` does."""
     return properties_text(properties).encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java
 
 

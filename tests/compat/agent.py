@@ -1,4 +1,4 @@
-"""The Java client program (java/client/Agent.java) as the tests see it: calls in, plain values out."""
+"""Agent: runs the Java client program (java/client/Agent.java) and calls its operations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from tests.compat.build import JavaKit
 from tests.compat.processes import Program, ProgramFailed
 from tests.eventually import LIMIT_S, eventually
 
-# A short life: no second compiler, the small collector; room for the messages of minutes, which it keeps.
+# The JVM runs only for minutes: no C2 compiler, serial GC, and a heap for all messages that the program
+# keeps.
 JVM = ("-Xmx1g", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 Facts = dict[str, Any]
 
 
 class OperationFailed(Exception):
-    """The client raised; `code` is RocketMQ's response code where there was one."""
+    """The Java client raised an exception; `code` is RocketMQ's response code, if there was one."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
@@ -41,7 +42,7 @@ class Agent:
         encoding: str = "JSON",
         jvm: Sequence[str] = (),
     ) -> None:
-        """`encoding` is JSON or ROCKETMQ: that of the headers which these clients write."""
+        """Start the program. `encoding` is the header encoding of its clients: JSON or ROCKETMQ."""
         options = (*JVM, f"-Drocketmq.serialize.type={encoding}", *jvm)
         arguments = ("compat.Agent", f"namesrv={nameserver}")
         command = kit.command(*arguments, home=home, profile=profile, jvm=options)
@@ -50,24 +51,26 @@ class Agent:
         self._program.wait_for("@ready", LIMIT_S)
 
     def call(self, operation: str, **fields: object) -> Any:
-        """Let the program run `operation`, and give its answer.
+        """Run an operation in the program and return its result.
 
         Raises:
-            OperationFailed: the client raised.
+            OperationFailed: The Java client raised an exception.
         """
         number = next(self._numbers)
-        self._program.say(json.dumps({"id": number, "op": operation, **fields}))
-        line = self._program.wait_for(f"@{number} ", 2 * LIMIT_S)  # which may wait itself
-        answer = json.loads(line.partition(" ")[2])
-        if "error" in answer:
-            raise OperationFailed(answer["error"], answer.get("code"))
-        return answer.get("ok")
+        self._program.write_line(json.dumps({"id": number, "op": operation, **fields}))
+        line = self._program.wait_for(
+            f"@{number} ", 2 * LIMIT_S
+        )  # longer than any wait of the operation itself
+        response = json.loads(line.partition(" ")[2])
+        if "error" in response:
+            raise OperationFailed(response["error"], response.get("code"))
+        return response.get("ok")
 
     def create_topic(self, address: str, topic: str, queues: int = 4, permission: int = 6) -> None:
         self.call("create_topic", address=address, topic=topic, queues=queues, permission=permission)
 
     def publish_queues(self, topic: str) -> list[Facts]:
-        """The queues of a topic, as soon as the nameserver has a route to it."""
+        """Return the queues of a topic; wait until the nameserver has its route."""
 
         def queues() -> list[Facts] | None:
             with suppress(OperationFailed):
@@ -79,12 +82,12 @@ class Agent:
         return found
 
     def send(self, messages: Sequence[Mapping[str, object]], mode: str = "sync") -> list[Facts]:
-        """Send each message in turn; gives a result or an error for each."""
+        """Send the messages one after another; return a result or an error for each."""
         results: list[Facts] = self.call("send", mode=mode, messages=list(messages))
         return results
 
     def send_dispatched(self, messages: Sequence[Mapping[str, object]]) -> list[Facts]:
-        """Send each message in turn, and wait until the consume queues hold them.
+        """Send the messages one after another, and wait until they are dispatched to the consume queues.
 
         A broker acknowledges a message before it dispatches it.
         """
@@ -103,7 +106,7 @@ class Agent:
             }
             return all(found[queue] >= end for queue, end in ends.items())
 
-        eventually(are_dispatched, "the dispatch of what was sent")
+        eventually(are_dispatched, "the dispatch of the sent messages")
         return results
 
     def offsets(self, topic: str, **fields: object) -> list[Facts]:
@@ -111,23 +114,26 @@ class Agent:
         return offsets
 
     def received(self, name: str, count: int, timeout_s: float = LIMIT_S) -> list[Facts]:
-        """What push consumer `name` received, as soon as it is `count` messages, or after the time."""
+        """Return the messages that push consumer `name` has received.
+
+        Waits until there are `count` messages, at most `timeout_s`.
+        """
         messages: list[Facts] = self.call(
             "push_received", name=name, count=count, timeoutMs=int(timeout_s * 1000)
         )
         return messages
 
     def polled(self, name: str, count: int) -> list[Facts]:
-        """What lite pull consumer `name` polls until it has `count` messages."""
+        """Poll with lite pull consumer `name` until `count` messages are received; return them."""
         messages: list[Facts] = self.call("lite_poll", name=name, count=count, timeoutMs=int(LIMIT_S * 1000))
         return messages
 
     def kill(self) -> None:
-        """Die without a word to anyone."""
+        """Kill the program (SIGKILL) without shutting its clients down."""
         self._program.kill()
 
     def close(self) -> None:
-        """Shut the clients down in order, and end."""
+        """Shut down the clients and terminate the program."""
         if not self._program.is_running:
             return
         try:

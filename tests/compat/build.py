@@ -1,9 +1,10 @@
-"""Resolves RocketMQ's jars and compiles our Java programs against them, once per content.
+"""Downloads RocketMQ's jars and compiles the Java programs of the tests, once per content of the sources.
 
     <user cache>/raymq/compat/jars-<hash of pom.xml>/<profile>/*.jar
     <user cache>/raymq/compat/classes-<hash of pom.xml and sources>/<profile>/*.class
 
-Folders appear by rename, so a build that was cut off leaves nothing that looks whole.
+A folder is renamed into place when it is complete, so an interrupted build leaves no folder under these
+names.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CLIENT = "client-5.3.3"
 ROCKETMQ_5_5 = "rocketmq-5.5.0"
 CLIENT_5_5 = "client-5.5.0"
 OLD_CLIENT = "client-4.9.8"
-# What each profile of the pom compiles. Client programs run on clients' jars alone, as users run them.
+# Source folders compiled for each Maven profile. Client programs run with only the client jars, as for users.
 PROGRAMS = {
     ROCKETMQ: ("common", "store", "tools"),
     CLIENT: ("common", "client"),
@@ -40,7 +41,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class Release:
-    """The profiles of a release: `server` is nameserver, broker, store and mqadmin."""
+    """Maven profiles of a RocketMQ release; `server` has nameserver, broker, store and mqadmin."""
 
     server: str
     client: str
@@ -53,16 +54,16 @@ COMPILE_TIMEOUT_S = 120
 
 
 class JavaNotFound(Exception):
-    """This machine lacks a JDK or Maven; says which."""
+    """This machine has no JDK or no Maven."""
 
 
 class BuildFailed(Exception):
-    """Maven or javac ran and failed; carries the end of what it said."""
+    """Maven or javac failed; the message has the end of its output."""
 
 
 @dataclass(frozen=True)
 class JavaKit:
-    """A JDK with the class path of each profile."""
+    """A JDK and the class path of each Maven profile."""
 
     java: Path
     jars: Path
@@ -74,9 +75,9 @@ class JavaKit:
     def command(
         self, main_class: str, *arguments: str, home: Path, profile: str = ROCKETMQ, jvm: Sequence[str] = ()
     ) -> list[str]:
-        """Give the command line that runs `main_class` with the jars of `profile`.
+        """Return the command line that runs `main_class` with the jars of `profile`.
 
-        `home` is its user's, and holds its temporary files too: netty's keys and mqadmin's notes stay behind.
+        `home` is used as user.home and for temporary files, because netty and mqadmin leave files there.
         """
         temporary = home / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
@@ -85,10 +86,10 @@ class JavaKit:
 
 
 def java_kit() -> JavaKit:
-    """Give the kit, building what the cache lacks.
+    """Return the kit; download and compile what is not cached.
 
     Raises:
-        JavaNotFound: there is no JDK, or no Maven and the jars are not in the cache.
+        JavaNotFound: There is no JDK, or there is no Maven and the jars are not cached.
         BuildFailed: Maven or javac failed.
     """
     java, javac = _jdk_program("java"), _jdk_program("javac")
@@ -108,7 +109,7 @@ def java_kit() -> JavaKit:
 def _resolve_jars(into: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise JavaNotFound("Maven (mvn) is not on the PATH: RocketMQ's jars cannot be fetched")
+        raise JavaNotFound("Maven (mvn) is not on the PATH: install it to download RocketMQ's jars")
     for profile in PROGRAMS:
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={into / profile}"]
         _run([maven, "-B", "-q", "-f", str(POM), "-P", profile, *goal], RESOLVE_TIMEOUT_S)
@@ -126,7 +127,9 @@ def _run(command: Sequence[str], timeout_s: float) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False
     )
     if done.returncode != 0:
-        raise BuildFailed(f"{Path(command[0]).name} ended with {done.returncode}:\n{done.stdout[-4000:]}")
+        raise BuildFailed(
+            f"{Path(command[0]).name} failed with exit code {done.returncode}:\n{done.stdout[-4000:]}"
+        )
 
 
 def _jdk_program(name: str) -> Path:
@@ -135,7 +138,7 @@ def _jdk_program(name: str) -> Path:
         return program
     found = shutil.which(name)
     if found is None:
-        raise JavaNotFound(f"{name} is neither in $JAVA_HOME/bin nor on the PATH: a JDK 17 is needed")
+        raise JavaNotFound(f"{name} is neither in $JAVA_HOME/bin nor on the PATH: install JDK 17")
     return Path(found)
 
 
@@ -167,7 +170,7 @@ def _build_once(target: Path, build: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the cache while building, so that two test runs do not build the same thing."""
+    """Lock the cache during a build, so that two test runs do not build the same folder."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""What the compatibility tests run on: the jars, either side with nameserver and broker, Java clients."""
+"""Fixtures of the compatibility tests: RocketMQ jars, a running RocketMQ or RayMQ, and Java clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ OTHER_CLIENTS = [pytest.param(name, marks=pytest.mark.extended) for name in CLIE
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test of `each_client` with one client by default, chosen by its name; the others are extended."""
+    """Parametrize tests that use `each_client`.
+
+    By default a test runs with one client, chosen by the name of the test; the others are extended tests.
+    """
     if "each_client" not in metafunc.fixturenames:
         return
     names = list(CLIENTS)
@@ -40,19 +43,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def kit() -> JavaKit:
-    """Give the JDK and the jars, or skip where there are none."""
+    """Return the JDK and the jars; skip the test if they are not available."""
     try:
         return java_kit()
     except JavaNotFound as missing:
         pytest.skip(str(missing))
 
 
-# RocketMQ's own side shows that the assertions are right; it is part of the extended tests.
+# Runs against RocketMQ show that the assertions are correct; they are extended tests.
 @pytest.fixture(scope="session", params=[pytest.param("rocketmq", marks=pytest.mark.extended), "raymq"])
 def peer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kit: JavaKit
 ) -> Iterator[Peer]:
-    """Give one side after the other, with the same settings; every assertion holds on both."""
+    """Run RocketMQ or RayMQ with the same settings; every assertion holds for both."""
     root = tmp_path_factory.mktemp(request.param)
     settings = {
         "autoCreateTopicEnable": "false",
@@ -60,10 +63,10 @@ def peer(
         "mappedFileSizeCommitLog": str(64 << 20),
         "fileReservedTime": "720",
     }
-    # On a busy machine RocketMQ would refuse sends that waited 200 ms.
-    patient = {"brokerFastFailureEnable": "false", "osPageCacheBusyTimeOutMills": "3600000"}
+    # On a busy machine RocketMQ would refuse sends that have waited for 200 ms.
+    tolerant = {"brokerFastFailureEnable": "false", "osPageCacheBusyTimeOutMills": "3600000"}
     sides: dict[str, Callable[[], Peer]] = {
-        "rocketmq": lambda: RocketMQ(kit, root, settings | patient, heap="512m"),
+        "rocketmq": lambda: RocketMQ(kit, root, settings | tolerant, heap="512m"),
         "raymq": lambda: RayMQ(root, settings),
     }
     with sides[request.param]() as started:
@@ -71,7 +74,7 @@ def peer(
 
 
 class Agents:
-    """The client programs of one peer, each started when first asked for."""
+    """The Java client programs of one peer, each started on first use."""
 
     def __init__(self, kit: JavaKit, peer: Peer, root: Path) -> None:
         self._kit = kit
@@ -81,13 +84,13 @@ class Agents:
         self._numbers = itertools.count()
 
     def get(self, client: str) -> Agent:
-        """Give the one that all tests share."""
+        """Return the program that all tests share."""
         if client not in self._running:
             self._running[client] = self.start(client)
         return self._running[client]
 
     def start(self, client: str) -> Agent:
-        """Start one more, which its test closes or kills."""
+        """Start another program, which the test closes or kills."""
         profile, encoding = CLIENTS[client]
         home = self._root / f"{client}-{next(self._numbers)}"
         return Agent(self._kit, profile, self._peer.nameserver_address, home, encoding=encoding)
@@ -99,18 +102,18 @@ class Agents:
 
 @pytest.fixture(scope="session")
 def agents(kit: JavaKit, peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    """Give the Java clients that talk to this side."""
+    """Return the Java clients that are connected to the peer."""
     running = Agents(kit, peer, tmp_path_factory.mktemp("agents"))
     yield running
     running.close()
 
 
-# The newer tools refuse JSON that the older ones read.
+# The newer tools refuse JSON that the older ones accept.
 @pytest.fixture(scope="session", params=["5.5.0", pytest.param("5.3.3", marks=pytest.mark.extended)])
 def mqadmin(
     request: pytest.FixtureRequest, kit: JavaKit, peer: Peer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mqadmin]:
-    """Give RocketMQ's mqadmin of each release in turn, pointed at this side."""
+    """Run RocketMQ's mqadmin of each release against the peer."""
     home = tmp_path_factory.mktemp("mqadmin")
     with Mqadmin(kit, peer.nameserver_address, home, profile=RELEASES[request.param].server) as running:
         yield running
@@ -118,19 +121,19 @@ def mqadmin(
 
 @pytest.fixture
 def each_client(request: pytest.FixtureRequest, agents: Agents) -> Agent:
-    """Give each version and header encoding in turn."""
+    """Return the Java client of each version and header encoding."""
     return agents.get(request.param)
 
 
 @pytest.fixture
 def client(agents: Agents) -> Agent:
-    """Give the client of the release that we are held against."""
+    """Return the Java client of RocketMQ 5.3.3, the reference release."""
     return agents.get(DEFAULT_CLIENT)
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names that no other test uses: the sides live as long as the session."""
+    """Topic and group names that no other test uses, because all tests of a session share the brokers."""
 
     test: str
 
@@ -143,7 +146,7 @@ class Names:
 
 @pytest.fixture
 def names(request: pytest.FixtureRequest) -> Names:
-    """Give the test's own topics and groups, other ones when it is repeated."""
+    """Return unique topic and group names for the test; different ones if the test is repeated."""
     name = f"{request.node.name}_{getattr(request.node, 'execution_count', 1)}"
     allowed = "".join(letter if letter.isalnum() else "_" for letter in name)
     return Names(allowed[-90:])
@@ -151,6 +154,6 @@ def names(request: pytest.FixtureRequest) -> Names:
 
 @pytest.fixture
 def topic(names: Names, peer: Peer, agents: Agents) -> str:
-    """Give a topic of four queues, made for this test."""
+    """Create a topic with four queues for the test and return its name."""
     agents.get(DEFAULT_CLIENT).create_topic(peer.broker_address, names.topic())
     return names.topic()

@@ -1,8 +1,8 @@
-"""What a user of the PyPI package `rocketmq` 0.4.4 (librocketmq, C++) does, in an environment of its own.
+"""Client program of the PyPI package `rocketmq` 0.4.4 (librocketmq, C++), run in a separate environment.
 
     python -P librocketmq_program.py NAMESERVER TOPIC GROUP
 
-Prints one JSON object: what came of the sends, and what each kind of consumer got.
+Prints one JSON object with the results of the sends and the messages that each kind of consumer received.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer  # type: ignore[import-not-found]
 
-TIMEOUT_S = 60 * float(os.environ.get("RAYMQ_TEST_TIME_SCALE", "1"))  # as tests.eventually.LIMIT_S
+TIMEOUT_S = 60 * float(os.environ.get("RAYMQ_TEST_TIME_SCALE", "1"))  # same as tests.eventually.LIMIT_S
 ONE_BY_ONE = 10
 
 
@@ -31,12 +31,12 @@ def send_all(nameserver: str, topic: str, group: str) -> dict[str, object]:
     producer = Producer(f"P{group}")
     producer.set_namesrv_addr(nameserver)
     producer.start()
-    answered = threading.Event()
-    said: list[str] = []
+    completed = threading.Event()
+    results: list[str] = []
 
     def finish(text: str) -> None:
-        said.append(text)
-        answered.set()
+        results.append(text)
+        completed.set()
 
     statuses = [producer.send_sync(message(topic, number)).status.name for number in range(ONE_BY_ONE)]
     producer.send_oneway(message(topic, 10))
@@ -44,28 +44,28 @@ def send_all(nameserver: str, topic: str, group: str) -> dict[str, object]:
     producer.send_async(
         message(topic, 12), lambda result: finish(result.status.name), lambda error: finish(str(error))
     )
-    answered.wait(TIMEOUT_S)
+    completed.wait(TIMEOUT_S)
     producer.shutdown()
-    return {"sync": statuses, "orderly": orderly, "async": said}
+    return {"sync": statuses, "orderly": orderly, "async": results}
 
 
 def consume(
     nameserver: str, topic: str, group: str, expected: int, tags: str, *, orderly: bool
 ) -> list[tuple[str, str, str, str]]:
     got: list[tuple[str, str, str, str]] = []
-    whole = threading.Event()
+    all_received = threading.Event()
 
     def listener(received: object) -> None:
         fields = (received.keys, received.tags, received.body, received.get_property("number"))  # type: ignore[attr-defined]
         got.append(tuple(field.decode() for field in fields))  # type: ignore[arg-type]
         if len(got) >= expected:
-            whole.set()
+            all_received.set()
 
     consumer = PushConsumer(group, orderly=orderly)
     consumer.set_namesrv_addr(nameserver)
     consumer.subscribe(topic, listener, tags)
     consumer.start()
-    whole.wait(TIMEOUT_S)
+    all_received.wait(TIMEOUT_S)
     consumer.shutdown()
     return sorted(got)
 

@@ -1,4 +1,4 @@
-"""RocketMQ's own mqadmin (java/tools/Mqadmin.java) as the tests see it: arguments in, what it prints out."""
+"""Mqadmin: runs commands of RocketMQ's mqadmin in one JVM (java/tools/Mqadmin.java)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class Mqadmin:
-    """One JVM that runs any number of mqadmin's commands, many at once."""
+    """A JVM that runs mqadmin commands, also concurrently."""
 
     def __init__(self, kit: JavaKit, nameserver: str, home: Path, *, profile: str = ROCKETMQ) -> None:
-        """`home` is where it works, and leaves what some commands write."""
+        """Start the JVM; `home` is its working directory, in which some commands write files."""
         home.mkdir(parents=True, exist_ok=True)
         options = (
             f"-Drocketmq.home.dir={home}",
@@ -31,11 +31,11 @@ class Mqadmin:
         self._program.wait_for("@ready", LIMIT_S)
 
     def run(self, *commands: str) -> list[str]:
-        """Run commands, written as in a shell, at the same time; gives what each prints."""
+        """Run commands, written as in a shell, concurrently; return the output of each."""
         numbers = []
         for command in commands:
             numbers.append(next(self._numbers))
-            self._program.say("\t".join([str(numbers[-1]), *command.split()]))
+            self._program.write_line("\t".join([str(numbers[-1]), *command.split()]))
         lines = [self._program.wait_for(f"@{number} ", LIMIT_S) for number in numbers]
         return [base64.b64decode(line.partition(" ")[2]).decode() for line in lines]
 
@@ -49,7 +49,7 @@ class Mqadmin:
 
 
 def rows(printed: str) -> list[dict[str, str]]:
-    """The first table in what a command prints; the line that begins with `#` names the columns."""
+    """Return the rows of the first table in the output; its columns are in the line that begins with `#`."""
     lines = iter(printed.splitlines())
     names = next(line for line in lines if line.startswith("#"))[1:].split("#")
     columns = [name.strip() for name in names]
@@ -57,6 +57,6 @@ def rows(printed: str) -> list[dict[str, str]]:
 
 
 def pairs(printed: str, separator: str) -> dict[str, str]:
-    """What a command prints as `name : value` or `name = value`."""
+    """Return the `name : value` or `name = value` lines of the output."""
     split = (line.partition(separator) for line in printed.splitlines() if separator in line)
     return {name.strip(): value.strip() for name, _, value in split}

@@ -1,4 +1,4 @@
-"""What the tests and benchmarks need of either side, RocketMQ or RayMQ, to say the same things about both."""
+"""Common interface of a running RocketMQ and a running RayMQ, for tests and benchmarks of both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 
-class Served(Protocol):
+class Deployment(Protocol):
     """A nameserver and one broker, started on entry and stopped on exit."""
 
     @property
@@ -29,8 +29,8 @@ class Served(Protocol):
     ) -> None: ...
 
 
-class Peer(Served, Protocol):
-    """One whose broker may be taken down."""
+class Peer(Deployment, Protocol):
+    """A deployment whose broker can be restarted."""
 
     def restart_broker(self, *, killed: bool) -> None:
-        """Take the broker down, by SIGKILL when `killed`, and bring it back on the same store and port."""
+        """Restart the broker on the same store and port; stop it by SIGKILL if `killed`."""

@@ -1,4 +1,4 @@
-"""Programs beside the tests: started, waited for by what they print, stopped by their own pid."""
+"""Program: a child process of a test, whose output lines can be waited for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.eventually import LIMIT_S
 
 
 class ProgramFailed(Exception):
-    """A program ended, or did not say in time what was waited for; carries the end of its output."""
+    """A program exited or did not print the expected line in time; the message has the end of its output."""
 
 
 class Program:
-    """A child process whose output goes to a file and can be waited on, line by line."""
+    """A child process whose output is written to a file and can be waited for, line by line."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Program:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Start `command`, with its output in `log` and an open pipe as its input."""
+        """Start `command` with its output in `log` and a pipe as its input."""
         log.parent.mkdir(parents=True, exist_ok=True)
         self.name = log.stem
         self.log = log
@@ -39,7 +39,7 @@ class Program:
             command,
             cwd=cwd,
             env=env,
-            start_new_session=True,  # as daemons have: the kernel shares processors among sessions first
+            start_new_session=True,  # as for daemons: the kernel shares processors among sessions first
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -59,7 +59,7 @@ class Program:
         return self._process.poll() is None
 
     def wait_for(self, text: str, timeout_s: float) -> str:
-        """Wait until a line with `text` was printed, and give the last such line."""
+        """Wait until a line that contains `text` is printed; return the last such line."""
 
         def found() -> str | None:
             return next((line for line in reversed(self._lines) if text in line), None)
@@ -68,31 +68,31 @@ class Program:
             self._changed.wait_for(lambda: found() is not None or self._ended, timeout_s)
             line = found()
         if line is None:
-            state = "ended without" if self._ended else f"did not within {timeout_s} s say"
-            raise ProgramFailed(f"{self.name} {state} {text!r}; its last words:\n{self.last_words()}")
+            state = "exited without printing" if self._ended else f"did not print within {timeout_s} s"
+            raise ProgramFailed(f"{self.name} {state} {text!r}; last output:\n{self.last_lines()}")
         return line
 
-    def say(self, line: str) -> None:
-        """Write a line to its input."""
+    def write_line(self, line: str) -> None:
+        """Write a line to the program's input."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
-    def last_words(self, count: int = 30) -> str:
+    def last_lines(self, count: int = 30) -> str:
         return "\n".join(self._lines[-count:])
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for it to end by itself; gives the exit code."""
+        """Wait until the program exits by itself; return the exit code."""
         code = self._process.wait(timeout_s)
         self._reader.join(LIMIT_S)
         return code
 
     def terminate(self, timeout_s: float = LIMIT_S) -> int:
-        """Ask it to end in order (SIGTERM), and wait; gives the exit code."""
+        """Send SIGTERM and wait; return the exit code."""
         return self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> int:
-        """Take it down without a word (SIGKILL)."""
+        """Send SIGKILL and wait; return the exit code."""
         return self._end(signal.SIGKILL, LIMIT_S)
 
     def _end(self, number: signal.Signals, timeout_s: float) -> int:
@@ -103,7 +103,9 @@ class Program:
         except subprocess.TimeoutExpired as error:
             self._process.kill()
             self._process.wait()
-            raise ProgramFailed(f"{self.name} did not end within {timeout_s} s of {number.name}") from error
+            raise ProgramFailed(
+                f"{self.name} did not exit within {timeout_s} s after {number.name}"
+            ) from error
         finally:
             self._reader.join(LIMIT_S)
         return code

@@ -1,4 +1,4 @@
-"""RayMQ's own services, without Ray, as the other peer: the same face as `rocketmq.RocketMQ`."""
+"""RayMQ: runs RayMQ's services without Ray, with the same interface as `rocketmq.RocketMQ`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BROKER_NAME = "broker-a"
 
 
 class RayMQ:
-    """Nameserver, rebalancer and one broker in one process, on ports that they keep over a restart."""
+    """Nameserver, rebalancer and one broker in one process; they keep their ports across restarts."""
 
     def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
-        """Prepare; nothing runs yet. `settings` are lines of RocketMQ's broker.conf."""
+        """Choose the ports; nothing is started. `settings` are entries of RocketMQ's broker.conf."""
         self.root = root
         self.store_root = root / "store" / f"{BROKER_NAME}-0"
         self._settings = dict(settings or {})
@@ -63,20 +63,20 @@ class RayMQ:
         return self
 
     def stop(self) -> None:
-        """End all in order."""
+        """Terminate the process and wait for a clean shutdown."""
         if self._process is not None and self._process.is_running:
             self._process.terminate()
 
-    def stop_in_order(self) -> None:
-        """End all in order: `stop` does."""
+    def stop_cleanly(self) -> None:
+        """Shut down cleanly; the same as `stop`."""
         self.stop()
 
     def kill_broker(self) -> None:
-        """Take the process down by SIGKILL."""
+        """Kill the process (SIGKILL)."""
         self._running.kill()
 
     def restart_broker(self, *, killed: bool) -> None:
-        """Take the process down, by SIGKILL when `killed`, and bring it back on the same store and ports."""
+        """Restart the process on the same store and ports; stop it by SIGKILL if `killed`."""
         if killed:
             self._running.kill()
         else:

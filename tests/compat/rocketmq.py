@@ -1,4 +1,4 @@
-"""Apache RocketMQ itself: its nameserver and one broker, on free ports of the loopback.
+"""RocketMQ: runs Apache RocketMQ's nameserver and one broker on free loopback ports.
 
 <root>/home/        ROCKETMQ_HOME, with an empty conf/
 <root>/store/       storePathRootDir
@@ -18,7 +18,7 @@ from tests.compat.processes import Program
 from tests.eventually import LIMIT_S
 from tests.ports import free_port
 
-# What the store needs of the JVM to map and unmap files.
+# JVM options that the store needs to map and unmap files.
 STORE_JVM = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -31,7 +31,7 @@ CLUSTER_NAME = "DefaultCluster"
 
 
 class RocketMQ:
-    """A nameserver and a broker; both keep their ports, and the broker its store, over a restart."""
+    """A nameserver and a broker; they keep their ports, and the broker its store, across restarts."""
 
     cluster_name = CLUSTER_NAME
     broker_name = BROKER_NAME
@@ -45,7 +45,10 @@ class RocketMQ:
         heap: str = "1g",
         profile: str = ROCKETMQ,
     ) -> None:
-        """Prepare; nothing runs yet. `settings` are lines of broker.conf; `heap` is the broker's."""
+        """Choose the ports; nothing is started.
+
+        `settings` are entries of broker.conf; `heap` is the broker's heap size.
+        """
         self._kit = kit
         self._profile = profile
         self.root = root
@@ -106,7 +109,7 @@ class RocketMQ:
         }
 
     def restart_broker(self, *, killed: bool) -> None:
-        """Take the broker down, by SIGKILL when `killed`, and bring it back on the same store and port."""
+        """Restart the broker on the same store and port; stop it by SIGKILL if `killed`."""
         assert self.broker is not None, "the broker was not started"
         if killed:
             self.broker.kill()
@@ -115,18 +118,18 @@ class RocketMQ:
         self.start_broker()
 
     def kill_broker(self) -> None:
-        """Take the broker down by SIGKILL; the nameserver lives on."""
+        """Kill the broker (SIGKILL); the nameserver keeps running."""
         assert self.broker is not None, "the broker was not started"
         self.broker.kill()
 
-    def stop_in_order(self) -> None:
-        """End the broker so that its store is whole and its tables are saved, then the nameserver."""
+    def stop_cleanly(self) -> None:
+        """Shut down the broker, which closes its store and saves its tables, then the nameserver."""
         assert self.broker is not None, "the broker was not started"
         self.broker.terminate()
         self.stop()
 
     def stop(self) -> None:
-        """End both at once: an orderly end of the broker takes 10 s, and nobody opens this store again."""
+        """Kill both: a clean shutdown of the broker takes 10 s, and its store is not opened again."""
         for program in (self.broker, self.nameserver):
             if program is not None and program.is_running:
                 program.kill()

@@ -1,10 +1,11 @@
-"""Writes a store with our MessageStore, in a process that a test can kill; says on its output what it stored.
+"""Writes a store with RayMQ's MessageStore, in a process that a test can kill, and prints the stored
+messages.
 
     python -m tests.compat.store_writer ROOT --messages COUNT [--forever]
 
-prints one line of JSON for each message that was appended, then WRITTEN; with --forever it goes on, in the
-same way, until it is killed. File sizes are those of `STORE_CONF`, so that a few thousand messages fill
-several files of each kind.
+prints one line of JSON for each appended message, then WRITTEN. With --forever it continues until it is
+killed. The file sizes are those of `STORE_CONF`, so that a few thousand messages fill several files of each
+kind.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def open_store(root: Path) -> MessageStore:
 
 
 class Writer:
-    """Appends every kind of message that a broker stores, one after the other."""
+    """Appends messages of every kind that a broker stores, one after another."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -67,7 +68,7 @@ class Writer:
         self._uniq_keys = UniqKeyGenerator("127.0.0.1", 4711, self._clock, self._random)
 
     def append(self, number: int) -> Iterator[Facts]:
-        """Append number `number`, and give what is to be found of it: one message, or several of a batch."""
+        """Append a message or a batch; yield the expected fields of each message."""
         draft = self._draft(number)
         messages = [self._message(number, draft.topic)]
         if number % BATCH_EVERY == 1:
@@ -131,7 +132,7 @@ class Writer:
 
     @staticmethod
     def _record(draft: RecordDraft, message: Message) -> bytes:
-        """A record as a client builds it: the broker fills in what only it can know."""
+        """Return a record as a client encodes it; the broker fills in offsets, hosts and timestamps."""
         built = RecordDraft(
             topic=draft.topic,
             queue_id=draft.queue_id,

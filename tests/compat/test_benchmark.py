@@ -1,4 +1,4 @@
-"""The comparison with RocketMQ runs: a second of it, on one side alone, once on Ray."""
+"""The benchmark against RocketMQ runs: one second, one system at a time, once on Ray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPO = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize(
-    ("load", "side", "release", "how", "beside"),
+    ("load", "side", "release", "how", "other_processes"),
     [
         ("java-producer", "raymq", "5.3.3", [], {"nameserver", "rebalancer", "ray"}),
         ("java-push", "raymq", "5.3.3", ["--without-ray"], set()),
@@ -27,8 +27,8 @@ REPO = Path(__file__).parent.parent.parent
         ("java-producer", "rocketmq", "5.5.0", ["--rocketmq", "5.5.0"], set()),
     ],
 )
-def test_the_benchmark_prints_its_figures(
-    kit: JavaKit, load: str, side: str, release: str, how: Sequence[str], beside: Collection[str]
+def test_versus_rocketmq_benchmark_reports_figures(
+    kit: JavaKit, load: str, side: str, release: str, how: Sequence[str], other_processes: Collection[str]
 ) -> None:
     options = [
         *how,
@@ -63,4 +63,4 @@ def test_the_benchmark_prints_its_figures(
     assert report["medians"][side]["messages_per_s"] > 0
     assert len(report["rounds"][side]) == 1
     assert report["medians"][side]["broker_anonymous_mib"] > 0
-    assert set(report["others_anonymous_mib"]) == beside
+    assert set(report["others_anonymous_mib"]) == other_processes

@@ -1,4 +1,4 @@
-"""Compressed bodies cross over: what our producer packs Java's consumers unpack, and the other way round."""
+"""Compressed bodies: Java consumers decompress those of Python producers, and vice versa."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODY = b"so long, and thanks " * 800
         pytest.param("zstd", marks=pytest.mark.extended),
     ],
 )
-def test_java_unpacks_what_our_producer_packs(
+def test_java_consumer_decompresses_bodies_of_the_python_producer(
     client: Agent, peer: Peer, topic: str, names: Names, compression: Literal["zlib", "lz4", "zstd"]
 ) -> None:
     config = ProducerConfig(compression=compression)
@@ -42,7 +42,7 @@ def test_java_unpacks_what_our_producer_packs(
     assert (message["tags"], message["keys"], message["msgId"]) == ("packed", "k1", result.msg_id)
 
 
-def test_we_unpack_what_javas_producers_pack(
+def test_python_clients_decompress_bodies_of_java_producers(
     each_client: Agent, peer: Peer, topic: str, names: Names
 ) -> None:
     [sent] = each_client.send([{"topic": topic, "body": BODY.decode()}])
@@ -52,7 +52,7 @@ def test_we_unpack_what_javas_producers_pack(
     assert stored.body == BODY
     assert stored.store_size < len(BODY) // 4
     assert stored.sys_flag & COMPRESSED
-    if type(peer).__name__ == "RayMQ":  # our consumers ask for records in a way of their own
+    if type(peer).__name__ == "RayMQ":  # Python consumers pull with PULL_RECORDS
         with PullConsumer(peer.nameserver_address, names.group()) as consumer:
             consumer.assign(consumer.queues(topic))
             assert [message.body for message in consumer.poll(timeout_ms=int(LIMIT_S * 1000))] == [BODY]

@@ -1,4 +1,4 @@
-"""RocketMQ's Java consumers: pushed, pulled, balanced among members, and going on where they were."""
+"""RocketMQ's Java consumers: push, pull, rebalance, and resuming at committed offsets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def texts(count: int, first: int = 0) -> list[str]:
 
 
 def committed_at_broker(peer: Peer, group: str, topic: str) -> int:
-    """The sum of a group's offsets, asked by one who does not join it."""
+    """Return the sum of a group's committed offsets, queried without joining the group."""
     with Admin(peer.nameserver_address) as admin:
         return sum(offset or 0 for offset in admin.committed_offsets(group, topic).values())
 
@@ -45,9 +45,7 @@ def queues_of(agent: Agent, name: str, topic: str) -> set[int]:
     return {queue["queueId"] for queue in queues if queue["topic"] == topic}
 
 
-def test_a_push_consumer_gets_what_was_there_and_what_comes(
-    each_client: Agent, topic: str, names: Names
-) -> None:
+def test_push_consumer_gets_existing_and_new_messages(each_client: Agent, topic: str, names: Names) -> None:
     each_client.send(numbered(topic, 50))
     each_client.call("push_start", name=topic, group=names.group(), topic=topic)
     assert bodies(each_client.received(topic, 50)) == texts(50)
@@ -58,25 +56,25 @@ def test_a_push_consumer_gets_what_was_there_and_what_comes(
 
 
 @pytest.mark.parametrize("version", [DEFAULT_CLIENT, *OTHER_CLIENTS])
-def test_a_heartbeat_under_way_keeps_no_consumer_waiting(
+def test_slow_heartbeat_does_not_delay_the_first_messages(
     kit: JavaKit, peer: Peer, topic: str, names: Names, tmp_path: Path, version: str
 ) -> None:
     if not isinstance(peer, RayMQ):
-        pytest.skip("RocketMQ refuses a consumer's pulls until its next rebalance then")
+        pytest.skip("RocketMQ refuses the pulls of such a consumer until its next rebalance")
     profile, encoding = CLIENTS[version]
     no_second_rebalance = f"-Drocketmq.client.rebalance.waitInterval={int(NEVER_S * 1000)}"
     with Agent(
         kit, profile, peer.nameserver_address, tmp_path, encoding=encoding, jvm=[no_second_rebalance]
     ) as agent:
         agent.send(numbered(topic, 20))
-        # The second one, a second after the start, is under way when the queues are shared out.
+        # The second heartbeat, one second after the start, is in flight when the queues are assigned.
         agent.call("push_start", name=topic, group=names.group(), topic=topic, heartbeatTakesMs=200)
         received = agent.received(topic, 20)
         agent.call("push_stop", name=topic)
     assert bodies(received) == texts(20)
 
 
-def test_tags_choose_what_a_group_gets(each_client: Agent, topic: str, names: Names) -> None:
+def test_tag_expression_filters_messages(each_client: Agent, topic: str, names: Names) -> None:
     each_client.call("push_start", name=topic, group=names.group(), topic=topic, expression="Tag0 || Tag2")
     each_client.send(numbered(topic, 60))
 
@@ -86,12 +84,14 @@ def test_tags_choose_what_a_group_gets(each_client: Agent, topic: str, names: Na
     assert len(received) == 40
 
 
-def test_a_group_goes_on_where_it_was(each_client: Agent, topic: str, names: Names, peer: Peer) -> None:
+def test_group_resumes_at_its_committed_offsets(
+    each_client: Agent, topic: str, names: Names, peer: Peer
+) -> None:
     each_client.send(numbered(topic, 30))
     each_client.call("push_start", name=topic, group=names.group(), topic=topic)
     assert len(each_client.received(topic, 30)) == 30
     each_client.call("push_stop", name=topic)
-    # A client that leaves commits one-way: its broker may hear of it later.
+    # A leaving client commits with one-way requests, which the broker may process later.
     eventually(lambda: committed_at_broker(peer, names.group(), topic) == 30, "30 committed")
 
     each_client.send(numbered(topic, 10, first=30))
@@ -101,7 +101,9 @@ def test_a_group_goes_on_where_it_was(each_client: Agent, topic: str, names: Nam
     assert bodies(received) == texts(10, first=30)
 
 
-def test_members_share_the_queues_and_heirs_take_over(each_client: Agent, topic: str, names: Names) -> None:
+def test_members_share_queues_and_take_over_those_of_a_leaver(
+    each_client: Agent, topic: str, names: Names
+) -> None:
     for member in ("one", "two"):
         each_client.call("push_start", name=topic + member, group=names.group(), topic=topic)
 
@@ -113,14 +115,14 @@ def test_members_share_the_queues_and_heirs_take_over(each_client: Agent, topic:
     each_client.call("push_stop", name=topic + "one")
     eventually(
         lambda: queues_of(each_client, topic + "two", topic) == {0, 1, 2, 3},
-        "all four for the one that stayed",
+        "all four queues for the remaining member",
     )
     each_client.send(numbered(topic, 40))
     assert bodies(each_client.received(topic + "two", 40)) == texts(40)
     each_client.call("push_stop", name=topic + "two")
 
 
-def test_a_member_that_dies_leaves_its_queues_to_the_others(agents: Agents, topic: str, names: Names) -> None:
+def test_queues_of_a_killed_member_are_taken_over(agents: Agents, topic: str, names: Names) -> None:
     survivor, victim = agents.get("5.3.3-json"), agents.start("4.9.8-json")
     for agent, name in ((survivor, "survivor"), (victim, "victim")):
         agent.call("push_start", name=topic + name, group=names.group(), topic=topic)
@@ -129,13 +131,15 @@ def test_a_member_that_dies_leaves_its_queues_to_the_others(agents: Agents, topi
     )
 
     victim.kill()
-    eventually(lambda: len(queues_of(survivor, topic + "survivor", topic)) == 4, "all four for the survivor")
+    eventually(
+        lambda: len(queues_of(survivor, topic + "survivor", topic)) == 4, "all four queues for the survivor"
+    )
     survivor.send(numbered(topic, 20))
     assert set(bodies(survivor.received(topic + "survivor", 20))) >= set(texts(20))
     survivor.call("push_stop", name=topic + "survivor")
 
 
-def test_everyone_who_listens_to_a_broadcast_gets_all(client: Agent, topic: str, names: Names) -> None:
+def test_broadcast_consumers_all_get_every_message(client: Agent, topic: str, names: Names) -> None:
     members = [f"{topic}{number}" for number in range(2)]
     for member in members:
         client.call("push_start", name=member, group=names.group(), topic=topic, model="BROADCASTING")
@@ -147,7 +151,7 @@ def test_everyone_who_listens_to_a_broadcast_gets_all(client: Agent, topic: str,
 
 
 @pytest.mark.parametrize("start", ["CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET"])
-def test_a_young_topic_is_read_from_its_start_whatever_is_asked(
+def test_new_topic_is_consumed_from_its_start_with_any_start_setting(
     client: Agent, topic: str, names: Names, start: str
 ) -> None:
     client.send(numbered(topic, 8))
@@ -158,23 +162,23 @@ def test_a_young_topic_is_read_from_its_start_whatever_is_asked(
     assert bodies(received) == texts(8)
 
 
-def test_a_lite_pull_consumer_polls_commits_and_goes_on(
+def test_lite_pull_consumer_commits_and_resumes(
     each_client: Agent, topic: str, names: Names, peer: Peer
 ) -> None:
     each_client.send(numbered(topic, 40))
     each_client.call("lite_start", name=topic, group=names.group(), topic=topic)
     assert bodies(each_client.polled(topic, 40)) == texts(40)
-    # Of a group's first commits that come side by side RocketMQ's broker keeps only some.
+    # RocketMQ's broker loses some of the first commits of a group if they arrive concurrently.
     for _ in range(2 if isinstance(peer, RocketMQ) else 1):
         each_client.call("lite_commit", name=topic)
     queues = each_client.publish_queues(topic)
 
-    def committed() -> int:  # the client commits one-way
+    def committed() -> int:  # the client commits with one-way requests
         return sum(each_client.call("lite_committed", name=topic, **queue) for queue in queues)
 
     eventually(lambda: committed() == 40, "40 committed, as the client sees it")
     each_client.call("lite_stop", name=topic)
-    # A client that leaves commits one-way: its broker may hear of it later.
+    # A leaving client commits with one-way requests, which the broker may process later.
     eventually(lambda: committed_at_broker(peer, names.group(), topic) == 40, "40 committed")
 
     each_client.send(numbered(topic, 4, first=40))
@@ -184,7 +188,7 @@ def test_a_lite_pull_consumer_polls_commits_and_goes_on(
     assert bodies(received) == texts(4, first=40)
 
 
-def test_an_assigned_consumer_seeks_back(client: Agent, topic: str, names: Names) -> None:
+def test_assigned_consumer_can_seek_back(client: Agent, topic: str, names: Names) -> None:
     queue = {"topic": topic, "broker": "broker-a", "queueId": 2}
     client.send([message | queue for message in numbered(topic, 20)])
     client.call("lite_start", name=topic, group=names.group(), topic=topic, assign=True)
@@ -196,7 +200,9 @@ def test_an_assigned_consumer_seeks_back(client: Agent, topic: str, names: Names
     assert [message["queueOffset"] for message in again] == list(range(5, 20))
 
 
-def test_versions_and_encodings_read_each_others_messages(agents: Agents, topic: str, names: Names) -> None:
+def test_client_versions_and_encodings_consume_each_others_messages(
+    agents: Agents, topic: str, names: Names
+) -> None:
     writers = list(CLIENTS)
     for number, writer in enumerate(writers):
         agents.get(writer).send(numbered(topic, 10, first=10 * number))
@@ -211,7 +217,7 @@ def test_versions_and_encodings_read_each_others_messages(agents: Agents, topic:
         agents.get(reader).call("push_stop", name=topic)
 
 
-def test_order_within_a_queue_is_kept_while_members_come(agents: Agents, topic: str, names: Names) -> None:
+def test_messages_with_one_hash_key_are_polled_in_order(agents: Agents, topic: str, names: Names) -> None:
     client = agents.get("5.3.3-json")
     results = client.send([message | {"hashKey": "one"} for message in numbered(topic, 200)])
     client.call("lite_start", name=topic, group=names.group(), topic=topic)
@@ -223,7 +229,7 @@ def test_order_within_a_queue_is_kept_while_members_come(agents: Agents, topic: 
     assert all(a["queueOffset"] < b["queueOffset"] for a, b in itertools.pairwise(received))
 
 
-def test_in_order_although_each_fails_once(client: Agent, topic: str, names: Names) -> None:
+def test_orderly_consumer_keeps_order_across_retries(client: Agent, topic: str, names: Names) -> None:
     wanted = [{"topic": topic, "body": f"{n:04}", "hashKey": f"{n % 3}"} for n in range(9)]
     client.send(wanted)
     client.call("push_start", name=topic, group=names.group(), topic=topic, orderly=True, failures=1)
@@ -235,18 +241,18 @@ def test_in_order_although_each_fails_once(client: Agent, topic: str, names: Nam
         assert bodies_of_key == [f"{n:04}" for n in range(key, 9, 3)]
 
 
-def test_a_consumer_in_order_gives_up_to_the_dead_letters_at_once(
+def test_orderly_consumer_sends_to_the_dead_letter_topic_without_delay(
     agents: Agents, topic: str, names: Names, peer: Peer
 ) -> None:
-    client = agents.get("4.9.8-json")  # counts one retry less than 5.x
+    client = agents.get("4.9.8-json")  # counts one retry fewer than 5.x
     client.send([{"topic": topic, "body": f"{n}", "queueId": 0, "broker": "broker-a"} for n in range(3)])
     orderly = {"orderly": True, "failures": 1 << 30, "maxReconsumeTimes": 1}
     client.call("push_start", name=topic, group=names.group(), topic=topic, **orderly)
 
     dead = {"topic": f"%DLQ%{names.group()}", "broker": "broker-a", "queueId": 0}
-    eventually(lambda: end_of(peer, dead["topic"]) == 3, "three dead")
+    eventually(lambda: end_of(peer, dead["topic"]) == 3, "three dead letters")
     client.call("push_stop", name=topic)
-    client.create_topic(peer.broker_address, dead["topic"], queues=1)  # it is write-only until then
+    client.create_topic(peer.broker_address, dead["topic"], queues=1)  # the topic is write-only before
     letters = client.call("pull", group=names.group("_reader"), offset=0, **dead)["messages"]
     assert [letter["body"] for letter in letters] == ["0", "1", "2"]
     assert {letter["properties"]["DELAY"] for letter in letters} == {"-1"}
@@ -261,9 +267,7 @@ def end_of(peer: Peer, topic: str) -> int:
             return 0
 
 
-def test_a_client_that_leaves_balancing_to_the_broker_gets_its_share(
-    client: Agent, topic: str, names: Names
-) -> None:
+def test_broker_side_rebalance_assigns_queues_evenly(client: Agent, topic: str, names: Names) -> None:
     for member in ("one", "two"):
         client.call("push_start", name=topic + member, group=names.group(), topic=topic, brokerBalances=True)
 

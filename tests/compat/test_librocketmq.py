@@ -1,6 +1,6 @@
-"""The C++ client, through the PyPI package `rocketmq` 0.4.4, on both sides.
+"""The C++ client, through the PyPI package `rocketmq` 0.4.4, against RocketMQ and RayMQ.
 
-Without its batches: RocketMQ 5.3.3 stores what they carry as empty messages.
+Its batches are not tested: RocketMQ 5.3.3 stores their messages with empty bodies.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ PROGRAM = Path(__file__).with_name("librocketmq_program.py")
 
 
 def run_program(nameserver: str, topic: str, group: str, home: Path) -> Any:
-    """Run the program in an environment of its own, without this folder: other modules have the same name."""
+    """Run the program in a separate environment.
+
+    This folder is not on its path, because it has modules with the same names as the package.
+    """
     uv = shutil.which("uv")
     if uv is None:
-        pytest.skip("uv is not on the PATH: it makes the environment that this client needs")
+        pytest.skip("uv is not on the PATH: it creates the environment of this client")
     command = [uv, "run", "--no-project", "--python", "3.11", "--with", PACKAGE, "python", "-P", str(PROGRAM)]
     done = subprocess.run(
         [*command, nameserver, topic, group],
@@ -44,11 +47,14 @@ def run_program(nameserver: str, topic: str, group: str, home: Path) -> Any:
 
 
 def uv_cache(uv: str) -> str:
-    """Where uv keeps packages: the program's home is elsewhere, as the library writes its logs there."""
+    """Return uv's package cache.
+
+    The program runs with another home directory, because the library writes its logs there.
+    """
     return subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_cpp_client_sends_and_receives(peer: Peer, topic: str, names: Names, tmp_path: Path) -> None:
+def test_librocketmq_client_sends_and_receives(peer: Peer, topic: str, names: Names, tmp_path: Path) -> None:
     report = run_program(peer.nameserver_address, topic, names.group(), tmp_path)
 
     assert report["sent"] == {"sync": ["OK"] * 10, "orderly": "OK", "async": ["OK"]}

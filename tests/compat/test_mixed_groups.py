@@ -1,5 +1,7 @@
-"""Java and Python members of one group on one topic: they share its queues as they come, go and die, and what
-is sent meanwhile is lost by none. On RocketMQ's own broker our members average by themselves.
+"""Java and Python members of one group share the queues of a topic and lose no message.
+
+Members join, leave and are killed while messages are sent. Against RocketMQ's broker the Python members
+assign queues to themselves.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ QUEUES = 8
 FIRST_NUMBERS = range(100)
 SEND_PAUSE_S = 0.005
 LIMIT_MS = int(LIMIT_S * 1000)
-# A request that times out is sent again, and may have been stored: then a number is there twice.
+# A request that times out is retried although it may have been stored; then a number is stored twice.
 SENDS = ProducerConfig(request_timeout_ms=LIMIT_MS, send_timeout_ms=LIMIT_MS)
 
 
 class Sender:
-    """Sends numbers, one after the other, from a thread of its own, until the `with` block ends."""
+    """Sends numbers one after another in a separate thread until the `with` block ends."""
 
     def __init__(self, nameserver: str, topic: str, first: int = 0) -> None:
         self.sent: list[int] = []
@@ -60,7 +62,7 @@ class Sender:
 
 
 class MixedGroup:
-    """The members of a group, by name, Java's and ours."""
+    """The Java and Python members of a group, by name."""
 
     def __init__(self, nameserver: str, group: str, topic: str) -> None:
         self.java: dict[str, Agent] = {}
@@ -90,7 +92,7 @@ class MixedGroup:
             self._count(name, agent)
 
     def kill(self, name: str, sent: list[int]) -> None:
-        """Kill a Java member that has messages in hand, and count those that it may have consumed."""
+        """Kill a Java member that has received messages, and count those that it may have consumed."""
         agent = self.java.pop(name)
         consumed = agent.call("push_freeze", name=name)
         before = len(sent)
@@ -106,14 +108,14 @@ class MixedGroup:
             return sum(offset or 0 for offset in admin.committed_offsets(self._group, self._topic).values())
 
     def settle(self, *sizes: int) -> None:
-        """Wait until the queues are shared out in shares of these sizes, each queue once."""
+        """Wait until each queue is assigned to one member and the shares have these sizes."""
 
         def are_shared() -> bool:
             shares = self.shares().values()
             taken = sorted(queue for share in shares for queue in share)
             return taken == list(range(QUEUES)) and sorted(map(len, shares)) == sorted(sizes)
 
-        eventually(are_shared, f"the division of the queues into shares of {sizes}")
+        eventually(are_shared, f"the assignment of the queues in shares of {sizes}")
 
     def shares(self) -> dict[str, set[int]]:
         shares = {
@@ -145,7 +147,7 @@ def mixed(peer: Peer, agents: Agents, names: Names) -> Iterator[MixedGroup]:
     group.close()
 
 
-def test_members_of_both_kinds_come_go_and_die_and_nothing_is_lost(
+def test_mixed_group_loses_no_message_as_members_join_leave_and_die(
     mixed: MixedGroup, agents: Agents, peer: Peer, names: Names
 ) -> None:
     victim, other = agents.start("4.9.8-json"), agents.get("5.3.3-json")
@@ -169,22 +171,22 @@ def test_members_of_both_kinds_come_go_and_die_and_nothing_is_lost(
         mixed.leave("other")
         mixed.settle(8)
     sent = {*FIRST_NUMBERS, *sender.sent}
-    eventually(lambda: mixed.got.keys() >= sent, "what was sent last")
+    eventually(lambda: mixed.got.keys() >= sent, "the messages sent last")
 
     mixed.leave("second")
     assert mixed.committed() == len(sent)
-    # What a member has in hand when a queue goes from it comes again, but nothing that was committed before.
+    # Messages that a member holds when a queue is revoked are delivered again, but none that were committed.
     assert [mixed.got[number] for number in FIRST_NUMBERS] == [1] * len(FIRST_NUMBERS)
 
 
-def test_they_agree_on_a_strategy_and_go_on_where_the_other_kind_was(
+def test_mixed_group_uses_one_strategy_and_resumes_at_common_offsets(
     mixed: MixedGroup, agents: Agents, peer: Peer, names: Names
 ) -> None:
     with Sender(peer.nameserver_address, names.topic()) as sender:
         mixed.join_python("ours", strategy="averagely_by_circle")
         mixed.settle(8)
-        eventually(lambda: len(mixed.got) > 20, "messages for ours")
-    eventually(lambda: mixed.got.keys() >= set(sender.sent), "what was sent")
+        eventually(lambda: len(mixed.got) > 20, "messages for the Python member")
+    eventually(lambda: mixed.got.keys() >= set(sender.sent), "the sent messages")
     mixed.leave("ours")
     before = dict(mixed.got)
 
@@ -201,11 +203,11 @@ def test_they_agree_on_a_strategy_and_go_on_where_the_other_kind_was(
         for number, queue in zip(last, producer.queues(names.topic()), strict=True):
             producer.send(names.topic(), str(number), queue=queue)
 
-    def have_come() -> bool:
+    def have_arrived() -> bool:
         of_theirs = {int(message["body"]) for message in agent.received("theirs", 0)}
         return mixed.got.keys() | of_theirs >= set(last)
 
-    eventually(have_come, "the last message of each queue")
+    eventually(have_arrived, "the last message of each queue")
     mixed.leave("theirs")
     again = {number for number, times in before.items() if mixed.got[number] > times}
-    assert not again, "the other kind began where the first had come to"
+    assert not again, "the second members must resume at the committed offsets"

@@ -1,4 +1,4 @@
-"""What mqadmin prints where something is wrong: RocketMQ's code and remark, from RocketMQ and from ours."""
+"""Errors printed by mqadmin: RayMQ responds with RocketMQ's code and remark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_ROUTE = (
     "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 )
 BLACK_LIST = "CODE: 16  DESC: Can not update config in black list."
-# The pause of a command is 3 s, and those of one name go one after the other: not more than three of each.
+# A command waits for 3 s, and commands of one name run one after another: at most three of each.
 REFUSED = {
     "topicRoute -t nosuch": NO_ROUTE.format("nosuch"),
     "topicStatus -t nosuch": NO_ROUTE.format("nosuch"),
@@ -56,7 +56,7 @@ BUCKETS = re.compile(r"null|(\[\S+\]:\d+ ?){13}")
 
 
 @pytest.mark.extended
-def test_wrong_input_is_refused_alike(
+def test_mqadmin_prints_rocketmq_errors(
     client: Agent, mqadmin: Mqadmin, names: Names, topic: str, peer: Peer
 ) -> None:
     group = names.group()
@@ -79,25 +79,25 @@ def test_wrong_input_is_refused_alike(
         assert re.fullmatch(r"\d+\.\d\d", runtime[name]), runtime[name]
 
 
-def test_a_consumer_in_python_answers_as_one_in_java(
+def test_python_consumer_responds_to_mqadmin(
     client: Agent, mqadmin: Mqadmin, names: Names, topic: str, peer: Peer
 ) -> None:
     if not isinstance(peer, RayMQ):
-        pytest.skip("our consumers are members of our groups")
-    group, heard = names.group(), []
+        pytest.skip("Python consumers respond to mqadmin only in groups of RayMQ")
+    group, received = names.group(), []
     [sent] = client.send([{"topic": topic, "body": "hello", **QUEUE}])
-    with PushConsumer(peer.nameserver_address, group, heard.extend) as consumer:
+    with PushConsumer(peer.nameserver_address, group, received.extend) as consumer:
         consumer.subscribe(topic)
         client.publish_queues(f"%RETRY%{group}")
         [member] = rows(*mqadmin.run(f"consumerConnection -g {group}"))
         assert (member["Language"], member["Version"]) == ("PYTHON", "V5_3_3")
-        told, directly = mqadmin.run(
+        status, directly = mqadmin.run(
             f"consumerStatus -g {group} -i {member['ClientId']} -s",
             f"queryMsgById -i {sent['offsetMsgId']} -t {topic} -g {group} -d {member['ClientId']}",
         )
-        assert {message.body for message in heard} == {b"hello"}
+        assert {message.body for message in received} == {b"hello"}
     assert "consumeResult=CR_SUCCESS" in directly, directly
-    headings = re.findall(r"^#(Consumer .*?|User .*?)#", told, re.MULTILINE)
+    headings = re.findall(r"^#(Consumer .*?|User .*?)#", status, re.MULTILINE)
     assert [heading for heading in headings if "jstack" not in heading] == [
         "Consumer Properties",
         "Consumer Subscription",
@@ -106,8 +106,8 @@ def test_a_consumer_in_python_answers_as_one_in_java(
         "Consumer Pop Detail",
         "Consumer RT&TPS",
         "User Consume Info",
-    ], told
+    ], status
     assert re.search(
-        rf"^{re.escape(topic)} +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +0$", told, re.MULTILINE
-    ), told
-    assert "TID: " in told
+        rf"^{re.escape(topic)} +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +0$", status, re.MULTILINE
+    ), status
+    assert "TID: " in status

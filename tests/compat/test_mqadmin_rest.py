@@ -1,4 +1,4 @@
-"""The rest of mqadmin's commands: what each prints, its numbers blanked, about RocketMQ and about ours."""
+"""The remaining mqadmin commands print the same for RocketMQ and RayMQ, apart from numbers."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ NOT_OFFERED = {
 
 
 def shape(printed: str, peer: Peer) -> list[str]:
-    """The lines, with blanks joined and what differs from run to run blanked."""
+    """Return the lines with single blanks, and with placeholders for addresses, ids and numbers."""
     text = printed.replace(peer.broker_address, "BROKER").replace(peer.nameserver_address, "NAMESRV")
     text = re.sub(r"\b[0-9A-F]{32,}\b", "ID", text)
     text = re.sub(r"\b\d+(\.\d+)?\b|\b\d+(?=ms)", "N", text)
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
-def test_what_it_asks_of_topics_and_messages(client: Agent, mqadmin: Mqadmin, topic: str, peer: Peer) -> None:
+def test_mqadmin_topic_and_message_commands(client: Agent, mqadmin: Mqadmin, topic: str, peer: Peer) -> None:
     client.send_dispatched([{"topic": topic, "body": f"{n}", "keys": f"k{n}", **QUEUE} for n in range(6)])
     broker = peer.broker_address
     commands = {
@@ -74,30 +74,32 @@ def test_what_it_asks_of_topics_and_messages(client: Agent, mqadmin: Mqadmin, to
         "times": f"checkMsgSendRT -t {topic} -a 3 -s 10",
         "units": f"queryCq -b {broker} -t {topic} -q 1 -i 2 -c 3",
     }
-    told = dict(zip(commands, mqadmin.run(*commands.values()), strict=True))
-    assert told["cluster"].split() == ["DefaultCluster"]
-    shares = json.loads(told["allocated"])["result"]
+    outputs = dict(zip(commands, mqadmin.run(*commands.values()), strict=True))
+    assert outputs["cluster"].split() == ["DefaultCluster"]
+    shares = json.loads(outputs["allocated"])["result"]
     assert {address: len(queues) for address, queues in shares.items()} == {"10.0.0.1": 2, "10.0.0.2": 2}
-    at = pairs(told["at"], ": ")
+    at = pairs(outputs["at"], ": ")
     assert (at["Topic"], at["Keys"], at["Queue ID"], at["Queue Offset"]) == (topic, "[k2]", "1", "2")
     assert {"MIN_OFFSET=0", "MAX_OFFSET=6"} <= set(at["Properties"].strip("{}").split(", "))
-    assert told["printed"].count("MSGID: ") >= 6
-    assert told["queue"].count("KEYS=k") == 6  # checkMsgSendRT, which runs beside it, sends without keys
-    assert told["consumed"].splitlines()[0] == "The oldler 2 message will be provided"
-    assert told["consumed"].count("MSGID: ") == 2
-    [sent] = rows(told["sent"])
+    assert outputs["printed"].count("MSGID: ") >= 6
+    assert (
+        outputs["queue"].count("KEYS=k") == 6
+    )  # checkMsgSendRT, which runs concurrently, sends without keys
+    assert outputs["consumed"].splitlines()[0] == "The oldler 2 message will be provided"
+    assert outputs["consumed"].count("MSGID: ") == 2
+    [sent] = rows(outputs["sent"])
     assert (sent["Broker Name"], sent["QID"], sent["Send Result"]) == ("broker-a", "0", "SEND_OK")
-    assert [line[: len(SENT)] for line in shape(told["status"], peer)] == [SENT] * 3
-    assert shape(told["times"], peer) == [
+    assert [line[: len(SENT)] for line in shape(outputs["status"], peer)] == [SENT] * 3
+    assert shape(outputs["times"], peer) == [
         "#Broker Name #QID #Send Result #RT",
         *["broker-a N true N"] * 3,
         "Avg RT: N",
     ]
-    assert told["units"].count("eval=false") == 3  # no group is named
+    assert outputs["units"].count("eval=false") == 3  # no group is named
 
 
 @pytest.mark.extended
-def test_what_it_asks_of_brokers_and_nameservers(
+def test_mqadmin_broker_and_nameserver_commands(
     mqadmin: Mqadmin, client: Agent, topic: str, names: Names, peer: Peer
 ) -> None:
     broker, namespace = peer.broker_address, names.topic("_kv")
@@ -123,7 +125,7 @@ def test_what_it_asks_of_brokers_and_nameservers(
     }
     for command, printed in zip(commands, mqadmin.run(*commands), strict=True):
         assert shape(printed, peer) == commands[command], command
-    # What these find, the last of them change.
+    # The commands in `last` change what these commands print.
     wipe, add = "wipe write perm", "add write perm"
     commands = {
         "getNamesrvConfig": [],
@@ -133,21 +135,21 @@ def test_what_it_asks_of_brokers_and_nameservers(
         f"deleteKvConfig -s {namespace} -k a": ["delete kv config from namespace success."],
         "wipeWritePerm -b broker-a": [f"{wipe} of broker[broker-a] in name server[NAMESRV] OK, N"],
     }
-    told = dict(zip(commands, mqadmin.run(*commands), strict=True))
-    settings = pairs(told.pop("getNamesrvConfig"), "=")
+    outputs = dict(zip(commands, mqadmin.run(*commands), strict=True))
+    settings = pairs(outputs.pop("getNamesrvConfig"), "=")
     assert settings["listenPort"] == peer.nameserver_address.rpartition(":")[2]
     assert (settings["orderMessageEnable"], settings["scanNotActiveBrokerInterval"]) == ("true", "5000")
     last = {
         f"updateOrderConf -t {topic} -m delete": [f"delete orderConf success. topic=[{topic}]"],
         "addWritePerm -b broker-a": [f"{add} of broker[broker-a] in name server[NAMESRV] OK, N"],
     }
-    told |= dict(zip(last, mqadmin.run(*last), strict=True))
-    for command, printed in told.items():
+    outputs |= dict(zip(last, mqadmin.run(*last), strict=True))
+    for command, printed in outputs.items():
         assert shape(printed, peer) == (commands | last)[command], command
 
 
 @pytest.mark.extended
-def test_lists_modes_and_exports(
+def test_mqadmin_list_mode_and_export_commands(
     mqadmin: Mqadmin, client: Agent, names: Names, peer: Peer, tmp_path: Path
 ) -> None:
     broker, topics, group = peer.broker_address, [names.topic("_1"), names.topic("_2")], names.group("_1")
@@ -160,7 +162,7 @@ def test_lists_modes_and_exports(
             f"submit batch of {what} config to BROKER success, please check the result later."
         ]
     client.publish_queues(topics[1])
-    told = mqadmin.run(
+    outputs = mqadmin.run(
         f"setConsumeMode -b {broker} -t {topics[0]} -g {group} -m PULL",
         f"getConsumerConfig -g {group}",
         f"topicRoute -t {topics[1]}",
@@ -169,13 +171,13 @@ def test_lists_modes_and_exports(
         f"exportConfigs -c DefaultCluster -f {tmp_path}",
         f"exportMetrics -c DefaultCluster -f {tmp_path}",
     )
-    assert shape(told[0], peer) == [
+    assert shape(outputs[0], peer) == [
         "set consume mode to BROKER success.",
         f"topic[{topics[0]}] group[{group}] consume mode[PULL] popShareQueueNum[N]",
     ]
-    assert pairs(told[1], "=")["retryMaxTimes"] == "7"
-    assert '"writeQueueNums":2' in told[2]  # fastjson: its keys are not all quoted
-    for name, printed in zip(("topic", "subscriptionGroup", "configs", "metrics"), told[3:], strict=True):
+    assert pairs(outputs[1], "=")["retryMaxTimes"] == "7"
+    assert '"writeQueueNums":2' in outputs[2]  # fastjson does not quote all keys
+    for name, printed in zip(("topic", "subscriptionGroup", "configs", "metrics"), outputs[3:], strict=True):
         assert printed.strip() == f"export {tmp_path}/{name}.json success"
     exported = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     assert set(topics) <= exported["topic"]["topicConfigTable"].keys()
@@ -189,9 +191,9 @@ def test_lists_modes_and_exports(
 
 
 @pytest.mark.extended
-def test_the_round_trip_to_all_clusters(kit: JavaKit, peer: Peer, tmp_path: Path) -> None:
+def test_mqadmin_cluster_rt_measures_round_trips(kit: JavaKit, peer: Peer, tmp_path: Path) -> None:
     options = (f"-Drocketmq.namesrv.addr={peer.nameserver_address}", "-XX:TieredStopAtLevel=1")
-    arguments = ("clusterRT", "-a", "3", "-s", "10", "-i", "60")  # it goes on for ever
+    arguments = ("clusterRT", "-a", "3", "-s", "10", "-i", "60")  # it runs until it is killed
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
     command = kit.command(main, *arguments, home=tmp_path, profile=ROCKETMQ, jvm=options)
     with Program(command, tmp_path / "clusterRT.log", cwd=tmp_path) as running:
@@ -205,11 +207,11 @@ def test_the_round_trip_to_all_clusters(kit: JavaKit, peer: Peer, tmp_path: Path
 
 
 @pytest.mark.extended
-def test_what_is_not_offered_is_said_to_be_so(mqadmin: Mqadmin, peer: Peer) -> None:
+def test_unsupported_mqadmin_requests_are_named(mqadmin: Mqadmin, peer: Peer) -> None:
     if not isinstance(peer, RayMQ):
         pytest.skip("RocketMQ has these")
     where = {"broker": peer.broker_address, "nameserver": peer.nameserver_address}
-    told = mqadmin.run(*(command.format(**where) for command in NOT_OFFERED))
-    for command, printed in zip(NOT_OFFERED, told, strict=True):
+    outputs = mqadmin.run(*(command.format(**where) for command in NOT_OFFERED))
+    for command, printed in zip(NOT_OFFERED, outputs, strict=True):
         assert "CODE: 3" in printed, (command, printed)
         assert f"request code {NOT_OFFERED[command]} is not supported" in printed, (command, printed)

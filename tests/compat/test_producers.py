@@ -1,4 +1,4 @@
-"""RocketMQ's Java producers: what they send comes to rest as they are told, and reads back as it was."""
+"""RocketMQ's Java producers: messages are stored as acknowledged and read back unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_ROUTE = 10005
 
 
 def read_all(client: Agent, topic: str, group: str = "G_reader") -> list[Facts]:
-    """Pull every message of the topic, queue by queue."""
+    """Pull all messages of the topic, queue by queue."""
     found: list[Facts] = []
     for queue in client.publish_queues(topic):
         offset, end = 0, next(o["max"] for o in client.offsets(topic) if o["queueId"] == queue["queueId"])
@@ -63,7 +63,7 @@ def facts_sent(message: Facts) -> tuple[object, ...]:
     return (message["body"], message["tags"], message["keys"], message["flag"])
 
 
-def test_sync_sends_are_acknowledged_and_read_back_equal(each_client: Agent, topic: str) -> None:
+def test_sync_sends_are_acknowledged_and_read_back_unchanged(each_client: Agent, topic: str) -> None:
     wanted = messages_for(topic, 40)
     results = each_client.send_dispatched(wanted)
 
@@ -83,7 +83,7 @@ def test_sync_sends_are_acknowledged_and_read_back_equal(each_client: Agent, top
         assert message["bornTimestamp"] <= message["storeTimestamp"] + 1
 
 
-def test_the_offset_message_id_names_the_broker_and_finds_the_message(
+def test_offset_message_id_has_broker_address_and_finds_the_message(
     each_client: Agent, topic: str, peer: Peer
 ) -> None:
     [result] = each_client.send([{"topic": topic, "body": "find me"}])
@@ -94,7 +94,7 @@ def test_the_offset_message_id_names_the_broker_and_finds_the_message(
     assert (seen["body"], seen["commitLogOffset"], seen["msgId"]) == ("find me", offset, result["msgId"])
 
 
-def test_async_sends_all_come_back(each_client: Agent, topic: str) -> None:
+def test_async_sends_are_all_acknowledged(each_client: Agent, topic: str) -> None:
     results = each_client.send(messages_for(topic, 300), mode="async")
 
     assert [result.get("status") for result in results] == ["SEND_OK"] * 300
@@ -103,7 +103,7 @@ def test_async_sends_all_come_back(each_client: Agent, topic: str) -> None:
     eventually(lambda: sum(queue["max"] for queue in each_client.offsets(topic)) == 300, "the dispatch")
 
 
-def test_oneway_sends_arrive(each_client: Agent, topic: str) -> None:
+def test_oneway_sends_are_stored(each_client: Agent, topic: str) -> None:
     assert each_client.send(messages_for(topic, 50), mode="oneway") == [None] * 50
 
     each_client.call("lite_start", name=topic, group=f"{topic}_g", topic=topic, assign=True)
@@ -112,7 +112,7 @@ def test_oneway_sends_arrive(each_client: Agent, topic: str) -> None:
     assert sorted(message["flag"] for message in received) == list(range(50))
 
 
-def test_a_batch_lies_in_one_queue_in_order(each_client: Agent, topic: str) -> None:
+def test_batch_is_stored_in_one_queue_in_order(each_client: Agent, topic: str) -> None:
     wanted = messages_for(topic, 10)
     result = each_client.call("send_batch", messages=wanted)
 
@@ -129,18 +129,16 @@ def test_a_batch_lies_in_one_queue_in_order(each_client: Agent, topic: str) -> N
         assert int(identity[16:], 16) == message["commitLogOffset"]
 
 
-def test_the_port_below_serves_clients_that_ask_for_the_vip_channel(
-    client: Agent, topic: str, names: Names
-) -> None:
-    assert client.call("send_vip", topic=topic, body="by the other door")["status"] == "SEND_OK"
+def test_vip_channel_port_serves_clients(client: Agent, topic: str, names: Names) -> None:
+    assert client.call("send_vip", topic=topic, body="by the VIP channel")["status"] == "SEND_OK"
 
     client.call("push_start", name=topic, group=names.group(), topic=topic, vip=True)
     received = client.received(topic, 1)
     client.call("push_stop", name=topic)
-    assert [message["body"] for message in received] == ["by the other door"]
+    assert [message["body"] for message in received] == ["by the VIP channel"]
 
 
-def test_a_message_in_transaction_is_hidden_or_refused(client: Agent, topic: str, peer: Peer) -> None:
+def test_transactional_message_is_hidden_or_refused(client: Agent, topic: str, peer: Peer) -> None:
     wanted = {"topic": topic, "body": "half"}
     if isinstance(peer, RayMQ):
         with pytest.raises(OperationFailed) as caught:
@@ -152,7 +150,7 @@ def test_a_message_in_transaction_is_hidden_or_refused(client: Agent, topic: str
     assert [message["body"] for message in read_all(client, topic)] == ["after it"]
 
 
-def test_a_large_body_is_compressed_on_its_way_and_plain_when_read(each_client: Agent, topic: str) -> None:
+def test_large_body_is_stored_compressed_and_read_decompressed(each_client: Agent, topic: str) -> None:
     body = "so long " * 2000
     each_client.send_dispatched([{"topic": topic, "body": body}])
 
@@ -162,7 +160,7 @@ def test_a_large_body_is_compressed_on_its_way_and_plain_when_read(each_client: 
     assert message["bodySha1"] == hashlib.sha1(body.encode()).hexdigest()
 
 
-def test_a_selector_keeps_a_key_in_its_queue(client: Agent, topic: str) -> None:
+def test_queue_selector_keeps_a_key_in_one_queue(client: Agent, topic: str) -> None:
     results = client.send([{"topic": topic, "body": "x", "hashKey": f"plane{n % 7}"} for n in range(70)])
 
     queues = [{result["queueId"] for result in results[first::7]} for first in range(7)]
@@ -170,33 +168,33 @@ def test_a_selector_keeps_a_key_in_its_queue(client: Agent, topic: str) -> None:
     assert len(set.union(*queues)) > 1
 
 
-def test_a_body_over_the_brokers_limit_is_refused_by_name(each_client: Agent, topic: str) -> None:
-    [answer] = each_client.send([{"topic": topic, "bodySize": MAX_MESSAGE_BYTES + 1}])
+def test_body_over_the_limit_is_refused_as_illegal_message(each_client: Agent, topic: str) -> None:
+    [result] = each_client.send([{"topic": topic, "bodySize": MAX_MESSAGE_BYTES + 1}])
 
-    assert answer["code"] == MESSAGE_ILLEGAL, answer
+    assert result["code"] == MESSAGE_ILLEGAL, result
     [fits] = each_client.send([{"topic": topic, "bodySize": MAX_MESSAGE_BYTES // 2}])
     assert fits["status"] == "SEND_OK"
 
 
-def test_a_queue_that_is_not_there_is_refused(client: Agent, topic: str) -> None:
-    [answer] = client.send([{"topic": topic, "body": "x", "broker": "broker-a", "queueId": 99}])
+def test_send_to_a_missing_queue_is_refused(client: Agent, topic: str) -> None:
+    [result] = client.send([{"topic": topic, "body": "x", "broker": "broker-a", "queueId": 99}])
 
-    assert answer["code"] == INVALID_QUEUE, answer
-
-
-def test_a_topic_that_is_not_there_has_no_route(each_client: Agent) -> None:
-    [answer] = each_client.send([{"topic": "NobodyMadeThis", "body": "x"}])
-
-    assert answer["code"] == NO_ROUTE, answer
+    assert result["code"] == INVALID_QUEUE, result
 
 
-def test_a_topic_with_a_bad_name_is_not_made(client: Agent, peer: Peer) -> None:
+def test_send_to_a_missing_topic_finds_no_route(each_client: Agent) -> None:
+    [result] = each_client.send([{"topic": "MissingTopic", "body": "x"}])
+
+    assert result["code"] == NO_ROUTE, result
+
+
+def test_topic_with_an_invalid_name_is_not_created(client: Agent, peer: Peer) -> None:
     with pytest.raises(OperationFailed):
         client.create_topic(peer.broker_address, "no spaces allowed")
 
 
-def test_a_request_gets_its_reply(agents: Agents, topic: str, names: Names) -> None:
-    # The client of 5.3.3 gives up its wait as soon as its request is stored, on either side.
+def test_request_reply_returns_the_reply(agents: Agents, topic: str, names: Names) -> None:
+    # The client 5.3.3 stops waiting as soon as its request is stored, with either broker.
     client = agents.get("4.9.8-json")
     client.call("push_start", name=topic, group=names.group(), topic=topic, replies=True)
     reply = client.call("request", topic=topic, body="again ", timeoutMs=int(LIMIT_S * 1000))
@@ -205,7 +203,7 @@ def test_a_request_gets_its_reply(agents: Agents, topic: str, names: Names) -> N
     client.call("push_stop", name=topic)
 
 
-def test_a_request_that_nobody_answers_ends_in_time(client: Agent, topic: str) -> None:
-    # See above: this client does not wait so long.
+def test_request_without_reply_times_out(client: Agent, topic: str) -> None:
+    # The client 5.3.3 stops waiting early, see above.
     with pytest.raises(OperationFailed, match="RequestTimeoutException"):
         client.call("request", topic=topic, body="hello?", timeoutMs=int(LIMIT_S * 1000))

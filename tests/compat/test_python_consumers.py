@@ -1,4 +1,4 @@
-"""Our Python clients against either side's brokers: RocketMQ's know none of our requests."""
+"""Python clients with RocketMQ and RayMQ brokers; RocketMQ does not support RayMQ's own requests."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def send(nameserver: str, topic: str, begin: int = 0) -> set[bytes]:
     return set(bodies)
 
 
-def test_a_group_of_ours_shares_a_topic_and_goes_on_where_it_was(
-    peer: Peer, topic: str, names: Names
-) -> None:
+def test_python_group_shares_a_topic_and_commits_offsets(peer: Peer, topic: str, names: Names) -> None:
     nameserver = peer.nameserver_address
     got: Counter[bytes] = Counter()
     lock = threading.Lock()
@@ -59,7 +57,7 @@ def test_a_group_of_ours_shares_a_topic_and_goes_on_where_it_was(
     assert max(got.values()) == 1 or sum(got.values()) < len(sent) * 1.5
 
 
-def test_tags_seeks_and_times_hold_for_a_pull_consumer(peer: Peer, topic: str, names: Names) -> None:
+def test_pull_consumer_filters_by_tag_and_seeks_by_time(peer: Peer, topic: str, names: Names) -> None:
     nameserver = peer.nameserver_address
     sent = send(nameserver, topic)
     with PullConsumer(nameserver, names.group()) as consumer:
@@ -67,7 +65,7 @@ def test_tags_seeks_and_times_hold_for_a_pull_consumer(peer: Peer, topic: str, n
         wanted = {body for body in sent if int(body) % 2 == 0}
         got: set[bytes] = set()
         eventually(lambda: bool(got.update(m.body for m in consumer.poll(50, 500))) or got == wanted, "tag a")
-        # It is poll that passes over the messages of tag b, those behind the last of tag a as well.
+        # poll skips the messages of tag b, also those after the last message of tag a.
         eventually(lambda: not consumer.poll(50, 0) and sum(consumer.lag().values()) == 0, "no lag")
         assert len(consumer.assignment()) == 4
         consumer.commit()
@@ -79,9 +77,7 @@ def test_tags_seeks_and_times_hold_for_a_pull_consumer(peer: Peer, topic: str, n
         assert set(again) == wanted
 
 
-def test_a_listener_that_fails_gets_its_message_again(
-    peer: Peer, topic: str, names: Names, client: Agent
-) -> None:
+def test_failed_message_is_delivered_again(peer: Peer, topic: str, names: Names, client: Agent) -> None:
     times: list[int] = []
 
     def fails_once(messages: list[MessageExt]) -> None:

@@ -1,4 +1,4 @@
-"""RocketMQ's own DefaultMessageStore reads what our store wrote, puts more, and ours goes on from there."""
+"""RocketMQ's DefaultMessageStore reads and extends a RayMQ store, and RayMQ continues with it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Row = dict[str, object]
 
 @dataclass(frozen=True)
 class JavaView:
-    """What DefaultMessageStore served: units with their records, and what each key finds."""
+    """Contents of a store as DefaultMessageStore serves them: all messages, and CommitLog offsets by key."""
 
     rows: list[Row]
     found: dict[tuple[str, str], list[int]]
@@ -49,7 +49,7 @@ def read_lines(path: Path) -> list[Row]:
 
 
 class JavaStore:
-    """RocketMQ's DefaultMessageStore, in a JVM of its own for each opening."""
+    """RocketMQ's DefaultMessageStore; each call opens the store in a new JVM."""
 
     def __init__(self, kit: JavaKit, folder: Path) -> None:
         self._kit = kit
@@ -61,7 +61,7 @@ class JavaStore:
         return self._view("dump", "keys")
 
     def read_and_put(self, root: Path, conf: Path, puts: int) -> tuple[JavaView, JavaView]:
-        """Give what it served before and after it put `puts` messages."""
+        """Return the contents before and after putting `puts` messages."""
         after = [f"{key}={self._folder / key}" for key in ("dumpAfter", "keysAfter")]
         self._run(root, conf, f"put={puts}", *after)
         return self._view("dump", "keys"), self._view("dumpAfter", "keysAfter")
@@ -101,15 +101,15 @@ def conf(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True)
 class OurStore:
-    """A store that ours wrote, and what was told about each message when it was stored."""
+    """A store written by RayMQ, and the acknowledged fields of each message."""
 
     root: Path
-    told: list[Row]
+    acknowledged: list[Row]
 
 
 @pytest.fixture(params=[pytest.param("closed", marks=pytest.mark.extended), "killed"])
 def our_store(request: pytest.FixtureRequest, tmp_path: Path) -> OurStore:
-    """Give a store of ours after an orderly end, and after a SIGKILL in the middle of writing."""
+    """Return a RayMQ store that was closed cleanly, or whose writer was killed (SIGKILL) while writing."""
     root = tmp_path / "store"
     command = [sys.executable, "-m", "tests.compat.store_writer", str(root), "--messages", str(MESSAGES)]
     killed = request.param == "killed"
@@ -118,20 +118,20 @@ def our_store(request: pytest.FixtureRequest, tmp_path: Path) -> OurStore:
         if killed:
             writer.kill()
         else:
-            assert writer.wait(LIMIT_S) == 0, writer.last_words()
+            assert writer.wait(LIMIT_S) == 0, writer.last_lines()
     assert (root / "abort").exists() == killed
     return OurStore(root, list(_whole_lines(tmp_path / "writer.log")))
 
 
 def _whole_lines(log: Path) -> Iterator[Row]:
-    """The lines of facts; a kill may have cut the last one."""
+    """Yield the complete JSON lines; a kill may have truncated the last one."""
     for line in log.read_text().splitlines(keepends=True):
         if line.startswith("{") and line.endswith("}\n"):
             yield json.loads(line)
 
 
 def keys_in(rows: Sequence[Row]) -> dict[tuple[str, str], list[int]]:
-    """Where each key of these messages stands: what a query by key must find."""
+    """Return the CommitLog offsets of each key: the expected results of queries by key."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in rows:
         keys = {str(row["uniqKey"])} if row["uniqKey"] else set()
@@ -141,7 +141,7 @@ def keys_in(rows: Sequence[Row]) -> dict[tuple[str, str], list[int]]:
 
 
 def with_plain_hosts(row: Row) -> Row:
-    """The row with addresses that compare: an IPv6 address can be written in several ways."""
+    """Return the row with parsed addresses, because an IPv6 address has several textual forms."""
     plain = dict(row)
     for key in ("bornHost", "storeHost"):
         address, _, port = str(row[key]).rpartition(":")
@@ -150,7 +150,7 @@ def with_plain_hosts(row: Row) -> Row:
 
 
 def assert_rows_equal(ours: Sequence[Row], theirs: Sequence[Row]) -> None:
-    """Compare row by row, and show the first that differs rather than thousands."""
+    """Compare row by row and report only the first difference."""
     for our_row, their_row in zip(map(with_plain_hosts, ours), map(with_plain_hosts, theirs), strict=False):
         differing = {key: (our_row.get(key), their_row.get(key)) for key in {*our_row, *their_row}}
         differing = {key: pair for key, pair in differing.items() if pair[0] != pair[1]}
@@ -160,16 +160,16 @@ def assert_rows_equal(ours: Sequence[Row], theirs: Sequence[Row]) -> None:
     assert len(ours) == len(theirs)
 
 
-def assert_told_is_stored(told: Sequence[Row], rows: Sequence[Row]) -> None:
+def assert_acknowledged_is_stored(acknowledged: Sequence[Row], rows: Sequence[Row]) -> None:
     stored = {(row["topic"], row["queueId"], row["queueOffset"]): row for row in rows}
-    for fact in told:
+    for fact in acknowledged:
         row = stored[fact["topic"], fact["queueId"], fact["queueOffset"]]
         differing = {key: (value, row[key]) for key, value in fact.items() if row[key] != value}
-        assert not differing, f"{fact['topic']} {fact['queueOffset']}: (told, stored) {differing}"
+        assert not differing, f"{fact['topic']} {fact['queueOffset']}: (acknowledged, stored) {differing}"
     assert all(row["bodyCRCok"] for row in rows)
 
 
-def our_answers(root: Path, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[int]]:
+def raymq_query_results(root: Path, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[int]]:
     image = StoreImage(root)
     try:
         return {(topic, key): image.query_by_key(topic, key) for topic, key in keys}
@@ -177,7 +177,7 @@ def our_answers(root: Path, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, 
         image.close()
 
 
-def test_rocketmq_opens_our_store_and_ours_opens_it_again(
+def test_rocketmq_opens_a_raymq_store_and_raymq_opens_it_again(
     our_store: OurStore, java_store: JavaStore, conf: Path, tmp_path: Path
 ) -> None:
     untouched = tmp_path / "untouched"
@@ -185,17 +185,17 @@ def test_rocketmq_opens_our_store_and_ours_opens_it_again(
 
     before, after = java_store.read_and_put(our_store.root, conf, JAVA_PUTS)
 
-    assert_told_is_stored(our_store.told, before.rows)
+    assert_acknowledged_is_stored(our_store.acknowledged, before.rows)
     assert_rows_equal(list(dump(untouched)), before.rows)
-    assert before.found == keys_in(before.rows) == our_answers(untouched, before.found)
+    assert before.found == keys_in(before.rows) == raymq_query_results(untouched, before.found)
     assert len(after.rows) == len(before.rows) + JAVA_PUTS
     assert after.found == keys_in(after.rows)
     assert_rows_equal(list(dump(our_store.root)), after.rows)
-    assert_ours_goes_on(our_store.root, after)
+    assert_raymq_continues(our_store.root, after)
 
 
-def assert_ours_goes_on(root: Path, java: JavaView) -> None:
-    """Open with our store what Java left; read it all, put one more, and find it by offset and key."""
+def assert_raymq_continues(root: Path, java: JavaView) -> None:
+    """Open the store with RayMQ, read all messages, append one, and find it by offset and by key."""
     store = open_store(root)
     counts: dict[tuple[str, int], int] = defaultdict(int)
     for row in java.rows:
@@ -217,7 +217,7 @@ def assert_ours_goes_on(root: Path, java: JavaView) -> None:
 
 
 def delete_the_oldest_files(root: Path, count: int) -> None:
-    """Let the retention of our store take the first log files, with what was derived from them."""
+    """Delete the oldest CommitLog files and their index data with RayMQ's retention."""
     store = open_store(root)
     oldest = sorted((root / "commitlog").iterdir())[:count]
     for path in oldest:
@@ -236,7 +236,7 @@ def delete_the_oldest_files(root: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("our_store", ["closed"], indirect=True)
-def test_rocketmq_reads_what_our_retention_has_left(
+def test_rocketmq_reads_a_store_after_raymq_retention(
     our_store: OurStore, java_store: JavaStore, conf: Path
 ) -> None:
     whole = list(dump(our_store.root))
@@ -247,14 +247,14 @@ def test_rocketmq_reads_what_our_retention_has_left(
     java = java_store.read(our_store.root, conf)
 
     assert_rows_equal(left, java.rows)
-    assert java.found == keys_in(java.rows) == our_answers(our_store.root, java.found)
+    assert java.found == keys_in(java.rows) == raymq_query_results(our_store.root, java.found)
 
 
 @pytest.mark.parametrize("our_store", ["closed"], indirect=True)
-def test_rocketmq_reads_around_a_hole_in_our_log(
+def test_rocketmq_reads_a_raymq_log_with_a_damaged_record(
     our_store: OurStore, java_store: JavaStore, conf: Path
 ) -> None:
-    """RocketMQ, too, starts from its newest files: what stands before them is not cut off."""
+    """RocketMQ also recovers from its newest files, so records before the damaged one are not truncated."""
     rows = list(dump(our_store.root))
     victim = next(row for row in rows if 0 < row["commitLogOffset"] < 500_000 and row["bodyLen"] > 20)
     with (our_store.root / "commitlog" / f"{0:020d}").open("r+b") as file:
@@ -267,12 +267,12 @@ def test_rocketmq_reads_around_a_hole_in_our_log(
 
     others = [row for row in rows if row is not victim]
     place = (victim["topic"], victim["queueId"], victim["queueOffset"])
-    sound = [row for row in java.rows if (row["topic"], row["queueId"], row["queueOffset"]) != place]
-    assert_rows_equal(others, sound)
+    undamaged = [row for row in java.rows if (row["topic"], row["queueId"], row["queueOffset"]) != place]
+    assert_rows_equal(others, undamaged)
 
 
 @pytest.mark.parametrize("ending", [pytest.param("clean", marks=pytest.mark.extended), "crashed"])
-def test_our_dump_of_a_store_of_rocketmqs_is_what_rocketmq_reads(
+def test_dump_of_a_rocketmq_store_equals_what_rocketmq_reads(
     ending: str,
     request: pytest.FixtureRequest,
     java_store: JavaStore,
@@ -284,4 +284,4 @@ def test_our_dump_of_a_store_of_rocketmqs_is_what_rocketmq_reads(
     java = java_store.read(fixture.root, fixture.broker_conf)
 
     assert_rows_equal(ours, java.rows)
-    assert our_answers(fixture.root, java.found) == java.found
+    assert raymq_query_results(fixture.root, java.found) == java.found

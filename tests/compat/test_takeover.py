@@ -1,4 +1,4 @@
-"""RocketMQ's broker takes over a directory of ours: topics, offsets, messages; then ours takes it back."""
+"""RocketMQ's broker takes over topics, offsets and messages of a RayMQ store; then RayMQ takes it back."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.eventually import eventually
 
 pytestmark = pytest.mark.java
 
-TOPIC = "Inherited"
-GROUP = "G_inherited"
+TOPIC = "Takeover"
+GROUP = "G_takeover"
 QUEUES = 3
 SETTINGS = {"autoCreateTopicEnable": "false", "mappedFileSizeCommitLog": str(16 << 20)}
 
 
 def messages(first: int, count: int) -> list[Facts]:
-    """Messages of which number n goes into queue n modulo 3."""
+    """Return messages; message n is for queue n modulo 3."""
     return [
         {
             "topic": TOPIC,
@@ -41,10 +41,10 @@ def of_queue(number: int) -> Mapping[str, object]:
     return {"topic": TOPIC, "broker": "broker-a", "queueId": number}
 
 
-def assert_holds(client: Agent, count: int, *, killed: bool = False) -> None:
-    """The topic has its queues, and messages 0 to `count` in them, found by offset and by key.
+def assert_is_complete(client: Agent, count: int, *, killed: bool = False) -> None:
+    """Assert that the topic has its queues and messages 0 to `count`, found by offset and by key.
 
-    RocketMQ indexes the last message of a killed broker once more when it recovers, its own as well.
+    After a kill RocketMQ indexes the last message again during recovery, also in its own stores.
     """
     assert client.publish_queues(TOPIC) == [of_queue(number) for number in range(QUEUES)]
     for number in range(QUEUES):
@@ -69,14 +69,16 @@ def send_all(client: Agent, first: int, count: int) -> None:
             return bool(client.call("query", topic=TOPIC, key=f"k{first + count - 1}"))
         return False
 
-    eventually(last_is_indexed, "the index, which comes after the consume queues")
+    eventually(last_is_indexed, "the index, which is written after the consume queues")
 
 
 @pytest.mark.parametrize(
-    "killed", [pytest.param(False, marks=pytest.mark.extended), True], ids=["in-order", "killed"]
+    "killed", [pytest.param(False, marks=pytest.mark.extended), True], ids=["clean", "killed"]
 )
-def test_a_store_goes_to_rocketmqs_broker_and_comes_back(kit: JavaKit, tmp_path: Path, killed: bool) -> None:
-    """Each side leaves the store in order, or by SIGKILL right after its last acknowledgement."""
+def test_rocketmq_broker_takes_over_a_raymq_store_and_returns_it(
+    kit: JavaKit, tmp_path: Path, killed: bool
+) -> None:
+    """Each broker closes the store cleanly, or is killed immediately after its last acknowledgement."""
     ours = RayMQ(tmp_path / "ours", SETTINGS)
     shared = {
         "storePathRootDir": str(ours.store_root),
@@ -87,23 +89,23 @@ def test_a_store_goes_to_rocketmqs_broker_and_comes_back(kit: JavaKit, tmp_path:
         return Agent(kit, CLIENT, peer.nameserver_address, tmp_path / name)
 
     def leave(side: RayMQ | RocketMQ) -> None:
-        side.kill_broker() if killed else side.stop_in_order()
+        side.kill_broker() if killed else side.stop_cleanly()
         assert (ours.store_root / "abort").exists() == killed
 
     with ours, client_of(ours, "client-1") as client:
         client.create_topic(ours.broker_address, TOPIC, queues=QUEUES)
         send_all(client, 0, 90)
-        assert_holds(client, 90)
+        assert_is_complete(client, 90)
         client.call("commit_offset", group=GROUP, offset=17, **of_queue(1))
         client.close()
         if killed:
             wait_for_offset(ours.store_root, 17)
         leave(ours)
 
-    # Not before: a port that is chosen and not bound is any connection's to take.
+    # Not earlier: another process could take a port that is chosen but not bound.
     theirs = RocketMQ(kit, tmp_path / "theirs", {**SETTINGS, **shared}, heap="512m")
     with theirs, client_of(theirs, "client-2") as client:
-        assert_holds(client, 90, killed=killed)
+        assert_is_complete(client, 90, killed=killed)
         assert client.call("consumer_offset", group=GROUP, **of_queue(1)) == 17
         send_all(client, 90, 60)
         client.call("commit_offset", group=GROUP, offset=29, **of_queue(1))
@@ -111,14 +113,14 @@ def test_a_store_goes_to_rocketmqs_broker_and_comes_back(kit: JavaKit, tmp_path:
         leave(theirs)
 
     with ours, client_of(ours, "client-3") as client:
-        assert_holds(client, 150, killed=killed)
-        # Theirs saves offsets every 5 s: a kill takes back what was committed since.
+        assert_is_complete(client, 150, killed=killed)
+        # RocketMQ saves offsets every 5 s: a kill loses the commits since then.
         assert client.call("consumer_offset", group=GROUP, **of_queue(1)) in ((17, 29) if killed else (29,))
         send_all(client, 150, 30)
-        assert_holds(client, 180, killed=killed)
+        assert_is_complete(client, 180, killed=killed)
 
 
 def wait_for_offset(root: Path, offset: int) -> None:
-    """Until the group's offset is saved: ours, too, does it every 5 s."""
+    """Wait until the group's offset is saved, which RayMQ also does every 5 s."""
     saved = root / "config" / "consumerOffset.json"
     eventually(lambda: saved.exists() and f'"1":{offset}' in saved.read_text(), f"offset {offset} in {saved}")

@@ -1,4 +1,4 @@
-"""RocketMQ's Java clients over two nameservers of ours: either may be away."""
+"""RocketMQ's Java clients with two RayMQ nameservers, one of which may be down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.java
 SEND_OK = "SEND_OK"
 
 
-def test_java_clients_go_on_when_either_nameserver_is_away(kit: JavaKit, tmp_path: Path) -> None:
+def test_java_clients_keep_working_while_one_nameserver_is_down(kit: JavaKit, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster", nameservers=2)
     bodies: list[str] = []
     try:
@@ -34,7 +34,7 @@ def test_java_clients_go_on_when_either_nameserver_is_away(kit: JavaKit, tmp_pat
                 cluster.stop_nameserver(address)
                 send(topic)
                 fresh = cluster.topic()
-                client.publish_queues(fresh)  # asked of the nameserver that is left
+                client.publish_queues(fresh)  # queried from the remaining nameserver
                 send(fresh)
                 bodies.pop()
                 cluster.start_nameserver(address)

@@ -131,7 +131,8 @@ def damage(split: Split, row: dict[str, int], at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "error"), [(4, "no record"), (100, "CRC"), (27, "has queueOffset"), (87, "parts")]
+    ("at", "error"),
+    [(4, "no record"), (100, "CRC"), (27, "has queueOffset"), (87, "do not add up to totalSize")],
 )
 def test_only_the_damaged_record_is_lost(copied: Split, at: int, error: str) -> None:
     row = rows([copied]).slice(37, 1).to_pylist()[0]

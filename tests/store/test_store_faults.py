@@ -154,7 +154,7 @@ def test_append_waits_once_for_a_hanging_disk_then_fails_immediately(stores, dra
 
     monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_that_hangs)
     monkeypatch.setattr(allocate, "_WAIT_S", 0.01)
-    with pytest.raises(StoreError, match=r"has not made the next file within 0\.01 s: try again"):
+    with pytest.raises(StoreError, match=r"next CommitLog file was not allocated within 0\.01 s: try again"):
         store.append(draft(b"x" * 3000))
     monkeypatch.setattr(allocate, "_WAIT_S", NEVER_S)
     with pytest.raises(StoreError, match="try again"):

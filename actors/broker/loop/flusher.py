@@ -27,7 +27,7 @@ class FlushableStore(Protocol):
     """The methods of `MessageStore` that the flusher uses."""
 
     def flush_job(self) -> FlushJob | None:
-        """Return a job that flushes all dirty data, or None if there is none."""
+        """Return a job that flushes all dirty data, or None if nothing is dirty."""
 
     def flush_done(self, job: FlushJob) -> None:
         """Advance the flushed position to the end of the job."""

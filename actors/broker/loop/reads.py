@@ -56,8 +56,8 @@ class Reads:
         Args:
             store: the store to read.
             off_loop: the threads that load pages.
-            admit: called before a delayed request is handled; raises Refused if its connection has too many
-                unread responses.
+            admit: called before a delayed request is handled; raises Refused if clients leave too many
+                response bytes unread.
             turns: dispatches messages.
         """
         self.admit = admit

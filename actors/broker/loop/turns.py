@@ -28,7 +28,7 @@ from store.message_store import Arrival, MessageStore
 
 DISPATCH_LATER_NS = 2_000_000
 DISPATCH_LATER_BYTES = 256 * 1024
-# A timer that fires a little early would find nothing expired and spin.
+# Added to timers: one that fires too early would find no expired pull and be set again immediately.
 TIMER_SLACK_S = 0.001
 
 
@@ -60,7 +60,7 @@ class TurnLoop(NamedTuple):
 
 
 class Turns:
-    """Ends the turns of one broker's loop."""
+    """Does the work at the end of each turn of one broker's loop."""
 
     def __init__(
         self,

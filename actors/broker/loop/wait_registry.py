@@ -87,9 +87,8 @@ class WaitRegistry(Generic[ArrivalT]):
         self._by_key: dict[Key, dict[HeldRequest[ArrivalT], None]] = {}
         self._by_connection: dict[Connection, dict[HeldRequest[ArrivalT], None]] = {}
         self._by_deadline: dict[int, dict[HeldRequest[ArrivalT], None]] = {}
-        self._heap: list[
-            int
-        ] = []  # the keys of _by_deadline, including those whose requests are all released
+        # The keys of `_by_deadline`, including those whose requests were all released.
+        self._heap: list[int] = []
         self._watched: set[Connection] = set()  # connections whose requests are dropped when they close
         self._is_closed = False
         self._on_earlier: Callable[[], None] = lambda: None

@@ -47,6 +47,6 @@ class SendTargets:
         if len(body) > limit_bytes:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"body of {len(body):,} bytes is over max_message_bytes {limit_bytes:,} "
-                "(raise it on the broker, or compress the body)",
+                f"body of {len(body):,} bytes exceeds max_message_bytes {limit_bytes:,}: "
+                "raise it on the broker or compress the body",
             )

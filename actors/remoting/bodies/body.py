@@ -28,10 +28,10 @@ wire = msgspec.field
 
 
 class Body(msgspec.Struct, rename="camel"):
-    """Base class of JSON bodies. A field `broker_name` is `brokerName` in JSON unless it declares another
-    key.
+    """Base class of JSON bodies.
 
-    A field that is missing or null gets its default.
+    A field `broker_name` is `brokerName` in JSON unless it declares another key. A field that is missing or
+    null gets its default.
     """
 
     title: ClassVar[str] = ""

@@ -105,11 +105,11 @@ class HeartbeatData(ShapedBody):
 
 
 class GroupMembers(Body):
-    """The members of a group. If `is_self_assigning`, the members assign the queues among themselves by this
-    list.
+    """The members of a consumer group.
 
-    Response body of GET_CONSUMER_LIST_BY_GROUP and GROUP_MEMBERS, and request body of GROUP_CHANGED. Java
-    clients read only `consumerIdList`.
+    If `is_self_assigning`, the members assign the queues among themselves by this list. Response body of
+    GET_CONSUMER_LIST_BY_GROUP and GROUP_MEMBERS, and request body of GROUP_CHANGED. Java clients read only
+    `consumerIdList`.
     """
 
     title = "member list"

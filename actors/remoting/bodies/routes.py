@@ -208,7 +208,7 @@ def _inflate(body: Buffer) -> bytes:
     inflater = zlib.decompressobj()
     data = inflater.decompress(body, MAX_INFLATED_BYTES)
     if inflater.unconsumed_tail:
-        raise ValueError(f"it decompresses to more than {MAX_INFLATED_BYTES:,} bytes")
+        raise ValueError(f"the body decompresses to more than {MAX_INFLATED_BYTES:,} bytes")
     return data
 
 

@@ -218,7 +218,7 @@ class Admin(GroupAdmin, BrokerAdmin):
         header = QueryMessageHeader(topic, key, max_messages, begin_ms, end_ms, unique)
         found: list[MessageExt] = []
         for name, address in (await self.route(topic)).masters().items():
-            response = await self._opened().ask(
+            response = await self._opened().request(
                 address, RemotingCommand(RequestCode.QUERY_MESSAGE, header.to_ext())
             )
             if response.code == ResponseCode.QUERY_NOT_FOUND:

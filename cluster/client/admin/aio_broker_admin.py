@@ -106,7 +106,7 @@ class BrokerAdmin(AdminCore):
         """
         command = RemotingCommand(RequestCode.VIEW_BROKER_STATS_DATA, BrokerStatsHeader(table, key).to_ext())
         address = await self._master(broker)
-        response = await self._opened().ask(address, command)
+        response = await self._opened().request(address, command)
         if response.code == ResponseCode.SYSTEM_ERROR:
             return None
         if response.code != ResponseCode.SUCCESS:
@@ -209,7 +209,7 @@ class BrokerAdmin(AdminCore):
                 sys_flag=_SUBSCRIPTION,
                 subscription="*",
             )
-            response = await self._opened().ask(
+            response = await self._opened().request(
                 address, RemotingCommand(RequestCode.PULL_MESSAGE, header.to_ext())
             )
             if response.code in _NO_MESSAGE_CODES:

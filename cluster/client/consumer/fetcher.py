@@ -105,11 +105,11 @@ class Puller:
         timeout_ms = header.wait_ms + self._instance.config.request_timeout_ms
         if address not in self._plain:
             command = RemotingCommand(RayMQRequestCode.PULL_RECORDS, header.to_ext())
-            response = await self._instance.ask(address, command, timeout_ms)
+            response = await self._instance.request(address, command, timeout_ms)
             if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return response
             self._plain.add(address)
-        response = await self._instance.ask(address, plain_pull(header), timeout_ms + PLAIN_LATE_MS)
+        response = await self._instance.request(address, plain_pull(header), timeout_ms + PLAIN_LATE_MS)
         response.ext["count"] = str(count_records(response.body))
         return response
 

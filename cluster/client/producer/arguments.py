@@ -33,8 +33,7 @@ def as_message(
     try:
         return Message(message, data, tags, keys, properties)
     except TypeError as error:
-        what, _, wrong = str(error).partition(" ")
-        raise ConfigInvalid(f"{what} of a message to topic {message!r} {wrong}") from error
+        raise ConfigInvalid(f"message to topic {message!r}: {error}") from error
 
 
 def check_queue(topic: str, queue: object) -> None:

@@ -83,9 +83,9 @@ class DirectConnection:
         append_command(frame, command)
         try:
             self._socket.sendall(b"".join(frame))
-            answer = self._receive()
-            while not answer.flag & FLAG_RESPONSE or answer.opaque != command.opaque:
-                answer = self._receive()
+            response = self._receive()
+            while not response.flag & FLAG_RESPONSE or response.opaque != command.opaque:
+                response = self._receive()
         except BlockingIOError:
             reason = f"no response within {timeout_ms} ms; the request may have been executed"
             raise TimedOut(self.address, reason) from None
@@ -94,7 +94,7 @@ class DirectConnection:
                 self.address, f"the connection broke: {error}; the request may have been executed"
             ) from error
         self._used_at_s = time.monotonic()
-        return answer
+        return response
 
     def _receive(self) -> RemotingCommand:
         """Return the next frame. No bytes follow it, because there is one request at a time."""
@@ -134,24 +134,24 @@ class DirectConnections:
             return self._exchange(address, command, timeout_ms)
         before_call(self._hooks, address, command)
         try:
-            answer = self._exchange(address, command, timeout_ms)
+            response = self._exchange(address, command, timeout_ms)
         except RemotingError as error:
             after_call(self._hooks, address, command, error)
             raise
-        after_call(self._hooks, address, command, answer)
-        return answer
+        after_call(self._hooks, address, command, response)
+        return response
 
     def _exchange(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         connection = self._take_idle(address)
         if connection is None:
             connection = DirectConnection(address, min(self._connect_timeout_ms, timeout_ms))
         try:
-            answer = connection.exchange(command, timeout_ms)
+            response = connection.exchange(command, timeout_ms)
         except BaseException:
             connection.close()  # a late response must not be read as that of the next request
             raise
         self._release(connection)
-        return answer
+        return response
 
     def _take_idle(self, address: str) -> DirectConnection | None:
         idle = self._idle.get(address)

@@ -206,13 +206,13 @@ class Lanes:
         queue = batch.queues[0]
         address = self._instance.master_of(queue.topic, queue.broker_name)
         command = self._send_one(batch) if len(batch.queues) == 1 else self._send_runs(batch)
-        answer = await self._instance.ask(address, command, timeout_ms)
-        if answer.code not in STATUS_OF_CODE:
-            raise refused(answer.code, answer.remark, address)
+        response = await self._instance.request(address, command, timeout_ms)
+        if response.code not in STATUS_OF_CODE:
+            raise refused(response.code, response.remark, address)
         if len(batch.queues) == 1:
-            return (SendRecordsResponse.from_ext(answer.ext).queue_offset,)
+            return (SendRecordsResponse.from_ext(response.ext).queue_offset,)
         try:
-            return decode_offsets(answer.body, len(batch.queues))
+            return decode_offsets(response.body, len(batch.queues))
         except ValueError as error:
             raise DataDamaged(f"{address} sent an invalid response: {error}") from error
 

@@ -166,14 +166,14 @@ class Sender:
         route = self._instance.routes.peek(send.outbound.topic)
         if route is None or self._instance.is_closed:
             return None
-        answer: RemotingCommand | RemotingError
+        response: RemotingCommand | RemotingError
         try:
             address = self._take_queue(send, route)
             try:
-                answer = connections.exchange(address, _command(send), send.timeout_ms)
+                response = connections.exchange(address, _command(send), send.timeout_ms)
             except RemotingError as error:
-                answer = error
-            return self._result(send, address, answer)
+                response = error
+            return self._result(send, address, response)
         except ClientError as error:
             send.add_failure(error)
             return None
@@ -181,16 +181,16 @@ class Sender:
     def _attempt_by_callback(self, send: Send, future: SendFuture, route: TopicRoute) -> None:
         try:
             address = self._take_queue(send, route)
-            answered = partial(self._answered, send, future, address)
-            self._instance.remoting.invoke_callback(address, _command(send), send.timeout_ms, answered)
+            on_response = partial(self._on_response, send, future, address)
+            self._instance.remoting.invoke_callback(address, _command(send), send.timeout_ms, on_response)
         except Exception as error:  # noqa: BLE001 -- passed to the caller; a selector or hook may raise
             self._failed(send, future, error)
 
-    def _answered(
-        self, send: Send, future: SendFuture, address: str, answer: RemotingCommand | RemotingError
+    def _on_response(
+        self, send: Send, future: SendFuture, address: str, response: RemotingCommand | RemotingError
     ) -> None:
         try:
-            result = self._result(send, address, answer)
+            result = self._result(send, address, response)
         except Exception as error:  # noqa: BLE001 -- passed to the caller; the response may be malformed
             self._failed(send, future, error)
         else:
@@ -259,17 +259,17 @@ class Sender:
             raise PermissionDenied(ResponseCode.NO_PERMISSION, reason, "", True)
         return self._strategy.choose(route.writable, avoid_broker)
 
-    def _result(self, send: Send, address: str, answer: RemotingCommand | RemotingError) -> SendResult:
+    def _result(self, send: Send, address: str, response: RemotingCommand | RemotingError) -> SendResult:
         """Return the result of an attempt or raise its error. Report the outcome to the fault strategy."""
         queue = send.queue
         assert queue is not None
-        if isinstance(answer, RemotingError):
-            raise self._record_failure(queue, self._instance.client_error(answer)) from answer
-        status = STATUS_OF_CODE.get(answer.code)
+        if isinstance(response, RemotingError):
+            raise self._record_failure(queue, self._instance.client_error(response)) from response
+        status = STATUS_OF_CODE.get(response.code)
         if status is None:
-            raise self._record_failure(queue, refused(answer.code, answer.remark, address))
+            raise self._record_failure(queue, refused(response.code, response.remark, address))
         self._strategy.record_success(queue.broker_name, send.attempt_began_ms)
-        ext = answer.ext
+        ext = response.ext
         if (queue_id := int(ext["queueId"])) != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         return SendResult(

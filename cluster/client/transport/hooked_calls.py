@@ -28,12 +28,12 @@ class HookedRemotingClient(RemotingClient):
     ) -> None:
         """Call the hooks before the request and after its outcome, then pass the outcome to `callback`."""
 
-        def answered(answer: RemotingCommand | RemotingError) -> None:
-            after_call(self._hooks, address, command, answer)
-            callback(answer)
+        def on_response(response: RemotingCommand | RemotingError) -> None:
+            after_call(self._hooks, address, command, response)
+            callback(response)
 
         before_call(self._hooks, address, command)
-        super().invoke_callback(address, command, timeout_ms, answered)
+        super().invoke_callback(address, command, timeout_ms, on_response)
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
         """Call the hooks before and after `command` is sent. There is no response."""
@@ -52,7 +52,7 @@ def after_call(
     hooks: Sequence[CallHook],
     address: str,
     command: RemotingCommand,
-    answer: RemotingCommand | RemotingError | None,
+    response: RemotingCommand | RemotingError | None,
 ) -> None:
     """Call `after_call` of each hook. An exception of a hook is logged."""
-    call_hooks([hook.after_call for hook in hooks], address, command, answer)
+    call_hooks([hook.after_call for hook in hooks], address, command, response)

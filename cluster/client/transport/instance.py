@@ -154,7 +154,7 @@ class ClientInstance:
 
         await asyncio.gather(*map(beat, sorted(addresses)))
 
-    async def ask(
+    async def request(
         self, address: str, command: RemotingCommand, timeout_ms: int | None = None
     ) -> RemotingCommand:
         """Send `command` and return the response, whatever its code.
@@ -174,12 +174,12 @@ class ClientInstance:
     ) -> RemotingCommand:
         """Send `command` and return its successful response.
 
-        Raises as `ask`, and the class of BrokerRefused that matches any other response code.
+        Raises as `request`, and the class of BrokerRefused that matches any other response code.
         """
-        answer = await self.ask(address, command, timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refused(answer.code, answer.remark, address)
-        return answer
+        response = await self.request(address, command, timeout_ms)
+        if response.code != ResponseCode.SUCCESS:
+            raise refused(response.code, response.remark, address)
+        return response
 
     def client_error(self, error: RemotingError) -> ClientError:
         """Return the ClientError that corresponds to `error`."""

@@ -28,7 +28,7 @@ class Nameservers:
         self._timeout_ms = timeout_ms
         self._last = ""
 
-    async def ask(self, command: Command) -> RemotingCommand:
+    async def request(self, command: Command) -> RemotingCommand:
         """Try the nameservers, the last successful one first, and return the first response of any code.
 
         `command` builds a new request for each attempt. Raises NameserverUnreachable if none responds.
@@ -36,38 +36,38 @@ class Nameservers:
         addresses = sorted(self._addresses(), key=lambda address: address != self._last)
         failures = []
         for address in addresses:
-            answer = await self._ask(address, command)
-            if not isinstance(answer, RemotingError):
+            response = await self._try(address, command)
+            if not isinstance(response, RemotingError):
                 self._last = address
-                return answer
-            failures.append(answer)
-        raise _none_answered(failures)
+                return response
+            failures.append(response)
+        raise _unreachable(failures)
 
     async def request_others(self, command: Command) -> list[RemotingCommand]:
-        """Send a request to all nameservers except that of the last `ask`. Return the responses."""
+        """Send a request to all nameservers except the one used last. Return the responses."""
         others = [address for address in self._addresses() if address != self._last]
-        answers = await asyncio.gather(*(self._ask(address, command) for address in others))
-        return [answer for answer in answers if not isinstance(answer, RemotingError)]
+        responses = await asyncio.gather(*(self._try(address, command) for address in others))
+        return [response for response in responses if not isinstance(response, RemotingError)]
 
     async def request_all(self, command: Command) -> list[RemotingCommand]:
         """Send a request to all nameservers and return the responses.
 
         Raises NameserverUnreachable if no nameserver responds.
         """
-        answers = await asyncio.gather(*(self._ask(address, command) for address in self._addresses()))
-        given = [answer for answer in answers if not isinstance(answer, RemotingError)]
+        responses = await asyncio.gather(*(self._try(address, command) for address in self._addresses()))
+        given = [response for response in responses if not isinstance(response, RemotingError)]
         if not given:
-            raise _none_answered([answer for answer in answers if isinstance(answer, RemotingError)])
+            raise _unreachable([response for response in responses if isinstance(response, RemotingError)])
         return given
 
-    async def _ask(self, address: str, command: Command) -> RemotingCommand | RemotingError:
+    async def _try(self, address: str, command: Command) -> RemotingCommand | RemotingError:
         try:
             return await self._remoting.invoke(address, command(), self._timeout_ms)
         except RemotingError as error:
             return error
 
 
-def _none_answered(failures: Sequence[RemotingError]) -> NameserverUnreachable:
+def _unreachable(failures: Sequence[RemotingError]) -> NameserverUnreachable:
     reasons = "; ".join(map(str, failures))
     return NameserverUnreachable(
         f"no nameserver responded ({reasons}): is the cluster running, and is the address correct?"

@@ -75,7 +75,7 @@ class RouteCache:
         """Fetch and cache the route of `topic`. Concurrent calls share one request. Raises as `get`."""
         task = self._under_way.get(topic)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask(topic))
+            task = asyncio.get_running_loop().create_task(self._fetch(topic))
             self._under_way[topic] = task
             task.add_done_callback(lambda done: self._forget(topic, done))
         return await asyncio.shield(task)
@@ -98,7 +98,7 @@ class RouteCache:
             except ClientError as error:
                 log.warning("route_refresh_failed", topic=topic, error=str(error))
 
-    async def _ask(self, topic: str) -> TopicRoute:
+    async def _fetch(self, topic: str) -> TopicRoute:
         try:
             now = await self._lookup(topic)
         except TopicNotFound:
@@ -132,21 +132,21 @@ class RouteCache:
 
         Raises NameserverUnreachable if no nameserver responds.
         """
-        answers = await self._nameservers.request_all(_route_request(topic))
-        return [_decoded(topic, each) if each.code == ResponseCode.SUCCESS else None for each in answers]
+        responses = await self._nameservers.request_all(_route_request(topic))
+        return [_decoded(topic, each) if each.code == ResponseCode.SUCCESS else None for each in responses]
 
     async def _lookup(self, topic: str) -> TopicRoute:
         """Return the route of one nameserver. If it lacks a broker known before, add the others' routes."""
-        answer = await self._nameservers.ask(_route_request(topic))
-        answers = [answer]
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST or (
-            answer.code == ResponseCode.SUCCESS
-            and lacks_broker(_decoded(topic, answer), self._routes.get(topic))
+        response = await self._nameservers.request(_route_request(topic))
+        responses = [response]
+        if response.code == ResponseCode.TOPIC_NOT_EXIST or (
+            response.code == ResponseCode.SUCCESS
+            and lacks_broker(_decoded(topic, response), self._routes.get(topic))
         ):
-            answers += await self._nameservers.request_others(_route_request(topic))
-        given = [each for each in answers if each.code == ResponseCode.SUCCESS]
+            responses += await self._nameservers.request_others(_route_request(topic))
+        given = [each for each in responses if each.code == ResponseCode.SUCCESS]
         if not given:
-            raise _refusal(topic, answer)
+            raise _refusal(topic, response)
         return merge([_decoded(topic, each) for each in given])
 
     async def _route_for_creation(self, topic: str) -> TopicRoute:
@@ -178,18 +178,18 @@ def _route_request(topic: str) -> Callable[[], RemotingCommand]:
     )
 
 
-def _decoded(topic: str, answer: RemotingCommand) -> TopicRoute:
-    if answer.code != ResponseCode.SUCCESS:
-        raise _refusal(topic, answer)
-    return route_of(topic, TopicRouteData.decode(answer.body))
+def _decoded(topic: str, response: RemotingCommand) -> TopicRoute:
+    if response.code != ResponseCode.SUCCESS:
+        raise _refusal(topic, response)
+    return route_of(topic, TopicRouteData.decode(response.body))
 
 
-def _refusal(topic: str, answer: RemotingCommand) -> BrokerRefused:
-    remark = answer.remark
-    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+def _refusal(topic: str, response: RemotingCommand) -> BrokerRefused:
+    remark = response.remark
+    if response.code == ResponseCode.TOPIC_NOT_EXIST:
         # Replaces RocketMQ's remark, which has two lines and no remedy.
         remark = (
             f"no running broker has registered topic {topic!r}: create the topic, or, if it exists, check "
             "the logs of its brokers"
         )
-    return refused(answer.code, remark)
+    return refused(response.code, remark)

@@ -44,8 +44,8 @@ def test_failing_task_is_counted_and_delays_no_other(
         await peer.send("T", b"late", properties="DELAY\x011\x02")
         await eventually_async(lambda: failures_of(peer) >= 2)  # restarted, and failed again
         clock.advance(1_000)
-        answer = await peer.pull("T", wait_ms=HOLD_MS)
-        assert decode_record(answer.body).body == b"late"
+        response = await peer.pull("T", wait_ms=HOLD_MS)
+        assert decode_record(response.body).body == b"late"
 
     with_broker(story, settings_of(tmp_path), clock)
 
@@ -171,12 +171,12 @@ def test_failed_registration_is_repeated_immediately(
         await broker.start()
         peer = Peer(broker)
         is_failing = True
-        answer = await peer.ask(
+        response = await peer.ask(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
             {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
             | {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"},
         )
-        assert answer.code == ResponseCode.SUCCESS
+        assert response.code == ResponseCode.SUCCESS
         await eventually_async(lambda: "T" in nameserver.routes.topics())
         assert failures_of(peer) == 1
         await peer.client.close()

@@ -32,8 +32,8 @@ async def permission(peer: Peer, nameserver: str, wanted: int) -> None:
 
     async def has_permission() -> bool:
         command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(fields))
-        answer = await peer.client.invoke(nameserver, command, TIMEOUT_MS)
-        return answer.code == 0 and TopicRouteData.decode(answer.body).queue_datas[0].perm == wanted
+        response = await peer.client.invoke(nameserver, command, TIMEOUT_MS)
+        return response.code == 0 and TopicRouteData.decode(response.body).queue_datas[0].perm == wanted
 
     await eventually_async(has_permission)
 

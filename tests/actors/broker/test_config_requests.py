@@ -13,9 +13,9 @@ from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 
 async def config(peer: Peer) -> tuple[dict[str, str], int]:
-    answer = await peer.ask(RequestCode.GET_BROKER_CONFIG)
-    assert answer.code == 0
-    return parse_properties(bytes(answer.body).decode()), json.loads(answer.ext["version"])["counter"]
+    response = await peer.ask(RequestCode.GET_BROKER_CONFIG)
+    assert response.code == 0
+    return parse_properties(bytes(response.body).decode()), json.loads(response.ext["version"])["counter"]
 
 
 def test_get_broker_config_uses_rocketmqs_keys_and_texts(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_live_settings_apply_immediately_and_increment_the_version(tmp_path: Pat
         assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")).code == 0
         assert (await peer.send("T", b"short")).code == 0
         refused = await peer.send("T", b"longer")
-        assert "over max_message_bytes 5" in refused.remark
+        assert "exceeds max_message_bytes 5" in refused.remark
 
     with_broker(story, settings_of(tmp_path))
 
@@ -77,8 +77,8 @@ def test_invalid_update_is_refused_and_changes_nothing(
 ) -> None:
     async def story(peer: Peer) -> None:
         before = await config(peer)
-        answer = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
-        assert (answer.code, remark in answer.remark) == (ResponseCode[code], True), answer.remark
+        response = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        assert (response.code, remark in response.remark) == (ResponseCode[code], True), response.remark
         assert await config(peer) == before
 
     with_broker(story, settings_of(tmp_path))
@@ -86,8 +86,8 @@ def test_invalid_update_is_refused_and_changes_nothing(
 
 def test_update_with_unchanged_settings_keeps_the_version(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
-        answer = await peer.ask(RequestCode.GET_BROKER_CONFIG)
-        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=bytes(answer.body))).code == 0
+        response = await peer.ask(RequestCode.GET_BROKER_CONFIG)
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=bytes(response.body))).code == 0
         assert (await config(peer))[1] == 0
 
     with_broker(story, settings_of(tmp_path))

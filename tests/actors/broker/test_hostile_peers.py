@@ -63,8 +63,8 @@ def test_random_fields_and_bodies_get_a_response_and_reveal_no_bug(tmp_path: Pat
                 ext = least | {name: rng.choice(VALUES) for name in least if rng.random() < 0.3}
                 ext |= {rng.choice(FIELDS): rng.choice(VALUES) for _ in range(rng.randrange(4))}
                 ext |= {"suspendTimeoutMillis": "0", "waitMs": "0"}  # no request is held
-                answer = await peer.ask(entry.code, ext, rng.choice(BODIES))
-                remark = answer.remark or ""
+                response = await peer.ask(entry.code, ext, rng.choice(BODIES))
+                remark = response.remark or ""
                 bug = [name for name in ("TypeError", "AttributeError", "KeyError", "IndexError", "Overflow")
                        if remark.startswith(name)]  # fmt: skip
                 assert not bug, (entry.code, ext, remark)
@@ -188,9 +188,12 @@ def test_oversized_numbers_are_refused_and_tables_can_be_saved(tmp_path: Path) -
     async def story(peer: Peer) -> None:
         await peer.send("T")
         for code, ext, content in requests:
-            answer = await peer.ask(code, ext, content)
-            assert answer.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR), (code, answer)
-            assert "Error:" not in (answer.remark or ""), answer.remark
+            response = await peer.ask(code, ext, content)
+            assert response.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR), (
+                code,
+                response,
+            )
+            assert "Error:" not in (response.remark or ""), response.remark
         await peer.commit("CG", "T", 1)
         await peer.broker.graph.tables.save_offsets()
         await peer.broker.graph.tables.save_definitions()
@@ -204,9 +207,9 @@ def test_statistics_are_readable_with_the_largest_offsets(tmp_path: Path) -> Non
         await peer.send("T")
         for queue_id in range(3):
             assert (await peer.commit("CG", "T", 2**63 - 1, queue_id)).code == ResponseCode.SUCCESS
-        answer = await peer.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
-        assert "CG" in decode_consume_stats_list(answer.body)
+        response = await peer.ask(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+        assert response.code == ResponseCode.SUCCESS, response.remark
+        assert "CG" in decode_consume_stats_list(response.body)
 
     with_broker(story, settings_of(tmp_path))
 
@@ -234,9 +237,9 @@ def test_send_with_oversized_numbers_is_refused(tmp_path: Path) -> None:
         for wrong in ({"sys_flag": 2**31}, {"flag": -(2**40)}, {"born_timestamp": 2**63}, {"batch": True}):
             body = encode_batch([Message("T", b"x")])
             header = {"reconsume_times": 2**40} if "batch" in wrong else {}
-            answer = await peer.send("T", body, **wrong, **header)
-            assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert "must be 32-bit integers" in (answer.remark or "")
+            response = await peer.send("T", body, **wrong, **header)
+            assert response.code == ResponseCode.SYSTEM_ERROR
+            assert "must be 32-bit integers" in (response.remark or "")
         assert (await peer.send("T")).ext["queueOffset"] == "0"
 
     with structlog.testing.capture_logs() as logs:
@@ -250,11 +253,13 @@ def test_remark_about_a_name_of_megabytes_is_short(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         ext = PullMessageHeader("CG", "T", 0, 0, subscription="*").to_ext() | {"topic": name}
         request = RemotingCommand(RequestCode.PULL_MESSAGE, ext, serialize_type=1)
-        answer = await peer.client.invoke(peer.broker.address, request, TIMEOUT_MS)
-        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
-        assert len(answer.remark or "") <= 4096
-        answer = await peer.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=b'{"x":"%s"}' % (b"y" * 9_000_000))
-        assert answer.code == ResponseCode.INVALID_PARAMETER
-        assert len(answer.remark or "") <= 4096
+        response = await peer.client.invoke(peer.broker.address, request, TIMEOUT_MS)
+        assert response.code == ResponseCode.TOPIC_NOT_EXIST
+        assert len(response.remark or "") <= 4096
+        response = await peer.ask(
+            RequestCode.SET_MESSAGE_REQUEST_MODE, body=b'{"x":"%s"}' % (b"y" * 9_000_000)
+        )
+        assert response.code == ResponseCode.INVALID_PARAMETER
+        assert len(response.remark or "") <= 4096
 
     with_broker(story, settings_of(tmp_path))

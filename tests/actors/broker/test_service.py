@@ -143,8 +143,8 @@ def test_topics_of_the_order_configuration_become_ordered(tmp_path: Path) -> Non
             nameserver.kv_config.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
 
             async def is_ordered(topic: str) -> bool:
-                answer = await peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
-                return bool(orjson.loads(answer.body)["order"])
+                response = await peer.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+                return bool(orjson.loads(response.body)["order"])
 
             for topic in ("T", "U"):
                 await peer.send(topic)
@@ -189,8 +189,8 @@ def test_vip_port_serves_clients_unless_it_is_in_use(tmp_path: Path) -> None:
         try:
             for each in (port, port - 2):
                 command = RemotingCommand(RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", 0).to_ext())
-                answer = await client.invoke(f"127.0.0.1:{each}", command, TIMEOUT_MS)
-                assert answer.code == ResponseCode.SUCCESS
+                response = await client.invoke(f"127.0.0.1:{each}", command, TIMEOUT_MS)
+                assert response.code == ResponseCode.SUCCESS
         finally:
             await client.close()
             await broker.stop()

@@ -45,8 +45,8 @@ async def register_and_query(service: NameserverService, client: RemotingClient)
     found = TopicRouteData.decode((await client.invoke(service.address, route, TIMEOUT_MS)).body)
     assert "known" in {each.broker_name for each in found.broker_datas}
     for code in (RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER):
-        answer = await client.invoke(service.address, RemotingCommand(code), TIMEOUT_MS)
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        response = await client.invoke(service.address, RemotingCommand(code), TIMEOUT_MS)
+        assert response.code == ResponseCode.SUCCESS, response.remark
 
 
 async def send_random_requests(
@@ -57,8 +57,8 @@ async def send_random_requests(
         for _ in range(40):
             ext = least | {name: rng.choice(VALUES) for name in least if rng.random() < 0.4}
             request = RemotingCommand(entry.code, ext, rng.choice(BODIES))
-            answer = await client.invoke(service.address, request, TIMEOUT_MS)
-            remark = answer.remark or ""
+            response = await client.invoke(service.address, request, TIMEOUT_MS)
+            remark = response.remark or ""
             assert not remark.partition(":")[0].endswith("Error"), (entry.code, ext, remark)
 
 

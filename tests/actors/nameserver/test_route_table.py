@@ -125,9 +125,7 @@ def test_older_broker_process_with_the_same_id_is_refused(brokers: Brokers) -> N
         brokers.register("a", "T", address="elsewhere:0", state_version=4)
     brokers.register("a", "T", address="elsewhere:0", state_version=6)
     assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "elsewhere:0"}
-    brokers.register(
-        "a", "T", address="third:0", state_version=6
-    )  # the same state version as the registered process
+    brokers.register("a", "T", address="third:0", state_version=6)  # an equal state version is not older
     assert brokers.table.cluster_info().brokers["a"].broker_addrs == {0: "third:0"}
     brokers.table.unregister("a", 0, "a:0")
     assert brokers.route("T") is not None, "unregistering the former address does not remove the new one"

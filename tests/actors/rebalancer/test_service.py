@@ -69,12 +69,12 @@ class Broker:
         await self.client.ask(self.nameserver.address, command, TIMEOUT_MS)
 
     async def sync(self, request: SyncGroupRequest) -> SyncGroupReply:
-        answer = await self.ask(RayMQRequestCode.FORWARD_SYNC, body=request.encode())
-        return SyncGroupReply.decode(answer.body)
+        response = await self.ask(RayMQRequestCode.FORWARD_SYNC, body=request.encode())
+        return SyncGroupReply.decode(response.body)
 
     async def members(self, group: str) -> GroupMembers:
-        answer = await self.ask(RayMQRequestCode.GROUP_MEMBERS, {"consumerGroup": group})
-        return GroupMembers.decode(answer.body)
+        response = await self.ask(RayMQRequestCode.GROUP_MEMBERS, {"consumerGroup": group})
+        return GroupMembers.decode(response.body)
 
     async def heartbeat(self, client_id: str, language: str, model: str = "CLUSTERING") -> None:
         consumer = ConsumerData("g", message_model=model, subscriptions=[SubscriptionData("T")])

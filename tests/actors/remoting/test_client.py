@@ -26,14 +26,14 @@ def test_concurrent_requests_share_a_connection_and_get_their_own_responses() ->
         async with serving() as server:
             client = RemotingClient(SystemClock())
             address = f"127.0.0.1:{server.port}"
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 *(
                     client.invoke(address, RemotingCommand(ECHO, {"n": str(n)}, b"x" * n * 3000), TIMEOUT_MS)
                     for n in range(50)
                 )
             )
-            assert [answer.ext["n"] for answer in answers] == [str(n) for n in range(50)]
-            assert [len(answer.body) for answer in answers] == [n * 3000 for n in range(50)]
+            assert [response.ext["n"] for response in responses] == [str(n) for n in range(50)]
+            assert [len(response.body) for response in responses] == [n * 3000 for n in range(50)]
             assert len(server.connections) == 1
             await client.close()
 
@@ -132,7 +132,7 @@ def test_server_can_send_requests_over_the_client_connection() -> None:
         context.connection.call(
             RemotingCommand(7, {"q": "who"}),
             TIMEOUT_MS,
-            lambda answer: context.reply(RemotingCommand.response(remark=answer.remark)),  # type: ignore[union-attr]
+            lambda response: context.reply(RemotingCommand.response(remark=response.remark)),  # type: ignore[union-attr]
         )
 
     async def story() -> str | None:
@@ -140,9 +140,9 @@ def test_server_can_send_requests_over_the_client_connection() -> None:
         table.add(7, lambda context: RemotingCommand.response(remark="me: " + context.command.ext["q"]))
         async with serving({1: send_request_back}) as server:
             client = RemotingClient(SystemClock(), table)
-            answer = await client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), TIMEOUT_MS)
+            response = await client.invoke(f"127.0.0.1:{server.port}", RemotingCommand(1), TIMEOUT_MS)
             await client.close()
-            return answer.remark
+            return response.remark
 
     assert run(story()) == "me: who"
 
@@ -157,9 +157,9 @@ def test_exception_in_a_callback_does_not_affect_the_next_request() -> None:
                 raise ZeroDivisionError
 
             client.invoke_callback(address, RemotingCommand(ECHO), TIMEOUT_MS, bug)
-            answer = await client.invoke(address, RemotingCommand(ECHO), TIMEOUT_MS)
+            response = await client.invoke(address, RemotingCommand(ECHO), TIMEOUT_MS)
             await client.close()
-            return answer.code
+            return response.code
 
     assert run(story()) == 0
 

@@ -75,8 +75,8 @@ def test_shared_response_encodes_like_a_separate_response_for_each_opaque(
     shared = SharedResponse.response(19, remark, ext)
     for opaque in opaques:
         own = RemotingCommand.response(19, remark, ext)
-        for answer in (shared, own):
-            answer.opaque, answer.serialize_type = opaque, encoding
+        for response in (shared, own):
+            response.opaque, response.serialize_type = opaque, encoding
         assert encode_command(shared) == encode_command(own)
 
 

@@ -172,10 +172,10 @@ def test_responses_to_held_requests_respect_the_output_budget() -> None:
     held: list[RequestContext] = []
     collected: list[int] = []
 
-    def answer(context: RequestContext) -> None:
+    def response(context: RequestContext) -> None:
         connection = context.connection
         if connection.over_high_water:
-            connection.when_drained(lambda _: answer(context))
+            connection.when_drained(lambda _: response(context))
             return
         collected.append(connection.hub.turn.collected_bytes)
         context.reply(RemotingCommand.response(parts=[memoryview(bytes(128 * KIB))]))
@@ -188,7 +188,7 @@ def test_responses_to_held_requests_respect_the_output_budget() -> None:
                 peer.send(request(1, 1), request(1, 2))
             await eventually_async(lambda: len(held) == 60)
             for context in held:
-                answer(context)
+                response(context)
             for peer in peers:
                 assert [(await peer.read()).opaque for _ in range(2)] == [1, 2]
 

@@ -28,15 +28,15 @@ def test_response_has_opaque_and_encoding_of_the_request(serialize_type: int) ->
             peer.send(command)
             return await peer.read()
 
-    answer = run(story())
-    assert (answer.code, answer.opaque, answer.flag, answer.ext, bytes(answer.body)) == (
+    response = run(story())
+    assert (response.code, response.opaque, response.flag, response.ext, bytes(response.body)) == (
         0,
         77,
         1,
         {"k": "v"},
         b"body",
     )
-    assert answer.serialize_type == serialize_type
+    assert response.serialize_type == serialize_type
 
 
 def test_responses_may_be_reordered_and_oneway_requests_get_none() -> None:
@@ -86,13 +86,13 @@ def test_exception_in_a_handler_becomes_the_error_response() -> None:
 
     async def story() -> list[tuple[int, str | None]]:
         async with serving(handlers) as server, raw_peer(server) as peer:
-            answers = []
+            responses = []
             for code in (1, 2, 3, 4, 5, 99):
                 peer.send(request(code, code))
-                answer = await peer.read()
-                assert answer.opaque == code
-                answers.append((answer.code, answer.remark))
-            return answers
+                response = await peer.read()
+                assert response.opaque == code
+                responses.append((response.code, response.remark))
+            return responses
 
     assert run(story()) == [
         (16, "the topic is read-only"),
@@ -153,9 +153,9 @@ def test_unexpected_responses_and_duplicate_opaques_are_harmless() -> None:
             nonsense = request(ECHO, 5)
             nonsense.flag = 0x7FFF_FFF0  # undefined flag bits
             peer.send(stray, request(ECHO, 7), request(ECHO, 7), stray, nonsense)
-            answers = [await peer.read() for _ in range(3)]
-            assert all(answer.is_response for answer in answers)
-            return [answer.opaque for answer in answers]
+            responses = [await peer.read() for _ in range(3)]
+            assert all(response.is_response for response in responses)
+            return [response.opaque for response in responses]
 
     assert run(story()) == [7, 7, 5]
 
@@ -254,9 +254,9 @@ def test_request_that_closes_its_connection_is_answered_and_is_the_last(cost: Co
     async def story() -> str | None:
         async with serving({1: reply_and_close}, costs={1: cost}) as server, raw_peer(server) as peer:
             await peer.deliver(request(1, 1, body), request(1, 2, body))
-            answer = await peer.read()
+            response = await peer.read()
             assert await peer.is_closed()
-            return answer.remark
+            return response.remark
 
     assert run(story()) == "bye"
     assert handled == [1]

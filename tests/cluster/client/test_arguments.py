@@ -89,11 +89,11 @@ def test_constructors_reject_arguments_of_the_wrong_type(make: Callable[[], obje
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tags": 5}, "tags of a message to topic 'T' are 5"),
-        ({"tags": ["a"]}, "tags of a message"),
-        ({"properties": {"a": 1}}, "'a': 1"),
-        ({"properties": {"a": None}}, "'a': None"),
-        ({"properties": {None: "a"}}, "None: 'a'"),
+        ({"tags": 5}, "message to topic 'T': tags are 5"),
+        ({"tags": ["a"]}, "tags are"),
+        ({"properties": {"a": 1}}, "property 'a' has the value 1"),
+        ({"properties": {"a": None}}, "property 'a' has the value None"),
+        ({"properties": {None: "a"}}, "property None has the value 'a'"),
         ({"properties": ["a"]}, "mapping"),
         ({"queue": MessageQueue("T", "a", -1)}, "does not exist"),
         ({"selector": "hash"}, "selector is 'hash'"),
@@ -164,7 +164,7 @@ def test_assign_rejects_unknown_queues_and_assigns_nothing(cluster: Cluster, gro
         with pytest.raises(ConfigInvalid, match="does not exist"):
             consumer.assign([MessageQueue(topic, "a", 2)])
         with pytest.raises(BrokerUnreachable, match="no route names that broker; the topic is on a, b"):
-            consumer.assign([MessageQueue(topic, "nobody", 0)])
+            consumer.assign([MessageQueue(topic, "unknown-broker", 0)])
         with pytest.raises(TopicNotFound):
             consumer.assign([MessageQueue("no-such-topic", "a", 0)])
         for wrong in (topic, None, [(topic, 0)], MessageQueue(topic, "a", 0)):

@@ -53,7 +53,7 @@ def test_blocking_methods_show_parameters_and_result_type() -> None:
     )
     assert str(inspect.signature(client.PullConsumer.lag)) == "(self) -> 'dict[MessageQueue, int]'"
     assert "*queues: 'MessageQueue'" in pydoc.render_doc(client.PushConsumer.pause, renderer=pydoc.plaintext)
-    assert "Return the next messages" in pydoc.render_doc(client.PullConsumer.poll, renderer=pydoc.plaintext)
+    assert "return the next ones" in pydoc.render_doc(client.PullConsumer.poll, renderer=pydoc.plaintext)
     assert "Create `topic`" in pydoc.render_doc(client.Admin.create_topic, renderer=pydoc.plaintext)
     assert "sharding_key: 'str | None' = None" in pydoc.render_doc(
         client.Producer.send, renderer=pydoc.plaintext

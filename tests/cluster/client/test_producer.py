@@ -173,7 +173,7 @@ def test_invalid_messages_are_rejected_before_they_are_sent(cluster: Cluster) ->
             producer.send_batch([Message("any", b"x"), Message("any", "text")])  # type: ignore[arg-type]
         with pytest.raises(ConfigInvalid, match="b'x' is not a Message"):
             producer.send_batch([b"x"])  # type: ignore[list-item]
-        with pytest.raises(ConfigInvalid, match=r"keys of a message to topic 'any' are \[3\]"):
+        with pytest.raises(ConfigInvalid, match=r"message to topic 'any': keys are \[3\]"):
             producer.send("any", b"x", keys=[3])  # type: ignore[list-item]
         with pytest.raises(ConfigInvalid, match=r"queue is 'any': give one of Producer\.queues"):
             producer.send("any", b"x", queue="any")  # type: ignore[arg-type]

@@ -46,9 +46,8 @@ def test_next_record_finds_valid_records_only():
     size = len(log) // 3
     assert resync.next_record(as_array(log), 1, len(log), len(log), BASE) == size
     assert resync.next_record(as_array(log), 1, size, len(log), BASE) == size  # the search ends before it
-    assert resync.next_record(as_array(log), 1, len(log), len(log), BASE + 1) == len(
-        log
-    )  # physicalOffset is wrong
+    # With another base, each physicalOffset is wrong.
+    assert resync.next_record(as_array(log), 1, len(log), len(log), BASE + 1) == len(log)
     log[size + 90] ^= 1
     assert resync.next_record(as_array(log), 1, len(log), len(log), BASE) == 2 * size
 

@@ -57,7 +57,7 @@ def dispatch_for_readers_only(monkeypatch: pytest.MonkeyPatch) -> None:
 async def send_to_all(peer: Peer, body: bytes, topic: str = "T", properties: str = "") -> None:
     header = {"default_topic_queue_nums": QUEUES}
     sends = (peer.send(topic, body, queue_id, properties, **header) for queue_id in range(QUEUES))
-    assert {answer.code for answer in await asyncio.gather(*sends)} == {ResponseCode.SUCCESS}
+    assert {response.code for response in await asyncio.gather(*sends)} == {ResponseCode.SUCCESS}
 
 
 def settings(root: Path, **others: object) -> BrokerSettings:

@@ -59,9 +59,9 @@ FAR_MS = 10**15
 
 
 async def ask(peer: Peer, code: int, header: object | None = None) -> RemotingCommand:
-    answer = await peer.ask(code, header.to_ext() if header is not None else {})  # type: ignore[attr-defined]
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    return answer
+    response = await peer.ask(code, header.to_ext() if header is not None else {})  # type: ignore[attr-defined]
+    assert response.code == ResponseCode.SUCCESS, response.remark
+    return response
 
 
 async def max_offset(peer: Peer) -> int:
@@ -352,9 +352,9 @@ def test_waiting_reads_are_refused_before_the_broker_stops(
         header = TopicQueueHeader("T", QUEUE).to_ext()
         with socket.create_connection((host, int(port)), timeout=LIMIT_S) as peer:
             peer.sendall(encode_command(RemotingCommand(RequestCode.GET_MAX_OFFSET, header)))
-            answer = peer.recv(65_536)
+            response = peer.recv(65_536)
         disk[0].resume()
-        return answer
+        return response
 
     async def story() -> None:
         broker = BrokerService(settings(tmp_path), SystemClock())

@@ -24,8 +24,8 @@ from tests.eventually import LIMIT_S
 
 
 async def max_offset(peer: Peer, queue_id: int) -> int:
-    answer = await peer.ask(RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", queue_id).to_ext())
-    return int(answer.ext["offset"])
+    response = await peer.ask(RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", queue_id).to_ext())
+    return int(response.ext["offset"])
 
 
 async def fill(peer: Peer) -> None:
@@ -90,9 +90,9 @@ def test_responses_are_written_before_dispatch(tmp_path: Path, monkeypatch: pyte
         header = SendMessageHeader("PG", "T", 0, "").to_ext()
         with socket.create_connection((host, int(port)), timeout=LIMIT_S) as peer:
             peer.sendall(encode_command(RemotingCommand(RequestCode.SEND_MESSAGE_V2, header, b"hello")))
-            answer = peer.recv(65_536)
+            response = peer.recv(65_536)
         has_response.set()
-        return answer
+        return response
 
     async def story(peer: Peer) -> None:
         assert (await peer.send("T")).code == ResponseCode.SUCCESS

@@ -1,4 +1,4 @@
-"""WaitRegistry: arrivals and deadlines release requests, closed connections drop them; a limit."""
+"""WaitRegistry: arrivals, deadlines and closed connections release requests; their number is limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses to sends wait for confirmation; without it they have the cause."""
+"""Responses to sends wait for confirmation; an error or a time-out becomes the response."""
 
 from __future__ import annotations
 

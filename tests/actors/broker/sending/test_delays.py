@@ -37,8 +37,8 @@ def test_delayed_message_is_delivered_after_the_delay_of_its_level(tmp_path: Pat
         assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"sooner"
         assert await peer.messages("T", queue_id=1) == []
         clock.advance(1)
-        answer = await peer.pull("T", queue_id=1, wait_ms=HOLD_MS, tags="t")
-        message = decode_record(answer.body)
+        response = await peer.pull("T", queue_id=1, wait_ms=HOLD_MS, tags="t")
+        message = decode_record(response.body)
         assert (message.body, message.flag, message.reconsume_times) == (b"late", 9, 3)
         assert message.properties == waiting.properties
         assert message.born_timestamp == waiting.born_timestamp == 77
@@ -236,7 +236,7 @@ def test_message_over_a_lowered_size_limit_is_skipped(tmp_path: Path, clock) -> 
         with_broker(story, settings_of(tmp_path), clock)
     (line,) = [line for line in logs if line["event"] == "delayed_message_skipped"]
     assert (line["level"], line["offset"], line["topic"]) == (1, 1, "T")
-    assert "is over max_message_bytes 1,000" in line["error"]
+    assert "exceeds max_message_bytes 1,000" in line["error"]
 
 
 def test_message_too_large_for_a_log_file_is_skipped(tmp_path: Path, clock) -> None:

@@ -40,9 +40,9 @@ def test_reply_is_pushed_to_the_requester_and_stored(tmp_path: Path) -> None:
         received: list[RemotingCommand] = []
         waiting = requester(peer, ResponseCode.SUCCESS, received)
         await waiting.heartbeat("requester", "G")
-        answer = await reply(peer)
-        assert answer.code == ResponseCode.SUCCESS
-        assert answer.ext["queueOffset"] == "0"
+        response = await reply(peer)
+        assert response.code == ResponseCode.SUCCESS
+        assert response.ext["queueOffset"] == "0"
 
         [pushed] = received
         header = SendMessageHeaderV1.from_ext(pushed.ext)

@@ -83,9 +83,9 @@ async def puts_of(peer: Peer, topic: str) -> tuple[int, int]:
     sums = []
     for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
         header = BrokerStatsHeader(name, topic)
-        answer = await peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, header.to_ext())
-        is_known = answer.code == ResponseCode.SUCCESS
-        sums.append(BrokerStatsData.decode(answer.body).minute.sum if is_known else 0)
+        response = await peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, header.to_ext())
+        is_known = response.code == ResponseCode.SUCCESS
+        sums.append(BrokerStatsData.decode(response.body).minute.sum if is_known else 0)
     return sums[0], sums[1]
 
 

@@ -265,7 +265,7 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"topic": "a b"}, ResponseCode.INVALID_PARAMETER, "a b"),
     ({"topic": "x" * 128}, ResponseCode.INVALID_PARAMETER, "127"),
     ({"topic": "T", "queue_id": 4}, ResponseCode.INVALID_PARAMETER, "queues 0 to 3"),
-    ({"topic": "T", "body": b"x" * 1001}, ResponseCode.MESSAGE_ILLEGAL, "1,001 bytes is over max"),
+    ({"topic": "T", "body": b"x" * 1001}, ResponseCode.MESSAGE_ILLEGAL, "1,001 bytes exceeds max"),
     ({"topic": "T", "properties": f"a\x01{'x' * 32_767}\x02"}, ResponseCode.MESSAGE_ILLEGAL, "32,767"),
     ({"topic": "READ_ONLY"}, ResponseCode.NO_PERMISSION, "permission is 4"),
     ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "SCHEDULE_TOPIC_XXXX"),
@@ -283,11 +283,11 @@ def test_invalid_sends_are_refused_with_value_and_limit(tmp_path: Path) -> None:
         await peer.send("T")
         await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("READ_ONLY", 4, 4, 4).to_ext())
         for given, code, words in REFUSED:
-            answer = await peer.send(**given)
-            assert (answer.code, words in (answer.remark or "")) == (code, True), (
+            response = await peer.send(**given)
+            assert (response.code, words in (response.remark or "")) == (code, True), (
                 given,
-                answer.code,
-                answer.remark,
+                response.code,
+                response.remark,
             )
         assert len(await peer.messages("T")) == 1
         # Not transactions: a property with a similar name, and the retry of an old consumer.
@@ -342,8 +342,11 @@ def test_invalid_header_is_refused_with_the_field_name(tmp_path: Path) -> None:
         ext = SendMessageHeader("PG", "T", 0).to_ext()
         for field, value in (("e", "x"), ("b", None)):
             bad = {key: text for key, text in ({**ext, field: value}).items() if text is not None}
-            answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, bad, b"hello")
-            assert (answer.code, f"`{field}`" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+            response = await peer.ask(RequestCode.SEND_MESSAGE_V2, bad, b"hello")
+            assert (response.code, f"`{field}`" in (response.remark or "")) == (
+                ResponseCode.SYSTEM_ERROR,
+                True,
+            )
         assert (await peer.ask(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         assert (await peer.send("T")).code == 0
 

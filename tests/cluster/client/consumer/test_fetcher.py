@@ -62,7 +62,7 @@ class Broker:
     def master_of(self, topic: str, broker_name: str) -> str:
         return f"{broker_name}:{topic}"
 
-    async def ask(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+    async def request(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         assert len(self.requests) < MAX_REQUESTS, "the fetcher sends requests in an endless loop"
         self.requests.append(command)
         self.timeouts_ms.append(timeout_ms)

@@ -12,11 +12,11 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /**
- * A RocketMQ client program that does what it is told: one request a line on stdin, {"id", "op", …} as JSON, and one
- * answer a line on stdout, "@id {"ok": …}" or "@id {"error": …, "code": …}". The tests' agent.py speaks to it.
+ * A program with RocketMQ clients, driven by the tests' agent.py. It reads one request per line from stdin, as JSON
+ * {"id", "op", …}, and writes one response per line to stdout: "@id {"ok": …}" or "@id {"error": …, "code": …}".
  */
 public final class Agent {
-    /** One operation: the request's fields in, what is to be answered out. */
+    /** An operation: takes the fields of a request and returns the value of the response. */
     interface Operation {
         Object run(Request request) throws Exception;
     }
@@ -42,38 +42,38 @@ public final class Agent {
         out.println("@ready {}");
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             Request request = Request.parse(line);
-            out.println("@" + request.text("id") + " " + RemotingSerializable.toJson(agent.answer(request), false));
+            out.println("@" + request.text("id") + " " + RemotingSerializable.toJson(agent.respond(request), false));
         }
         System.exit(0);
     }
 
-    private Map<String, Object> answer(Request request) {
-        Map<String, Object> answer = new LinkedHashMap<>();
+    private Map<String, Object> respond(Request request) {
+        Map<String, Object> response = new LinkedHashMap<>();
         try {
             Operation operation = operations.get(request.text("op"));
             if (operation == null) {
                 throw new IllegalArgumentException("unknown op " + request.text("op"));
             }
-            answer.put("ok", operation.run(request));
+            response.put("ok", operation.run(request));
         } catch (Throwable error) {
-            answer.putAll(describe(error));
+            response.putAll(describe(error));
         }
-        return answer;
+        return response;
     }
 
-    /** The error's class, words, and RocketMQ's response code where it has one. */
+    /** Returns the class and message of an error, and RocketMQ's response code if it has one. */
     static Map<String, Object> describe(Throwable error) {
-        Map<String, Object> said = new LinkedHashMap<>();
-        said.put("error", error.toString());
+        Map<String, Object> description = new LinkedHashMap<>();
+        description.put("error", error.toString());
         Throwable cause = error;
-        while (cause != null && !said.containsKey("code")) {
+        while (cause != null && !description.containsKey("code")) {
             if (cause instanceof MQBrokerException) {
-                said.put("code", ((MQBrokerException) cause).getResponseCode());
+                description.put("code", ((MQBrokerException) cause).getResponseCode());
             } else if (cause instanceof MQClientException && ((MQClientException) cause).getResponseCode() >= 0) {
-                said.put("code", ((MQClientException) cause).getResponseCode());
+                description.put("code", ((MQClientException) cause).getResponseCode());
             }
             cause = cause.getCause();
         }
-        return said;
+        return description;
     }
 }

@@ -10,12 +10,12 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 
-/** The running clients of this program, by the names that the tests give them; intervals short, for quick tests. */
+/** The running clients, by the names that the tests give them. Their intervals are short for quick tests. */
 final class Clients {
     private static final int HEARTBEAT_MS = 2_000;
     private static final int ROUTE_MS = 2_000;
     private static final int PERSIST_MS = 500;
-    /** Longer than the 3 s of the client: a shared machine may stand still for as long. */
+    /** Longer than the client's default of 3 s, because a shared machine may stall that long. */
     private static final int TIMEOUT_MS = 20_000;
 
     private final String nameserver;
@@ -23,16 +23,16 @@ final class Clients {
     private final Map<String, DefaultMQPullConsumer> pullers = new LinkedHashMap<>();
     final Map<String, DefaultMQPushConsumer> pushers = new LinkedHashMap<>();
     final Map<String, DefaultLitePullConsumer> lites = new LinkedHashMap<>();
-    private int made;
+    private int clientCount;
 
     Clients(String nameserver) {
         this.nameserver = nameserver;
     }
 
-    /** A client id of its own for each, so that two consumers of one program are two members. */
+    /** Gives each client its own client id, so that two consumers of this program are two members of a group. */
     void configure(ClientConfig client) {
         client.setNamesrvAddr(nameserver);
-        client.setInstanceName(ProcessHandle.current().pid() + "-" + made++);
+        client.setInstanceName(ProcessHandle.current().pid() + "-" + clientCount++);
         client.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         client.setPollNameServerInterval(ROUTE_MS);
         client.setPersistConsumerOffsetInterval(PERSIST_MS);
@@ -61,13 +61,13 @@ final class Clients {
     }
 
     void shutdown() {
-        List<Runnable> ends = new ArrayList<>();
-        pushers.values().forEach(client -> ends.add(client::shutdown));
-        lites.values().forEach(client -> ends.add(client::shutdown));
-        pullers.values().forEach(client -> ends.add(client::shutdown));
+        List<Runnable> shutdowns = new ArrayList<>();
+        pushers.values().forEach(client -> shutdowns.add(client::shutdown));
+        lites.values().forEach(client -> shutdowns.add(client::shutdown));
+        pullers.values().forEach(client -> shutdowns.add(client::shutdown));
         if (producer != null) {
-            ends.add(producer::shutdown);
+            shutdowns.add(producer::shutdown);
         }
-        ends.forEach(Runnable::run);
+        shutdowns.forEach(Runnable::run);
     }
 }

@@ -13,7 +13,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** What the tests may assert on: messages, queues and results as plain maps and lists. */
+/** Converts messages, queues and results to maps and lists, for JSON. */
 final class Facts {
     private static final int BODY_SHOWN = 1024;
 

@@ -4,7 +4,7 @@ import java.util.Arrays;
 import java.util.Collection;
 import java.util.Map;
 
-/** Measured times of one thread, kept whole: percentiles are exact. */
+/** Latencies measured by one thread; all are kept, so percentiles are exact. */
 final class Latencies {
     private long[] timesNs = new long[1 << 16];
     private int count;
@@ -20,7 +20,7 @@ final class Latencies {
         return count;
     }
 
-    /** Writes p50Ms, p99Ms, meanMs and maxMs of all of them together. */
+    /** Puts p50Ms, p99Ms, meanMs and maxMs of all latencies into `figures`. */
     static void describe(Collection<Latencies> parts, Map<String, Object> figures) {
         long[] all = new long[parts.stream().mapToInt(Latencies::count).sum()];
         int at = 0;

@@ -17,10 +17,10 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /**
- * A push consumer with its defaults drains so many messages, which this program's producer has sent before in batches of 32.
+ * Measures a push consumer with default settings. A producer of this program first sends the messages in batches of 32.
  *
  * <p>Prints MEASURING when the consumer starts, and at the end one line of JSON: messagesPerSecond, messages, seconds, and
- * bytes, those of the bodies. The clock runs from the start of the consumer to the last message's listener.
+ * bytes (size of the bodies). The time is measured from the start of the consumer to the last call of the listener.
  */
 public final class LoadConsumer {
     private static final int BATCH = 32;
@@ -79,7 +79,7 @@ public final class LoadConsumer {
         }
         producer.shutdown();
         if (sent.get() != messages) {
-            throw new IllegalStateException("only " + sent + " of " + messages + " messages were taken");
+            throw new IllegalStateException("only " + sent + " of " + messages + " messages were stored");
         }
     }
 

@@ -16,10 +16,10 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /**
- * From send to listener: one producer sends at a steady rate, one push consumer of the same process receives, both with their
- * defaults. A message carries the moment before its send.
+ * Measures the latency from send to listener. One producer sends at a constant rate and one push consumer of the same process
+ * receives, both with default settings. Each message contains the time before it was sent.
  *
- * <p>Prints MEASURING when the warm-up is over, and at the end one line of JSON: messagesPerSecond (received), p50Ms, p99Ms,
+ * <p>Prints MEASURING after the warm-up, and at the end one line of JSON: messagesPerSecond (received), p50Ms, p99Ms,
  * meanMs, maxMs, messages, sent, seconds.
  */
 public final class LoadEndToEnd {

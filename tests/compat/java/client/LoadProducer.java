@@ -15,11 +15,11 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /**
- * The load of RocketMQ's own benchmark Producer: one DefaultMQProducer shared by so many threads, each sending one new
- * message after the other and waiting for its answer; uncompressed, without keys or tags.
+ * The load of RocketMQ's benchmark Producer: several threads share one DefaultMQProducer. Each thread sends one message
+ * after another and waits for each response. Messages are uncompressed, without keys or tags.
  *
- * <p>Prints MEASURING when the warm-up is over, and at the end one line of JSON: messagesPerSecond, p50Ms, p99Ms, meanMs,
- * maxMs, messages, failed, notOk, seconds, firstError. The clock starts after the warm-up, with the same threads still sending.
+ * <p>Prints MEASURING after the warm-up, and at the end one line of JSON: messagesPerSecond, p50Ms, p99Ms, meanMs,
+ * maxMs, messages, failed, notOk, seconds, firstError. Measuring starts after the warm-up, while the threads keep sending.
  */
 public final class LoadProducer {
     private static final AtomicBoolean MEASURING = new AtomicBoolean();
@@ -29,7 +29,7 @@ public final class LoadProducer {
     private LoadProducer() {
     }
 
-    /** One thread's sends and what they took. */
+    /** A sending thread with the latencies of its sends. */
     private static final class Sender extends Thread {
         private final DefaultMQProducer producer;
         private final String topic;

@@ -12,7 +12,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** What the two kinds of pull consumer do. */
+/** Operations of the two kinds of pull consumer. */
 final class PullOperations {
     private final Clients clients;
 
@@ -42,7 +42,7 @@ final class PullOperations {
         operations.put("commit_offset", request -> {
             OffsetStore offsets = clients.puller(request.text("group"))
                 .getDefaultMQPullConsumerImpl().getOffsetStore();
-            // Into the client's table too: it saves that at its end, and an earlier question left its answer there.
+            // Update the client's table too: it saves that on shutdown, and an earlier query has cached its result in it.
             offsets.updateOffset(request.queue(), request.number("offset"), false);
             offsets.updateConsumeOffsetToBroker(request.queue(), request.number("offset"), false);
             return true;
@@ -53,7 +53,7 @@ final class PullOperations {
         return clients.lites.get(request.text("name"));
     }
 
-    /** With queues: assigned to all queues of the topic; without: subscribed, and balanced in its group. */
+    /** Starts a lite pull consumer: assigned to all queues of the topic, or subscribed with rebalance in its group. */
     private Object startLite(Request request) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.text("group"));
         clients.configure(consumer);

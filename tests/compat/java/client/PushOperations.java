@@ -22,7 +22,7 @@ import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
-/** What a push consumer does; each has a name, and keeps what it received. */
+/** Operations of push consumers; each has a name and keeps its received messages. */
 final class PushOperations {
     private static final long LISTENERS_END_WITHIN_MS = 10_000;
 
@@ -33,7 +33,7 @@ final class PushOperations {
         this.clients = clients;
     }
 
-    /** What one consumer received, in order. */
+    /** The messages that one consumer has received, in order. */
     private static final class Inbox {
         private final List<Map<String, Object>> received = new ArrayList<>();
         private final int failures;
@@ -43,7 +43,7 @@ final class PushOperations {
             this.failures = failures;
         }
 
-        /** Notes the messages; false when they are to be failed: the first deliveries, before `failures` retries. */
+        /** Records the messages; returns false if consuming must fail, before the message has had `failures` retries. */
         synchronized boolean take(List<MessageExt> messages) {
             while (isFrozen) {
                 try {
@@ -73,14 +73,14 @@ final class PushOperations {
             return new ArrayList<>(received);
         }
 
-        /** Block all listeners from now on; returns what they received before, the most that they can have consumed. */
+        /** Blocks all further listener calls; returns the messages received so far, the most that can be consumed. */
         synchronized List<Map<String, Object>> freeze() {
             isFrozen = true;
             return new ArrayList<>(received);
         }
     }
 
-    /** As if each heartbeat were under way for so long. */
+    /** Delays each heartbeat. */
     private static final class SlowHeartbeats implements RPCHook {
         private static final int HEART_BEAT = 34;
         private final long millis;
@@ -115,7 +115,7 @@ final class PushOperations {
         operations.put("push_stop", request -> {
             DefaultMQPushConsumer consumer = clients.pushers.remove(request.text("name"));
             awaitConsumed(consumer);
-            // Of a group's first commits that come side by side RocketMQ's broker keeps only some: `shutdown`
+            // RocketMQ's broker loses some of the first commits of a group if they arrive concurrently: `shutdown`
             // commits again.
             consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
             consumer.shutdown();
@@ -123,7 +123,7 @@ final class PushOperations {
         });
     }
 
-    /** The listener has a message before the client counts it as consumed: one that is stopped between gets it again. */
+    /** Waits until the client counts received messages as consumed; else they would be delivered again after a stop. */
     private static void awaitConsumed(DefaultMQPushConsumer consumer) throws InterruptedException {
         Map<?, ProcessQueue> queues = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable();
         long deadline = System.currentTimeMillis() + LISTENERS_END_WITHIN_MS;
@@ -145,13 +145,13 @@ final class PushOperations {
             : new DefaultMQPushConsumer(group);
         clients.configure(consumer);
         if (heartbeatTakesMs > 0) {
-            consumer.setHeartbeatBrokerInterval(Integer.MAX_VALUE); // no later one makes up for what these do
+            consumer.setHeartbeatBrokerInterval(Integer.MAX_VALUE); // no later heartbeat repairs the effect of the slow ones
         }
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(request.text("from", "CONSUME_FROM_FIRST_OFFSET")));
         if (request.has("fromTimestampMs")) {
             consumer.setConsumeTimestamp(UtilAll.timeMillisToHumanString3(request.number("fromTimestampMs")));
         }
-        // The enum of message models lives in another package in 4.x than in 5.x; its JSON name is the same.
+        // The MessageModel enum is in different packages in 4.x and 5.x; its JSON name is the same.
         setModel(consumer, request.text("model", "CLUSTERING"));
         if (request.text("strategy", "AVG").equals("AVG_BY_CIRCLE")) {
             consumer.setAllocateMessageQueueStrategy(new AllocateMessageQueueAveragelyByCircle());
@@ -160,7 +160,7 @@ final class PushOperations {
         consumer.setAwaitTerminationMillisWhenShutdown(LISTENERS_END_WITHIN_MS);
         consumer.setVipChannelEnabled(request.flag("vip"));
         if (request.flag("brokerBalances")) {
-            // A setting of 5.x; the same sources are compiled with 4.9.8.
+            // The setting exists only in 5.x; the same sources are compiled against 4.9.8.
             DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         }
         Inbox inbox = new Inbox((int) request.number("failures", 0));
@@ -182,13 +182,13 @@ final class PushOperations {
         return consumer.buildMQClientId();
     }
 
-    /** Answers each request with its own body, twice. */
+    /** Replies to each request with its body repeated twice. */
     private ConsumeConcurrentlyStatus reply(List<MessageExt> messages) {
         try {
             for (MessageExt message : messages) {
                 String body = new String(message.getBody(), StandardCharsets.UTF_8);
-                Message answer = MessageUtil.createReplyMessage(message, (body + body).getBytes(StandardCharsets.UTF_8));
-                clients.producer().send(answer);
+                Message reply = MessageUtil.createReplyMessage(message, (body + body).getBytes(StandardCharsets.UTF_8));
+                clients.producer().send(reply);
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         } catch (Exception error) {

@@ -8,7 +8,7 @@ import java.util.TreeSet;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Routes, offsets and queries, asked as any client may. */
+/** Operations that query routes, offsets and messages. */
 final class QueryOperations {
     private static final String ASKER = "CompatAskers";
 
@@ -32,7 +32,7 @@ final class QueryOperations {
             request.number("endMs", System.currentTimeMillis() + 60_000)).getMessageList()));
     }
 
-    /** Of each queue of the topic: its least and greatest offset, the earliest store time, and the offset at a time. */
+    /** Returns the minimum and maximum offset of each queue, the earliest store time, and the offset at a timestamp. */
     private Object offsets(Request request) throws Exception {
         DefaultMQPullConsumer puller = clients.puller(ASKER);
         List<Object> all = new ArrayList<>();

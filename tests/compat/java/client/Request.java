@@ -7,7 +7,7 @@ import java.util.Map;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
-/** The fields of one request, or of an object inside it. */
+/** The fields of a request, or of an object in it. */
 @SuppressWarnings("unchecked")
 final class Request {
     private final Map<String, Object> fields;
@@ -59,7 +59,7 @@ final class Request {
         return items;
     }
 
-    /** The queue that topic, broker and queueId name. */
+    /** Returns the queue in the fields topic, broker and queueId. */
     MessageQueue queue() {
         return new MessageQueue(text("topic"), text("broker"), (int) number("queueId"));
     }

@@ -18,7 +18,7 @@ import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** What a producer does. */
+/** Operations of producers. */
 final class SendOperations {
     private static final int ASYNC_WAIT_S = 20;
 
@@ -48,7 +48,7 @@ final class SendOperations {
             (int) request.number("permission", 6));
     }
 
-    /** Sends each of messages in turn (async: all at once), and answers with a result or an error for each. */
+    /** Sends the messages one after another (async: concurrently); returns a result or an error for each. */
     private Object send(Request request) throws Exception {
         String mode = request.text("mode", "sync");
         List<CompletableFuture<SendResult>> sent = new ArrayList<>();
@@ -98,7 +98,7 @@ final class SendOperations {
         return Facts.of(clients.producer().send(messages));
     }
 
-    /** By a producer that dials the brokers' second port. */
+    /** Sends through the VIP channel, the second port of the broker. */
     private Object sendVip(Request request) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("CompatVips");
         clients.configure(producer);
@@ -152,7 +152,7 @@ final class SendOperations {
         return message;
     }
 
-    /** A body that does not compress. */
+    /** Returns an incompressible body. */
     private static byte[] filled(int size) {
         byte[] body = new byte[size];
         new Random(size).nextBytes(body);

@@ -5,14 +5,14 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Topics made beforehand, by the request that mqadmin sends (UPDATE_AND_CREATE_TOPIC). */
+/** Creates topics with the request that mqadmin sends (UPDATE_AND_CREATE_TOPIC). */
 final class Topics {
     private static final long ROUTE_WAIT_MS = 20_000;
 
     private Topics() {
     }
 
-    /** Makes the topic on the broker at the address, and waits until the nameserver tells of its queues. */
+    /** Creates the topic on the broker at the address, and waits until the nameserver has its route. */
     static int create(DefaultMQProducer producer, String brokerAddress, String topic, int queues, int permission)
             throws Exception {
         TopicConfig config = new TopicConfig(topic, queues, queues, permission);

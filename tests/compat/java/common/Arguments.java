@@ -3,7 +3,7 @@ package compat;
 import java.util.HashMap;
 import java.util.Map;
 
-/** The command line of our programs: key=value, each once. */
+/** Command-line arguments of the form key=value, each key once. */
 final class Arguments {
     private final Map<String, String> values = new HashMap<>();
 

@@ -10,7 +10,7 @@ import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
 
-/** Messages put as a Java broker would: into queues that are there (FromOurs) and into new ones (FromJava). */
+/** Puts messages as a Java broker does, into existing queues (FromOurs) and new ones (FromJava). */
 final class Puts {
     private final DefaultMessageStore store;
 

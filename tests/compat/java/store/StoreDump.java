@@ -27,7 +27,7 @@ import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 import org.apache.rocketmq.store.queue.CqUnit;
 
-/** Everything that a store serves, in the lines of the fixtures' expected.jsonl and expected-keys.jsonl. */
+/** Dumps everything that a store serves, in the format of the fixtures' expected.jsonl and expected-keys.jsonl. */
 final class StoreDump {
     private static final int QUERY_MAX = 64;
 
@@ -117,7 +117,7 @@ final class StoreDump {
         QueryMessageResult result = store.queryMessage(topic, key, QUERY_MAX, 0, Long.MAX_VALUE);
         for (SelectMappedBufferResult slice : result.getMessageMapedList()) {
             MessageExt message = MessageDecoder.decode(slice.getByteBuffer(), true, false);
-            // The index gives all whose hash is equal; who asked compares the key, as RocketMQ's client does.
+            // The index returns all messages with the same key hash; compare the key, as RocketMQ's client does.
             if (message.getTopic().equals(topic) && keysOf(message).contains(key)) {
                 offsets.add(message.getCommitLogOffset());
             }

@@ -11,11 +11,11 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * Opens a store directory with RocketMQ's own DefaultMessageStore, without a broker: reads everything, puts more when
- * asked, and shuts down in order.
+ * Opens a store directory with RocketMQ's DefaultMessageStore, without a broker: reads everything, optionally puts more
+ * messages, and shuts down cleanly.
  *
- * <p>store=DIR conf=broker.conf, then any of: dump=FILE and keys=FILE (what is in it, as the fixtures' expected files),
- * put=COUNT (so many messages more, see {@link Puts}), dumpAfter=FILE keysAfter=FILE.
+ * <p>Arguments: store=DIR conf=broker.conf; dump=FILE and keys=FILE to dump the contents in the format of the fixtures'
+ * expected files; put=COUNT to put further messages (see {@link Puts}); dumpAfter=FILE and keysAfter=FILE.
  */
 public final class StoreProgram {
     private static final long DISPATCH_WAIT_MS = 600_000;

@@ -16,15 +16,15 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
- * RocketMQ's own mqadmin, many commands in one JVM, and at once: each takes three seconds to shut its client down.
- * A line on stdin is a number and the arguments, separated by tabs; its answer is "@number " with all that the
- * command printed, in base 64.
+ * Runs many mqadmin commands of RocketMQ concurrently in one JVM, because each takes three seconds to shut its client down.
+ * A line on stdin is a number and the arguments, separated by tabs. The response is "@number " and everything that the
+ * command printed, in Base64.
  */
 public final class Mqadmin {
-    /** What the thread's command prints; other threads print nothing. */
-    private static final InheritableThreadLocal<ByteArrayOutputStream> SAID = new InheritableThreadLocal<>();
+    /** Output of the command that runs in the thread; other threads print nothing. */
+    private static final InheritableThreadLocal<ByteArrayOutputStream> OUTPUT = new InheritableThreadLocal<>();
 
-    /** Of two clients that are made in the same millisecond the second is refused, and has done nothing. */
+    /** Error if two clients are created in the same millisecond; the command had no effect and is repeated. */
     private static final String NAME_TAKEN = "The adminExt group[admin_ext_group] has created already";
 
     public static void main(String[] args) throws Exception {
@@ -37,25 +37,25 @@ public final class Mqadmin {
         out.println("@ready");
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = line.split("\t");
-            Thread.sleep(50); // its client is named after the millisecond
-            new Thread(() -> answer(words, out)).start();
+            Thread.sleep(50); // the name of the client is the time in milliseconds
+            new Thread(() -> execute(words, out)).start();
         }
         System.exit(0);
     }
 
-    private static void answer(String[] words, PrintStream out) {
-        ByteArrayOutputStream said = new ByteArrayOutputStream();
-        SAID.set(said);
+    private static void execute(String[] words, PrintStream out) {
+        ByteArrayOutputStream output = new ByteArrayOutputStream();
+        OUTPUT.set(output);
         do {
-            said.reset();
+            output.reset();
             try {
                 run(words[1], Arrays.copyOfRange(words, 2, words.length));
             } catch (Throwable error) {
                 error.printStackTrace(System.out);
             }
             System.out.flush();
-        } while (said.toString().contains(NAME_TAKEN));
-        String encoded = Base64.getEncoder().encodeToString(said.toByteArray());
+        } while (output.toString().contains(NAME_TAKEN));
+        String encoded = Base64.getEncoder().encodeToString(output.toByteArray());
         synchronized (out) {
             out.println("@" + words[0] + " " + encoded);
             out.flush();
@@ -66,7 +66,7 @@ public final class Mqadmin {
         SubCommand command = Commands.find(name);
         Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
         CommandLine line = ServerUtil.parseCmdLine("mqadmin " + name, arguments, options, new DefaultParser());
-        synchronized (command) { // it keeps its client in a field
+        synchronized (command) { // a command keeps its client in a field
             command.execute(line, options, null);
         }
     }
@@ -80,17 +80,17 @@ public final class Mqadmin {
     private static final class Routed extends OutputStream {
         @Override
         public void write(int one) {
-            ByteArrayOutputStream said = SAID.get();
-            if (said != null) {
-                said.write(one);
+            ByteArrayOutputStream output = OUTPUT.get();
+            if (output != null) {
+                output.write(one);
             }
         }
 
         @Override
         public void write(byte[] bytes, int from, int count) {
-            ByteArrayOutputStream said = SAID.get();
-            if (said != null) {
-                said.write(bytes, from, count);
+            ByteArrayOutputStream output = OUTPUT.get();
+            if (output != null) {
+                output.write(bytes, from, count);
             }
         }
     }
