@@ -283,11 +283,7 @@ def test_actor_kill_waits_until_its_name_is_free(running: RayMQ, monkeypatch: py
         ray_port.kill(where, timeout_s=0.1)
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(ray_port.kill, where, LIMIT_S)
-        ended = pool.submit(ray_port.end, where, LIMIT_S)
-        eventually(lambda: len(requests) == 2 or ended.done(), "the second request to kill it")
->>=======
         eventually(lambda: len(requests) == 2 or ended.done(), "the second kill request")
->>>>>>> c7a7a78c9c70369fe249915d76848fb9aa4a677f
         assert not ended.done()
         requests[0]()
         ended.result(timeout=LIMIT_S)
