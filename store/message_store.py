@@ -1,4 +1,4 @@
-"""MessageStore: the interface to one broker's store. One thread owns it (design law 4)."""
+"""MessageStore: the interface to one broker's store. One thread owns it."""
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -396,7 +396,7 @@ class MessageStore(ReadableStore):
         self._parts.checkpoint.physic_msg_timestamp = job.timestamp
 
     def flush_failed(self, job: FlushJob, error: Exception) -> None:
-        """Report that `job.run` has raised: the store is read-only from now on (design law 7)."""
+        """Report that `job.run` has raised: the store is read-only from now on."""
         self._flushing = None
         cause = explain(error) if isinstance(error, OSError) else repr(error)
         reason = f"flush to offset {job.target:,} failed, restart to recover: {cause}"

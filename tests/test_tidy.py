@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: sizes of functions and files, units in names, leftovers, paths."""
+"""Rules that the linters do not check: sizes of functions and files, units in names, prose, paths."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ CODE_FOLDERS = ("cluster", "actors", "store", "jobs", "benchmarks")
 CONSOLES = ("cluster/cli/", "cluster/demo", "cluster/bench", "benchmarks/")
 LEFTOVER = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.{}])/(work|root|home)/[A-Za-z]")
+TEST_NAME_CHARACTERS_MAX = 80
+PHRASES = (
+    r"whoever|whomever|(?:is|are|be)\s+(?-i:none)|told|tells of|tell of|heard of|hears of|unheard"
+    r"|nobody|somebody"
+    r"|goes on|go on|went on|goes its way|comes? back|came back|gives? back|gave back|lets? go of|let go"
+    r"|in vain|anew|does as well|for ever|calls? for it|a word from|without a word"
+    r"|mend(?:s|ed)?|hush(?:ed)?|deaf|homeless|hindrance|forsaken|pass(?:es|ed)? over"
+    r"|who (?:asks?|does|is|has|had|reads?|sends?|looks?|wants?|waits?|holds?|comes?|needs?|knows?)"
+    r"|is asked (?:for|again)|are asked"
+)
+"""Phrases without an ordinary technical meaning: a reader must guess what they say."""
+RIDDLE = re.compile(rf"(?i)\b(?:{PHRASES})\b")
 UNITLESS = re.compile(r"(^|_)(timeout|interval|delay|duration|latency|deadline|lease|elapsed|backoff)$")
 SIZES = re.compile(r"(^|_)(file_size|max_size|buffer_size|body_size)$")
 
@@ -47,7 +59,7 @@ def trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in python_files()}
 
 
-def test_no_function_is_longer_than_a_screen(trees: dict[Path, ast.Module]) -> None:
+def test_functions_fit_60_lines(trees: dict[Path, ast.Module]) -> None:
     long = [
         f"{name(path)}:{function.lineno} {function.name}: {lines} lines"
         for path, tree in trees.items()
@@ -57,7 +69,7 @@ def test_no_function_is_longer_than_a_screen(trees: dict[Path, ast.Module]) -> N
     assert not long, "\n".join(long)
 
 
-def test_no_file_is_longer_than_one_idea() -> None:
+def test_files_fit_500_lines() -> None:
     long = [
         f"{name(path)}: {count} lines"
         for path in python_files()
@@ -77,7 +89,7 @@ def is_data(node: ast.ClassDef) -> bool:
     )
 
 
-def test_constructors_and_classes_stay_small(trees: dict[Path, ast.Module]) -> None:
+def test_constructors_and_classes_are_small(trees: dict[Path, ast.Module]) -> None:
     large = []
     for path, tree in trees.items():
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
@@ -104,20 +116,20 @@ def test_constructors_and_classes_stay_small(trees: dict[Path, ast.Module]) -> N
     assert not large, "\n".join(large)
 
 
-def test_no_folder_is_too_full_to_find_things_in() -> None:
+def test_folders_hold_30_files_at_most() -> None:
     counts = Counter(path.parent for path in python_files())
     full = [f"{name(folder)}: {count} files" for folder, count in counts.items() if count > FOLDER_FILES_MAX]
     assert not full, "\n".join(full)
 
 
-def test_tests_stand_where_stands_what_they_test() -> None:
+def test_test_folders_mirror_code_folders() -> None:
     folders = {path.parent for code in CODE_FOLDERS for path in (REPO / "tests" / code).rglob("test_*.py")}
     lost = [name(each) for each in folders if not (REPO / each.relative_to(REPO / "tests")).is_dir()]
     assert len(folders) > 20
     assert not lost, "\n".join(lost)
 
 
-def test_only_consoles_print(trees: dict[Path, ast.Module]) -> None:
+def test_only_command_line_modules_print(trees: dict[Path, ast.Module]) -> None:
     prints = [
         f"{name(path)}:{node.lineno}"
         for path, tree in trees.items()
@@ -138,8 +150,8 @@ def test_no_bare_except(trees: dict[Path, ast.Module]) -> None:
     assert not bare, "\n".join(bare)
 
 
-def test_tests_wait_by_eventually_and_never_sleep(trees: dict[Path, ast.Module]) -> None:
-    """A sleep is too long on a fast machine and too short on a busy one; `sleep(0)` is a turn of the loop."""
+def test_tests_wait_with_eventually_and_never_sleep(trees: dict[Path, ast.Module]) -> None:
+    """A sleep is too long on fast machines and too short on busy ones; `sleep(0)` only yields to the loop."""
     sleeps = [
         f"{name(path)}:{node.lineno}"
         for path, tree in trees.items()
@@ -154,7 +166,7 @@ def test_tests_wait_by_eventually_and_never_sleep(trees: dict[Path, ast.Module])
 
 
 def test_durations_and_sizes_name_their_unit(trees: dict[Path, ast.Module]) -> None:
-    """A parameter or annotated field that holds a number of something says of what."""
+    """Parameters and annotated fields with a duration or size end with their unit."""
     unitless = []
     for path, tree in trees.items():
         if not of_code(path):
@@ -172,7 +184,7 @@ def test_durations_and_sizes_name_their_unit(trees: dict[Path, ast.Module]) -> N
     assert not unitless, "\n".join(unitless)
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_no_todo_comments() -> None:
     left = [
         f"{name(path)}:{number} {line.strip()}"
         for path in python_files()
@@ -182,7 +194,7 @@ def test_nothing_is_left_for_later() -> None:
     assert not left, "\n".join(left)
 
 
-def test_no_path_of_a_machine_and_no_foreign_index() -> None:
+def test_no_machine_paths_and_no_other_package_index() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=True).stdout
     found = []
     for line in listed.splitlines():
@@ -198,7 +210,7 @@ def test_no_path_of_a_machine_and_no_foreign_index() -> None:
     assert hosts <= {"pypi.org", "files.pythonhosted.org"}, hosts
 
 
-def test_the_top_level_is_what_the_user_fixed() -> None:
+def test_top_level_folders_are_those_of_the_design() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=True).stdout
     top = {line.split("/")[0] for line in listed.splitlines()}
     code = {"cluster", "actors", "store", "jobs", "configs", "tests", "benchmarks", "docs"}
@@ -206,7 +218,36 @@ def test_the_top_level_is_what_the_user_fixed() -> None:
     assert top <= allowed, top - allowed
 
 
-def test_every_package_tells_type_checkers_that_it_is_typed() -> None:
-    # Without the mark a program's messages and queues, which are of `store`, were Any to its mypy.
+def test_packages_are_marked_as_typed() -> None:
+    # Without py.typed, mypy treats messages and queues (classes of `store`) as Any in users' programs.
     packages = ("cluster", "actors", "store", "jobs")
     assert [each for each in packages if not (REPO / each / "py.typed").exists()] == []
+
+
+def test_prose_contains_no_denied_phrase() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=True).stdout
+    names = [
+        each
+        for each in listed.splitlines()
+        if each.endswith((".py", ".md", ".yaml")) and "fixtures" not in each
+    ]
+    found = []
+    for each in names:
+        path = REPO / each
+        if path != Path(__file__) and path.is_file():
+            text = path.read_text()
+            found += [
+                f"{each}:{text.count(chr(10), 0, match.start()) + 1} {match[0]!r}"
+                for match in RIDDLE.finditer(text)
+            ]
+    assert not found, "\n".join(found)
+
+
+def test_test_names_fit_80_characters(trees: dict[Path, ast.Module]) -> None:
+    long = [
+        f"{name(path)}:{function.lineno} {function.name}"
+        for path, tree in trees.items()
+        for function in functions(tree)
+        if function.name.startswith("test_") and len(function.name) > TEST_NAME_CHARACTERS_MAX
+    ]
+    assert not long, "\n".join(long)

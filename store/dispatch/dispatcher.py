@@ -1,4 +1,4 @@
-"""Dispatcher: passes confirmed log records to the registered sinks (design law 3).
+"""Dispatcher: passes confirmed log records to the registered sinks.
 
     log ──→ scan a slice (one kernel) ──→ RecordBatch ──→ accept of each sink, in order
 

@@ -217,7 +217,7 @@ class Checkpoints:
         if error is None:
             self._checkpoint_position = job.position
         else:
-            # After a failed sync, pages that look clean may be lost: keep the last checkpoint (design law 7).
+            # After a failed sync, pages that look clean may be lost: keep the last checkpoint.
             self._sync_failed = not job.is_synced
             _log.warning("checkpoint_failed", error=str(error), is_final=self._sync_failed)
         self._call_back(error)

@@ -191,7 +191,7 @@ def test_broker_config_changes_live_settings_only(raymq: Raymq) -> None:
 
     refused = raymq.refused("broker", "config", "b", "--set", "listenPort=1")
     assert "listen_port: a change needs a restart: set it in the topology and run raymq up" in refused
-    assert "noSuchKey: no such setting" in raymq.refused("broker", "config", "b", "--set", "noSuchKey=1")
+    assert "noSuchKey: unknown setting" in raymq.refused("broker", "config", "b", "--set", "noSuchKey=1")
     assert raymq.run("broker", "config", "b", "--set", "fileReservedTime")[0] == 2
 
 

@@ -91,9 +91,9 @@ def test_constructors_reject_arguments_of_the_wrong_type(make: Callable[[], obje
     [
         ({"tags": 5}, "message to topic 'T': tags are 5"),
         ({"tags": ["a"]}, "tags are"),
-        ({"properties": {"a": 1}}, "property 'a' has the value 1"),
-        ({"properties": {"a": None}}, "property 'a' has the value None"),
-        ({"properties": {None: "a"}}, "property None has the value 'a'"),
+        ({"properties": {"a": 1}}, "'a': 1"),
+        ({"properties": {"a": None}}, "'a': None"),
+        ({"properties": {None: "a"}}, "None: 'a'"),
         ({"properties": ["a"]}, "mapping"),
         ({"queue": MessageQueue("T", "a", -1)}, "does not exist"),
         ({"selector": "hash"}, "selector is 'hash'"),
