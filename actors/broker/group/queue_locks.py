@@ -73,7 +73,7 @@ class QueueLocks:
                 del self._groups[group]
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, cost = RequestCode, Cost.CLIENT
         return (
             RequestRow(code.LOCK_BATCH_MQ, self.lock_batch, None, _targets, cost),
