@@ -95,7 +95,7 @@ class Deliveries:
         self.wake()
 
     def restart(self, state: QueueState, fetcher: Fetcher, offset: int) -> None:
-        """Continue at `offset` with a new fetcher; drop the old one's chunks. The caller must hold the lock."""
+        """Continue at `offset` with a new fetcher. The caller must hold the lock."""
         if state.fetcher is not None:
             state.fetcher.stop()
         state.fetcher = fetcher
@@ -111,7 +111,7 @@ class Deliveries:
         self._unacknowledged.discard(state)
 
     def resumed(self) -> None:
-        """Requeue the chunks of a resumed queue at the head. The caller must hold the lock."""
+        """Requeue all chunks of paused queues at the head, after a resume. The caller must hold the lock."""
         self._ready.extendleft(reversed(self._paused_items))
         self._paused_items.clear()
 
