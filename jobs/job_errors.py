@@ -15,7 +15,7 @@ class OffsetsInvalid(JobError, ValueError):
 
 
 class OptionInvalid(JobError, ValueError):
-    """An option of `read_queue` has an invalid value."""
+    """An option of a read or write has an invalid value."""
 
 
 class JavaNotFound(JobError):
@@ -24,6 +24,18 @@ class JavaNotFound(JobError):
 
 class FetchFailed(JobError):
     """A worker could not fetch messages: the broker did not respond, or responded with an error."""
+
+
+class TopicNotEmpty(JobError):
+    """A write with mode "errorifexists" found messages in its topic."""
+
+
+class CommitFailed(JobError):
+    """All rows of a write are stored, but its manifest may not be."""
+
+
+class WriteFailed(JobError):
+    """A task of a write failed, so the job is not committed."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class SplitsReader:
     def __init__(
         self, splits: Sequence[Split], columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
     ) -> None:
-        self.columns = tuple(columns)
+        self.columns = self._read_columns = tuple(columns)
         self._splits = tuple(splits)
         self._fail_on_data_loss = fail_on_data_loss
         self._map_files = map_files
@@ -72,8 +72,8 @@ class SplitsReader:
         from jobs.mapped import MappedSplit, is_local
 
         if self._map_files and is_local(split.location):
-            return MappedSplit(split, self.columns)
-        return FetchedSplit(split, self.columns)
+            return MappedSplit(split, self._read_columns)
+        return FetchedSplit(split, self._read_columns)
 
 
 @cache

@@ -18,15 +18,22 @@ from pathlib import Path
 ARCHIVED = ("pyspark", "py4j")
 ARCHIVES = ("pyspark", "py4j", "spark-core")
 ARCHIVE_SUFFIXES = (".zip", ".jar")
-READER_MODULES = ("jobs.mapped", "jobs.fetched", "jobs.reader")
+WORKER_MODULES = (
+    "jobs.mapped",
+    "jobs.fetched",
+    "jobs.reader",
+    "jobs.partition_writer",
+    "cluster.client.producer.table_columns",
+    "cluster.client.producer.table_frames",
+)
 
 
 def main() -> None:
-    """Run `pyspark.daemon` after loading the modules that workers need to read messages."""
+    """Load the modules that reads and writes need, then run `pyspark.daemon`."""
     remove_spark_archives()
     from pyspark import daemon
 
-    for module in READER_MODULES:
+    for module in WORKER_MODULES:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()

@@ -71,7 +71,16 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
     Receipts are stored in columns, because a table may be spread over tens of thousands of queues.
     """
 
-    __slots__ = ("_first_offsets", "_last_offsets", "_places", "_resent_rows", "_rows")
+    __slots__ = (
+        "_first_offsets",
+        "_last_offsets",
+        "_places",
+        "_resent_rows",
+        "_rows",
+        "_run_begins",
+        "_run_ends",
+        "_run_places",
+    )
 
     def __init__(self) -> None:
         self._places: dict[MessageQueue, int] = {}
@@ -79,10 +88,16 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
         self._resent_rows = array("q")
         self._first_offsets = array("q")
         self._last_offsets = array("q")
+        self._run_places = array("q")
+        self._run_begins = array("q")
+        self._run_ends = array("q")
 
     def add(self, queue: MessageQueue, rows: int, resent_rows: int, first_offset: int) -> None:
         """Add acknowledged rows of `queue`, the first at `first_offset`. Call it in the order of the rows."""
         place = self._places.get(queue)
+        self._run_places.append(len(self._rows) if place is None else place)
+        self._run_begins.append(first_offset)
+        self._run_ends.append(first_offset + rows)
         if place is None:
             self._places[queue] = len(self._rows)
             self._rows.append(rows)
@@ -93,6 +108,15 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
         self._rows[place] += rows
         self._resent_rows[place] += resent_rows
         self._last_offsets[place] = first_offset + rows - 1
+
+    def runs(self) -> Iterator[tuple[MessageQueue, int, int]]:
+        """Yield the queue offsets [begin, end) of each acknowledged batch of rows, grouped by queue.
+
+        The ranges contain these rows only: no message of another producer and no duplicate.
+        """
+        queues = list(self._places)
+        for place, begin, end in sorted(zip(self._run_places, self._run_begins, self._run_ends, strict=True)):
+            yield queues[place], begin, end
 
     @property
     def rows(self) -> int:
@@ -140,7 +164,7 @@ class TableReceipt:
     rows: int
     resent_rows: int
     batches: int
-    queues: Mapping[MessageQueue, QueueReceipt]
+    queues: QueueReceipts
 
 
 class ConsumeStatus(Enum):
