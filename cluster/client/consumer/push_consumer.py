@@ -29,7 +29,7 @@ class PushConsumer(BlockingFace[aio.PushConsumer]):
     `consume_batch` messages.
 
     The messages are consumed if the listener returns None, True or CONSUME_SUCCESS. If it returns False or
-    RECONSUME_LATER, or raises an exception, they are retried after a back-off, and after
+    RECONSUME_LATER, or raises an exception, they are retried as the setting `retry` says, and after
     `max_reconsume_times` retries they are sent to the dead-letter queue of the group. Exceptions are logged
     to the logger `raymq` (Python's logging), which writes to standard error if logging is not configured.
 

@@ -17,8 +17,9 @@ from cluster.client.consumer.held_queues import HeldQueues
 from cluster.client.consumer.listener import Listener, ListenerCall
 from cluster.client.consumer.process_queue import ProcessQueue
 from cluster.client.consumer.queue_work import Limits, QueueWork
+from cluster.client.consumer.retries import make_retries
 from cluster.client.consumer.running_info import QueueInfo, respond_running_info
-from cluster.client.consumer.send_back import SendBack
+from cluster.client.consumer.send_back import TIMED_OUT_LEVEL, SendBack
 from cluster.client.consumer.tool_responses import respond_consume_directly, respond_status
 from cluster.client.errors import ClientError
 from cluster.client.group.group_session import GroupSession, register_group_change, tags_of
@@ -54,7 +55,7 @@ class PushCore:
             self.instance.clock,
             supervisor,
             self._settled,
-            self._send_back.send_to_dlq,
+            make_retries(config, supervisor, self._send_back, self._settled),
         )
         self._pending: set[MessageQueue] = set()
         self._releases: set[asyncio.Task[None]] = set()
@@ -267,8 +268,8 @@ class PushCore:
         started_before_ms = self.instance.now_ms() - self._config.consume_timeout_ms
         for work in self.held.all():
             for task in work.overdue(started_before_ms):
-                is_sent_back = await self._send_back.reconsume_later(work, task.messages)
-                if is_sent_back and work.abandon(task):
+                unsent = await self._send_back.send(work.queue, task.messages, TIMED_OUT_LEVEL)
+                if not unsent and work.abandon(task):
                     log.warning(
                         "listener_timed_out",
                         group=self._config.group,

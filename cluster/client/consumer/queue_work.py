@@ -26,7 +26,11 @@ from store.message.validate import RETRY_TOPIC_PREFIX
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """Messages for one listener call. `started_ms` is the start of the call, in monotonic ms."""
+    """Messages for one listener call.
+
+    `started_ms` is the start of the call, in monotonic ms. `is_returned` is True between the end of a call
+    that failed and the broker's response to the messages that are sent back.
+    """
 
     work: QueueWork
     process_queue: ProcessQueue
@@ -34,6 +38,7 @@ class Task:
     messages: list[MessageExt]
     started_ms: int = 0
     is_abandoned: bool = False
+    is_returned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +146,11 @@ class QueueWork:
             return self._offer(), tasks
 
     def overdue(self, started_before_ms: int) -> list[Task]:
-        """Return the running tasks that started before `started_before_ms` (monotonic ms)."""
+        """Return the tasks whose listener call started before `started_before_ms` and has not returned."""
         with self.lock:
-            return [task for task in self.running if task.started_ms < started_before_ms]
+            return [
+                task for task in self.running if task.started_ms < started_before_ms and not task.is_returned
+            ]
 
     def abandon(self, task: Task) -> bool:
         """Finish a running task without its listener, and ignore the later result of the listener.
@@ -200,6 +207,7 @@ class QueueWork:
                 self.paused_tasks.append(task)
                 return False
             task.started_ms = now_ms
+            task.is_returned = False
             self.running.add(task)
             return True
 
