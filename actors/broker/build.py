@@ -24,6 +24,8 @@ from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.runtime_info import RuntimeInfo, delay_figures, lag_figures, send_figures
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.admission import Admission
+from actors.broker.auth.access import BrokerAccess, build_access
+from actors.broker.auth.access_requests import AccessRequests
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.compat.new_topics import NewTopics
@@ -61,7 +63,8 @@ from actors.host.descriptors import connections_that_fit
 from actors.host.loop_lag import LoopLag
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import Supervisor
-from actors.remoting.client import RemotingClient
+from actors.remoting.chain import Step
+from actors.remoting.client import RemotingClient, client_for
 from actors.remoting.codes import RequestCode
 from actors.remoting.connection import Connection
 from actors.remoting.counters import RequestCounters
@@ -114,6 +117,7 @@ class Broker:
     """The objects of one broker. `BrokerService` starts and stops them."""
 
     identity: BrokerIdentity
+    access: BrokerAccess
     loop: BrokerLoop
     tables: BrokerTables
     groups: BrokerGroups
@@ -147,12 +151,14 @@ def build_broker(
         interceptors: called for each message, before the broker's own interceptors.
 
     Raises:
-        StoreError: the file of a metadata table and its backup are damaged.
+        StoreError: the file of a metadata table and its backup are damaged, or a file with users or
+            credentials is invalid.
     """
     settings = live.settings
-    loop = _build_loop(live, clock, store)
+    access = build_access(settings)
+    loop = _build_loop(live, clock, store, access.steps)
     from_rebalancers = RequestTable()
-    client = RemotingClient(clock, from_rebalancers)
+    client = client_for(clock, access.signer, from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
     live.on_change(lambda changes: registration.changed())
     groups = _build_groups(settings, clock, client, tables, registration)
@@ -161,7 +167,7 @@ def build_broker(
     role = BrokerRole(_role_services(loop, registration, delays, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
-    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key)
+    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer)
 
     describe = partial(_description, settings, identity, loop, tables, role, drain, delays, supervisor)
     targets = SendTargets(settings, tables.topics, rng)
@@ -172,21 +178,24 @@ def build_broker(
         sender.rows(),
         BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
         Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
-        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats).rows(),
-        _reading_rows(settings, clock, identity, loop, tables, groups),
+        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
+        _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration),
         _broker_rows(live, clock, loop, tables, groups, describe),
+        AccessRequests(access.control).rows(),
     ):
         loop.requests.add_rows(rows)
     # fmt: off
     return Broker(
-        identity, loop, tables, groups, client, registration, delays, role, drain, handle, describe
+        identity, access, loop, tables, groups, client, registration, delays, role, drain, handle, describe
     )
     # fmt: on
 
 
-def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore) -> BrokerLoop:
+def _build_loop(
+    live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore, access_steps: Sequence[Step]
+) -> BrokerLoop:
     settings = live.settings
     requests, counters = RequestTable(), RequestCounters()
     admission = Admission(settings, store, clock)
@@ -195,7 +204,8 @@ def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: Message
         turns.tick()
         admission.end_turn()
 
-    server = RemotingServer(requests, clock, _limits(settings), end_turn, (admission,), (counters,))
+    steps: Sequence[Step] = (*access_steps, admission)
+    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps, (counters,))
     live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held = WaitRegistry[Arrival](clock, settings.max_held_pulls)
     stats = BrokerStats(clock)
@@ -313,15 +323,16 @@ def _build_groups(
 
 def _reading_rows(
     settings: BrokerSettings,
-    clock: Clock,
     identity: BrokerIdentity,
     loop: BrokerLoop,
     tables: BrokerTables,
     groups: BrokerGroups,
+    access: BrokerAccess,
 ) -> Iterable[RequestRow]:
     store, reads = loop.store, loop.reads
+    queries = QueueQueries(settings, store, reads, tables.topics, identity.address, access.may_read)
     puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats)
-    return (*puller.rows(), *QueueQueries(settings, store, reads, tables.topics, identity.address).rows())
+    return (*puller.rows(), *queries.rows())
 
 
 def _group_rows(
