@@ -235,6 +235,8 @@ class PushConfig(ConsumerConfig):
     reached.
 
     Attributes:
+        ordered: The listener gets the messages of each queue in order, one call after another. A message that
+            failed is retried before the queue continues.
         consume_threads: Number of threads that call the listener.
         consume_batch: Maximum number of messages in one call of the listener.
         max_cached_messages: Limit of fetched, unfinished messages of a queue (RocketMQ
@@ -254,10 +256,12 @@ class PushConfig(ConsumerConfig):
         retry_backoff_ms: Delays before the first, second, … redelivery; the last delay repeats. With
             `retry="broker"`, only for messages that the broker did not accept.
         consume_timeout_ms: Messages that a listener has not finished after this time are sent back to the
-            broker, which delivers them again later (RocketMQ consumeTimeout).
+            broker, which delivers them again later (RocketMQ consumeTimeout). Ordered consumers wait without
+            limit, because a later delivery would be out of order.
         consume_hooks: Hooks called before and after each call of the listener.
     """
 
+    ordered: bool = False
     consume_threads: int = 20
     consume_batch: int = 1
     max_cached_messages: int = 1_000
@@ -284,6 +288,8 @@ class PushConfig(ConsumerConfig):
             "max_offset_span",
             "consume_timeout_ms",
         )
+        if not isinstance(self.ordered, bool):
+            raise ConfigInvalid(f"ordered is {self.ordered!r}: give True or False")
         for name in ("max_cached_messages_for_topic", "max_cached_bytes_for_topic"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
