@@ -186,10 +186,8 @@ def build_broker(
         sender.rows(),
         BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
         Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
-        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats).rows(),
-        EndTransaction(
-            store, loop.reads, transactions, tables.topics, loop.acks, loop.stats, access.may_read
-        ).rows(),
+        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
+        EndTransaction(store, loop.reads, transactions, tables.topics, loop.acks, loop.stats).rows(),
         _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration),
