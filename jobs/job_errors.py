@@ -42,7 +42,7 @@ class MissingRange:
 
 
 class DataLoss(JobError):
-    """Requested messages do not exist or cannot be read; `missing` lists their offsets."""
+    """Requested messages do not exist or cannot be read; `missing` lists their offset ranges."""
 
     def __init__(self, missing: Sequence[MissingRange]) -> None:
         self.missing = tuple(missing)

