@@ -1,1 +1,1 @@
-"""Dispatch: read confirmed log records and pass them to the sinks (consume queues, index and others)."""
+"""Dispatch: read confirmed records of the CommitLog and pass them to sinks, which derive other files from them."""

@@ -25,7 +25,7 @@ _NUMBA_LOCATORS = (
 
 
 def install_locator() -> None:
-    """Make numba use ContentCacheLocator for functions of this package, and its usual locators for all others."""
+    """Make numba cache functions of this package with ContentCacheLocator; others keep numba's locators."""
     ours = f"{ContentCacheLocator.__module__}.{ContentCacheLocator.__qualname__}"
     others = config.CACHE_LOCATOR_CLASSES or _NUMBA_LOCATORS
     if ours not in others:
@@ -67,7 +67,7 @@ class ContentCacheLocator:
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], source: str) -> "ContentCacheLocator | None":
-        """Return a locator for `py_func` if it is a kernel of this package.
+        """Return a locator for `function` if it is a kernel of this package.
 
         Returns None for other functions, or if the cache directory is not writable; numba then tries its own
         locators.

@@ -135,7 +135,7 @@ def plan_rows(rows: RowBatch) -> RowPlan:
 
 
 def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memoryview:
-    """Encode the records of the queues `first` to `end` - 1. Return them contiguously, in the order of `plan`.
+    """Encode the records of the queues `first` to `end` - 1, and return them in the order of `plan`.
 
     The message in row i gets UNIQ_KEY i of the block `rows.uniq_keys`.
     """

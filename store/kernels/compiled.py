@@ -1,4 +1,4 @@
-"""The decorators of all kernels: compile a function that releases the GIL and does not count array references.
+"""The decorators of all kernels: compiled functions release the GIL and do not count references to arrays.
 
 By default numba increments and decrements a reference count, atomically, each time one kernel passes an array
 to another. That took more than half of the time of a dispatch. It is not needed, because kernels only use the
