@@ -131,7 +131,7 @@ class MappedFile:
         zero_data(self._descriptor, place, self.size_bytes)
 
     def data_end(self) -> int:
-        """Return the byte position after the last data in the file, according to SEEK_DATA of the file system."""
+        """Return the byte position after the last data in the file, as found by SEEK_DATA."""
         place, end = 0, 0
         while place < self.size_bytes:
             try:

@@ -178,10 +178,10 @@ def sync_directory(path: Path) -> None:
 
 
 def settled_time_ns(path: str) -> int:
-    """Return the modification time of a file in nanoseconds, or 0 if it cannot prove that the file is unchanged.
+    """Return the modification time of a file in ns, or 0 if it could stay the same after another change.
 
     Modification times have a resolution of some milliseconds: a second change shortly after the first could
-    leave the same time. So 0 is returned for a recent change, and if the file does not exist.
+    leave the same time. So 0 is returned for a recent change, and also if the file does not exist.
     """
     try:
         changed_ns = os.stat(path).st_mtime_ns  # noqa: PTH116 - runs for 20,000 files; Path doubles the cost

@@ -1,1 +1,1 @@
-"""Dispatch: read confirmed records of the CommitLog and pass them to sinks, which derive other files from them."""
+"""Dispatch: pass confirmed records of the CommitLog to sinks, which write consume queues, index and others."""

@@ -127,7 +127,7 @@ class OutOfOrderUnits:
         )
 
     def _repair(self, queue: ConsumeQueue, offset: int, unit: memoryview) -> None:
-        """Truncate a queue at the unit of queue offset `offset` if it differs from `unit`, the unit from the log.
+        """Truncate a queue at queue offset `offset` if its unit there differs from `unit`, read from the log.
 
         The caller must then append the correct unit. If instead the record's queue offset is damaged, the
         queue is not changed.

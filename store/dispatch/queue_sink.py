@@ -183,12 +183,12 @@ class ConsumeQueueSink:
 
     @property
     def is_under_way(self) -> bool:
-        """True if the other thread writes, or has written, units that `finish` must still take into account."""
+        """True from the start of a bulk write by the other thread until `finish` has updated the queues."""
         return self._pending is not None
 
     @property
     def can_finish(self) -> bool:
-        """True if units are under way and `finish` would return without waiting."""
+        """True if a bulk write is under way and `finish` would return without waiting."""
         return self._pending is not None and self._pending.written.done()
 
     def finish(self) -> None:

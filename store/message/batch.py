@@ -27,7 +27,7 @@ _SHORT = Struct(">h")
 
 
 class BatchElement(NamedTuple):
-    """One message of a batch. The request header names the topic and queue of all elements.
+    """One message in the body of a batch request. The request header contains topic and queue of all messages.
 
     `properties` is the encoded property string (see `store.message.properties`).
     """
