@@ -40,7 +40,11 @@ _log = get_logger(__name__)
 
 
 class Recovered(NamedTuple):
-    """Result of recovery: the number of records read, and the CommitLog offset from which records were dispatched."""
+    """Result of recovery.
+
+    `records` is the number of records read, and `dispatched_from` the CommitLog offset at which dispatch
+    began.
+    """
 
     records: int
     dispatched_from: int

@@ -1,1 +1,1 @@
-"""Dispatch: pass confirmed records of the CommitLog to sinks, which write consume queues, index and others."""
+"""Dispatch: pass confirmed records of the CommitLog to sinks, which write consume queues and index."""

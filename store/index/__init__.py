@@ -1,1 +1,1 @@
-"""The index: files that map message keys to CommitLog offsets, and the service that manages all these files."""
+"""The index: files that map message keys to CommitLog offsets, and the service that manages these files."""

@@ -112,7 +112,7 @@ class IndexFile:
         return file
 
     def follow(self, previous: "IndexFile | None") -> None:
-        """Set begin and end in the header of an empty file to the end of the file `previous`, as RocketMQ does."""
+        """Initialize the header of an empty file with the end of the file `previous`, as RocketMQ does."""
         if previous is not None:
             timestamp, offset = previous.end_timestamp, previous.end_physical_offset
             _TIMES_AND_OFFSETS.pack_into(self._view, 0, timestamp, timestamp, offset, offset)
@@ -237,7 +237,7 @@ class IndexFile:
         return self.view().select(key_hash, begin_ms, end_ms, limit)
 
     def entries_from(self, physical_offset: int) -> int:
-        """Return the number of entries whose records are at or after the CommitLog offset `physical_offset`."""
+        """Return the number of entries whose records are at or after CommitLog offset `physical_offset`."""
         return self.count - int(kernel.entry_at_or_after(self.array, self.slots, physical_offset))
 
     def is_valid(self) -> bool:

@@ -139,7 +139,7 @@ class IndexService:
         self._remove(list(paths.values()))
 
     def check_settings(self) -> None:
-        """Raise StoreError if the existing index files were created with other values of the index settings."""
+        """Raise StoreError if the existing index files were created with other index settings."""
         expected_bytes = index_file_bytes(self.slots, self.capacity)
         paths = self.directory.iterdir() if self.directory.is_dir() else []
         sizes = {path.stat().st_size for path in paths if path.is_file()}

@@ -46,12 +46,15 @@ class Runs(NamedTuple):
 
     @property
     def heads(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """The queue ids, numbers of messages and sizes of all runs: the fields that precede the records in the body."""
+        """The numeric columns (queue ids, numbers of messages, sizes), in the order of the fields in the body."""
         return self.queue_ids, self.messages, self.sizes
 
 
 def encode_heads(runs: Runs) -> bytes:
-    """Encode the part of the request body before the records: the number of runs, and three fields per run."""
+    """Encode the part of the request body that precedes the records.
+
+    It contains the number of runs, and three fields per run.
+    """
     count = len(runs.queue_ids)
     fields = [0] * (_HEAD_FIELDS * count)
     for number, column in enumerate(runs.heads):
