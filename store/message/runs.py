@@ -46,7 +46,10 @@ class Runs(NamedTuple):
 
     @property
     def heads(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """The numeric columns (queue ids, numbers of messages, sizes), in the order of the fields in the body."""
+        """The numeric columns: queue ids, numbers of messages and sizes of all runs.
+
+        Their order is that of the fields in the request body.
+        """
         return self.queue_ids, self.messages, self.sizes
 
 

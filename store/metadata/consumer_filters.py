@@ -1,4 +1,4 @@
-"""`consumerFilter.json`: the filter expressions (SQL92, not tags) by which consumer groups select messages."""
+"""`consumerFilter.json`: the filter expressions (SQL92, not tags) of consumer groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

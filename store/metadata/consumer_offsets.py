@@ -48,7 +48,7 @@ class ConsumerOffsetTable:
         return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
     def to_pieces(self) -> Iterator[bytes]:
-        """Yield the JSON text of the table in pieces, so that the event loop can do other work between them."""
+        """Yield the JSON text of the table in pieces, so that the caller can do other work between them."""
         head = {**self.unknown, DATA_VERSION: self.data_version.to_json()}
         return table_pieces(head, _TABLE, self.offsets)
 

@@ -14,7 +14,10 @@ _Long = Annotated[int, msgspec.Meta(ge=-(2**63 - 1), le=2**63 - 1)]
 
 
 class DataVersion(msgspec.Struct, frozen=True):
-    """The version of a table: `counter` grows with each change, `timestamp_ms` is the time of the last change."""
+    """The version of a table.
+
+    `counter` grows with each change, and `timestamp_ms` is the time of the last change.
+    """
 
     counter: _Long = 0
     timestamp_ms: _Long = msgspec.field(name="timestamp", default=0)

@@ -101,7 +101,7 @@ def fields_except(content: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 @contextmanager
 def store_errors_for(file_name: str) -> Iterator[None]:
-    """Convert a ValueError raised in the `with` block to a StoreError whose message contains the file name."""
+    """Convert a ValueError raised in the `with` block to a StoreError whose text contains the file name."""
     try:
         yield
     except ValueError as error:

@@ -61,7 +61,7 @@ class TopicConfigTable:
         self.touch()
 
     def touch(self) -> None:
-        """Change the data version without a change of topics, so that nameservers and slaves fetch the table again."""
+        """Change only the data version, so that nameservers and slaves fetch the table again."""
         self.data_version = self.data_version.next(self.clock.wall_ms())
 
     def remove(self, topic_name: str) -> bool:

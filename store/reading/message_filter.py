@@ -70,7 +70,7 @@ class _MatchAll(MessageFilter):
 
 
 MATCH_ALL: MessageFilter = _MatchAll()
-"""Filter that accepts every message, for subscriptions to `*`."""
+"""The filter that accepts every message, for subscriptions that select no tags."""
 
 
 class TagFilter(MessageFilter):

@@ -229,7 +229,10 @@ class MessageReader:
         return min(max_messages, messages) if spans == kernel.SPANS_MAX else max_messages
 
     def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
-        """Log and skip a unit that does not point to a record of its queue offset, so that later units are served."""
+        """Log and skip a unit that does not point to a record of its queue offset.
+
+        Later units are then served.
+        """
         self._progress[kernel.READ_UNITS] += 1
         self.bad_units += 1
         if self._is_first_report(queue, offset):

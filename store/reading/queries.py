@@ -46,7 +46,10 @@ class KeyQuery:
         begin_ms: int,
         end_ms: int,
     ) -> None:
-        """Prepare a search for the newest `max_messages` records with this key, stored in [begin_ms, end_ms]."""
+        """Prepare a search for the newest `max_messages` records with this key.
+
+        Their storeTimestamps must be in [begin_ms, end_ms].
+        """
         self._log = log
         self._topic = topic
         self._key = key
@@ -60,7 +63,7 @@ class KeyQuery:
         self._found: dict[int, memoryview] = {}
 
     def find(self) -> None:
-        """Look up the candidates in the index: records with a key whose hash equals that of the searched key."""
+        """Look up the candidates in the index: records with a key of the same hash as the searched key."""
         if self._max_messages:
             self._candidates = self._search.run()
 

@@ -89,7 +89,10 @@ class ReadableStore:
         return self.known_min_offset(topic, queue_id) or 0
 
     def known_min_offset(self, topic: str, queue_id: int) -> int | None:
-        """Return the first queue offset that can be read, or None if the queue has never received a message."""
+        """Return the first queue offset that can be read.
+
+        Returns None if the queue has never received a message.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return None
