@@ -17,6 +17,8 @@ from cluster.client.consumer.pull_consumer import PullConsumer
 from cluster.client.consumer.push_consumer import PushConsumer
 from cluster.client.errors import ClientError
 from cluster.client.producer.producer import Producer
+from cluster.client.producer.transaction_core import LocalTransactionState, TransactionSendResult
+from cluster.client.producer.transaction_producer import TransactionProducer
 from cluster.client.results import (
     ConsumeStatus,
     ReconsumeLater,
@@ -39,6 +41,7 @@ __all__ = [
     "ClientError",
     "ConsumeStatus",
     "ConsumerConfig",
+    "LocalTransactionState",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -54,5 +57,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TableReceipt",
+    "TransactionProducer",
+    "TransactionSendResult",
     "reconsume_later",
 ]
