@@ -16,6 +16,7 @@ from cluster.client.config import ClientConfig, ConsumerConfig, ProducerConfig, 
 from cluster.client.consumer.pull_consumer import PullConsumer
 from cluster.client.consumer.push_consumer import PushConsumer
 from cluster.client.errors import ClientError
+from cluster.client.message_selector import MessageSelector
 from cluster.client.producer.producer import Producer
 from cluster.client.producer.transaction_core import LocalTransactionState, TransactionSendResult
 from cluster.client.producer.transaction_producer import TransactionProducer
@@ -45,6 +46,7 @@ __all__ = [
     "Message",
     "MessageExt",
     "MessageQueue",
+    "MessageSelector",
     "Producer",
     "ProducerConfig",
     "PullConsumer",
