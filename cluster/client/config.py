@@ -295,6 +295,8 @@ class PushConfig(ConsumerConfig):
                 require_positive(self, name)
         if self.retry not in RETRIES:
             raise ConfigInvalid(f"retry is {self.retry!r}: give 'in_place' or 'broker'")
+        if self.ordered and self.retry == "broker":
+            raise ConfigInvalid("retry='broker' would break the order: ordered=True needs retry='in_place'")
         require_at_least(-1, self, "max_reconsume_times")
         if self.max_reconsume_times == -1:
             object.__setattr__(self, "max_reconsume_times", MAX_RECONSUME_TIMES)
