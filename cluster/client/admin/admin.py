@@ -78,6 +78,16 @@ class Admin(BlockingFace[aio.Admin]):
     clone_offsets = blocking(aio.Admin.clone_offsets)
     running_info = blocking(aio.Admin.running_info)
 
+    # ---- users and policies --------------------------------------------------------------------------------
+
+    users = blocking(aio.Admin.users)
+    put_user = blocking(aio.Admin.put_user)
+    delete_user = blocking(aio.Admin.delete_user)
+    acls = blocking(aio.Admin.acls)
+    put_policies = blocking(aio.Admin.put_policies)
+    permit = blocking(aio.Admin.permit)
+    delete_policies = blocking(aio.Admin.delete_policies)
+
     # ---- brokers, and requests to a single broker ----------------------------------------------------------
 
     brokers = blocking(aio.Admin.brokers)
