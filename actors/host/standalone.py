@@ -158,7 +158,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     )
     parser.add_argument("--store-root", type=Path, required=True, help="directory of the brokers' stores")
     parser.add_argument("--nameserver-port", type=int, default=9876, help="default 9876; 0: a free port")
-    parser.add_argument("--broker-port", type=int, default=10911, help="port of the first broker; 0: a free one")
+    parser.add_argument("--broker-port", type=int, default=10911, help="first port; 0: a free port")
     parser.add_argument("--brokers", type=int, default=1, help="number of brokers (default 1)")
     parser.add_argument("--cluster", default="DefaultCluster", help="name of the cluster")
     parser.add_argument(
