@@ -20,6 +20,8 @@ COMMANDS = {
     "logs": ("cluster.cli.logs", "Show or follow the logs of all actors on all nodes."),
     "topic": ("cluster.cli.topic", "Topics: list, create, describe, change, delete."),
     "group": ("cluster.cli.group", "Consumer groups: list, describe with lag, create, delete."),
+    "user": ("cluster.cli.user", "Users of access control: list, create, change, delete."),
+    "acl": ("cluster.cli.acl", "Policies of users: list, set, delete, import."),
     "message": ("cluster.cli.message", "Messages: send, get, query, tail."),
     "broker": ("cluster.cli.broker", "Brokers: list, describe, statistics, settings."),
     "offset": ("cluster.cli.offset", "Offsets of consumer groups: show, reset, skip, clone."),

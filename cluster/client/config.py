@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from actors.remoting.signing import Credentials, CredentialsInvalid, read_credentials
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
 
@@ -21,6 +23,7 @@ The client calls the function before each request to a nameserver.
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
 NAMESERVERS_ENV = "RAYMQ_NAMESERVERS"
+CREDENTIALS_ENV = "RAYMQ_CREDENTIALS"
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -46,6 +49,9 @@ class ClientConfig:
         sticky_broker_ms: How long the queues of a broker that left the routes stay in the hash of keyed
             sends. Keys keep their queues while the broker restarts.
         call_hooks: Hooks called before and after each request.
+        access_key: Name of the user as which requests are signed, if the brokers require authentication.
+        secret_key: Secret key of this user; it is not part of the repr. Without both keys, the environment
+            variable RAYMQ_CREDENTIALS may name a file that contains them (`raymq user credentials`).
     """
 
     nameservers: Nameservers | None = None
@@ -55,11 +61,28 @@ class ClientConfig:
     heartbeat_ms: int = 30_000
     sticky_broker_ms: int = 120_000
     call_hooks: Sequence[CallHook] = ()
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         require_positive(self, "request_timeout_ms", "route_refresh_ms", "heartbeat_ms")
         require_at_least(0, self, "sticky_broker_ms")
+        keys: tuple[object, object] = (self.access_key, self.secret_key)
+        if not all(isinstance(key, str) for key in keys) or bool(keys[0]) != bool(keys[1]):
+            raise ConfigInvalid("access_key and secret_key must both be strings: give both or neither")
+
+    def credentials(self) -> Credentials | None:
+        """Return the keys to sign requests with, or None. Raises ConfigInvalid if their file is invalid."""
+        if self.access_key:
+            return Credentials(self.access_key, self.secret_key)
+        path = os.environ.get(CREDENTIALS_ENV)
+        if not path:
+            return None
+        try:
+            return read_credentials(Path(path).expanduser())
+        except CredentialsInvalid as error:
+            raise ConfigInvalid(f"{CREDENTIALS_ENV}: {error}") from None
 
     def addresses(self) -> list[str]:
         """Return the current nameserver addresses. Raises ConfigInvalid if the list is empty or malformed."""

@@ -21,6 +21,7 @@ from cluster.client.producer.sender import Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from cluster.client.transport.faces import documented_by
+from cluster.client.transport.hooked_calls import hooks_of
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message import Message
@@ -241,7 +242,7 @@ class Producer:
                     raise ClientClosed("the producer is closed: create a new one")
                 thread = LoopThread.shared()
                 core = thread.call(self._build)
-                connections = DirectConnections(self._config.request_timeout_ms, self._config.call_hooks)
+                connections = DirectConnections(self._config.request_timeout_ms, hooks_of(self._config))
                 self._opened = _Opened(thread, core, connections)
             return self._opened
 
