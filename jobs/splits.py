@@ -28,7 +28,7 @@ class StoreLocation:
 
 @dataclass(frozen=True)
 class QueueState:
-    """The confirmed offsets [min_offset, max_offset) of one queue, and the location of the store that holds it."""
+    """The confirmed offsets [min_offset, max_offset) of one queue, and the location of its store."""
 
     queue: MessageQueue
     min_offset: int

@@ -181,8 +181,8 @@ def build_broker(
     )
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    interceptors = (*interceptors, DeadLetters(tables, groups.locks), HalfMessages(properties), delays)
-    sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
+    steps = (*interceptors, DeadLetters(tables, groups.locks), HalfMessages(properties), delays)
+    sender = Sender(store, targets, steps, properties, responses, loop.stats)
     for rows in (
         sender.rows(),
         BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
@@ -196,10 +196,10 @@ def build_broker(
         AccessRequests(access.control).rows(),
     ):
         loop.requests.add_rows(rows)
-    # fmt: off
-    return Broker(identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
-                  handle, describe)
-    # fmt: on
+    return Broker(
+        identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
+        handle, describe,
+    )  # fmt: skip
 
 
 def _build_loop(
