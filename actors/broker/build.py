@@ -153,13 +153,10 @@ def build_broker(
         clock: for all time-outs, leases and timestamps.
         rng: source of random numbers, for the choice of queues and for unique keys.
         identity: the names and addresses that the broker registers.
-        store: the broker's store, already open.
-        supervisor: runs background tasks.
         interceptors: called for each message, before the broker's own interceptors.
 
     Raises:
-        StoreError: the file of a metadata table and its backup are damaged, or a file with users or
-            credentials is invalid.
+        StoreError: a metadata table and its backup are damaged, or a file with users is invalid.
     """
     settings = live.settings
     access = build_access(settings)

@@ -114,7 +114,7 @@ class QueueDatasink(Datasink[bytes]):
 
 
 def _write_failed(error: BaseException | None) -> str | None:
-    """Return the message of the `WriteFailed` that caused `error`, or None if there is none."""
+    """Return the message of the `WriteFailed` that caused `error`, or None."""
     while error is not None:
         cause = getattr(error, "cause", None)  # RayTaskError
         for each in (error, cause):
