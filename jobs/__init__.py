@@ -1,4 +1,4 @@
-"""Read queues with Spark: `read_queue` and Spark sessions.
+"""Read and write queues with Spark: `read_queue`, `write_queue` and Spark sessions.
 
 Imported lazily, because pyspark is slow to load.
 """
@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jobs.read import read_queue
     from jobs.session import local_session, raydp_session
+    from jobs.write import write_queue
 
-__all__ = ["local_session", "raydp_session", "read_queue"]
+__all__ = ["local_session", "raydp_session", "read_queue", "write_queue"]
 
-_MODULES = {"read_queue": "jobs.read", "local_session": "jobs.session", "raydp_session": "jobs.session"}
+_MODULES = {
+    "read_queue": "jobs.read",
+    "write_queue": "jobs.write",
+    "local_session": "jobs.session",
+    "raydp_session": "jobs.session",
+}
 
 
 def __getattr__(name: str) -> Any:

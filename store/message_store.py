@@ -399,7 +399,7 @@ class MessageStore(ReadableStore):
         """Report that `job.run` has raised: the store is read-only from now on."""
         self._flushing = None
         cause = explain(error) if isinstance(error, OSError) else repr(error)
-        reason = f"flush to offset {job.target:,} failed, restart to recover: {cause}"
+        reason = f"flush to offset {job.target:,} failed: {cause}; restart the broker to recover"
         self._fail(StoreError(reason, self.root))
 
     def flush_now(self) -> None:

@@ -51,7 +51,7 @@ from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
-from actors.broker.sending.interceptors import DeadLetters, SendInterceptor, TransactionRefusal
+from actors.broker.sending.interceptors import DeadLetters, SendInterceptor
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
@@ -59,6 +59,10 @@ from actors.broker.sending.send_back import SendBack
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
+from actors.broker.transactions.end_transaction import EndTransaction
+from actors.broker.transactions.half_messages import HalfMessages
+from actors.broker.transactions.op_messages import OpWriter
+from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.descriptors import connections_that_fit
 from actors.host.loop_lag import LoopLag
 from actors.host.settings_requests import SettingsRequests
@@ -81,6 +85,7 @@ from store.message_store import Arrival, MessageStore
 
 OTHER_DESCRIPTORS = 256
 DELIVERY_INTERVAL_MS = 100
+TRANSACTION_PROGRESS_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,7 @@ class Broker:
     remoting_client: RemotingClient
     registration: Registration
     delays: Delays
+    transactions: TransactionLog
     role: BrokerRole
     drain: BrokerDrain
     handle: HandleApi
@@ -164,21 +170,24 @@ def build_broker(
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.load_pages)
-    role = BrokerRole(_role_services(loop, registration, delays, supervisor))
+    transactions = _build_transactions(clock, identity, loop, tables)
+    role = BrokerRole(_role_services(loop, registration, delays, transactions, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer)
-
-    describe = partial(_description, settings, identity, loop, tables, role, drain, delays, supervisor)
+    describe = partial(
+        _description, settings, identity, loop, tables, role, drain, delays, transactions, supervisor
+    )
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    interceptors = (*interceptors, DeadLetters(tables, groups.locks), TransactionRefusal(), delays)
+    interceptors = (*interceptors, DeadLetters(tables, groups.locks), HalfMessages(properties), delays)
     sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
     for rows in (
         sender.rows(),
         BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
         Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
         SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
+        EndTransaction(store, loop.reads, transactions, tables.topics, loop.acks, loop.stats).rows(),
         _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration),
@@ -187,9 +196,8 @@ def build_broker(
     ):
         loop.requests.add_rows(rows)
     # fmt: off
-    return Broker(
-        identity, access, loop, tables, groups, client, registration, delays, role, drain, handle, describe
-    )
+    return Broker(identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
+                  handle, describe)
     # fmt: on
 
 
@@ -246,8 +254,19 @@ def _build_loop(
     )
 
 
+def _build_transactions(
+    clock: Clock, identity: BrokerIdentity, loop: BrokerLoop, tables: BrokerTables
+) -> TransactionLog:
+    ops = OpWriter(loop.store, loop.acks, clock, identity.host.packed, loop.server.request_tick)
+    return TransactionLog(loop.store, loop.reads, tables.topics, tables.offsets, ops)
+
+
 def _role_services(
-    loop: BrokerLoop, registration: Registration, delays: Delays, supervisor: Supervisor
+    loop: BrokerLoop,
+    registration: Registration,
+    delays: Delays,
+    transactions: TransactionLog,
+    supervisor: Supervisor,
 ) -> Sequence[RoleService]:
     def deliver() -> None:
         delays.deliver()
@@ -259,6 +278,14 @@ def _role_services(
 
     master = frozenset({Role.MASTER})
     return (
+        RoleService("transactions", master, transactions.load, transactions.stop),
+        periodic(
+            supervisor,
+            "transaction-progress",
+            master,
+            TRANSACTION_PROGRESS_MS,
+            transactions.save_progress,
+        ),
         periodic(supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
         RoleService("registration", master, registration.start, unregister),
     )
@@ -401,6 +428,7 @@ def _description(
     role: BrokerRole,
     drain: BrokerDrain,
     delays: Delays,
+    transactions: TransactionLog,
     supervisor: Supervisor,
 ) -> dict[str, object]:
     """Return the fields of DESCRIBE_BROKER."""
@@ -438,6 +466,7 @@ def _description(
         "log_holes": len(store.holes),
         "messages_skipped": store.skipped,
         "delayed_messages_skipped": delays.skipped,
+        "open_transactions": transactions.open_count,
         "requests_refused": loop.admission.refused,
         "background_task_failures": supervisor.failures,
         **loop.lag.figures(),

@@ -17,7 +17,14 @@ from cluster.client.consumer.pull_consumer import PullConsumer
 from cluster.client.consumer.push_consumer import PushConsumer
 from cluster.client.errors import ClientError
 from cluster.client.producer.producer import Producer
-from cluster.client.results import ConsumeStatus, SendResult, SendStatus, TableReceipt
+from cluster.client.results import (
+    ConsumeStatus,
+    ReconsumeLater,
+    SendResult,
+    SendStatus,
+    TableReceipt,
+    reconsume_later,
+)
 from cluster.client.selectors import (
     SelectMessageQueueByHash,
     SelectMessageQueueByMachineRoom,
@@ -40,10 +47,12 @@ __all__ = [
     "PullConsumer",
     "PushConfig",
     "PushConsumer",
+    "ReconsumeLater",
     "SelectMessageQueueByHash",
     "SelectMessageQueueByMachineRoom",
     "SelectMessageQueueByRandom",
     "SendResult",
     "SendStatus",
     "TableReceipt",
+    "reconsume_later",
 ]

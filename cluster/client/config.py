@@ -28,6 +28,8 @@ CREDENTIALS_ENV = "RAYMQ_CREDENTIALS"
 KIB = 1024
 MIB = 1024 * 1024
 
+Retry = Literal["in_place", "broker"]
+RETRIES: tuple[Retry, ...] = ("in_place", "broker")
 Compression = Literal["zlib", "lz4", "zstd"]
 MAX_RECONSUME_TIMES = 16  # RocketMQ's default, which it writes as -1
 COMPRESSION_LEVELS = {"zlib": range(10), "lz4": range(17), "zstd": range(1, 23)}
@@ -256,6 +258,8 @@ class PushConfig(ConsumerConfig):
     reached.
 
     Attributes:
+        ordered: The listener gets the messages of each queue in order, one call after another. A message that
+            failed is retried before the queue continues.
         consume_threads: Number of threads that call the listener.
         consume_batch: Maximum number of messages in one call of the listener.
         max_cached_messages: Limit of fetched, unfinished messages of a queue (RocketMQ
@@ -266,14 +270,21 @@ class PushConfig(ConsumerConfig):
         max_cached_bytes_for_topic: The same in bytes (RocketMQ pullThresholdSizeForTopic).
         max_offset_span: Limit of the distance from the first to the last unfinished offset of a queue
             (RocketMQ consumeConcurrentlyMaxSpan).
+        retry: `in_place`: the listener is called again after `retry_backoff_ms`, and the offset is not
+            committed meanwhile. `broker`: a message that failed is sent back to its broker, as RocketMQ's
+            clients do. The broker delivers it again through the retry topic of the group after a delay, to
+            any member of the group.
         max_reconsume_times: A message that failed is delivered again at most this many times, then it is
             sent to the dead-letter queue. -1: 16, as in RocketMQ.
-        retry_backoff_ms: Delays before the first, second, … redelivery; the last delay repeats.
+        retry_backoff_ms: Delays before the first, second, … redelivery; the last delay repeats. With
+            `retry="broker"`, only for messages that the broker did not accept.
         consume_timeout_ms: Messages that a listener has not finished after this time are sent back to the
-            broker, which delivers them again later (RocketMQ consumeTimeout).
+            broker, which delivers them again later (RocketMQ consumeTimeout). Ordered consumers wait without
+            limit, because a later delivery would be out of order.
         consume_hooks: Hooks called before and after each call of the listener.
     """
 
+    ordered: bool = False
     consume_threads: int = 20
     consume_batch: int = 1
     max_cached_messages: int = 1_000
@@ -281,6 +292,7 @@ class PushConfig(ConsumerConfig):
     max_cached_messages_for_topic: int | None = None
     max_cached_bytes_for_topic: int | None = None
     max_offset_span: int = 2_000
+    retry: Retry = "in_place"
     max_reconsume_times: int = MAX_RECONSUME_TIMES
     retry_backoff_ms: Sequence[int] = field(default=(100, 500, 1_000, 5_000, 10_000, 30_000))
     consume_timeout_ms: int = 15 * 60_000
@@ -299,9 +311,13 @@ class PushConfig(ConsumerConfig):
             "max_offset_span",
             "consume_timeout_ms",
         )
+        if not isinstance(self.ordered, bool):
+            raise ConfigInvalid(f"ordered is {self.ordered!r}: give True or False")
         for name in ("max_cached_messages_for_topic", "max_cached_bytes_for_topic"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
+        if self.retry not in RETRIES:
+            raise ConfigInvalid(f"retry is {self.retry!r}: give 'in_place' or 'broker'")
         require_at_least(-1, self, "max_reconsume_times")
         if self.max_reconsume_times == -1:
             object.__setattr__(self, "max_reconsume_times", MAX_RECONSUME_TIMES)

@@ -156,12 +156,12 @@ class Driver:
             with self.report.working(text):
                 stack.enter_context(session(self.topology, self.home, way))
             if starts:
-                self.report.line(f"started Ray ({way.mode}) in {time.monotonic() - begin_s:.1f} s")
+                self.report.line(f"started Ray in {time.monotonic() - begin_s:.1f} s")
                 if (head := read_record(self.home)) is not None and way.mode is Mode.STARTED:
                     self.report.line(f"Ray: {head.address}, dashboard and jobs {head.dashboard}")
                     if os.environ.get(AUTH_MODE_ENV) == "token":
                         self.report.line(
-                            f"before you use `ray` or own programs on this Ray: export {AUTH_MODE_ENV}=token"
+                            f"to use this Ray from `ray` or your programs: export {AUTH_MODE_ENV}=token"
                         )
             yield
 

@@ -147,7 +147,9 @@ def failing(multi: Multi) -> dict[str, str]:
 
 
 def test_loopback_address_is_refused_on_several_nodes(multi: Multi, raymq: RayMQ) -> None:
-    with pytest.raises(TopologyError, match=r"brokers\[0\]\.advertised_host: 127\.0\.0\.1 is advertised"):
+    with pytest.raises(
+        TopologyError, match=r"brokers\[0\]\.advertised_host: advertised address 127\.0\.0\.1"
+    ):
         launch.up(overrides=raymq.overrides)
 
 

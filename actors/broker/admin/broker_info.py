@@ -51,7 +51,7 @@ class BrokerInfo:
         self._describe = describe
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, row, get = RequestCode, RequestRow, on_cluster(Action.GET)
         return (
             row(code.VIEW_BROKER_STATS_DATA, self.stats_data, BrokerStatsHeader, get),

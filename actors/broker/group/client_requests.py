@@ -56,7 +56,7 @@ class ClientRequests:
         self._when_registered = when_registered
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, cost, sub = RequestCode, Cost.CLIENT, on_group(Action.SUB)
         leave = each_of(on_group(Action.PUB, "producer_group"), sub)
         return (

@@ -156,7 +156,7 @@ class Puller:
         self._ends = QueueEnds(store)
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         sub = each_of(on_topic(Action.SUB), on_group(Action.SUB))
         pull, cost = PullMessageHeader, Cost.PULL
         return (

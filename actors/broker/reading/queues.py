@@ -68,7 +68,7 @@ class QueueQueries:
         self._may_read = may_read
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, get, query = RequestCode, on_topic(Action.GET), Cost.QUERY
         queue, search = TopicQueueHeader, SearchOffsetHeader
         splits = RayMQRequestCode.DESCRIBE_SPLITS

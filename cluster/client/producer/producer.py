@@ -25,6 +25,7 @@ from cluster.client.transport.hooked_calls import hooks_of
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message import Message
+from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -215,10 +216,13 @@ class Producer:
         keys: str | None = None,
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
+        uniq_keys: UniqKeySource | None = None,
     ) -> TableReceipt:
         from cluster.client.producer.table_columns import columns_of_table
 
-        return self._send_columns(topic, columns_of_table(table, body, tags, keys, sharding_key), queue)
+        return self._send_columns(
+            topic, columns_of_table(table, body, tags, keys, sharding_key, uniq_keys), queue
+        )
 
     def _send_columns(self, topic: str, columns: TableColumns, queue: MessageQueue | None) -> TableReceipt:
         return self._open().core.tables.send(topic, columns, queue)
