@@ -54,7 +54,7 @@ class MissingRange:
 
 
 class DataLoss(JobError):
-    """Requested messages do not exist or cannot be read. `missing` lists the offset ranges of these messages."""
+    """Requested messages do not exist or cannot be read; `missing` lists their offset ranges."""
 
     def __init__(self, missing: Sequence[MissingRange]) -> None:
         self.missing = tuple(missing)

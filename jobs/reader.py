@@ -42,8 +42,8 @@ class SplitsReader:
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one split in order of offset.
 
-        Raises `DataLoss` if messages cannot be read. If the reader was created with `fail_on_data_loss` False,
-        such messages are logged and skipped instead.
+        Raises `DataLoss` if messages cannot be read. If the reader was created with `fail_on_data_loss`
+        False, such messages are logged and skipped instead.
         """
         with closing(self._open(split)) as source:
             yield from self._read_from(source, split)

@@ -38,7 +38,7 @@ class QueueState:
 
 @dataclass(frozen=True)
 class Split:
-    """A range of offsets [begin, end) of one queue, and the location of its store. One Spark task reads one split."""
+    """A range of offsets [begin, end) of one queue, which one Spark task reads."""
 
     queue: MessageQueue
     begin: int
@@ -60,7 +60,7 @@ def choose_ranges(
         One split per queue that has offsets to read, not cut yet, and the requested ranges that do not exist.
 
     Raises:
-        OffsetsInvalid: An explicit range ends before it starts, or an option lists a queue that does not exist.
+        OffsetsInvalid: A requested range ends before it starts, or an option lists an unknown queue.
     """
     states = sorted(states, key=lambda state: state.queue)
     for option, offsets in (("startingOffsets", starting), ("endingOffsets", ending)):
@@ -96,9 +96,9 @@ def cut_splits(
 ) -> list[Split]:
     """Cut each queue's range into splits of about equal size, at least `min_partitions` in total.
 
-    `ranges` has one uncut split per queue. The number of splits of a queue is proportional to its messages, so
-    a long queue does not become one long task. There are fewer than `min_partitions` splits only if there are
-    fewer messages. No split has more than `max_records_per_partition` messages. Raises OptionInvalid if
+    `ranges` has one uncut split per queue. The number of splits of a queue is proportional to its messages,
+    so a long queue does not become one long task. There are fewer than `min_partitions` splits only if there
+    are fewer messages. No split has more than `max_records_per_partition` messages. Raises OptionInvalid if
     `min_partitions` or `max_records_per_partition` is less than 1.
     """
     for option, value in (

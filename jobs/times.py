@@ -47,13 +47,14 @@ class Times:
     listed: Mapping[MessageQueue, int] = field(default_factory=dict)
 
     def wanted(self, queue: MessageQueue) -> int | None:
-        """Return the time that the options request for `queue`, or None if they have no time for this queue."""
+        """Return the time that the options request for `queue`, or None if they have none for it."""
         return self.everywhere if self.everywhere is not None else self.listed.get(queue)
 
     def by_queue(self, states: Iterable[QueueState]) -> dict[MessageQueue, int]:
-        """Map each queue that contains messages to its requested time; queues without a requested time are omitted.
+        """Map each queue that contains messages to its requested time.
 
-        Raises `OffsetsInvalid` if the option lists a queue that is not in `states`.
+        Queues without a requested time are omitted. Raises `OffsetsInvalid` if the option lists a queue that
+        is not in `states`.
         """
         states = list(states)
         Offsets(LATEST, self.listed).check_known(self.option, (state.queue for state in states))

@@ -59,6 +59,7 @@ from actors.broker.sending.send_back import SendBack
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
+from actors.broker.transactions.checks import TransactionChecks
 from actors.broker.transactions.end_transaction import EndTransaction
 from actors.broker.transactions.half_messages import HalfMessages
 from actors.broker.transactions.op_messages import OpWriter
@@ -157,8 +158,7 @@ def build_broker(
         interceptors: called for each message, before the broker's own interceptors.
 
     Raises:
-        StoreError: the file of a metadata table and its backup are damaged, or a file with users or
-            credentials is invalid.
+        StoreError: the file of a metadata table and its backup, of users or of credentials is damaged.
     """
     settings = live.settings
     access = build_access(settings)
@@ -170,8 +170,8 @@ def build_broker(
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.load_pages)
-    transactions = _build_transactions(clock, identity, loop, tables)
-    role = BrokerRole(_role_services(loop, registration, delays, transactions, supervisor))
+    transactions, checks = _build_transactions(settings, clock, identity, loop, tables, groups, supervisor)
+    role = BrokerRole((*checks, *_role_services(loop, registration, delays, supervisor)))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer)
@@ -187,17 +187,16 @@ def build_broker(
         BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
         Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
         SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
-        EndTransaction(store, loop.reads, transactions, tables.topics, loop.acks, loop.stats).rows(),
+        _transaction_rows(loop, tables, transactions, access),
         _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration),
-        _broker_rows(live, clock, loop, tables, groups, describe),
-        AccessRequests(access.control).rows(),
+        _broker_rows(live, clock, loop, tables, groups, describe, access),
     ):
         loop.requests.add_rows(rows)
     # fmt: off
-    return Broker(identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
-                  handle, describe)
+    return Broker(identity, access, loop, tables, groups, client, registration, delays, transactions, role,
+                  drain, handle, describe)
     # fmt: on
 
 
@@ -255,18 +254,29 @@ def _build_loop(
 
 
 def _build_transactions(
-    clock: Clock, identity: BrokerIdentity, loop: BrokerLoop, tables: BrokerTables
-) -> TransactionLog:
-    ops = OpWriter(loop.store, loop.acks, clock, identity.host.packed, loop.server.request_tick)
-    return TransactionLog(loop.store, loop.reads, tables.topics, tables.offsets, ops)
+    settings: BrokerSettings,
+    clock: Clock,
+    identity: BrokerIdentity,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    groups: BrokerGroups,
+    supervisor: Supervisor,
+) -> tuple[TransactionLog, Sequence[RoleService]]:
+    store = loop.store
+    ops = OpWriter(store, loop.acks, clock, identity.host.packed, loop.server.request_tick)
+    transactions = TransactionLog(store, loop.reads, tables.topics, tables.offsets, ops)
+    checks = TransactionChecks(settings, store, transactions, tables.topics, groups.clients, clock)
+    master, check_ms = frozenset({Role.MASTER}), settings.transaction_check_interval_ms
+    save = transactions.save_progress
+    return transactions, (
+        RoleService("transactions", master, transactions.load, transactions.stop),
+        periodic(supervisor, "transaction-progress", master, TRANSACTION_PROGRESS_MS, save),
+        periodic(supervisor, "transaction-checks", master, check_ms, checks.check),
+    )
 
 
 def _role_services(
-    loop: BrokerLoop,
-    registration: Registration,
-    delays: Delays,
-    transactions: TransactionLog,
-    supervisor: Supervisor,
+    loop: BrokerLoop, registration: Registration, delays: Delays, supervisor: Supervisor
 ) -> Sequence[RoleService]:
     def deliver() -> None:
         delays.deliver()
@@ -278,14 +288,6 @@ def _role_services(
 
     master = frozenset({Role.MASTER})
     return (
-        RoleService("transactions", master, transactions.load, transactions.stop),
-        periodic(
-            supervisor,
-            "transaction-progress",
-            master,
-            TRANSACTION_PROGRESS_MS,
-            transactions.save_progress,
-        ),
         periodic(supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
         RoleService("registration", master, registration.start, unregister),
     )
@@ -362,6 +364,13 @@ def _reading_rows(
     return (*puller.rows(), *queries.rows())
 
 
+def _transaction_rows(
+    loop: BrokerLoop, tables: BrokerTables, transactions: TransactionLog, access: BrokerAccess
+) -> Iterable[RequestRow]:
+    store, reads, topics = loop.store, loop.reads, tables.topics
+    return EndTransaction(store, reads, transactions, topics, loop.acks, loop.stats, access.may_send).rows()
+
+
 def _group_rows(
     settings: BrokerSettings, loop: BrokerLoop, tables: BrokerTables, groups: BrokerGroups
 ) -> Iterable[RequestRow]:
@@ -403,6 +412,7 @@ def _broker_rows(
     tables: BrokerTables,
     groups: BrokerGroups,
     describe: Callable[[], dict[str, object]],
+    access: BrokerAccess,
 ) -> Iterable[RequestRow]:
     settings, store, reads, stats = live.settings, loop.store, loop.reads, loop.stats
     config = SettingsRequests(live, as_properties, by_field, clock)
@@ -413,6 +423,7 @@ def _broker_rows(
     )
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
+        *AccessRequests(access.control).rows(),
         *RuntimeInfo(settings, store, reads, loop.held, stats, figures).rows(),
         *BrokerInfo(settings.cluster_name, store, reads, groups.clients, stats, describe).rows(),
         RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get),

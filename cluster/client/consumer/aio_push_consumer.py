@@ -10,6 +10,7 @@ from cluster.client.consumer.listener import Listener
 from cluster.client.consumer.pull_core import consumer_config
 from cluster.client.consumer.push_core import PushCore
 from cluster.client.errors import ConfigInvalid
+from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.faces import AsyncFace
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
@@ -74,10 +75,11 @@ class PushConsumer(AsyncFace[PushCore]):
         if (core := self._closing()) is not None:
             await core.close()
 
-    async def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
+    async def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector = "*") -> None:
         """Subscribe to `topics`: the members of the group share their queues.
 
-        `expression` selects messages by tag: `*` for all, or `tag || tag`. Raises ConfigInvalid.
+        `expression` selects messages by tag, `*` for all or `tag || tag`, or is a MessageSelector.
+        Raises ConfigInvalid.
         """
         self._opened().subscribe(topics, expression)
 

@@ -9,7 +9,7 @@ from functools import partial
 from actors.remoting.bodies.groups import GrantedQueue
 from actors.remoting.table import RequestTable
 from cluster.client.config import PushConfig
-from cluster.client.consumer.arguments import ALL, expression_of, topics_of
+from cluster.client.consumer.arguments import selector_of, topics_of
 from cluster.client.consumer.consumer_stats import SNAPSHOT_INTERVAL_S, ConsumerStats
 from cluster.client.consumer.consuming import Consuming
 from cluster.client.consumer.fetcher import Chunk
@@ -23,8 +23,9 @@ from cluster.client.consumer.running_info import QueueInfo, respond_running_info
 from cluster.client.consumer.send_back import TIMED_OUT_LEVEL, SendBack
 from cluster.client.consumer.tool_responses import respond_consume_directly, respond_status
 from cluster.client.errors import ClientError
-from cluster.client.group.group_session import GroupSession, register_group_change, tags_of
+from cluster.client.group.group_session import GroupSession, register_group_change
 from cluster.client.group.offset_client import Commit, OffsetClient
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
 from store.logs import get_logger
@@ -87,15 +88,15 @@ class PushCore:
     def _infos(self) -> Mapping[MessageQueue, QueueInfo]:
         return self.held.infos(self.instance.clock.wall_ms() - self.instance.now_ms())
 
-    def subscribe(self, topics: str | Iterable[str], expression: str) -> None:
+    def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector) -> None:
         """Subscribe to `topics` and to the retry topic of the group. Raises ConfigInvalid."""
-        names, expression = topics_of(topics), expression_of(expression)
+        names, selector = topics_of(topics), selector_of(expression)
         for topic in names:
-            self.session.subscribe(topic, expression)
+            self.session.subscribe(topic, selector)
         for work in self.held.all():
             if work.queue.topic in names:
-                work.fetcher.filter_by(expression)
-        self.session.subscribe(f"{RETRY_TOPIC_PREFIX}{self._config.group}", ALL)
+                work.fetcher.filter_by(selector)
+        self.session.subscribe(f"{RETRY_TOPIC_PREFIX}{self._config.group}", ALL_MESSAGES)
 
     async def join(self) -> None:
         """Wait until the consumer is closed. Raises the error if the group refused this member."""
@@ -128,7 +129,7 @@ class PushCore:
         work = self.held.get(chunk.queue)
         if work is None or work.fetcher is not chunk.fetcher or work.is_leaving:
             return
-        tags = tags_of(self.session.subscriptions.get(chunk.queue.topic, ALL))
+        tags = self.session.subscriptions.get(chunk.queue.topic, ALL_MESSAGES).tags
         if work.put(chunk, frozenset(tags) if tags else None):
             self._consuming.offer(work)
         self._control_flow(work)

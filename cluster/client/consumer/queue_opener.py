@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from actors.remoting.bodies.groups import GrantedQueue
 from cluster.client.config import PushConfig
-from cluster.client.consumer.arguments import ALL
 from cluster.client.consumer.fetcher import Fetcher, FetchSink, Puller
 from cluster.client.consumer.ordered_work import OrderedQueueWork
 from cluster.client.consumer.process_queue import ProcessQueue
@@ -18,6 +17,7 @@ from cluster.client.consumer.queue_locks import VALID_MS, QueueLocks
 from cluster.client.consumer.queue_work import Limits, QueueWork, Task
 from cluster.client.group.group_session import GroupSession
 from cluster.client.group.offset_client import OffsetClient
+from cluster.client.message_selector import ALL_MESSAGES
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 from store.message.validate import RETRY_TOPIC_PREFIX
@@ -112,7 +112,7 @@ class QueueOpener:
             self._puller,
             queue,
             offset,
-            self._session.subscriptions.get(queue.topic, ALL),
+            self._session.subscriptions.get(queue.topic, ALL_MESSAGES),
             lambda: config.fetch_bytes,
             self._sink,
         )

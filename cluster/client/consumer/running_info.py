@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from actors.remoting.bodies.body import queue_map
-from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.config import MIB
-from cluster.client.group.group_session import GroupSession, tags_of
+from cluster.client.group.group_session import GroupSession
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 
@@ -85,8 +84,7 @@ def respond_running_info(
 
     def respond(context: RequestContext) -> RemotingCommand:
         subscriptions = [
-            SubscriptionData(topic, expression, tags_of(expression)).to_json()
-            for topic, expression in session.subscriptions.items()
+            selector.subscription(topic).to_json() for topic, selector in session.subscriptions.items()
         ]
         body = {
             "mqPopTable": {},

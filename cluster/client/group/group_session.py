@@ -15,7 +15,6 @@ from actors.remoting.bodies.groups import (
     ConsumerData,
     GrantedQueue,
     HeartbeatData,
-    SubscriptionData,
     SyncGroupReply,
 )
 from actors.remoting.codes import RequestCode
@@ -32,6 +31,7 @@ from cluster.client.group.group_protocols import (
     broker_addresses,
 )
 from cluster.client.group.membership import Membership
+from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.instance import ClientInstance
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
@@ -73,7 +73,7 @@ class GroupSession:
 
     def __init__(self, instance: ClientInstance, config: ConsumerConfig, listener: GroupListener) -> None:
         self.membership = Membership(config.lease_ms)
-        self.subscriptions: dict[str, str] = {}
+        self.subscriptions: dict[str, MessageSelector] = {}
         self.is_suspended = False
         self._instance = instance
         self._config = config
@@ -92,9 +92,9 @@ class GroupSession:
         """Return the time between two commits of the consumer, in ms."""
         return self._protocol.commit_interval_ms
 
-    def subscribe(self, topic: str, expression: str) -> None:
-        """Subscribe to `topic`, or replace its filter expression. The first call joins the group."""
-        self.subscriptions[topic] = expression
+    def subscribe(self, topic: str, selector: MessageSelector) -> None:
+        """Subscribe to `topic`, or replace its selector. The first call joins the group."""
+        self.subscriptions[topic] = selector
         if self._task is None:
             supervisor = self._instance.supervisor
             self._task = supervisor.start(f"group {self._config.group}", self._run)
@@ -226,18 +226,9 @@ class GroupSession:
     def _heartbeat(self) -> HeartbeatData:
         config = self._config
         where = CONSUME_FROM[config.consume_from]
-        subscriptions = [
-            SubscriptionData(topic, expression, tags_of(expression))
-            for topic, expression in self.subscriptions.items()
-        ]
+        subscriptions = [selector.subscription(topic) for topic, selector in self.subscriptions.items()]
         data = ConsumerData(config.group, consume_from_where=where, subscriptions=subscriptions)
         return HeartbeatData(self._instance.client_id, [data])
-
-
-def tags_of(expression: str) -> list[str]:
-    """Return the tags of a filter expression such as `a || b`, or an empty list for `*`."""
-    tags = [tag for part in expression.split("||") if (tag := part.strip())]
-    return [] if "*" in tags else tags
 
 
 def register_group_change(table: RequestTable, wake: Callable[[], None]) -> None:
