@@ -39,6 +39,11 @@ class SplitsReader:
                 yield from self.read_split(self._splits[number])
         freeze_loaded_objects()
 
+    def read_all(self) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of all splits, one split after the other. Raises as `read_split` does."""
+        for split in self._splits:
+            yield from self.read_split(split)
+
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one split in order of offset.
 

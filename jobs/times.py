@@ -94,10 +94,12 @@ def check_strategy(strategy: str) -> None:
 
 
 def check_order(starting: Times | None, ending: Times | None) -> None:
-    """Raise `OptionInvalid` if startingTimestamp is after endingTimestamp."""
+    """Raise `OptionInvalid` if the time for all queues at which to start is after that at which to end."""
     begin_ms, end_ms = (times.everywhere if times else None for times in (starting, ending))
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
-        raise OptionInvalid(f"startingTimestamp={begin_ms} is after endingTimestamp={end_ms}")
+        assert starting is not None
+        assert ending is not None
+        raise OptionInvalid(f"{starting.option}={begin_ms} is after {ending.option}={end_ms}")
 
 
 def starting_offsets(

@@ -153,12 +153,10 @@ def build_broker(
         clock: for all time-outs, leases and timestamps.
         rng: source of random numbers, for the choice of queues and for unique keys.
         identity: the names and addresses that the broker registers.
-        store: the broker's store, already open.
-        supervisor: runs background tasks.
         interceptors: called for each message, before the broker's own interceptors.
 
     Raises:
-        StoreError: the file of a metadata table and its backup, of users or of credentials is damaged.
+        StoreError: a metadata table and its backup are damaged, or a file with users is invalid.
     """
     settings = live.settings
     access = build_access(settings)
@@ -180,8 +178,8 @@ def build_broker(
     )
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    interceptors = (*interceptors, DeadLetters(tables, groups.locks), HalfMessages(properties), delays)
-    sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
+    steps = (*interceptors, DeadLetters(tables, groups.locks), HalfMessages(properties), delays)
+    sender = Sender(store, targets, steps, properties, responses, loop.stats)
     for rows in (
         sender.rows(),
         BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
@@ -194,10 +192,10 @@ def build_broker(
         _broker_rows(live, clock, loop, tables, groups, describe, access),
     ):
         loop.requests.add_rows(rows)
-    # fmt: off
-    return Broker(identity, access, loop, tables, groups, client, registration, delays, transactions, role,
-                  drain, handle, describe)
-    # fmt: on
+    return Broker(
+        identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
+        handle, describe,
+    )  # fmt: skip
 
 
 def _build_loop(

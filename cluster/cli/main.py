@@ -25,6 +25,7 @@ COMMANDS = {
     "message": ("cluster.cli.message", "Messages: send, get, query, tail."),
     "broker": ("cluster.cli.broker", "Brokers: list, describe, statistics, settings."),
     "offset": ("cluster.cli.offset", "Offsets of consumer groups: show, reset, skip, clone."),
+    "dlq": ("cluster.cli.dlq", "Dead letters of consumer groups: list, show, resend, purge."),
     "send": ("cluster.cli.send", "Send a message, a file, or lines from standard input."),
     "tail": ("cluster.cli.tail", "Print a topic's messages as they arrive."),
     "top": ("cluster.cli.top", "Show live rates of brokers, topics and groups."),

@@ -31,8 +31,8 @@ from actors.broker.transactions.transaction_log import TransactionLog
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
+from actors.remoting.headers import CheckTransactionStateHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.transaction_headers import CheckTransactionStateHeader
 from store.clock import Clock
 from store.logs import get_logger
 from store.message.message import MessageExt

@@ -78,6 +78,14 @@ class Admin(BlockingFace[aio.Admin]):
     clone_offsets = blocking(aio.Admin.clone_offsets)
     running_info = blocking(aio.Admin.running_info)
 
+    # ---- dead letters --------------------------------------------------------------------------------------
+
+    dead_letter_counts = blocking(aio.Admin.dead_letter_counts)
+    dead_letter_count = blocking(aio.Admin.dead_letter_count)
+    dead_letters = blocking(aio.Admin.dead_letters)
+    resend_dead_letters = blocking(aio.Admin.resend_dead_letters)
+    purge_dead_letters = blocking(aio.Admin.purge_dead_letters)
+
     # ---- users and policies --------------------------------------------------------------------------------
 
     users = blocking(aio.Admin.users)

@@ -21,9 +21,9 @@ from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
+from actors.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
-from actors.remoting.transaction_headers import CheckTransactionStateHeader, EndTransactionHeader
 from cluster.client.config import ProducerConfig
 from cluster.client.errors import ClientError, ConfigInvalid
 from cluster.client.producer.outbound import check_types

@@ -13,9 +13,9 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.transactions.checks import TransactionChecks
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import CheckTransactionStateHeader
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
-from actors.remoting.transaction_headers import CheckTransactionStateHeader
 from store.clock import Clock
 from store.disk.disk_use import DiskUse
 from store.message.record import decode_record

@@ -13,7 +13,7 @@ import pytest
 
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.transaction_headers import EndTransactionHeader
+from actors.remoting.headers import EndTransactionHeader
 from store.message.message import MessageExt
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import Peer
