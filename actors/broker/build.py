@@ -185,12 +185,11 @@ def build_broker(
         BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
         Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
         SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
-        EndTransaction(store, loop.reads, transactions, tables.topics, loop.acks, loop.stats).rows(),
+        _transaction_rows(loop, tables, transactions, access),
         _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration),
-        _broker_rows(live, clock, loop, tables, groups, describe),
-        AccessRequests(access.control).rows(),
+        _broker_rows(live, clock, loop, tables, groups, describe, access),
     ):
         loop.requests.add_rows(rows)
     return Broker(
@@ -363,6 +362,13 @@ def _reading_rows(
     return (*puller.rows(), *queries.rows())
 
 
+def _transaction_rows(
+    loop: BrokerLoop, tables: BrokerTables, transactions: TransactionLog, access: BrokerAccess
+) -> Iterable[RequestRow]:
+    store, reads, topics = loop.store, loop.reads, tables.topics
+    return EndTransaction(store, reads, transactions, topics, loop.acks, loop.stats, access.may_send).rows()
+
+
 def _group_rows(
     settings: BrokerSettings, loop: BrokerLoop, tables: BrokerTables, groups: BrokerGroups
 ) -> Iterable[RequestRow]:
@@ -404,6 +410,7 @@ def _broker_rows(
     tables: BrokerTables,
     groups: BrokerGroups,
     describe: Callable[[], dict[str, object]],
+    access: BrokerAccess,
 ) -> Iterable[RequestRow]:
     settings, store, reads, stats = live.settings, loop.store, loop.reads, loop.stats
     config = SettingsRequests(live, as_properties, by_field, clock)
@@ -414,6 +421,7 @@ def _broker_rows(
     )
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
+        *AccessRequests(access.control).rows(),
         *RuntimeInfo(settings, store, reads, loop.held, stats, figures).rows(),
         *BrokerInfo(settings.cluster_name, store, reads, groups.clients, stats, describe).rows(),
         RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get),

@@ -52,7 +52,7 @@ from actors.remoting.in_process import InProcessConnection
 from actors.remoting.raymq_requests import SplitsBody
 from actors.remoting.remoting_errors import Closed, Refused
 from actors.remoting.server import RemotingServer
-from actors.remoting.signing import Credentials, CredentialsInvalid, Signer
+from actors.signing import Credentials, CredentialsInvalid, Signer
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.properties import MessageConst

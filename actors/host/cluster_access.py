@@ -18,8 +18,8 @@ from pydantic import AliasChoices, Field
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
-from actors.remoting.signing import ACCESS_KEY, CredentialsInvalid, Signer, read_credentials
 from actors.remoting.targets import Action
+from actors.signing import ACCESS_KEY, CredentialsInvalid, Signer, read_credentials
 from store.settings_model import SettingsModel
 from store.store_errors import StoreError
 

@@ -10,8 +10,8 @@ from actors.remoting.connection import Connection
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
-from actors.remoting.signing import Signer
 from actors.remoting.table import RequestTable
+from actors.signing import Signer
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 

@@ -29,8 +29,8 @@ Observer = Callable[["RequestContext", "Observation"], None]
 
 
 TopicCheck = Callable[["RequestContext", str], None]
-"""Raises Refused unless the sender of the request may read a topic. A handler calls it if the topic is not in
-the request but in the record that the request names by its position in the CommitLog.
+"""Raises Refused unless the sender of a request has permission for a topic. A handler calls it if the topic
+is not in the request but in the record that the request names by its position in the CommitLog.
 """
 
 

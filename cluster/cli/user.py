@@ -93,7 +93,7 @@ def credentials(
 ) -> None:
     """Write a credentials file with a random secret key, for inner_credentials_file or RAYMQ_CREDENTIALS."""
 
-    from actors.remoting.signing import Credentials, CredentialsInvalid, write_credentials
+    from actors.signing import Credentials, CredentialsInvalid, write_credentials
 
     with exiting_on_errors():
         secret_key = secrets.token_urlsafe(SECRET_BYTES) if secret_file is None else _read_secret(secret_file)

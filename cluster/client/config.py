@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from actors.remoting.signing import Credentials, CredentialsInvalid, read_credentials
+from actors.signing import Credentials, CredentialsInvalid, read_credentials
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
 

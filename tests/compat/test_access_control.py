@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.remoting.signing import Credentials, write_credentials
+from actors.signing import Credentials, write_credentials
 from tests.compat.agent import Agent, OperationFailed
 from tests.compat.build import CLIENT, CLIENT_5_5, RELEASES, JavaKit
 from tests.compat.mqadmin import Mqadmin, rows

@@ -11,18 +11,20 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.host.cluster_access import inner_signer
 from actors.remoting.chain import Step
 from actors.remoting.request import RequestContext, TopicCheck
-from actors.remoting.signing import Signer
+from actors.remoting.targets import Action
+from actors.signing import Signer
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
-    """Access control of one broker. If it is disabled there are no steps, and everything may be read."""
+    """Access control of one broker. If it is disabled there are no steps, and the checks pass."""
 
     signer: Signer | None
     """Signs the broker's own requests as the cluster's inner user."""
     control: AccessControl | None
     steps: tuple[Step, ...]
     may_read: TopicCheck
+    may_send: TopicCheck
 
 
 def build_access(settings: BrokerSettings) -> BrokerAccess:
@@ -32,16 +34,17 @@ def build_access(settings: BrokerSettings) -> BrokerAccess:
     """
     signer = inner_signer(settings)
     if not settings.authentication_enabled or signer is None:
-        return BrokerAccess(signer, None, (), _everything)
+        return BrokerAccess(signer, None, (), _permit, _permit)
     file = AccessFile(settings.store_root)
     file.load()
     users = Users(file, signer)
     control, authentication = AccessControl(file, users), Authentication(users)
     if not settings.authorization_enabled:
-        return BrokerAccess(signer, control, (authentication,), _everything)
+        return BrokerAccess(signer, control, (authentication,), _permit, _permit)
     authorization = Authorization(users, file, settings.cluster_name)
-    return BrokerAccess(signer, control, (authentication, authorization), authorization.check_topic)
+    may_read, may_send = authorization.topic_check(Action.GET), authorization.topic_check(Action.PUB)
+    return BrokerAccess(signer, control, (authentication, authorization), may_read, may_send)
 
 
-def _everything(context: RequestContext, topic: str) -> None:
-    """Permit all reads."""
+def _permit(context: RequestContext, topic: str) -> None:
+    """Permit everything."""

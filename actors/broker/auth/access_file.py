@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from actors.broker.auth.users import AccessTable
-from actors.remoting.signing import PRIVATE_MODE, CredentialsInvalid, check_private
+from actors.signing import PRIVATE_MODE, CredentialsInvalid, check_private
 from store.disk.files import sync_directory
 from store.logs import get_logger
 from store.store_errors import StoreError

@@ -14,9 +14,9 @@ from actors.broker.auth.users import User
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
-from actors.remoting.signing import ACCESS_KEY, Credentials, Signer
+from actors.remoting.request import RequestContext, TopicCheck
 from actors.remoting.targets import EVERY, Action, Resource, Target
+from actors.signing import ACCESS_KEY, Credentials, Signer
 
 _RETRY_PREFIX: Final = "%RETRY%"
 _PORT_BYTES: Final = 4
@@ -94,11 +94,15 @@ class Authorization:
         for target in context.row.targets(context):
             self._check(name, target, context.connection)
 
-    def check_topic(self, context: RequestContext, topic: str) -> None:
-        """Raise Refused unless the user may read a topic: that of a record which the request found."""
-        name = context.command.ext.get(ACCESS_KEY, "")
-        if not self._users.is_super(name):
-            self._check(name, Target(Resource.TOPIC, topic, Action.GET), context.connection)
+    def topic_check(self, action: Action) -> TopicCheck:
+        """Return a check of an action on the topic of a record that a request names by its position."""
+
+        def check(context: RequestContext, topic: str) -> None:
+            name = context.command.ext.get(ACCESS_KEY, "")
+            if not self._users.is_super(name):
+                self._check(name, Target(Resource.TOPIC, topic, action), context.connection)
+
+        return check
 
     def _check(self, name: str, target: Target, connection: Connection) -> None:
         protected = self._protected(target)

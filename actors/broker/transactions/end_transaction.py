@@ -23,7 +23,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import EndTransactionHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, each_of, on_group, on_topic
 from store.logs import get_logger
 from store.message.message import MessageExt
@@ -47,6 +47,7 @@ class EndTransaction:
         topics: Topics,
         acks: Acks,
         stats: BrokerStats,
+        may_send: TopicCheck,
     ) -> None:
         self._store = store
         self._reads = reads
@@ -54,6 +55,7 @@ class EndTransaction:
         self._topics = topics
         self._acks = acks
         self._stats = stats
+        self._may_send = may_send
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the rows of the request table that this object handles."""
@@ -100,6 +102,7 @@ class EndTransaction:
         self, context: RequestContext, header: EndTransactionHeader, half: MessageExt
     ) -> RemotingCommand | None:
         _check_half(header, half)
+        self._may_send(context, real_queue(half)[0])  # clients before 5.0 do not send the topic
         place = self._transactions.find(half)
         if place is None:
             raise _refusal(

@@ -9,8 +9,8 @@ from actors.remoting.client import RemotingClient
 from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import RemotingError
-from actors.remoting.signing import Credentials, Signer
 from actors.remoting.table import RequestTable
+from actors.signing import Credentials, Signer
 from cluster.client.config import ClientConfig
 from cluster.client.hooks import CallHook, call_hooks
 from store.clock import Clock

@@ -16,7 +16,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader, ViewMessageHeader
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
-from actors.remoting.signing import SIGNATURE, Credentials, Signer
+from actors.signing import SIGNATURE, Credentials, Signer
 from store.clock import SystemClock
 from store.store_errors import StoreError
 from tests.actors.broker.auth.access_peers import (
@@ -30,6 +30,7 @@ from tests.actors.broker.auth.access_peers import (
     with_access,
 )
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run, settings_of, with_broker
+from tests.actors.broker.transactions.transactions import COMMIT, begin, end, settled
 
 
 def send_command(topic: str = "T") -> RemotingCommand:
@@ -159,6 +160,22 @@ def test_record_of_another_topic_cannot_be_read_by_its_position(tmp_path: Path) 
             back = ConsumerSendMsgBackHeader(message.commit_log_offset, "CG", 1, origin_topic="T").to_ext()
             assert (await bob.ask(RequestCode.VIEW_MESSAGE_BY_ID, view)).code == code
             assert (await bob.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == code
+
+    with_access(story, tmp_path)
+
+
+def test_transaction_of_another_topic_cannot_be_ended(tmp_path: Path) -> None:
+    async def story(inner: SigningPeer, connect: Connect) -> None:
+        half = await begin(inner)
+        await inner.create_user("alice")
+        alice = connect("alice")
+        await inner.permit("alice", "Topic:T2", "Pub")
+        for topic in ("", "T", "T2"):  # clients before 5.0 do not send the topic
+            assert (await end(alice, half, COMMIT, topic=topic)).code != 0
+        await inner.permit("alice", "Topic:T", "Pub")
+        assert (await end(alice, half, COMMIT)).code == 0
+        await settled(inner)
+        assert [message.body for message in await inner.messages("T")] == [b"half"]
 
     with_access(story, tmp_path)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.remoting.command import RemotingCommand
-from actors.remoting.signing import (
+from actors.signing import (
     ACCESS_KEY,
     SIGNATURE,
     Credentials,
