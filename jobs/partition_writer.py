@@ -81,6 +81,7 @@ class PartitionWriter:
             tags=columns.tag,
             keys=columns.key,
             sharding_key=columns.sharding_key,
+            properties=columns.properties,
             uniq_keys=self._uniq_keys,
         )
 

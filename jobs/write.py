@@ -34,6 +34,7 @@ from store.clock import SystemClock
 RECEIPT = "receipt"
 DESCRIPTION = "spark.job.description"
 _TYPES = re.compile(r"(string|binary|tinyint|smallint|int|bigint|(var)?char\(\d+\))\Z")
+_PROPERTIES_TYPE = "map<string,string>"
 _ERROR_OF_TASK = re.compile(r"jobs\.job_errors\.WriteFailed: (.+)")
 
 
@@ -46,6 +47,7 @@ def write_queue(
     key: str | None = None,
     tag: str | None = None,
     sharding_key: str | None = None,
+    properties: str | None = None,
     mode: Literal["append", "errorifexists"] = "append",
     buffer_bytes: int = BUFFER_BYTES,
 ) -> WriteReceipt:
@@ -65,6 +67,8 @@ def write_queue(
         tag: Column of the tags. Null means no tag.
         sharding_key: Column by which rows are distributed over the queues. Rows of one partition with equal
             values keep their order. None: consecutive rows go to one queue, the next rows to the next.
+        properties: Column of maps of strings, the user properties. Names that RocketMQ reserves are left
+            out, so the properties of messages that were read can be written again.
         mode: "append", or "errorifexists" to fail if the topic contains messages.
         buffer_bytes: Size of the rows that a task sends with one call.
 
@@ -75,7 +79,7 @@ def write_queue(
         CommitFailed: All rows are stored, but the manifest may not be.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
-    columns = WriteColumns(body, key, tag, sharding_key)
+    columns = WriteColumns(body, key, tag, sharding_key, properties)
     columns.check(df.columns)
     _check_types(df, columns)
     addresses = ClientConfig(nameservers).addresses()
@@ -106,7 +110,12 @@ class _SparkWriter:
 def _check_types(df: DataFrame, columns: WriteColumns) -> None:
     types = dict(df.dtypes)
     for parameter, column in columns.named().items():
-        if not _TYPES.match(types[column]):
+        if parameter == "properties":
+            if types[column] != _PROPERTIES_TYPE:
+                raise OptionInvalid(
+                    f"properties={column!r} has type {types[column]}: it must be {_PROPERTIES_TYPE}"
+                )
+        elif not _TYPES.match(types[column]):
             raise OptionInvalid(
                 f"{parameter}={column!r} has type {types[column]}: cast it to string, binary or an integer"
             )

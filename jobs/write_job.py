@@ -42,10 +42,17 @@ class WriteColumns:
     key: str | None = None
     tag: str | None = None
     sharding_key: str | None = None
+    properties: str | None = None
 
     def named(self) -> dict[str, str]:
         """Return the columns that are used, by the name of their parameter."""
-        given = {"body": self.body, "key": self.key, "tag": self.tag, "sharding_key": self.sharding_key}
+        given = {
+            "body": self.body,
+            "key": self.key,
+            "tag": self.tag,
+            "sharding_key": self.sharding_key,
+            "properties": self.properties,
+        }
         return {parameter: column for parameter, column in given.items() if column is not None}
 
     def check(self, available: list[str]) -> None:

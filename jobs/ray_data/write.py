@@ -32,6 +32,7 @@ def write_dataset(
     key: str | None = None,
     tag: str | None = None,
     sharding_key: str | None = None,
+    properties: str | None = None,
     mode: Literal["append", "errorifexists"] = "append",
     buffer_bytes: int = BUFFER_BYTES,
     concurrency: int | None = None,
@@ -51,6 +52,8 @@ def write_dataset(
         tag: Column of the tags. Null means no tag.
         sharding_key: Column by which rows are distributed over the queues. Rows of one task with equal
             values keep their order. None: consecutive rows go to one queue, the next rows to the next.
+        properties: Column of maps of strings, the user properties. Names that RocketMQ reserves are left
+            out, so the properties of messages that were read can be written again.
         mode: "append", or "errorifexists" to fail if the topic contains messages.
         buffer_bytes: Size of the rows that a task sends with one call.
         concurrency: Maximum number of write tasks at a time.
@@ -63,7 +66,7 @@ def write_dataset(
         CommitFailed: All rows are stored, but the manifest may not be.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
-    columns = WriteColumns(body, key, tag, sharding_key)
+    columns = WriteColumns(body, key, tag, sharding_key, properties)
     addresses = ClientConfig(nameservers).addresses()
     job = new_job(topic, addresses, columns, buffer_bytes, SystemClock().wall_ms())
     prepare_topic(job, mode)

@@ -78,7 +78,8 @@ class RowBatch(NamedTuple):
     """Messages (rows) to be sent to the queues of one topic.
 
     Row i goes to queue `q = queues[i]`, whose id on its broker is `queue_ids[q]`. `draft` has the fields and
-    properties that all rows share. An empty key or tag means that the message has none.
+    properties that all rows share. An empty key or tag means that the message has none. `properties` has the
+    encoded properties of each row; None means that no row has any.
     """
 
     draft: RecordDraft
@@ -90,6 +91,12 @@ class RowBatch(NamedTuple):
     uniq_keys: UniqKeyBlock
     max_body_bytes: int
     store_host_bytes: int = V4_BYTES
+    properties: TextColumn | None = None
+
+    @property
+    def own_properties(self) -> TextColumn:
+        """Return the encoded properties of each row, or empty ones if no row has any."""
+        return TextColumn.absent(len(self.queues)) if self.properties is None else self.properties
 
 
 class RowPlan(NamedTuple):
@@ -118,6 +125,7 @@ def plan_rows(rows: RowBatch) -> RowPlan:
         rows.bodies.offsets,
         *rows.keys,
         *rows.tags,
+        rows.own_properties.offsets,
         rows.queues,
         len(template) + len(topic) + 2,
         len(fixed) + SEQUENCE_HEX + 1,
@@ -147,6 +155,7 @@ def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memory
         *rows.bodies,
         *rows.keys,
         *rows.tags,
+        *rows.own_properties,
         rows.queues,
         rows.queue_ids,
         # Read the rows in ascending order: alternating between the queues' output positions is faster than
@@ -174,6 +183,7 @@ def encode_rows_plain(rows: RowBatch) -> list[bytes]:
         properties = fixed + rows.uniq_keys.key(row)[-SEQUENCE_HEX:].encode() + b"\x02"
         for name, value in ((_KEYS, keys), (_TAGS, tags)):
             properties += name.tobytes() + value + b"\x02" if value else b""
+        properties += rows.own_properties.row(row)
         if not 0 <= queue < len(by_queue):
             raise _row_error(rows, row, _BAD_QUEUE)
         if not body:
@@ -245,7 +255,7 @@ def _has_separator(data: U8, start: int, end: int) -> bool:
 
 @kernel(
     types.UniTuple(types.int64, 2)(
-        _I64, _I64, BYTES, _I64, BYTES, _I32, *[types.int64] * 3, _WRITABLE_I64, _WRITABLE_I64
+        _I64, _I64, BYTES, _I64, BYTES, _I64, _I32, *[types.int64] * 3, _WRITABLE_I64, _WRITABLE_I64
     ),
 )
 def _measure_rows(
@@ -254,6 +264,7 @@ def _measure_rows(
     key_data: U8,
     tag_offsets: I64,
     tag_data: U8,
+    property_offsets: I64,
     queues: npt.NDArray[np.int32],
     bare_bytes: int,
     fixed_properties_bytes: int,
@@ -279,7 +290,7 @@ def _measure_rows(
             return row, _BAD_BODY
         keys = key_offsets[row + 1] - key_offsets[row]
         tags = tag_offsets[row + 1] - tag_offsets[row]
-        properties = fixed_properties_bytes
+        properties = fixed_properties_bytes + property_offsets[row + 1] - property_offsets[row]
         if keys > 0:
             properties += len(_KEYS) + keys + 1
         if tags > 0:
@@ -334,12 +345,7 @@ def _write_hex(records: U8, target: int, value: int) -> None:
 
 @kernel(
     types.void(
-        _I64,
-        BYTES,
-        _I64,
-        BYTES,
-        _I64,
-        BYTES,
+        *[_I64, BYTES] * 4,
         _I32,
         _I32,
         _I64,
@@ -358,6 +364,8 @@ def _encode_rows(
     key_data: U8,
     tag_offsets: I64,
     tag_data: U8,
+    property_offsets: I64,
+    property_data: U8,
     queues: npt.NDArray[np.int32],
     queue_ids: npt.NDArray[np.int32],
     order: I64,
@@ -390,6 +398,9 @@ def _encode_rows(
         target += SEQUENCE_HEX + 1
         target = _write_pair(records, target, _KEYS, key_data, key_offsets[row], key_offsets[row + 1])
         target = _write_pair(records, target, _TAGS, tag_data, tag_offsets[row], tag_offsets[row + 1])
+        own_bytes = property_offsets[row + 1] - property_offsets[row]
+        copy_bytes(records, target, property_data, property_offsets[row], own_bytes)
+        target += own_bytes
         store_i16(records, properties - 2, target - properties)
         store_i32(records, start, target - start)
         store_i32(records, start + QUEUE_ID, queue_ids[queue])

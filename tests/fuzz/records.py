@@ -253,17 +253,17 @@ def rows(data: bytes) -> None:
     if len(data) < 4:
         return
     count, data = data[0] % 6, data[1:]
-    cuts = sorted(min(byte * 4, len(data)) for byte in data[: 3 * count + 1].ljust(3 * count + 1, b"\x10"))
+    cuts = sorted(min(byte * 4, len(data)) for byte in data[: 4 * count + 1].ljust(4 * count + 1, b"\x10"))
     queues = np.array([int(byte) % 5 - 1 for byte in data[:count].ljust(count, b"\x01")], np.int32)
     queues = np.maximum(queues, 0) if data[:1] < b"\xe0" else queues
     queue_ids = np.array([0, 3, 1, 9], np.int32)
-    parts = [np.array(cuts[i * count : i * count + count + 1], np.int64) for i in range(3)]
+    parts = [np.array(cuts[i * count : i * count + count + 1], np.int64) for i in range(4)]
     draft = RecordDraft("T", 0, b"", b"a\x01b\x02", born_host=V4)
     uniq = UniqKeyBlock("0A0000010001DEADBEEF", 7)
 
     def table(place: Bytes) -> RowBatch:
-        bodies, keys, tags = (TextColumn(part, place) for part in parts)
-        return RowBatch(draft, bodies, keys, tags, queues, queue_ids, uniq, 512, V4_BYTES)
+        bodies, keys, tags, own = (TextColumn(part, place) for part in parts)
+        return RowBatch(draft, bodies, keys, tags, queues, queue_ids, uniq, 512, V4_BYTES, own)
 
     expected = encoded(encode_rows_plain, table(np.frombuffer(data, np.uint8)))
     for placed in FENCE.placed(data):

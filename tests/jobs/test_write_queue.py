@@ -69,6 +69,22 @@ def test_write_stores_all_columns_and_commits(spark: SparkSession, orders: Order
         assert [message.body for message in admin.messages_by_key(topic, "key-77")] == [b"77"]
 
 
+def test_topic_is_copied_with_properties(spark: SparkSession, orders: Orders) -> None:
+    topic = create(orders, "copied")
+    source = read_queue(spark, TOPIC, nameservers=orders.nameservers)
+    source = source.where("queueOffset % 20 = 0 OR tags = 'späte'")  # a batch must fit into a log file
+    write_queue(
+        source, topic, nameservers=orders.nameservers, key="keys", tag="tags", properties="properties"
+    )
+    copied = read_queue(spark, topic, nameservers=orders.nameservers, committed=True)
+    shown = ["body", "tags", "keys", "properties['color']", "properties['UNIQ_KEY'] = uniqKey"]
+    assert copied.count() == source.count()
+    assert copied.selectExpr(*shown).exceptAll(source.selectExpr(*shown)).count() == 0
+    special = copied.where("tags = 'späte'").first()
+    assert special["properties"]["color"] == "blå"
+    assert special["uniqKey"].startswith("FF")
+
+
 def fail_first_attempt(
     nameservers: str, topic: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
@@ -153,6 +169,7 @@ def test_invalid_arguments_are_refused_by_the_driver(spark: SparkSession, orders
     refused = {
         "key='nothing' is not a column of the data; it has body, order_id": {"key": "nothing"},
         "body='price' has type double: cast it": {"body": "price"},
+        "properties='order_id' has type string: it must be map<string,string>": {"properties": "order_id"},
         "mode='overwrite' is unknown": {"mode": "overwrite"},
         "buffer_bytes=0 must be at least 1": {"buffer_bytes": 0},
     }

@@ -189,6 +189,7 @@ class Producer(AsyncFace[ProducerCore]):
         keys: str | None = None,
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
+        properties: str | None = None,
         uniq_keys: UniqKeySource | None = None,
     ) -> TableReceipt:
         """Send one message for each row of `table`; `body`, `tags`, `keys` and `sharding_key` name columns.
@@ -197,7 +198,8 @@ class Producer(AsyncFace[ProducerCore]):
             table = pyarrow.table(columns)
             receipt = await producer.send_table("flights", table, tags="carrier", sharding_key="tail")
 
-        The columns contain bytes, strings or integers. A null in `tags` or `keys` means no tag or key. Rows
+        The columns contain bytes, strings or integers. A null in `tags` or `keys` means no tag or key.
+        `properties` names a column of maps of strings; names that RocketMQ reserves are left out of it. Rows
         with equal `sharding_key` are sent to the same queue in the order of the table. Without
         `sharding_key` consecutive rows are sent to a queue, the next rows to the next queue. Every row gets a
         UNIQ_KEY: a new one, or the next one of `uniq_keys`.
@@ -210,7 +212,7 @@ class Producer(AsyncFace[ProducerCore]):
         """
         from cluster.client.producer.table_columns import columns_of_table
 
-        columns = columns_of_table(table, body, tags, keys, sharding_key, uniq_keys)
+        columns = columns_of_table(table, body, tags, keys, sharding_key, properties, uniq_keys)
         return await self._send_columns(topic, columns, queue)
 
     async def _send_columns(

@@ -216,12 +216,13 @@ class Producer:
         keys: str | None = None,
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
+        properties: str | None = None,
         uniq_keys: UniqKeySource | None = None,
     ) -> TableReceipt:
         from cluster.client.producer.table_columns import columns_of_table
 
         return self._send_columns(
-            topic, columns_of_table(table, body, tags, keys, sharding_key, uniq_keys), queue
+            topic, columns_of_table(table, body, tags, keys, sharding_key, properties, uniq_keys), queue
         )
 
     def _send_columns(self, topic: str, columns: TableColumns, queue: MessageQueue | None) -> TableReceipt:

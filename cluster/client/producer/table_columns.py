@@ -19,7 +19,7 @@ from store.message.message_id import UniqKeySource
 from store.message.record import RecordDraft
 from store.reading.columns import text_column
 
-BODY, KEYS, TAGS, SHARD = "body", "keys", "tags", "shard"
+BODY, KEYS, TAGS, SHARD, PROPERTIES = "body", "keys", "tags", "shard", "properties"
 
 # Estimated size of a record without body, keys and tags; it determines the number of rows of a slice.
 ROW_OVERHEAD_BYTES = 170
@@ -27,9 +27,10 @@ ROW_OVERHEAD_BYTES = 170
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """A table with the column `body` and optional columns `keys`, `tags` and `shard` (the sharding key).
+    """A table with the column `body` and optional columns.
 
-    The columns contain bytes, strings or integers. `uniq_keys` is the source of the UNIQ_KEYs; None means
+    These are `keys`, `tags`, `shard` (the sharding key) and `properties` (encoded ones). The columns contain
+    bytes, strings or integers. `uniq_keys` is the source of the UNIQ_KEYs; None means
     that of the producer.
     """
 
@@ -58,6 +59,7 @@ def columns_of_table(
     tags: str | None,
     keys: str | None,
     sharding_key: str | None,
+    properties: str | None = None,
     uniq_keys: UniqKeySource | None = None,
 ) -> TableColumns:
     """Return the columns of `table` that the other arguments name; None means no such column.
@@ -68,6 +70,10 @@ def columns_of_table(
         table = pa.Table.from_batches([table])
     wanted = {BODY: body, TAGS: tags, KEYS: keys, SHARD: sharding_key}
     columns = {name: _column(table, given) for name, given in wanted.items() if given is not None}
+    if properties is not None:
+        from cluster.client.producer.table_properties import encode_property_column
+
+        columns[PROPERTIES] = encode_property_column(properties, _existing(table, properties))
     return TableColumns(pa.table(columns), uniq_keys)
 
 
@@ -108,10 +114,14 @@ def _array(name: str, values: Any, kind: pa.DataType) -> Any:
         raise ConfigInvalid(f"{name} cannot be read as a column of {kind}: {error}") from error
 
 
-def _column(table: pa.Table, name: str) -> Any:
+def _existing(table: pa.Table, name: str) -> Any:
     if name not in table.column_names:
         raise ConfigInvalid(f"the table has no column {name!r}; it has {', '.join(table.column_names)}")
-    column = table.column(name)
+    return table.column(name)
+
+
+def _column(table: pa.Table, name: str) -> Any:
+    column = _existing(table, name)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not any(is_kind(kind) for is_kind in _TEXTS):
         raise ConfigInvalid(f"column {name!r} has type {kind}: cast it to bytes, strings or integers")
@@ -162,6 +172,7 @@ def rows_of_slice(
         queue_ids,
         uniq_keys.next_block(count),
         max_body_bytes,
+        properties=_text(rows, PROPERTIES) if PROPERTIES in rows.schema.names else None,
     )
 
 

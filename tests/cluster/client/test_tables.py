@@ -120,6 +120,34 @@ def test_unkeyed_rows_are_spread_unless_a_queue_is_given(cluster: Cluster) -> No
     assert (empty.rows, empty.batches) == (0, 0)
 
 
+def test_table_rows_keep_their_properties(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    maps = [
+        {"color": "blå", "empty": "", "none": None, "": "nameless"},
+        None,
+        {"TAGS": "reserved", "UNIQ_KEY": "reserved", "a": "1", "b": "2"},
+        {},
+    ]
+    kind = pa.map_(pa.string(), pa.string())
+    column = pa.array([None if each is None else list(each.items()) for each in [{"x": "y"}, *maps]], kind)
+    table = pa.table({"body": [b"-1", b"0", b"1", b"2", b"3"], "more": column}).slice(1)
+    with Producer(cluster.address, "tables") as producer:
+        producer.send_table(topic, table, properties="more")
+        for bad, error in (("a\x01b", "0x01"), ("a\x02b", "0x02")):
+            refused = pa.table({"body": [b"x"], "more": pa.array([[("name", bad)]], kind)})
+            with pytest.raises(MessageRejected, match=error):
+                producer.send_table(topic, refused, properties="more")
+        with pytest.raises(ConfigInvalid, match="column 'body' has type binary: properties are a map"):
+            producer.send_table(topic, table, properties="body")
+    rows = sorted(stored(cluster, topic).to_pylist(), key=lambda row: int(row["body"]))
+    own = [
+        {name: value for name, value in row["properties"] if name not in ("UNIQ_KEY", "MIN_OFFSET")}
+        for row in rows
+    ]
+    assert own == [{"color": "blå"}, {}, {"a": "1", "b": "2"}, {}]
+    assert all(len(row["uniqKey"]) == 32 and row["tags"] is None for row in rows)
+
+
 def test_table_sent_twice_from_one_key_sequence_has_equal_keys(cluster: Cluster) -> None:
     topic = cluster.topic()
     config = ProducerConfig(table_batch_bytes=SMALL_BATCHES)

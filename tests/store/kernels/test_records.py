@@ -206,11 +206,15 @@ def rows_of(rows: list[tuple[bytes, str, str, int]], topic: str = "T", born_host
     ),
     topic=topics,
     born_host=packed_hosts,
+    own=st.none() | property_maps,
 )
 def test_plan_and_encode_rows_equal_plain_python(
-    rows: list[tuple[bytes, str, str, int]], topic: str, born_host: bytes
+    rows: list[tuple[bytes, str, str, int]], topic: str, born_host: bytes, own: dict[str, str] | None
 ) -> None:
     batch = rows_of(rows, topic, born_host)
+    if own is not None:
+        encoded = encode_properties(own)
+        batch = batch._replace(properties=column([encoded * (row % 2) for row in range(len(rows))]))
 
     plan = plan_rows(batch)
     made = [bytes(encode_queues(batch, plan, queue, queue + 1)) for queue in range(4)]
