@@ -82,7 +82,7 @@ def read_queue(
     if missing and failOnDataLoss:
         raise DataLoss(missing)
     for each in missing:
-        _log.warning("read_range_missing", range=str(each))
+        _log.warning("offset_range_missing", range=str(each))
     parallelism = spark.sparkContext.defaultParallelism
     splits = cut_splits(
         ranges, parallelism if minPartitions is None else minPartitions, maxRecordsPerPartition

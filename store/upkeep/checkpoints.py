@@ -107,7 +107,7 @@ class Checkpoints:
         return self._last.timestamp
 
     def mark_changed(self) -> None:
-        """Prevent the next checkpoint from being skipped, because derived files were changed without a dispatch."""
+        """Record that derived files were changed without a dispatch, so that the next checkpoint is not skipped."""
         self._checkpoint_position = -1
 
     def add_step(self, step: Step) -> None:
