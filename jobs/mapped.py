@@ -1,8 +1,8 @@
 """Read a split from the files of the store, without the broker.
 
-Consume queue units contain the positions of the records. A kernel decodes the records in the mapped CommitLog
-files into Arrow columns, the only copy. A split contains confirmed records only, which the broker never
-changes.
+A split is a range of offsets of one queue. The consume queue units of these offsets contain the positions of
+the records. A kernel decodes the records in the mapped CommitLog files into Arrow columns, which is the only
+copy. A split contains confirmed records only, which the broker never changes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _LogFile:
 
 
 class MappedSplit:
-    """A source that reads the messages of one split from the files in `split.location.store_root`."""
+    """Reads the messages of one split from the store in the directory `split.location.store_root`."""
 
     def __init__(self, split: Split, columns: Sequence[str]) -> None:
         root = Path(split.location.store_root)
@@ -65,7 +65,10 @@ class MappedSplit:
         self._file: _LogFile | None = None
 
     def read(self, offset: int) -> Chunk:
-        """Return the messages from `offset` on: up to one batch, all from the same CommitLog file."""
+        """Return up to one batch of messages, beginning with the message at queue offset `offset`.
+
+        All messages of a batch are from the same CommitLog file.
+        """
         first = offset - offset % self._units_per_file
         end = min(self._split.end, first + self._units_per_file)
         path = self._queue_directory / f"{first * UNIT.itemsize:020d}"
@@ -83,7 +86,10 @@ class MappedSplit:
         return self._read_log(positions[:count], offset)
 
     def _log_path(self, base: int) -> Path:
-        """Return the path of the log file that begins at offset `base`; search all directories of the log."""
+        """Return the path of the CommitLog file that begins at CommitLog offset `base`.
+
+        The file is searched in all CommitLog directories of the store.
+        """
         paths = [directory / f"{base:020d}" for directory in self._log_directories]
         return next((path for path in paths if path.exists()), paths[0])
 
@@ -115,7 +121,7 @@ class MappedSplit:
 
 
 def _leading(flags: NDArray[np.bool_]) -> int:
-    """Return the number of True values before the first False."""
+    """Return the number of True values at the beginning of `flags`."""
     return len(flags) if flags.all() else int(np.argmin(flags))
 
 

@@ -19,7 +19,7 @@ from cluster.session.environment import JAVA_OPTIONS, java_home
 from jobs.job_errors import JavaNotFound, JobError
 
 JAVA_RESOURCE = "java"
-"""Ray resource by which `raymq up` marks a node whose Ray was started with Java on its PATH."""
+"""Name of the Ray resource by which `raymq up` marks nodes whose Ray was started with Java on its PATH."""
 
 # Turns off the bounds and null checks of Arrow's Java readers: Spark has checked both.
 ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -84,7 +84,7 @@ def local_session(
 def check_ray_has_java(resources: Mapping[str, float]) -> None:
     """Raise `JavaNotFound` if no node of the Ray cluster was started with Java on its PATH.
 
-    On such a node RayDP aborts the raylet, and with it every broker on the node. `resources` are the
+    RayDP aborts the raylet of a node without Java, and with it every broker on the node. `resources` are the
     cluster's resources (`ray.cluster_resources()`).
     """
     if resources.get(JAVA_RESOURCE, 0) <= 0:

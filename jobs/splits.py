@@ -47,14 +47,19 @@ class Split:
 
     @property
     def message_count(self) -> int:
-        """The number of messages in the range."""
+        """The number of offsets in the split."""
         return self.end - self.begin
 
 
 def choose_ranges(
-    states: Iterable[QueueState], starting: Offsets, ending: Offsets
+    states: Iterable[QueueState],
+    starting: Offsets,
+    ending: Offsets,
+    option_names: tuple[str, str] = ("startingOffsets", "endingOffsets"),
 ) -> tuple[list[Split], list[MissingRange]]:
     """Resolve the starting and ending offsets of a read for every queue.
+
+    `option_names` are the names of the two options in error messages.
 
     Returns:
         One split per queue that has offsets to read, not cut yet, and the requested ranges that do not exist.
@@ -63,7 +68,7 @@ def choose_ranges(
         OffsetsInvalid: A requested range ends before it starts, or an option lists an unknown queue.
     """
     states = sorted(states, key=lambda state: state.queue)
-    for option, offsets in (("startingOffsets", starting), ("endingOffsets", ending)):
+    for option, offsets in zip(option_names, (starting, ending), strict=True):
         offsets.check_known(option, (state.queue for state in states))
     ranges: list[Split] = []
     missing: list[MissingRange] = []
@@ -72,7 +77,7 @@ def choose_ranges(
         begin, end = (resolve(each, state.min_offset, state.max_offset) for each in wanted)
         if min(wanted) >= 0 and begin > end:
             raise OffsetsInvalid(
-                f"{state.queue}: startingOffsets {begin} is greater than endingOffsets {end}"
+                f"{state.queue}: {option_names[0]} {begin} is greater than {option_names[1]} {end}"
             )
         missing += _missing(state, begin, end)
         begin, end = max(begin, state.min_offset), min(end, state.max_offset)

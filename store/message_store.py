@@ -416,7 +416,7 @@ class MessageStore(ReadableStore):
         """Record that `job.run` has raised `error`, and make the store read-only."""
         self._flushing = None
         cause = explain(error) if isinstance(error, OSError) else repr(error)
-        reason = f"flush to offset {job.target:,} failed, restart to recover: {cause}"
+        reason = f"flush to offset {job.target:,} failed: {cause}; restart the broker to recover"
         self._fail(StoreError(reason, self.root))
 
     def flush_now(self) -> None:

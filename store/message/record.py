@@ -61,6 +61,7 @@ CRC_PROPERTY_BYTES = len(MessageConst.CRC32) + 1 + CRC_PROPERTY_DIGITS + 1
 _INT = Struct(">i")
 _SHORT = Struct(">h")
 _SIZE_AND_MAGIC = Struct(">ii")
+_SYS_FLAG_AND_BODY_LENGTH = Struct(f">{SYS_FLAG}xi{BODY_LENGTH - SYS_FLAG - 4}xi")
 
 
 def _header(born_host_bytes: int, store_host_bytes: int) -> Struct:
@@ -309,6 +310,19 @@ def decode_records(buffer: Buffer, *, check_crc: bool = True, broker_name: str =
         messages.append(message)
         position += message.store_size
     return messages
+
+
+def record_properties(record: memoryview, before: bytes = b"") -> bytes:
+    """Return `before` and the property string of a record that is known to be valid."""
+    sys_flag, body_length = _SYS_FLAG_AND_BODY_LENGTH.unpack_from(record)
+    topic = BODY + body_length
+    if sys_flag & HOST_BITS:
+        parsed = _parse(record, 0, check_crc=False)
+        return before + record[parsed.properties : parsed.end]
+    if record[MAGIC + 3] == MAGIC_V1 & 0xFF:
+        return before + record[topic + 1 + record[topic] + _SHORT.size :]
+    (topic_length,) = _SHORT.unpack_from(record, topic)
+    return before + record[topic + 2 + topic_length + _SHORT.size :]
 
 
 def _parse(buffer: Buffer, position: int, *, check_crc: bool) -> _Parsed:

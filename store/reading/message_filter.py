@@ -33,7 +33,9 @@ class MessageFilter(ABC):
     """
 
     accepts_all = False
-    """True if the filter accepts every message, so that a read need not call it."""
+    """True if the filter accepts every message, so that a read need not apply it."""
+    reads_units = True
+    """False if `prefilter` accepts every tags code, so that a read need not call it."""
     reads_records = True
     """True if `matches` may reject a record whose tags code `prefilter` accepted."""
 
@@ -60,6 +62,7 @@ class MessageFilter(ABC):
 
 class _MatchAll(MessageFilter):
     accepts_all = True
+    reads_units = False
     reads_records = False
 
     def prefilter(self, tags_code: int | None) -> bool:
