@@ -70,7 +70,7 @@ class SplitsReader:
             raise DataLoss(missing)
         # The logger is not created at import: Spark's worker configures logging later.
         for each in missing:
-            get_logger(__name__).warning("read_range_missing", range=str(each))
+            get_logger(__name__).warning("offset_range_missing", range=str(each))
 
     def _open(self, split: Split) -> Source:
         from jobs.fetched import FetchedSplit

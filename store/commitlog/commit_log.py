@@ -251,7 +251,7 @@ class CommitLog:
         self.path_of(base).unlink()
         self._bases.remove(base)
         self.dirty_directories.add(self._directory_of.pop(base))
-        _log.info("log_file_removed", base=base)
+        _log.info("commit_log_file_removed", base_offset=base)
 
     def retire_first(self) -> RetiredFile:
         """Remove the oldest file from the list of log files, and return it for deletion from the disk.

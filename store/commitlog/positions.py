@@ -122,7 +122,7 @@ class Positions:
     def first_waiting(self) -> int:
         """The lowest CommitLog offset for which a callback is registered.
 
-        Raises IndexError if there is none.
+        Raises IndexError if no callback is registered.
         """
         return self._waiters[0].offset
 

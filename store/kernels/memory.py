@@ -128,7 +128,7 @@ _HIGHS = np.uint64(0x8080808080808080)
 
 @helper()
 def find_byte(buffer: U8, start: int, end: int, byte: int) -> int:
-    """Return the position of the first byte equal to `byte` in [start, end), or `end` if there is none.
+    """Return the position of the first byte equal to `byte` in [start, end), or `end` if not found.
 
     Processes eight bytes per step: the lowest bit set in `hits` is the high bit of the first zero byte of
     `word`.

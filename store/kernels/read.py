@@ -86,12 +86,8 @@ def gather_records(
     """Find and check the records of consecutive consume queue units, as far as they are in one log file.
 
     Begins with the unit after the `progress[READ_UNITS]` units already processed. The byte ranges of the
-    records are written to `runs`; adjacent records share a range.
-
-    Returns:
-        The number of ranges in `runs`, and the reason why the search stopped: ALL_UNITS, OTHER_FILE, ENOUGH
-            or
-        BAD_UNIT.
+    records are written to `runs`; adjacent records share a range. Returns the number of ranges in `runs`, and
+    why the search stopped: ALL_UNITS, OTHER_FILE, ENOUGH or BAD_UNIT.
     """
     count = 0
     index = progress[READ_UNITS]

@@ -39,7 +39,7 @@ _CRC_NAME = int.from_bytes(b"__CRC32#", "big")
 
 @kernel()
 def next_record(buffer: Bytes, start: int, stop: int, size: int, base: int) -> int:
-    """Return the position of the first valid record that begins in [start, stop), or `stop` if there is none.
+    """Return the position of the first valid record that begins in [start, stop), or `stop` if not found.
 
     `size` is the length of the log file, `base` the CommitLog offset of its first byte.
     """
@@ -109,8 +109,8 @@ def append_end(buffer: Bytes, start: int, size: int, base: int) -> int:
 def next_bad_crc_property(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
     """Find the next record in [start, end) whose whole-record CRC is wrong.
 
-    Returns the position and size of the record, or (end, 0) if there is none. Records without the property
-    that contains this CRC (store format 1.6) are skipped.
+    Returns the position and size of the record, or (end, 0) if no such record exists. Records without the
+    property that contains this CRC (store format 1.6) are skipped.
     """
     position = start
     while position < end:

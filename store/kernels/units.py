@@ -242,12 +242,8 @@ def dispatch_records(
 ) -> tuple[int, int, int, int, int, int]:
     """Convert the records in [start, end) of a log file to consume queue units and index keys.
 
-    Fills `groups` (one row per queue), `units` (the units of each group, contiguously) and `keys`.
-
-    Returns:
-        The position at which the conversion stopped, and the reason: AT_END, AT_BLANK or a code of
-        `store.kernels.walk`. Then the numbers of records, groups and keys, and the storeTimestamp of the last
-        record.
+    Returns the position at which the conversion stopped, the reason (AT_END, AT_BLANK or a code of
+    `store.kernels.walk`), the numbers of records, groups and keys, and the last record's storeTimestamp.
     """
     position = start
     status = AT_END

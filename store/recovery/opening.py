@@ -146,11 +146,10 @@ def recover(
     closed_cleanly: bool,
     is_ours: bool,
 ) -> None:
-    """Recover the store at `root` when it is opened.
+    """Lock the log's directories, truncate damaged ends, and dispatch records that derived files lack.
 
-    Locks the directories of the log, truncates damaged ends of files, and dispatches the records that derived
-    files lack. `is_ours` is True if RayMQ wrote this store, so that no old records follow the end of its log.
-    Raises StoreError, OSError.
+    `is_ours` is True if RayMQ wrote this store, so that no old records follow the end of its log. Raises
+    StoreError, OSError.
     """
     parts.log.paths.prepare()
     parts.log.paths.lock()

@@ -171,5 +171,10 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        _log.warning("summary_unreadable", path=str(path), error=str(error))
+        _log.warning(
+            "derived_summary_unreadable",
+            path=str(path),
+            error=str(error),
+            effect="the next start compares all consume queues and the index with the log",
+        )
         return None

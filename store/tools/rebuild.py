@@ -363,7 +363,7 @@ class _Derived:
         self._note(position)
 
     def _note(self, position: int) -> None:
-        """Flush queues and index, then write `position`, the end of the dispatched log, to raymq.derived.
+        """Flush queues and index, and then write to raymq.derived that dispatch has reached `position`.
 
         Raises OSError.
         """

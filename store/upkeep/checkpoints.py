@@ -107,7 +107,10 @@ class Checkpoints:
         return self._last.timestamp
 
     def mark_changed(self) -> None:
-        """Force the next checkpoint, because derived files were changed without a dispatch."""
+        """Record that derived files were changed without a dispatch.
+
+        The next checkpoint is then not skipped.
+        """
         self._checkpoint_position = -1
 
     def add_step(self, step: Step) -> None:

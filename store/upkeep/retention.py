@@ -229,14 +229,16 @@ class Retention:
         if pressure is Pressure.REFUSE:
             if self.refusal is None:
                 _log.error(
-                    "disk_full", log_percent=state.log[1].percent, derived_percent=state.derived[1].percent
+                    "disk_full",
+                    log_disk_percent=state.log[1].percent,
+                    consume_queue_disk_percent=state.derived[1].percent,
                 )
             self.refusal = state.refusal(levels)
         elif pressure < Pressure.FORCE and self.refusal is not None:
             _log.info(
                 "disk_space_recovered",
-                log_percent=state.log[1].percent,
-                derived_percent=state.derived[1].percent,
+                log_disk_percent=state.log[1].percent,
+                consume_queue_disk_percent=state.derived[1].percent,
             )
             self.refusal = None
 
