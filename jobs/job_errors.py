@@ -54,7 +54,7 @@ class MissingRange:
 
 
 class DataLoss(JobError):
-    """Requested messages do not exist or cannot be read. `missing` lists the offset ranges of these messages."""
+    """Requested messages do not exist or cannot be read; `missing` lists their offset ranges."""
 
     def __init__(self, missing: Sequence[MissingRange]) -> None:
         self.missing = tuple(missing)
@@ -62,7 +62,7 @@ class DataLoss(JobError):
         listed = "; ".join(str(each) for each in missing)
         super().__init__(
             f"{count} requested messages are missing: {listed}. Request offsets that exist, or set"
-            " failOnDataLoss=False to read the other messages."
+            " failOnDataLoss=False (Ray Data: fail_on_data_loss) to read the other messages."
         )
 
     def __reduce__(self) -> tuple[type[DataLoss], tuple[tuple[MissingRange, ...]]]:

@@ -29,7 +29,10 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 
 def is_local(location: StoreLocation) -> bool:
-    """Return True if the store is on this machine: the path exists and contains a store with the same store id."""
+    """Return True if the store is on this machine.
+
+    That is the case if the path exists and contains a store with the same store id.
+    """
     try:
         name = read_name(Path(location.store_root))
     except (OSError, StoreError):
@@ -91,11 +94,14 @@ class MappedSplit:
         return next((path for path in paths if path.exists()), paths[0])
 
     def close(self) -> None:
-        """Release the mapped CommitLog file; it is unmapped when the last batch that refers to it is released."""
+        """Release the mapped CommitLog file.
+
+        The file is unmapped when the last batch that refers to it is released.
+        """
         self._file = None
 
     def _read_log(self, positions: Numbers, offset: int) -> Chunk:
-        """Decode the records at CommitLog offsets `positions`, as far as they are in the file of the first one.
+        """Decode the records at CommitLog offsets `positions`, up to the end of the first record's file.
 
         `offset` is the queue offset of the first record.
         """

@@ -27,6 +27,7 @@ class ReadRange:
     strategy: str = "error"
     fail_on_data_loss: bool = True
     committed: bool = False
+    option_names: tuple[str, str] = ("startingOffsets", "endingOffsets")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def plan_read(nameservers: Nameservers | None, topic: str, wanted: ReadRange) ->
         starting = starting_offsets(since, states, found, wanted.strategy)
     if until is not None:
         ending = ending_offsets(states, find_offsets(nameservers, until.by_queue(states)))
-    ranges, missing = choose_ranges(states, starting, ending)
+    ranges, missing = choose_ranges(states, starting, ending, wanted.option_names)
     if missing and wanted.fail_on_data_loss:
         raise DataLoss(missing)
     for each in missing:

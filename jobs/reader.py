@@ -39,11 +39,16 @@ class SplitsReader:
                 yield from self.read_split(self._splits[number])
         freeze_loaded_objects()
 
+    def read_all(self) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of all splits, one split after the other. Raises as `read_split` does."""
+        for split in self._splits:
+            yield from self.read_split(split)
+
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one split in order of offset.
 
-        Raises `DataLoss` if messages cannot be read. If the reader was created with `fail_on_data_loss` False,
-        such messages are logged and skipped instead.
+        Raises `DataLoss` if messages cannot be read. If the reader was created with `fail_on_data_loss`
+        False, such messages are logged and skipped instead.
         """
         with closing(self._open(split)) as source:
             yield from self._read_from(source, split)

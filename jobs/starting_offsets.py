@@ -80,8 +80,8 @@ def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
 def parse_listed(option: str, value: object, parse: Parse, shape: str) -> dict[MessageQueue, int]:
     """Parse an object {"topic": {"broker": {"queueId": …}}} into a map from queues to values.
 
-    `parse` converts the value of each queue. In error messages, `option` is the name of the option and `shape`
-    describes its valid values. Raises OffsetsInvalid.
+    `parse` converts the value of each queue. For error messages, `option` is the name of the option and
+    `shape` describes its valid values. Raises OffsetsInvalid.
     """
     listed = {}
     for topic, brokers in _object(option, "the value", value, shape).items():

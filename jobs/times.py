@@ -47,13 +47,14 @@ class Times:
     listed: Mapping[MessageQueue, int] = field(default_factory=dict)
 
     def wanted(self, queue: MessageQueue) -> int | None:
-        """Return the time that the options request for `queue`, or None if they have no time for this queue."""
+        """Return the time that the options request for `queue`, or None if they have none for it."""
         return self.everywhere if self.everywhere is not None else self.listed.get(queue)
 
     def by_queue(self, states: Iterable[QueueState]) -> dict[MessageQueue, int]:
-        """Map each queue that contains messages to its requested time; queues without a requested time are omitted.
+        """Map each queue that contains messages to its requested time.
 
-        Raises `OffsetsInvalid` if the option lists a queue that is not in `states`.
+        Queues without a requested time are omitted. Raises `OffsetsInvalid` if the option lists a queue that
+        is not in `states`.
         """
         states = list(states)
         Offsets(LATEST, self.listed).check_known(self.option, (state.queue for state in states))
@@ -93,10 +94,12 @@ def check_strategy(strategy: str) -> None:
 
 
 def check_order(starting: Times | None, ending: Times | None) -> None:
-    """Raise `OptionInvalid` if startingTimestamp is after endingTimestamp."""
+    """Raise `OptionInvalid` if the time for all queues at which to start is after that at which to end."""
     begin_ms, end_ms = (times.everywhere if times else None for times in (starting, ending))
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
-        raise OptionInvalid(f"startingTimestamp={begin_ms} is after endingTimestamp={end_ms}")
+        assert starting is not None
+        assert ending is not None
+        raise OptionInvalid(f"{starting.option}={begin_ms} is after {ending.option}={end_ms}")
 
 
 def starting_offsets(

@@ -95,6 +95,23 @@ class BrokerSettings(AccessSettings):
     stored, as with RocketMQ. If false, the client chooses the starting offset.
     """
 
+    transaction_timeout_ms: Annotated[int, LIVE] = Field(
+        default=6000, ge=0, validation_alias=_alias("transaction_timeout_ms", "transactionTimeOut")
+    )
+    """How old a message of a transaction must be before the broker checks the transaction. A message with
+    property CHECK_IMMUNITY_TIME_IN_SECONDS has its own limit.
+    """
+    transaction_check_interval_ms: int = Field(
+        default=30_000,
+        ge=1,
+        validation_alias=_alias("transaction_check_interval_ms", "transactionCheckInterval"),
+    )
+    """The interval between checks of transactions that are not committed or rolled back."""
+    transaction_check_max: Annotated[int, LIVE] = Field(
+        default=15, ge=1, validation_alias=_alias("transaction_check_max", "transactionCheckMax")
+    )
+    """After this many checks of a transaction, its message is moved to TRANS_CHECK_MAX_TIME_TOPIC."""
+
     long_polling: Annotated[bool, LIVE] = Field(
         default=True, validation_alias=_alias("long_polling", "longPollingEnable")
     )

@@ -59,6 +59,7 @@ from actors.broker.sending.send_back import SendBack
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
+from actors.broker.transactions.checks import TransactionChecks
 from actors.broker.transactions.end_transaction import EndTransaction
 from actors.broker.transactions.half_messages import HalfMessages
 from actors.broker.transactions.op_messages import OpWriter
@@ -152,13 +153,10 @@ def build_broker(
         clock: for all time-outs, leases and timestamps.
         rng: source of random numbers, for the choice of queues and for unique keys.
         identity: the names and addresses that the broker registers.
-        store: the broker's store, already open.
-        supervisor: runs background tasks.
         interceptors: called for each message, before the broker's own interceptors.
 
     Raises:
-        StoreError: the file of a metadata table and its backup are damaged, or a file with users or
-            credentials is invalid.
+        StoreError: a metadata table and its backup are damaged, or a file with users is invalid.
     """
     settings = live.settings
     access = build_access(settings)
@@ -170,8 +168,8 @@ def build_broker(
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.load_pages)
-    transactions = _build_transactions(clock, identity, loop, tables)
-    role = BrokerRole(_role_services(loop, registration, delays, transactions, supervisor))
+    transactions, checks = _build_transactions(settings, clock, identity, loop, tables, groups, supervisor)
+    role = BrokerRole((*checks, *_role_services(loop, registration, delays, supervisor)))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer)
@@ -180,8 +178,8 @@ def build_broker(
     )
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    interceptors = (*interceptors, DeadLetters(tables, groups.locks), HalfMessages(properties), delays)
-    sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
+    steps = (*interceptors, DeadLetters(tables, groups.locks), HalfMessages(properties), delays)
+    sender = Sender(store, targets, steps, properties, responses, loop.stats)
     for rows in (
         sender.rows(),
         BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
@@ -195,10 +193,10 @@ def build_broker(
         AccessRequests(access.control).rows(),
     ):
         loop.requests.add_rows(rows)
-    # fmt: off
-    return Broker(identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
-                  handle, describe)
-    # fmt: on
+    return Broker(
+        identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
+        handle, describe,
+    )  # fmt: skip
 
 
 def _build_loop(
@@ -255,18 +253,29 @@ def _build_loop(
 
 
 def _build_transactions(
-    clock: Clock, identity: BrokerIdentity, loop: BrokerLoop, tables: BrokerTables
-) -> TransactionLog:
-    ops = OpWriter(loop.store, loop.acks, clock, identity.host.packed, loop.server.request_tick)
-    return TransactionLog(loop.store, loop.reads, tables.topics, tables.offsets, ops)
+    settings: BrokerSettings,
+    clock: Clock,
+    identity: BrokerIdentity,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    groups: BrokerGroups,
+    supervisor: Supervisor,
+) -> tuple[TransactionLog, Sequence[RoleService]]:
+    store = loop.store
+    ops = OpWriter(store, loop.acks, clock, identity.host.packed, loop.server.request_tick)
+    transactions = TransactionLog(store, loop.reads, tables.topics, tables.offsets, ops)
+    checks = TransactionChecks(settings, store, transactions, tables.topics, groups.clients, clock)
+    master, check_ms = frozenset({Role.MASTER}), settings.transaction_check_interval_ms
+    save = transactions.save_progress
+    return transactions, (
+        RoleService("transactions", master, transactions.load, transactions.stop),
+        periodic(supervisor, "transaction-progress", master, TRANSACTION_PROGRESS_MS, save),
+        periodic(supervisor, "transaction-checks", master, check_ms, checks.check),
+    )
 
 
 def _role_services(
-    loop: BrokerLoop,
-    registration: Registration,
-    delays: Delays,
-    transactions: TransactionLog,
-    supervisor: Supervisor,
+    loop: BrokerLoop, registration: Registration, delays: Delays, supervisor: Supervisor
 ) -> Sequence[RoleService]:
     def deliver() -> None:
         delays.deliver()
@@ -278,14 +287,6 @@ def _role_services(
 
     master = frozenset({Role.MASTER})
     return (
-        RoleService("transactions", master, transactions.load, transactions.stop),
-        periodic(
-            supervisor,
-            "transaction-progress",
-            master,
-            TRANSACTION_PROGRESS_MS,
-            transactions.save_progress,
-        ),
         periodic(supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
         RoleService("registration", master, registration.start, unregister),
     )

@@ -18,6 +18,8 @@ from cluster.client.consumer.push_consumer import PushConsumer
 from cluster.client.errors import ClientError
 from cluster.client.message_selector import MessageSelector
 from cluster.client.producer.producer import Producer
+from cluster.client.producer.transaction_core import LocalTransactionState, TransactionSendResult
+from cluster.client.producer.transaction_producer import TransactionProducer
 from cluster.client.results import (
     ConsumeStatus,
     ReconsumeLater,
@@ -40,6 +42,7 @@ __all__ = [
     "ClientError",
     "ConsumeStatus",
     "ConsumerConfig",
+    "LocalTransactionState",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -56,5 +59,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TableReceipt",
+    "TransactionProducer",
+    "TransactionSendResult",
     "reconsume_later",
 ]

@@ -18,6 +18,7 @@ from actors.host import ray_port
 from actors.host.code_version import code_version
 from actors.host.service_host import State
 from cluster.driver import fleet
+from cluster.driver.exposure import exposed
 from cluster.driver.health import wait_until_healthy
 from cluster.driver.placement import place
 from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
@@ -112,6 +113,8 @@ class Driver:
 
         Raises TopologyError, LaunchRefused, LaunchFailed, SessionFailed, HeadFailed.
         """
+        if problems := exposed(self.topology):
+            raise self.source.error(problems)
         with only_one_driver(self.home):
             way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
             starts = way.mode in (Mode.STARTED, Mode.EMBEDDED) and not is_connected()

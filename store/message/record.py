@@ -75,9 +75,10 @@ _HEADERS = {
 
 @dataclass(slots=True)
 class RecordDraft:
-    """The fields of a record that are known before it gets its queue offset and CommitLog offset.
+    """The fields of a record that are known before the record gets its queue offset and CommitLog offset.
 
-    `properties` is a property string, `born_host` an encoded address (`Host.packed`), `born_timestamp` in ms.
+    `properties` is a property string, `born_host` an encoded address (`Host.packed`), and `born_timestamp` is
+    in ms since the epoch.
     """
 
     topic: str
@@ -94,7 +95,7 @@ class RecordDraft:
 
 @lru_cache(maxsize=8192)
 def topic_field(topic: str) -> tuple[int, bytes]:
-    """Return the magic for records of this topic, and the topic prefixed with its length."""
+    """Return the magic for records of this topic, and the encoded topic field: length, then name."""
     name = topic.encode()
     if len(name) <= MAX_V1_TOPIC_BYTES:
         return MAGIC_V1, len(name).to_bytes(1, "big") + name
@@ -174,9 +175,9 @@ def encode_record(
 
 
 def record_template(draft: RecordDraft, store_timestamp: int, store_host: bytes) -> bytes:
-    """Return the fixed-length header of a record of `draft`, with the lengths of an empty body.
+    """Return the fixed-length header of a record of `draft`, with the length fields of an empty body.
 
-    Kernels that encode many similar records copy it and fill in the fields that differ.
+    Kernels that encode many similar records copy this header and fill in the fields that differ.
     """
     empty = replace(draft, body=b"", properties=b"")
     return encode_record(empty, 0, 0, store_timestamp, store_host)[
@@ -190,7 +191,7 @@ def encode_blank(size_bytes: int) -> bytes:
 
 
 def no_room_for_crc(properties_bytes: int) -> MessageInvalid:
-    """Return the error for properties that leave no room for the CRC of the whole record."""
+    """Return the error to raise if the properties leave no room for the CRC of the whole record."""
     return MessageInvalid(
         f"properties of {properties_bytes:,} bytes and {CRC_PROPERTY_BYTES} bytes of CRC are over the limit "
         f"of {MAX_PROPERTIES_BYTES:,} bytes: move data to the body"
@@ -215,7 +216,7 @@ def _with_crc(record: bytes) -> bytes:
 
 
 class RecordVerdict(IntEnum):
-    """The result of checking a position of the log: a valid record, a blank record, or neither."""
+    """Result of checking a position of the log: a valid record, a blank record, or damage."""
 
     RECORD = 0
     BLANK = 1
@@ -234,7 +235,7 @@ class RecordCheck(NamedTuple):
 
 
 class _Parsed(NamedTuple):
-    """The header's fields, and the positions of the other fields in the buffer."""
+    """The fields of a record's header, and the positions of its other fields in the buffer."""
 
     fields: tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
     body: int
@@ -273,7 +274,7 @@ def check_record(
 def decode_record(
     buffer: Buffer, offset: int = 0, *, check_crc: bool = True, broker_name: str = ""
 ) -> MessageExt:
-    """Decode the record at `offset` of `buffer`. Raises RecordDamaged if it is not valid.
+    """Decode the record at byte `offset` of `buffer`. Raises RecordDamaged if it is not valid.
 
     The body is returned as stored: it may be compressed.
     """

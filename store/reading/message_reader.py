@@ -1,4 +1,4 @@
-"""MessageReader: reads messages of a queue that match a filter, as slices of the log.
+"""MessageReader: reads messages of a queue that match a filter, as slices of the CommitLog.
 
 Each record is compared with its consume queue unit before it is served.
 """
@@ -51,7 +51,11 @@ class GetMessageStatus(IntEnum):
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """Result of a read; `slices` are runs of whole records, and adjacent records share a slice."""
+    """Result of a read.
+
+    Each slice contains one or more complete records; records that are adjacent in the CommitLog share a
+    slice.
+    """
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -63,7 +67,10 @@ class GetMessageResult:
 
 
 def out_of_range_result(queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
-    """Return the result for an offset outside the queue; None for an offset in it (store format 3.8)."""
+    """Return the result for a read at `offset` if the queue does not contain this offset (store format 3.8).
+
+    Returns None if the queue contains the offset.
+    """
     status = GetMessageStatus
     if queue is None:
         return GetMessageResult(status.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -100,10 +107,10 @@ class MessageReader:
         max_bytes: int,
         wanted: MessageFilter,
     ) -> GetMessageResult:
-        """Return records from `offset` on that `wanted` accepts.
+        """Read the messages from queue offset `offset` on that the filter `wanted` accepts.
 
-        At most `max_messages` records and `max_bytes` are returned, but one record is returned even if it is
-        larger. A read ends at the end of the consume queue file in which it begins.
+        At most `max_messages` records and `max_bytes` are returned, but the first record is returned even if
+        it is larger. A read ends at the end of the consume queue file in which it begins.
 
         Raises StoreError if the queue cannot be read, and NotResident if the read would have to wait for the
         disk inside `resident_only`.
@@ -133,9 +140,10 @@ class MessageReader:
         return result
 
     def _units_for(self, max_bytes: int) -> int:
-        """Return the number of units to read for `max_bytes` of records of the recent mean size.
+        """Estimate how many units must be read for `max_bytes` bytes of records.
 
-        If the estimate is too low, the read returns less than `max_bytes`.
+        The estimate uses the mean record size of the last read. If it is too low, the read returns less than
+        `max_bytes`.
         """
         at_most = max_bytes // MIN_RECORD_BYTES + 1
         return min(at_most, max(max_bytes * 3 // 2 // self._mean_bytes, _BULK_UNITS_MIN))
@@ -224,10 +232,11 @@ class MessageReader:
         max_messages: int,
         max_bytes: int,
     ) -> int:
-        """Raise NotResident unless everything that the next read of this file accesses is resident.
+        """Raise NotResident unless the next read accesses only resident bytes of the log file `file`.
 
-        Returns the number of messages at which that read stops. The number is limited if the records are in
-        many different places, because loading all of them would take long.
+        The read begins with the next of `units` in `self._progress`. Returns the number of messages to which
+        the caller must limit the read. It is less than `max_messages` if the records are in many different
+        places, because loading all of them would take long.
         """
         residency, progress = self._log.residency, self._progress
         first = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
@@ -248,7 +257,10 @@ class MessageReader:
         return min(max_messages, messages) if spans == kernel.SPANS_MAX else max_messages
 
     def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
-        """Log and skip a unit that does not lead to its record, so that later valid units are served."""
+        """Log and skip a unit that does not point to a record of its queue offset.
+
+        Later units are then served.
+        """
         self._progress[kernel.READ_UNITS] += 1
         self.bad_units += 1
         if self._is_first_report(queue, offset):
@@ -274,7 +286,10 @@ class MessageReader:
             )
 
     def _is_first_report(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Return True if this offset has not been logged yet, so that repeated pulls log it only once."""
+        """Return True if no problem has been logged yet for this queue offset.
+
+        Repeated pulls of the same offset therefore log a problem only once.
+        """
         place = (queue.topic, queue.queue_id, offset)
         if place in self._reported:
             return False

@@ -99,7 +99,8 @@ class Multi:
 
 def write_topology(file: Path, address: str, host: str) -> None:
     content = {
-        "cluster": "Multi", "namespace": "multi", "listen_host": host, "ray": {"address": address},
+        "cluster": "Multi", "namespace": "multi", "listen_host": host, "insecure": True,
+        "ray": {"address": address},
         "broker_settings": {
             "store": {"commit_log_file_bytes": COMMIT_LOG_FILE_BYTES}, "register_interval_ms": 1000,
         },

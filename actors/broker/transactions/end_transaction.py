@@ -21,10 +21,10 @@ from actors.broker.transactions.open_transactions import HalfPlace
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import EndTransactionHeader
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.targets import Action, each_of, on_group, on_topic
-from actors.remoting.transaction_headers import EndTransactionHeader
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst

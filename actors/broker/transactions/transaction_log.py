@@ -11,7 +11,7 @@ flushed: after a power failure they never exceed the end of a queue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
@@ -155,7 +155,7 @@ class TransactionLog:
         """Write the pending op messages; the broker is about to stop."""
         self.save_progress()
 
-    async def open_halves(self, end: int) -> AsyncIterator[MessageExt]:
+    async def open_halves(self, end: int) -> AsyncGenerator[MessageExt, None]:
         """Yield the open half messages before offset `end`; each is open when it is yielded."""
         self._open.skip_to(self._store.min_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID))
         offset = self._open.begin

@@ -56,6 +56,10 @@ class LockedQueues(ShapedBody):
     def __post_init__(self) -> None:
         self.queues = [queue_of(queue) for queue in self.queues]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON fields, with each queue as an object."""
+        return {"lockOKMQSet": [queue_json(queue) for queue in self.queues]}
+
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
     """Return the response body of LOCK_BATCH_MQ: the queues that are locked by the client."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import pytest
 
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.transaction_headers import EndTransactionHeader
+from actors.remoting.headers import EndTransactionHeader
 from store.message.message import MessageExt
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import Peer
+from tests.eventually import eventually_async
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -56,6 +59,19 @@ async def every(peer: Peer, topic: str, queue_id: int = 0) -> list[MessageExt]:
     return found
 
 
+async def settled(peer: Peer) -> None:
+    """Wait until everything that the broker has appended, op messages included, is dispatched."""
+    loop = peer.broker.graph.loop
+    await asyncio.sleep(0)  # runs the scheduled append of op messages
+
+    def is_dispatched() -> bool:
+        loop.server.request_tick()
+        loop.turns.catch_up()  # a clock at rest never ends the pause between two dispatches
+        return loop.store.positions.dispatched == loop.store.positions.written
+
+    await eventually_async(is_dispatched)
+
+
 class CrashImages:
     """Copies the store's files before each append, as a broker would leave them that is killed there."""
 
@@ -74,6 +90,11 @@ class CrashImages:
     def take(self, store_root: Path) -> Path:
         """Copy the files now; return the directory that has the copy as `store`."""
         root = self._into / f"image{len(self.roots)}"
-        shutil.copytree(store_root, root / "store")
         self.roots.append(root)
+        shutil.copytree(store_root, root / "store", copy_function=_copy_if_present)
         return root
+
+
+def _copy_if_present(source: str, destination: str) -> None:
+    with suppress(FileNotFoundError):  # a temporary file, which another thread renames
+        shutil.copy2(source, destination)
