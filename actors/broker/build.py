@@ -21,7 +21,13 @@ from actors.broker.admin.offset_admin import OffsetAdmin
 from actors.broker.admin.progress_requests import ProgressRequests
 from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
-from actors.broker.admin.runtime_info import RuntimeInfo, delay_figures, lag_figures, send_figures
+from actors.broker.admin.runtime_info import (
+    RuntimeInfo,
+    delay_figures,
+    lag_figures,
+    retry_figures,
+    send_figures,
+)
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.admission import Admission
 from actors.broker.auth.access import BrokerAccess, build_access
@@ -417,6 +423,7 @@ def _broker_rows(
     figures = (
         partial(lag_figures, loop.lag),
         partial(delay_figures, tables.delay_offsets, store),
+        partial(retry_figures, tables, store, stats),
         partial(send_figures, loop.requests, loop.counters),
     )
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)

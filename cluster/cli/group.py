@@ -58,6 +58,8 @@ def describe(
         if config is None:
             raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
         stats, online = admin.group_stats(group, topic), admin.group_connection(group)
+        retries = admin.group_stats(group, f"%RETRY%{group}").lag
+        dead_letters = admin.dead_letter_count(group)
         rows = [
             row | {"in_flight": offset.in_flight, "last_ms": offset.last_timestamp or None}
             for row, offset in zip(progress_rows(stats), stats.offsets.values(), strict=True)
@@ -68,6 +70,8 @@ def describe(
                 "group": group,
                 "lag": stats.lag,
                 "tps": stats.consume_tps,
+                "retries": retries,
+                "dead_letters": dead_letters,
                 "queues": rows,
                 "members": members,
                 "subscriptions": _subscriptions(online),
@@ -84,6 +88,7 @@ def describe(
             for name, expression in _subscriptions(online).items():
                 out.line(f"subscribes to {name}: {expression}")
         out.line(f"lag: {stats.lag:,}; consume TPS of the last minute: {stats.consume_tps:,.1f}")
+        out.line(f"retries that wait in the retry topic: {retries:,}; dead letters: {dead_letters:,}")
 
 
 @app.command(epilog=examples("raymq group create billing", "raymq group create billing --max-retries 3"))

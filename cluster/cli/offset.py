@@ -136,6 +136,8 @@ def _move(
     dry_run: bool,
     yes: bool,
 ) -> None:
+    if group not in admin.groups():
+        raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
     topic = next(iter(targets)).topic
     rows = _rows(targets, admin.group_stats(group, topic))
     if not dry_run:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EPILOG = examples("raymq top", "raymq top --interval 5 --rows 30", "raymq top --once --json")
 BROKER_COLUMNS = ("broker", "address", "put_tps", "get_tps", "disk_used", "up_s")
 TOPIC_COLUMNS = ("topic", "messages", "put_tps")
-GROUP_COLUMNS = ("group", "topic", "lag", "in_flight", "tps")
+GROUP_COLUMNS = ("group", "topic", "lag", "in_flight", "tps", "dead_letters")
 
 
 @dataclass(slots=True)
@@ -80,6 +80,7 @@ def look(admin: Admin, before: Snapshot | None = None) -> Snapshot:
         now.topics.append(
             {"topic": topic, "messages": stored, "put_tps": stats.put_tps if rate is None else rate}
         )
+    dead_letters = admin.dead_letter_counts()
     for group, stats_of_group in admin.all_group_stats().items():
         if is_system(group):
             continue
@@ -94,6 +95,7 @@ def look(admin: Admin, before: Snapshot | None = None) -> Snapshot:
                     "lag": sum(offset.lag for offset in offsets),
                     "in_flight": sum(offset.in_flight for offset in offsets),
                     "tps": stats_of_group.consume_tps if rate is None else rate,
+                    "dead_letters": dead_letters.get(group, 0),
                 }
             )
     now.topics.sort(key=lambda row: (-row["put_tps"], row["topic"]))

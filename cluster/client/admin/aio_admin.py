@@ -21,7 +21,7 @@ from actors.remoting.headers import (
 from actors.remoting.raymq_requests import SplitsBody
 from cluster.client.admin.aio_access_admin import AccessAdmin
 from cluster.client.admin.aio_dlq_admin import DeadLetterAdmin
-from cluster.client.admin.aio_group_admin import GroupAdmin
+from cluster.client.admin.aio_offset_admin import OffsetAdmin
 from cluster.client.errors import (
     BrokerRefused,
     BrokerUnreachable,
@@ -50,7 +50,7 @@ reads the first units of each queue from disk, which takes longer than the defau
 """
 
 
-class Admin(GroupAdmin, DeadLetterAdmin, AccessAdmin):
+class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin):
     """Admin client: inspects and changes topics, consumer groups, offsets and brokers of a cluster.
 
     async with Admin("127.0.0.1:9876") as admin:

@@ -7,13 +7,11 @@ import orjson
 from actors.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
     ClientHeader,
-    CloneGroupOffsetHeader,
     ConsumeStatsHeader,
     DeleteGroupHeader,
     GroupHeader,
     GroupTopicHeader,
     ProducerGroupHeader,
-    ResetOffsetHeader,
 )
 from actors.remoting.bodies.connected import ClientConnection, ConsumerConnection, decode_producers
 from actors.remoting.bodies.progress import (
@@ -21,18 +19,14 @@ from actors.remoting.bodies.progress import (
     QueueTimeSpan,
     decode_consume_stats_list,
     decode_group_list,
-    decode_offsets,
     decode_time_spans,
 )
 from actors.remoting.bodies.routes import decode_topic_list
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import ConsumerGroupHeader, TopicHeader
 from cluster.client.admin.admin_core import AdminCore
-from cluster.client.errors import BrokerRefused, ConfigInvalid, GroupNotFound
-from store.message.message_queue import MessageQueue
+from cluster.client.errors import BrokerRefused, GroupNotFound
 from store.metadata import SubscriptionGroupConfig
-
-RESET_TO_END_MS = -1  # RocketMQ's timestamp for "after the last message"
 
 
 class GroupAdmin(AdminCore):
@@ -152,43 +146,6 @@ class GroupAdmin(AdminCore):
             response = await self._call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupHeader(group))
             found.update(decode_topic_list(response.body))
         return sorted(found)
-
-    async def reset_offsets(
-        self, group: str, topic: str, timestamp_ms: int = RESET_TO_END_MS
-    ) -> dict[MessageQueue, int]:
-        """Reset the offsets of `group` in `topic` to a point in time, and return the new offsets.
-
-        The new offset of each queue is that of the first message stored at or after `timestamp_ms` (ms since
-        the epoch), or by default the end of the queue. Running members continue there at their next pull.
-        Raises GroupNotFound, TopicNotFound.
-        """
-        route = await self.route(topic)
-        offsets: dict[MessageQueue, int] = {}
-        header = ResetOffsetHeader(topic, group, timestamp_ms)
-        for address in route.masters().values():
-            response = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-            offsets |= decode_offsets(response.body)
-        return dict(sorted(offsets.items()))
-
-    async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Reset the offset of `group` in one queue.
-
-        Raises ConfigInvalid if `offset` is negative, and BrokerRefused if it is outside the queue.
-        """
-        if offset < 0:
-            raise ConfigInvalid(f"offset {offset} of {queue} is negative: give 0 or more")
-        header = ResetOffsetHeader(queue.topic, group, queue_id=queue.queue_id, offset=offset)
-        address = await self._master_of_queue(queue)
-        await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-
-    async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
-        """Copy the committed offsets of group `source` to group `target`.
-
-        Without `topic`, the offsets of all topics that `source` has consumed are copied.
-        """
-        header = CloneGroupOffsetHeader(source, target, topic, offline=True)
-        for address in (await self._masters(None)).values():
-            await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
 
     async def running_info(self, group: str, client_id: str) -> bytes:
         """Return the running info of one group member as JSON bytes (RocketMQ's ConsumerRunningInfo).

@@ -132,8 +132,10 @@ class QueueWork:
             if chunk.count:
                 self.counts.add_pull(chunk.count, chunk.took_ms)
             if chunk.next_offset < self.process_queue.fetched_to:
-                # The queue now ends before the fetch position: the broker has lost the fetched messages.
+                # The group's offset was reset, or the broker has lost the fetched messages. In both cases the
+                # broker has another committed offset than the last one of this consumer.
                 self.process_queue = ProcessQueue(chunk.next_offset)
+                self.committed = -1
                 self._readers.clear()
             else:
                 self.process_queue.arrived(chunk.next_offset, chunk.count, len(chunk.records))

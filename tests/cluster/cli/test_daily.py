@@ -133,6 +133,8 @@ def test_offset_reset_skip_clone(raymq: Raymq) -> None:
     assert offsets_of(raymq, group, topic)["a", 0] == (0, 10)
     raymq.ok("offset", "skip", group, topic, "--yes")
     assert offsets_of(raymq, group, topic)["a", 0] == (10, 10)
+    for command in (("reset", "gone", topic, "--to", "latest"), ("skip", "gone", topic)):
+        assert "no group 'gone'" in raymq.refused("offset", *command, "--dry-run")
     assert len(raymq.ok("offset", "clone", group, other, "--dry-run")) == 4
     assert offsets_of(raymq, other, topic)["a", 0] == (0, 10)
     raymq.ok("offset", "clone", group, other, "--yes")

@@ -71,3 +71,15 @@ def test_dlq_refuses_invalid_arguments(raymq: Raymq) -> None:
     )
     assert "no such dead letter" in raymq.refused("dlq", "show", group, "--queue", "a:0", "--offset", "9")
     assert "no such dead letter" in raymq.refused("dlq", "show", group, "--id", "F" * 32)
+
+
+def test_group_describe_and_top_show_dead_letters(raymq: Raymq) -> None:
+    topic, group = with_dead_letters(raymq, 3)
+    found = raymq.ok("group", "describe", group)
+    assert (found["retries"], found["dead_letters"]) == (0, 3)
+    rows = raymq.ok("top", "--once", "--json")["groups"]
+    assert {row["dead_letters"] for row in rows if (row["group"], row["topic"]) == (group, topic)} == {3}
+    raymq.ok("dlq", "resend", group, "--max", "2", "--yes")
+    found = raymq.ok("group", "describe", group)
+    assert (found["retries"], found["dead_letters"]) == (2, 1)
+    assert "in the retry topic: 2; dead letters: 1" in raymq.shown("group", "describe", group)

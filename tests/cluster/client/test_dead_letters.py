@@ -109,7 +109,7 @@ def test_selected_message_stays_pending_behind_older_one(cluster: Cluster, admin
     assert len(consume(cluster, group, topic, 3)) == 3
 
 
-def test_failed_resend_keeps_unsent_messages_pending(
+def test_failed_resend_keeps_unsent_messages_pending_and_counted(
     clusters: Callable[..., Cluster], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send, resent = Sender.send, itertools.count(1)
@@ -128,7 +128,10 @@ def test_failed_resend_keeps_unsent_messages_pending(
         with pytest.raises(BrokerRefused, match="the disk is full"):
             admin.resend_dead_letters(group)
         assert admin.dead_letter_count(group) == 50 - 32
+        table = admin.broker_runtime("a")
+        assert (table["deadLettersPending"], table["messagesSentBack"]) == ("18", "50")
         assert admin.resend_dead_letters(group) == 18
+        assert admin.broker_runtime("a")["deadLettersPending"] == "0"
 
 
 def test_purge_marks_messages_until_a_time(cluster: Cluster, admin: Admin, group: str) -> None:

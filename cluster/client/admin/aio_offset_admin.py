@@ -1,0 +1,98 @@
+"""Async admin requests that reset the offsets of a consumer group, or copy them to another group.
+
+The broker performs a reset. It redirects the next pull of each online member to the new offset, and it works
+the same for groups without members, which start there.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from actors.remoting.admin_headers import CloneGroupOffsetHeader, ResetOffsetHeader
+from actors.remoting.bodies.progress import decode_offsets
+from actors.remoting.codes import RequestCode, ResponseCode
+from cluster.client.admin.aio_group_admin import GroupAdmin
+from cluster.client.errors import ConfigInvalid, GroupNotFound
+from cluster.client.group.offset_client import OffsetClient
+from store.message.message_queue import MessageQueue
+
+Position = Literal["earliest", "latest"] | int
+RESET_TO_END_MS = -1  # RocketMQ's timestamp for "after the last message"
+
+
+class OffsetAdmin(GroupAdmin):
+    """Requests that reset or copy committed offsets."""
+
+    async def reset_offsets(
+        self, group: str, topic: str, position: Position = "latest", *, dry_run: bool = False
+    ) -> dict[MessageQueue, int]:
+        """Reset the offsets of `group` in `topic`, and return the new offsets.
+
+        Running members continue there at their next pull. The default skips all messages that are not
+        consumed yet.
+
+        Args:
+            group: The consumer group.
+            topic: The topic.
+            position: `earliest`, `latest`, or a time in ms since the epoch: the first message stored at or
+                after it.
+            dry_run: Return the new offsets without resetting any.
+
+        Raises:
+            ConfigInvalid: `position` is invalid.
+            GroupNotFound: The group does not exist.
+            TopicNotFound: The topic does not exist.
+        """
+        timestamp_ms = _timestamp_ms(position)
+        if dry_run:
+            return await self._preview(group, topic, timestamp_ms)
+        route = await self.route(topic)
+        offsets: dict[MessageQueue, int] = {}
+        header = ResetOffsetHeader(topic, group, timestamp_ms)
+        for address in route.masters().values():
+            response = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            offsets |= decode_offsets(response.body)
+        return dict(sorted(offsets.items()))
+
+    async def reset_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Reset the offset of `group` in one queue.
+
+        Raises ConfigInvalid if `offset` is negative, and BrokerRefused if it is outside the queue.
+        """
+        if offset < 0:
+            raise ConfigInvalid(f"offset {offset} of {queue} is negative: give 0 or more")
+        header = ResetOffsetHeader(queue.topic, group, queue_id=queue.queue_id, offset=offset)
+        address = await self._master_of_queue(queue)
+        await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+
+    async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
+        """Copy the committed offsets of group `source` to group `target`.
+
+        Without `topic`, the offsets of all topics that `source` has consumed are copied. Members of `target`
+        that are online overwrite them with their next commit: stop them before.
+        """
+        header = CloneGroupOffsetHeader(source, target, topic, offline=True)
+        for address in (await self._masters(None)).values():
+            await self._call(address, RequestCode.CLONE_GROUP_OFFSET, header)
+
+    async def _preview(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        queues = sorted((await self.route(topic)).readable)
+        if group not in await self.groups():
+            raise GroupNotFound(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist: create it first"
+            )
+        offsets = OffsetClient(self._opened(), group)
+        if timestamp_ms == RESET_TO_END_MS:
+            return {queue: await offsets.end(queue) for queue in queues}
+        return {queue: await offsets.at_time(queue, timestamp_ms) for queue in queues}
+
+
+def _timestamp_ms(position: Position) -> int:
+    """Return the timestamp of a reset to `position`. Raises ConfigInvalid."""
+    if position == "earliest":
+        return 0
+    if position == "latest":
+        return RESET_TO_END_MS
+    if type(position) is not int or position < RESET_TO_END_MS:
+        raise ConfigInvalid(f"position is {position!r}: give 'earliest', 'latest' or ms since the epoch")
+    return position
