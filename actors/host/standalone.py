@@ -13,10 +13,10 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 import uvloop
@@ -50,6 +50,8 @@ class StandaloneSettings:
     with_rebalancer: bool = True
     adopt_store: bool = False
     """Whether stores that RocketMQ or other brokers wrote may be opened."""
+    broker: Mapping[str, str] = field(default_factory=dict)
+    """More settings of the brokers."""
 
 
 class ServiceFailed(Exception):
@@ -134,7 +136,25 @@ class StandaloneCluster:
             auto_create_topics=settings.auto_create_topics,
             adopt_store=settings.adopt_store,
             store=settings.store,
+            **cast("Mapping[str, Any]", settings.broker),
         )
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another setting of the store, such as commit_log_file_bytes=67108864",
+    )
+    parser.add_argument(
+        "--broker",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another setting of the brokers, such as transaction_check_max=5",
+    )
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]:
@@ -161,13 +181,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
         default=True,
         help="create topics on the first send (default yes)",
     )
-    parser.add_argument(
-        "--store",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="another setting of the store, such as commit_log_file_bytes=67108864",
-    )
+    _add_settings(parser)
     parser.add_argument(
         "--rebalancer",
         action=argparse.BooleanOptionalAction,
@@ -180,6 +194,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     parser.add_argument("--json", action="store_true", help="print all addresses as JSON before READY")
     given = parser.parse_args(arguments)
     store = dict(pair.partition("=")[::2] for pair in given.store)
+    broker = dict(pair.partition("=")[::2] for pair in given.broker)
     return (
         StandaloneSettings(
             store_root=given.store_root,
@@ -191,6 +206,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
             with_rebalancer=given.rebalancer,
             adopt_store=given.adopt_store,
             store=StoreSettings.model_validate({"flush": given.flush, **store}),
+            broker=broker,
         ),
         given.json,
     )

@@ -91,7 +91,7 @@ class RayMQ:
         flush = settings.pop("flushDiskType", "ASYNC_FLUSH")
         options += ["--flush", "sync" if flush == "SYNC_FLUSH" else "async"]
         for key, value in settings.items():
-            options += ["--store", f"{key}={value}"]
+            options += ["--broker" if key.startswith("transaction") else "--store", f"{key}={value}"]
         return options
 
     def __enter__(self) -> Self:
