@@ -13,10 +13,10 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 import uvloop
@@ -52,6 +52,8 @@ class StandaloneSettings:
     """Whether stores that RocketMQ or other brokers wrote may be opened."""
     inner_credentials_file: Path | None = None
     """The keys of the inner user; if set, requests need signatures and permissions."""
+    broker: Mapping[str, str] = field(default_factory=dict)
+    """More settings of the brokers."""
 
     @property
     def access(self) -> dict[str, object]:
@@ -148,7 +150,25 @@ class StandaloneCluster:
             store=settings.store,
             authorization_enabled=bool(settings.access),
             **settings.access,
+            **cast("Mapping[str, Any]", settings.broker),
         )
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another setting of the store, such as commit_log_file_bytes=67108864",
+    )
+    parser.add_argument(
+        "--broker",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another setting of the brokers, such as transaction_check_max=5",
+    )
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]:
@@ -170,13 +190,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
         default=True,
         help="create topics on the first send (default yes)",
     )
-    parser.add_argument(
-        "--store",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="another setting of the store, such as commit_log_file_bytes=67108864",
-    )
+    _add_settings(parser)
     parser.add_argument(
         "--rebalancer",
         action=argparse.BooleanOptionalAction,
@@ -195,6 +209,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     parser.add_argument("--json", action="store_true", help="print all addresses as JSON before READY")
     given = parser.parse_args(arguments)
     store = dict(pair.partition("=")[::2] for pair in given.store)
+    broker = dict(pair.partition("=")[::2] for pair in given.broker)
     return (
         StandaloneSettings(
             store_root=given.store_root,
@@ -207,6 +222,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
             adopt_store=given.adopt_store,
             inner_credentials_file=given.inner_credentials_file,
             store=StoreSettings.model_validate({"flush": given.flush, **store}),
+            broker=broker,
         ),
         given.json,
     )

@@ -97,7 +97,7 @@ class RayMQ:
         flush = settings.pop("flushDiskType", "ASYNC_FLUSH")
         options += ["--flush", "sync" if flush == "SYNC_FLUSH" else "async"]
         for key, value in settings.items():
-            options += ["--store", f"{key}={value}"]
+            options += ["--broker" if key.startswith("transaction") else "--store", f"{key}={value}"]
         return [*options, *self._more]
 
     def __enter__(self) -> Self:

@@ -26,6 +26,7 @@ public final class Agent {
     private Agent(String nameserver) {
         Clients clients = new Clients(nameserver);
         new SendOperations(clients).addTo(operations);
+        new TransactionOperations(clients).addTo(operations);
         new PushOperations(clients).addTo(operations);
         new PullOperations(clients).addTo(operations);
         new QueryOperations(clients).addTo(operations);
