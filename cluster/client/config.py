@@ -30,6 +30,8 @@ MIB = 1024 * 1024
 
 Retry = Literal["in_place", "broker"]
 RETRIES: tuple[Retry, ...] = ("in_place", "broker")
+MessageModel = Literal["clustering", "broadcasting"]
+MESSAGE_MODELS: tuple[MessageModel, ...] = ("clustering", "broadcasting")
 Compression = Literal["zlib", "lz4", "zstd"]
 MAX_RECONSUME_TIMES = 16  # RocketMQ's default, which it writes as -1
 COMPRESSION_LEVELS = {"zlib": range(10), "lz4": range(17), "zstd": range(1, 23)}
@@ -168,7 +170,8 @@ class ConsumerConfig(ClientConfig):
 
     Attributes:
         group: Name of the consumer group.
-        consume_from: Where the group starts to read a queue for which it has no committed offset.
+        consume_from: Where the group starts to read a queue for which it has no committed offset. None: the
+            beginning; with broadcasting the end, as in RocketMQ.
         consume_timestamp_ms: With `consume_from="timestamp"`: start at the first message stored at or after
             this time, in milliseconds since the epoch. None: half an hour before the consumer starts, as in
             RocketMQ.
@@ -194,7 +197,7 @@ class ConsumerConfig(ClientConfig):
     """
 
     group: str = "DEFAULT_CONSUMER"
-    consume_from: AutoOffset = "earliest"
+    consume_from: AutoOffset | None = None
     consume_timestamp_ms: int | None = None
     auto_commit: bool = True
     commit_interval_ms: int = 5_000
@@ -227,7 +230,7 @@ class ConsumerConfig(ClientConfig):
         )
         if self.consume_timestamp_ms is not None:
             require_at_least(0, self, "consume_timestamp_ms")
-        if self.consume_from not in AUTO_OFFSETS:
+        if self.consume_from is not None and self.consume_from not in AUTO_OFFSETS:
             raise ConfigInvalid(
                 f"consume_from is {self.consume_from!r}: give 'earliest', 'latest' or 'timestamp'"
             )
@@ -249,6 +252,11 @@ class ConsumerConfig(ClientConfig):
                 "one lost request would let the lease expire; lower sync_interval_ms or raise lease_ms"
             )
 
+    @property
+    def start_from(self) -> AutoOffset:
+        """Return `consume_from`, or its default."""
+        return self.consume_from or "earliest"
+
 
 @dataclass(frozen=True, slots=True)
 class PushConfig(ConsumerConfig):
@@ -258,6 +266,11 @@ class PushConfig(ConsumerConfig):
     reached.
 
     Attributes:
+        message_model: `clustering`: the members of the group share the queues. `broadcasting`: each member
+            gets all messages, and keeps its offsets in a file on its machine. The file belongs to
+            `instance_name`, which must differ for consumers of a group on one machine.
+        local_offset_dir: Directory of the offset files of broadcasting consumers (RocketMQ
+            rocketmq.client.localOffsetStoreDir).
         ordered: The listener gets the messages of each queue in order, one call after another. A message that
             failed is retried before the queue continues.
         consume_threads: Number of threads that call the listener.
@@ -275,7 +288,8 @@ class PushConfig(ConsumerConfig):
             clients do. The broker delivers it again through the retry topic of the group after a delay, to
             any member of the group.
         max_reconsume_times: A message that failed is delivered again at most this many times, then it is
-            sent to the dead-letter queue. -1: 16, as in RocketMQ.
+            sent to the dead-letter queue. -1: 16, as in RocketMQ. A broadcasting consumer discards it
+            instead.
         retry_backoff_ms: Delays before the first, second, … redelivery; the last delay repeats. With
             `retry="broker"`, only for messages that the broker did not accept.
         consume_timeout_ms: Messages that a listener has not finished after this time are sent back to the
@@ -284,6 +298,8 @@ class PushConfig(ConsumerConfig):
         consume_hooks: Hooks called before and after each call of the listener.
     """
 
+    message_model: MessageModel = "clustering"
+    local_offset_dir: str = "~/.rocketmq_offsets"
     ordered: bool = False
     consume_threads: int = 20
     consume_batch: int = 1
@@ -316,10 +332,15 @@ class PushConfig(ConsumerConfig):
         for name in ("max_cached_messages_for_topic", "max_cached_bytes_for_topic"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
+        if self.message_model not in MESSAGE_MODELS:
+            raise ConfigInvalid(
+                f"message_model is {self.message_model!r}: give 'clustering' or 'broadcasting'"
+            )
         if self.retry not in RETRIES:
             raise ConfigInvalid(f"retry is {self.retry!r}: give 'in_place' or 'broker'")
-        if self.ordered and self.retry == "broker":
-            raise ConfigInvalid("retry='broker' would break the order: ordered=True needs retry='in_place'")
+        if self.retry == "broker" and (self.ordered or self.is_broadcasting):
+            setting = "ordered=True" if self.ordered else "message_model='broadcasting'"
+            raise ConfigInvalid(f"retry='broker' cannot be used with {setting}: give retry='in_place'")
         require_at_least(-1, self, "max_reconsume_times")
         if self.max_reconsume_times == -1:
             object.__setattr__(self, "max_reconsume_times", MAX_RECONSUME_TIMES)
@@ -332,6 +353,16 @@ class PushConfig(ConsumerConfig):
             raise ConfigInvalid(
                 f"retry_backoff_ms is {delays_ms!r}: give at least one delay, each 0 or more, in a list"
             )
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Return True if each member of the group gets all messages."""
+        return self.message_model == "broadcasting"
+
+    @property
+    def start_from(self) -> AutoOffset:
+        """Return `consume_from`, or its default."""
+        return self.consume_from or ("latest" if self.is_broadcasting else "earliest")
 
 
 def require_positive(config: object, *names: str) -> None:

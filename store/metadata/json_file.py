@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from store.clock import NS_PER_MS
 from store.disk.files import sync_directory
 from store.logs import get_logger
 from store.message.json_text import parse_rocketmq_json
@@ -28,11 +29,18 @@ class JsonConfigFile:
     `save` may be called in another thread, but only one save may run at a time.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, temporary: Path | None = None) -> None:
+        """Create the file's handler. `temporary` is the file that `save` writes first."""
         self.path = path
         self.backup = path.with_name(f"{path.name}.bak")
-        self._temporary = path.parent.parent / f"{path.name}.new"
+        self._temporary = temporary or path.parent.parent / f"{path.name}.new"
         self._is_damaged = False
+
+    @property
+    def saved_ms(self) -> int:
+        """Time of the last save in ms since the epoch; 0 if neither the file nor its backup exists."""
+        found = [path for path in (self.path, self.backup) if path.exists()]
+        return max((path.stat().st_mtime_ns // NS_PER_MS for path in found), default=0)
 
     def load(self) -> dict[str, Any] | None:
         """Return the JSON object in the file or its backup, or None if neither file exists; see `read`."""

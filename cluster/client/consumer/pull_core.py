@@ -204,7 +204,7 @@ class PullCore:
         return state
 
     async def _start_queue(self, state: QueueState, *, retry_refusals: bool = False) -> None:
-        consume_from, generation = self.config.consume_from, state.generation
+        consume_from, generation = self.config.start_from, state.generation
         offset = await self.offsets.starting(
             state.queue, consume_from, generation, retry_refusals=retry_refusals
         )

@@ -35,6 +35,7 @@ class PushConsumer(BlockingFace[aio.PushConsumer]):
 
     With `ordered=True`, the listener gets the messages of each queue in order, one call after another, and
     the queue waits while a message is retried. Messages with the same sharding key are in the same queue.
+    With `PushConfig(message_model="broadcasting")`, each member of the group gets all messages.
 
     The listener may call `close`; the consumer then closes after the listener has returned. Offsets are
     committed every `commit_interval_ms`, when a queue is released, and at `close`.

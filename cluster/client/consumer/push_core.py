@@ -15,16 +15,17 @@ from cluster.client.consumer.consuming import Consuming
 from cluster.client.consumer.fetcher import Chunk
 from cluster.client.consumer.held_queues import HeldQueues
 from cluster.client.consumer.listener import Listener, ListenerCall
+from cluster.client.consumer.local_offsets import make_offset_store
 from cluster.client.consumer.queue_locks import RENEWAL_MS
 from cluster.client.consumer.queue_opener import QueueOpener
 from cluster.client.consumer.queue_work import QueueWork
 from cluster.client.consumer.retries import make_retries
 from cluster.client.consumer.running_info import QueueInfo, respond_running_info
-from cluster.client.consumer.send_back import TIMED_OUT_LEVEL, SendBack
+from cluster.client.consumer.send_back import TIMED_OUT_LEVEL, make_send_back
 from cluster.client.consumer.tool_responses import respond_consume_directly, respond_status
 from cluster.client.errors import ClientError
 from cluster.client.group.group_session import GroupSession, register_group_change
-from cluster.client.group.offset_client import Commit, OffsetClient
+from cluster.client.group.offset_client import Commit
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
@@ -43,12 +44,12 @@ class PushCore:
     def __init__(self, config: PushConfig, listener: Listener, clock: Clock | None = None) -> None:
         table = RequestTable()
         self.instance = ClientInstance(config, clock=clock, table=table)
-        self.session = GroupSession(self.instance, config, self)
+        self.session = GroupSession(self.instance, config, self, is_broadcasting=config.is_broadcasting)
         self.held = HeldQueues(config)
         self.failure: ClientError | None = None
         self._config = config
-        self._offsets = OffsetClient(self.instance, config.group, config.consume_timestamp_ms)
-        self._send_back = SendBack(self.instance, config)
+        self._offsets = make_offset_store(self.instance, config)
+        self._send_back = make_send_back(self.instance, config)
         supervisor = self.instance.supervisor
         self._consuming = Consuming(
             ListenerCall(listener),
@@ -72,7 +73,8 @@ class PushCore:
         self.instance.start_route_refresh()
         supervisor.every("commit", lambda: self.session.commit_interval_ms, self._commit_all)
         check_ms = min(config.consume_timeout_ms // 2, TIMEOUT_CHECK_MAX_MS)
-        supervisor.every("consume-timeout", lambda: check_ms, self._send_back_overdue)
+        if not config.is_broadcasting:
+            supervisor.every("consume-timeout", lambda: check_ms, self._send_back_overdue)
         if self._opener.uses_locks:
             supervisor.every("lock", lambda: RENEWAL_MS, self._renew_locks)
         supervisor.every("stats", lambda: SNAPSHOT_INTERVAL_S * 1000, stats.take_snapshot)
@@ -89,14 +91,15 @@ class PushCore:
         return self.held.infos(self.instance.clock.wall_ms() - self.instance.now_ms())
 
     def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector) -> None:
-        """Subscribe to `topics` and to the retry topic of the group. Raises ConfigInvalid."""
+        """Subscribe to `topics`, and to the retry topic if the group has one. Raises ConfigInvalid."""
         names, selector = topics_of(topics), selector_of(expression)
         for topic in names:
             self.session.subscribe(topic, selector)
         for work in self.held.all():
             if work.queue.topic in names:
                 work.fetcher.filter_by(selector)
-        self.session.subscribe(f"{RETRY_TOPIC_PREFIX}{self._config.group}", ALL_MESSAGES)
+        if not self._config.is_broadcasting:
+            self.session.subscribe(f"{RETRY_TOPIC_PREFIX}{self._config.group}", ALL_MESSAGES)
 
     async def join(self) -> None:
         """Wait until the consumer is closed. Raises the error if the group refused this member."""
@@ -310,4 +313,5 @@ class PushCore:
             self._consuming.stop()
             await self.session.leave()
             await self.instance.close()
+            self._offsets.close()
             self._ended.set()

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from actors.remoting.bodies.groups import GrantedQueue
 from cluster.client.config import PushConfig
 from cluster.client.consumer.fetcher import Fetcher, FetchSink, Puller
+from cluster.client.consumer.local_offsets import OffsetStore
 from cluster.client.consumer.ordered_work import OrderedQueueWork
 from cluster.client.consumer.process_queue import ProcessQueue
 from cluster.client.consumer.queue_locks import VALID_MS, QueueLocks
 from cluster.client.consumer.queue_work import Limits, QueueWork, Task
 from cluster.client.group.group_session import GroupSession
-from cluster.client.group.offset_client import OffsetClient
 from cluster.client.message_selector import ALL_MESSAGES
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
@@ -31,7 +31,7 @@ class QueueOpener:
         instance: ClientInstance,
         config: PushConfig,
         session: GroupSession,
-        offsets: OffsetClient,
+        offsets: OffsetStore,
         offer: Callable[[QueueWork | Task], None],
         sink: FetchSink,
     ) -> None:
@@ -52,7 +52,9 @@ class QueueOpener:
         self._offer = offer
         self._sink = sink
         self._puller = Puller(instance, config, max_messages=config.max_cached_messages)
-        self._locks = QueueLocks(instance, config.group) if config.ordered else None
+        self._locks = (
+            QueueLocks(instance, config.group) if config.ordered and not config.is_broadcasting else None
+        )
         # Listener calls that are still running on queues that the group has taken away.
         self._running: dict[MessageQueue, asyncio.Event] = {}
 
@@ -72,7 +74,7 @@ class QueueOpener:
                 return None
             locked_ms = acquired_ms
         is_retry_queue = queue.topic.startswith(RETRY_TOPIC_PREFIX)
-        consume_from = "earliest" if is_retry_queue else self._config.consume_from
+        consume_from = "earliest" if is_retry_queue else self._config.start_from
         offset = await self._offsets.starting(queue, consume_from, granted.generation, retry_refusals=True)
         if is_wanted():
             return self._work(granted, offset, locked_ms)

@@ -56,3 +56,26 @@ class SendBack:
             log.warning("send_back_failed", group=config.group, msg_id=message.msg_id, error=str(error))
             return False
         return True
+
+
+class DiscardFailed(SendBack):
+    """Discards messages after the last retry of a broadcasting consumer, as RocketMQ does."""
+
+    async def send(
+        self, queue: MessageQueue, messages: Sequence[MessageExt], delay_level: int
+    ) -> list[MessageExt]:
+        """Log and discard `messages`."""
+        for message in messages:
+            log.error(
+                "message_discarded",
+                group=self._config.group,
+                queue=str(queue),
+                offset=message.queue_offset,
+                msg_id=message.msg_id,
+            )
+        return []
+
+
+def make_send_back(instance: ClientInstance, config: PushConfig) -> SendBack:
+    """Return the destination of messages that a consumer cannot finish."""
+    return (DiscardFailed if config.is_broadcasting else SendBack)(instance, config)

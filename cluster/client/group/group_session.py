@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from actors.remoting.bodies.groups import (
+    BROADCASTING,
     ConsumerData,
     GrantedQueue,
     HeartbeatData,
@@ -24,6 +25,7 @@ from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.config import AutoOffset, ConsumerConfig
 from cluster.client.errors import ClientError, NotSupported, SubscriptionDiffers
+from cluster.client.group.broadcasting import BroadcastingProtocol
 from cluster.client.group.group_protocols import (
     GroupProtocol,
     RebalancerProtocol,
@@ -71,7 +73,15 @@ class GroupListener(Protocol):
 class GroupSession:
     """Membership of one consumer in one group. Use it only on the event loop of its client instance."""
 
-    def __init__(self, instance: ClientInstance, config: ConsumerConfig, listener: GroupListener) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: ConsumerConfig,
+        listener: GroupListener,
+        *,
+        is_broadcasting: bool = False,
+    ) -> None:
+        """Create the session. With `is_broadcasting`, this member consumes all queues."""
         self.membership = Membership(config.lease_ms)
         self.subscriptions: dict[str, MessageSelector] = {}
         self.is_suspended = False
@@ -79,8 +89,11 @@ class GroupSession:
         self._config = config
         self._listener = listener
         self._averaging = SelfAssigningProtocol(instance, config, self.membership, self.subscriptions)
-        self._protocol: GroupProtocol = RebalancerProtocol(
-            instance, config, self.membership, self.subscriptions, self._averaging
+        self._is_broadcasting = is_broadcasting
+        self._protocol: GroupProtocol = (
+            BroadcastingProtocol(instance, config, self.subscriptions)
+            if is_broadcasting
+            else RebalancerProtocol(instance, config, self.membership, self.subscriptions, self._averaging)
         )
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -225,9 +238,11 @@ class GroupSession:
 
     def _heartbeat(self) -> HeartbeatData:
         config = self._config
-        where = CONSUME_FROM[config.consume_from]
+        where = CONSUME_FROM[config.start_from]
         subscriptions = [selector.subscription(topic) for topic, selector in self.subscriptions.items()]
         data = ConsumerData(config.group, consume_from_where=where, subscriptions=subscriptions)
+        if self._is_broadcasting:
+            data.message_model = BROADCASTING
         return HeartbeatData(self._instance.client_id, [data])
 
 
