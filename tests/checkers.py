@@ -122,9 +122,9 @@ class Recorder:
         self.add(Event(type, "consume", process, *at, group=group))
 
     def kill(self, process: str) -> None:
-        """End the listener calls of a killed process."""
+        """End the listener calls of a killed process; those in the file, if there is one."""
         calls: dict[tuple[str, str, int], Event] = {}
-        for event in self.events:
+        for event in self.events if self.path is None else load(self.path.read_bytes().splitlines()):
             if event.op == "consume" and event.process == process:
                 calls[event.group, event.topic, event.queue] = event
         for last in calls.values():

@@ -339,8 +339,8 @@ class PushConfig(ConsumerConfig):
         if self.retry not in RETRIES:
             raise ConfigInvalid(f"retry is {self.retry!r}: give 'in_place' or 'broker'")
         if self.retry == "broker" and (self.ordered or self.is_broadcasting):
-            reason = "out of order" if self.ordered else "to all members"
-            raise ConfigInvalid(f"retry='broker' would deliver messages {reason}: give 'in_place'")
+            setting = "ordered=True" if self.ordered else "message_model='broadcasting'"
+            raise ConfigInvalid(f"retry='broker' cannot be used with {setting}: give retry='in_place'")
         require_at_least(-1, self, "max_reconsume_times")
         if self.max_reconsume_times == -1:
             object.__setattr__(self, "max_reconsume_times", MAX_RECONSUME_TIMES)

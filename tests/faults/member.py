@@ -1,17 +1,20 @@
 """Consumer process that tests pause and kill.
 
-    python -m tests.faults.member NAMESERVER GROUP TOPIC HISTORY
+    python -m tests.faults.member NAMESERVER GROUP TOPIC HISTORY [NAME]
 
-Each message is written to the history file before the listener returns. The process exits at the end of its
-standard input.
+Each message is written to the history file before the listener returns. With a name, the consumer is ordered,
+and the history has the begin and the end of each listener call. The process exits at the end of its standard
+input.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from cluster.client import MessageExt, PushConfig, PushConsumer
+from cluster.client.consumer.listener import Listener
 from tests.checkers import Recorder
 from tests.eventually import TIME_SCALE
 
@@ -31,7 +34,7 @@ def config_of(group: str) -> PushConfig:
     )
 
 
-def listener_of(recorder: Recorder, process: str, group: str) -> object:
+def listener_of(recorder: Recorder, process: str, group: str) -> Listener:
     def listen(messages: list[MessageExt]) -> None:
         for each in messages:
             recorder.read(process, group, each.topic, each.queue_id, each.queue_offset, each.body.decode())
@@ -39,11 +42,23 @@ def listener_of(recorder: Recorder, process: str, group: str) -> object:
     return listen
 
 
+def ordered_listener_of(recorder: Recorder, process: str, group: str) -> Listener:
+    def listen(messages: list[MessageExt]) -> None:
+        for each in messages:
+            recorder.consume("invoke", process, group, each)
+            recorder.read(process, group, each.topic, each.queue_id, each.queue_offset, each.body.decode())
+            recorder.consume("ok", process, group, each)
+
+    return listen
+
+
 def main() -> None:
     """Consume until the end of standard input."""
-    nameserver, group, topic, history = sys.argv[1:]
-    listener = listener_of(Recorder(Path(history)), "member", group)
-    with PushConsumer(nameserver, listener=listener, config=config_of(group)) as consumer:  # type: ignore[arg-type]
+    nameserver, group, topic, history, *name = sys.argv[1:]
+    recorder = Recorder(Path(history))
+    listener = ordered_listener_of(recorder, *name, group) if name else listener_of(recorder, "member", group)
+    config = replace(config_of(group), ordered=bool(name))
+    with PushConsumer(nameserver, listener=listener, config=config) as consumer:
         consumer.subscribe(topic)
         sys.stdout.write("READY\n")
         sys.stdout.flush()

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -20,7 +21,7 @@ import pytest
 from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullConsumer, PushConsumer
 from tests.checkers import Recorder, assert_consistent, load
 from tests.eventually import LIMIT_S, TIME_SCALE, eventually
-from tests.faults.member import REQUEST_TIMEOUT_MS, config_of, listener_of
+from tests.faults.member import REQUEST_TIMEOUT_MS, config_of, listener_of, ordered_listener_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -197,8 +198,8 @@ def test_sends_to_paused_broker_fail_retriably_and_resume(
 
 
 @contextmanager
-def member(nameserver: str, group: str, history: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "tests.faults.member", nameserver, group, TOPIC, str(history)]
+def member(nameserver: str, group: str, history: Path, *name: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.faults.member", nameserver, group, TOPIC, str(history), *name]
     with subprocess.Popen(command, cwd=REPO, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -216,7 +217,7 @@ def test_paused_consumer_loses_its_queues_and_its_stale_commits(
     listener = listener_of(recorder, "other", group)
     with (
         Admin(broker.nameserver) as admin,
-        PushConsumer(broker.nameserver, listener=listener, config=config_of(group)) as other,  # type: ignore[arg-type]
+        PushConsumer(broker.nameserver, listener=listener, config=config_of(group)) as other,
         member(broker.nameserver, group, tmp_path / "history") as sleeper,
     ):
 
@@ -245,3 +246,43 @@ def test_paused_consumer_loses_its_queues_and_its_stale_commits(
     assert_consistent(
         load((tmp_path / "history").read_bytes().splitlines()), ignore=["not_sequential", "out_of_order"]
     )
+
+
+def test_ordered_group_keeps_order_over_kills_of_members_and_broker(
+    broker: StandaloneProcess, tmp_path: Path
+) -> None:
+    group, history = "ordered", tmp_path / "history"
+    recorder = Recorder(history)
+    listener, config = ordered_listener_of(recorder, "other", group), config_of(group)
+    with (
+        PushConsumer(broker.nameserver, listener=listener, config=replace(config, ordered=True)) as other,
+        member(broker.nameserver, group, history, "victim") as victim,
+        member(broker.nameserver, group, history, "survivor"),
+        Load(broker.nameserver, recorder) as sending,
+    ):
+
+        def await_sends() -> None:
+            sent = sending.acknowledged
+            eventually(lambda: sending.acknowledged >= sent + 100, "more messages")
+
+        other.subscribe(TOPIC)
+        # The fifth queue is the one of the retry topic.
+        eventually(lambda: 0 < len(other.assignment()) < QUEUES - 1, "queues for all three members")
+        await_sends()
+        victim.kill()
+        victim.wait()
+        recorder.kill("victim")
+        eventually(lambda: len(other.assignment()) == QUEUES // 2, "the queues of the killed member")
+        await_sends()
+        broker.kill()
+        broker.start()
+        await_sends()
+
+        def all_read() -> bool:
+            events = load(history.read_bytes().splitlines())
+            return {event.value for event in events if event.op == "read"} >= acknowledged(recorder)
+
+        eventually(all_read, "every message")
+    events = load(history.read_bytes().splitlines())
+    assert {event.process for event in events if event.op == "consume"} == {"other", "victim", "survivor"}
+    assert_consistent(events, ignore=["not_sequential"])

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply
 from cluster.client.config import ConsumerConfig
-from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 
@@ -18,7 +17,7 @@ class BroadcastingProtocol:
     """Assigns all readable queues of the subscribed topics to this member."""
 
     def __init__(
-        self, instance: ClientInstance, config: ConsumerConfig, subscriptions: Mapping[str, MessageSelector]
+        self, instance: ClientInstance, config: ConsumerConfig, subscriptions: Mapping[str, object]
     ) -> None:
         self._instance = instance
         self._config = config
