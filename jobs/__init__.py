@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jobs.read import read_queue
     from jobs.session import local_session, raydp_session
+    from jobs.stream.read_stream import read_stream
 
-__all__ = ["local_session", "raydp_session", "read_queue"]
+__all__ = ["local_session", "raydp_session", "read_queue", "read_stream"]
 
 _MODULES = {"read_queue": "jobs.read", "local_session": "jobs.session", "raydp_session": "jobs.session"}
+_MODULES["read_stream"] = "jobs.stream.read_stream"
 
 
 def __getattr__(name: str) -> Any:
