@@ -1,6 +1,6 @@
-"""Read queues with Spark: `read_queue` and Spark sessions.
+"""Read and write queues with Spark (`…_queue`) and Ray Data (`…_dataset`).
 
-Imported lazily, because pyspark is slow to load.
+Imported lazily, because pyspark and ray are slow to load.
 """
 
 from __future__ import annotations
@@ -8,14 +8,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jobs.ray_data.read import read_dataset
+    from jobs.ray_data.write import write_dataset
     from jobs.read import read_queue
     from jobs.session import local_session, raydp_session
     from jobs.stream.read_stream import read_stream
+    from jobs.write import write_queue
 
-__all__ = ["local_session", "raydp_session", "read_queue", "read_stream"]
+__all__ = [
+    "local_session",
+    "raydp_session",
+    "read_dataset",
+    "read_queue",
+    "read_stream",
+    "write_dataset",
+    "write_queue",
+]
 
-_MODULES = {"read_queue": "jobs.read", "local_session": "jobs.session", "raydp_session": "jobs.session"}
-_MODULES["read_stream"] = "jobs.stream.read_stream"
+_MODULES = {
+    "read_queue": "jobs.read",
+    "read_dataset": "jobs.ray_data.read",
+    "read_stream": "jobs.stream.read_stream",
+    "write_dataset": "jobs.ray_data.write",
+    "write_queue": "jobs.write",
+    "local_session": "jobs.session",
+    "raydp_session": "jobs.session",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The errors of `jobs`. Each message contains the remedy."""
+"""The exceptions of `jobs`. Each message tells the user how to fix the problem."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class JobError(Exception):
-    """Base of the errors of `jobs`."""
+    """Base class of the exceptions of `jobs`."""
 
 
 class OffsetsInvalid(JobError, ValueError):
@@ -15,7 +15,7 @@ class OffsetsInvalid(JobError, ValueError):
 
 
 class OptionInvalid(JobError, ValueError):
-    """An option of `read_queue` has an invalid value."""
+    """An option of a read or write has an invalid value."""
 
 
 class JavaNotFound(JobError):
@@ -23,7 +23,19 @@ class JavaNotFound(JobError):
 
 
 class FetchFailed(JobError):
-    """A worker could not fetch its split: the broker did not respond, or responded with an error."""
+    """A worker could not fetch messages: the broker did not respond, or responded with an error."""
+
+
+class TopicNotEmpty(JobError):
+    """A write with mode "errorifexists" found messages in its topic."""
+
+
+class CommitFailed(JobError):
+    """All rows of a write are stored, but its manifest may not be."""
+
+
+class WriteFailed(JobError):
+    """A task of a write failed, so the job is not committed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,7 @@ class MissingRange:
 
 
 class DataLoss(JobError):
-    """Requested messages do not exist or cannot be read; `missing` lists their offsets."""
+    """Requested messages do not exist or cannot be read; `missing` lists their offset ranges."""
 
     def __init__(self, missing: Sequence[MissingRange]) -> None:
         self.missing = tuple(missing)
@@ -50,7 +62,7 @@ class DataLoss(JobError):
         listed = "; ".join(str(each) for each in missing)
         super().__init__(
             f"{count} requested messages are missing: {listed}. Request offsets that exist, or set"
-            " failOnDataLoss=False to read the other messages."
+            " failOnDataLoss=False (Ray Data: fail_on_data_loss) to read the other messages."
         )
 
     def __reduce__(self) -> tuple[type[DataLoss], tuple[tuple[MissingRange, ...]]]:

@@ -7,26 +7,12 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from cluster.client.config import Nameservers
-from jobs.describe import describe_topic, find_offsets
-from jobs.job_errors import DataLoss
+from jobs.plan import ReadRange, plan_read
 from jobs.reader import SplitsReader
 from jobs.schema import resolve_columns, spark_schema
-from jobs.splits import QueueState, Split, choose_ranges, cut_splits
-from jobs.starting_offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
-from jobs.times import (
-    Strategy,
-    Times,
-    TimestampOption,
-    TimestampsOption,
-    check_order,
-    check_strategy,
-    ending_offsets,
-    parse_times,
-    starting_offsets,
-)
-from store.logs import get_logger
-
-_log = get_logger(__name__)
+from jobs.splits import Split, cut_splits
+from jobs.starting_offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
+from jobs.times import Strategy, TimestampOption, TimestampsOption, parse_times
 
 
 def read_queue(
@@ -46,6 +32,7 @@ def read_queue(
     failOnDataLoss: bool = True,  # noqa: N803
     columns: Sequence[str] | None = None,
     mapFiles: bool = True,  # noqa: N803
+    committed: bool = False,
 ) -> DataFrame:
     """Read the confirmed messages of `topic` as a DataFrame with one row per message (see `jobs.schema`).
 
@@ -62,45 +49,35 @@ def read_queue(
     parallelism). `maxRecordsPerPartition`: maximum number of messages of a partition.
     `failOnDataLoss`: fail with `DataLoss` if requested offsets do not exist; if False, log and skip them.
     `columns`: the columns to read, as Spark cannot push its column pruning into a Python reader.
+    `committed`: skip messages that `write_queue` did not commit: those of failed attempts, and of jobs that
+    had not finished when this function was called.
     `mapFiles`: map the files of stores on the executor's machine; if False, fetch all from the brokers.
 
     Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError` (TopicNotFound …).
     """
     chosen = resolve_columns(columns)
-    starting = parse_offsets("startingOffsets", startingOffsets, EARLIEST)
-    ending = parse_offsets("endingOffsets", endingOffsets, LATEST)
-    since = parse_times("starting", startingTimestamp, startingOffsetsByTimestamp)
-    until = parse_times("ending", endingTimestamp, endingOffsetsByTimestamp)
-    check_order(since, until)
-    check_strategy(startingOffsetsByTimestampStrategy)
-    states = describe_topic(nameservers, topic)
-    if since is not None:
-        starting = _since(nameservers, since, states, startingOffsetsByTimestampStrategy)
-    if until is not None:
-        ending = ending_offsets(states, find_offsets(nameservers, until.by_queue(states)))
-    ranges, missing = choose_ranges(states, starting, ending)
-    if missing and failOnDataLoss:
-        raise DataLoss(missing)
-    for each in missing:
-        _log.warning("read_range_missing", range=str(each))
+    wanted = ReadRange(
+        parse_offsets("startingOffsets", startingOffsets, EARLIEST),
+        parse_offsets("endingOffsets", endingOffsets, LATEST),
+        parse_times("starting", startingTimestamp, startingOffsetsByTimestamp),
+        parse_times("ending", endingTimestamp, endingOffsetsByTimestamp),
+        startingOffsetsByTimestampStrategy,
+        failOnDataLoss,
+        committed,
+    )
+    plan = plan_read(nameservers, topic, wanted)
     parallelism = spark.sparkContext.defaultParallelism
     splits = cut_splits(
-        ranges, parallelism if minPartitions is None else minPartitions, maxRecordsPerPartition
+        plan.ranges, parallelism if minPartitions is None else minPartitions, maxRecordsPerPartition
     )
-    return frame_of_splits(spark, SplitsReader(splits, chosen, failOnDataLoss, mapFiles), splits)
-
-
-def _since(
-    nameservers: Nameservers | None, times: Times, states: Sequence[QueueState], strategy: str
-) -> Offsets:
-    return starting_offsets(times, states, find_offsets(nameservers, times.by_queue(states)), strategy)
+    return frame_of_splits(spark, plan.reader(splits, chosen, failOnDataLoss, mapFiles), splits)
 
 
 def frame_of_splits(spark: SparkSession, reader: SplitsReader, splits: Sequence[Split]) -> DataFrame:
-    """Return a DataFrame whose n-th partition contains the messages of the n-th split.
+    """Return a DataFrame with one partition per split, in the order of the splits.
 
-    PySpark 3.5 has no Python data sources. So the DataFrame is a range of numbers, one in each partition,
-    that `reader` maps to the messages of the split with that number.
+    PySpark 3.5 has no Python data sources. The DataFrame is therefore a `spark.range` with one row, the index
+    of a split, in each partition. `reader` maps each index to the messages of that split.
     """
     schema = spark_schema(reader.columns)
     if not splits:

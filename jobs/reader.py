@@ -1,4 +1,7 @@
-"""SplitsReader: the part of a read that runs in the Python workers of Spark."""
+"""SplitsReader: the part of a read that runs in the Python workers of Spark.
+
+A split is a range of offsets of one queue (`jobs.splits`).
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,36 @@ from store.logs import get_logger
 
 
 class SplitsReader:
-    """A function for `mapInArrow` that maps numbers of splits to batches of messages.
+    """A function for Spark's `mapInArrow` that maps indexes of splits to batches of messages.
 
-    Spark pickles it, with the splits, and sends it to the workers.
+    Spark pickles this object, with the list of splits, and sends it to the workers.
     """
 
     def __init__(
         self, splits: Sequence[Split], columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
     ) -> None:
-        self.columns = tuple(columns)
+        self.columns = self._read_columns = tuple(columns)
         self._splits = tuple(splits)
         self._fail_on_data_loss = fail_on_data_loss
         self._map_files = map_files
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the splits with these numbers."""
+        """Yield the messages of the splits whose indexes are in the first column of the batches."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from self.read_split(self._splits[number])
         freeze_loaded_objects()
 
+    def read_all(self) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of all splits, one split after the other. Raises as `read_split` does."""
+        for split in self._splits:
+            yield from self.read_split(split)
+
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one split in order of offset.
 
-        Raises `DataLoss` if messages cannot be read; without `fail_on_data_loss` they are logged and skipped.
+        Raises `DataLoss` if messages cannot be read. If the reader was created with `fail_on_data_loss`
+        False, such messages are logged and skipped instead.
         """
         with closing(self._open(split)) as source:
             yield from self._read_from(source, split)
@@ -68,13 +77,13 @@ class SplitsReader:
         from jobs.mapped import MappedSplit, is_local
 
         if self._map_files and is_local(split.location):
-            return MappedSplit(split, self.columns)
-        return FetchedSplit(split, self.columns)
+            return MappedSplit(split, self._read_columns)
+        return FetchedSplit(split, self._read_columns)
 
 
 @cache
 def freeze_loaded_objects() -> None:
-    """Exclude all objects that exist now from garbage collection, once per process.
+    """Exclude all existing objects from Python's garbage collection, once per process.
 
     Spark's worker runs a garbage collection before each task. With numba and our kernels loaded it takes
     0.16 s, longer than reading half a million messages.

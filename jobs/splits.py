@@ -38,7 +38,7 @@ class QueueState:
 
 @dataclass(frozen=True)
 class Split:
-    """The queue offsets [begin, end) of one queue, which one task reads."""
+    """A range of offsets [begin, end) of one queue, which one Spark task reads."""
 
     queue: MessageQueue
     begin: int
@@ -47,20 +47,28 @@ class Split:
 
     @property
     def message_count(self) -> int:
-        """The number of messages in the range."""
+        """The number of offsets in the split."""
         return self.end - self.begin
 
 
 def choose_ranges(
-    states: Iterable[QueueState], starting: Offsets, ending: Offsets
+    states: Iterable[QueueState],
+    starting: Offsets,
+    ending: Offsets,
+    option_names: tuple[str, str] = ("startingOffsets", "endingOffsets"),
 ) -> tuple[list[Split], list[MissingRange]]:
-    """Return one split per queue with the range to read, and the requested ranges that do not exist.
+    """Resolve the starting and ending offsets of a read for every queue.
 
-    Raises `OffsetsInvalid` if a range ends before it starts, or if an option lists a queue that does not
-    exist.
+    `option_names` are the names of the two options in error messages.
+
+    Returns:
+        One split per queue that has offsets to read, not cut yet, and the requested ranges that do not exist.
+
+    Raises:
+        OffsetsInvalid: A requested range ends before it starts, or an option lists an unknown queue.
     """
     states = sorted(states, key=lambda state: state.queue)
-    for option, offsets in (("startingOffsets", starting), ("endingOffsets", ending)):
+    for option, offsets in zip(option_names, (starting, ending), strict=True):
         offsets.check_known(option, (state.queue for state in states))
     ranges: list[Split] = []
     missing: list[MissingRange] = []
@@ -69,7 +77,7 @@ def choose_ranges(
         begin, end = (resolve(each, state.min_offset, state.max_offset) for each in wanted)
         if min(wanted) >= 0 and begin > end:
             raise OffsetsInvalid(
-                f"{state.queue}: startingOffsets {begin} is greater than endingOffsets {end}"
+                f"{state.queue}: {option_names[0]} {begin} is greater than {option_names[1]} {end}"
             )
         missing += _missing(state, begin, end)
         begin, end = max(begin, state.min_offset), min(end, state.max_offset)
@@ -91,11 +99,12 @@ def _missing(state: QueueState, begin: int, end: int) -> Iterable[MissingRange]:
 def cut_splits(
     ranges: Sequence[Split], min_partitions: int, max_records_per_partition: int | None = None
 ) -> list[Split]:
-    """Cut the ranges into at least `min_partitions` splits of about equal size.
+    """Cut each queue's range into splits of about equal size, at least `min_partitions` in total.
 
-    The number of splits of a queue is proportional to its messages, so a long queue does not become one long
-    task. There are fewer than `min_partitions` splits only if there are fewer messages. No split has more
-    than `max_records_per_partition` messages. Raises OptionInvalid if one of the two is less than 1.
+    `ranges` has one uncut split per queue. The number of splits of a queue is proportional to its messages,
+    so a long queue does not become one long task. There are fewer than `min_partitions` splits only if there
+    are fewer messages. No split has more than `max_records_per_partition` messages. Raises OptionInvalid if
+    `min_partitions` or `max_records_per_partition` is less than 1.
     """
     for option, value in (
         ("minPartitions", min_partitions),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from cluster.client.errors import ConfigInvalid
 from store.message.message_queue import MessageQueue
 
 
@@ -71,7 +72,16 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
     Receipts are stored in columns, because a table may be spread over tens of thousands of queues.
     """
 
-    __slots__ = ("_first_offsets", "_last_offsets", "_places", "_resent_rows", "_rows")
+    __slots__ = (
+        "_first_offsets",
+        "_last_offsets",
+        "_places",
+        "_resent_rows",
+        "_rows",
+        "_run_begins",
+        "_run_ends",
+        "_run_places",
+    )
 
     def __init__(self) -> None:
         self._places: dict[MessageQueue, int] = {}
@@ -79,10 +89,16 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
         self._resent_rows = array("q")
         self._first_offsets = array("q")
         self._last_offsets = array("q")
+        self._run_places = array("q")
+        self._run_begins = array("q")
+        self._run_ends = array("q")
 
     def add(self, queue: MessageQueue, rows: int, resent_rows: int, first_offset: int) -> None:
         """Add acknowledged rows of `queue`, the first at `first_offset`. Call it in the order of the rows."""
         place = self._places.get(queue)
+        self._run_places.append(len(self._rows) if place is None else place)
+        self._run_begins.append(first_offset)
+        self._run_ends.append(first_offset + rows)
         if place is None:
             self._places[queue] = len(self._rows)
             self._rows.append(rows)
@@ -93,6 +109,15 @@ class QueueReceipts(Mapping[MessageQueue, QueueReceipt]):
         self._rows[place] += rows
         self._resent_rows[place] += resent_rows
         self._last_offsets[place] = first_offset + rows - 1
+
+    def runs(self) -> Iterator[tuple[MessageQueue, int, int]]:
+        """Yield the queue offsets [begin, end) of each acknowledged batch of rows, grouped by queue.
+
+        The ranges contain these rows only: no message of another producer and no duplicate.
+        """
+        queues = list(self._places)
+        for place, begin, end in sorted(zip(self._run_places, self._run_begins, self._run_ends, strict=True)):
+            yield queues[place], begin, end
 
     @property
     def rows(self) -> int:
@@ -140,15 +165,46 @@ class TableReceipt:
     rows: int
     resent_rows: int
     batches: int
-    queues: Mapping[MessageQueue, QueueReceipt]
+    queues: QueueReceipts
 
 
 class ConsumeStatus(Enum):
     """Result of a listener.
 
     Instead of CONSUME_SUCCESS a listener may return None or True, instead of RECONSUME_LATER False; an
-    exception has the effect of RECONSUME_LATER.
+    exception has the effect of RECONSUME_LATER. `reconsume_later(level)` selects the delay of the retry.
     """
 
     CONSUME_SUCCESS = "success"
     RECONSUME_LATER = "later"
+
+
+@dataclass(frozen=True, slots=True)
+class ReconsumeLater:
+    """Result of a listener: retry the messages after the delay of `delay_level`. See `reconsume_later`."""
+
+    delay_level: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ConfigInvalid if `delay_level` is not an integer of at least -1."""
+        if type(self.delay_level) is not int or self.delay_level < -1:
+            raise ConfigInvalid(
+                f"delay level {self.delay_level!r} is invalid: give 1 to 18, 0 for the broker's choice, "
+                "or -1 to send the messages to the dead-letter queue"
+            )
+
+
+def reconsume_later(delay_level: int = 0) -> ReconsumeLater:
+    """Return a listener result that retries the messages after the delay of `delay_level`.
+
+    Levels above 0 need `PushConfig(retry="broker")`.
+
+    Args:
+        delay_level: One of RocketMQ's levels, 1 to 18 with the broker's default levels. A level above the
+            highest one means the highest. 0: level 3 for the first retry, then one level more for each retry.
+            -1: no retry; the messages become dead letters now.
+
+    Raises:
+        ConfigInvalid: The level is not an integer of at least -1.
+    """
+    return ReconsumeLater(delay_level)

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from store.clock import Clock
 from store.message.hosts import PORT_BYTES, V4_BYTES, V6_BYTES, Host, unpack_host
@@ -59,13 +59,13 @@ def decode_message_id(message_id: str) -> tuple[Host, int]:
 
 
 class UniqKeyBlock(NamedTuple):
-    """A block of consecutive UNIQ_KEYs: key number n is `prefix` followed by `first + n` as 12 hex digits."""
+    """A block of consecutive UNIQ_KEYs: key i is `prefix` followed by `first + i` as 12 hex digits."""
 
     prefix: str
     first: int
 
     def key(self, index: int) -> str:
-        """Return UNIQ_KEY number `index` of the block, counted from 0."""
+        """Return the UNIQ_KEY at `index` in the block, counted from 0."""
         return f"{self.prefix}{self.first + index:0{SEQUENCE_HEX}X}"
 
     def keys(self, count: int) -> list[str]:
@@ -77,6 +77,35 @@ class UniqKeyBlock(NamedTuple):
             same = f"{self.prefix}{high:0{SEQUENCE_HEX - _LAST_HEX}X}"
             keys += [same + digits for digits in _LAST_DIGITS[low : low + count - len(keys)]]
         return keys
+
+
+class UniqKeySource(Protocol):
+    """A source of UNIQ_KEYs."""
+
+    def next_block(self, count: int) -> UniqKeyBlock:
+        """Return a block of the next `count` UNIQ_KEYs."""
+        ...
+
+
+class UniqKeySequence:
+    """A fixed sequence of UNIQ_KEYs: key number n is `first.key(n)`. Not thread-safe.
+
+    A job that runs again takes the same keys from an equal sequence.
+    """
+
+    def __init__(self, first: UniqKeyBlock) -> None:
+        self._next = first
+
+    def next_block(self, count: int) -> UniqKeyBlock:
+        """Return a block of the next `count` UNIQ_KEYs."""
+        block = self._next
+        self._next = UniqKeyBlock(block.prefix, block.first + count)
+        return block
+
+
+def first_sequence(wall_ms: int) -> int:
+    """Return time and counter, the last 6 bytes, of the first UNIQ_KEY generated at `wall_ms`."""
+    return max(wall_ms - _month_of(wall_ms)[0], 0) << COUNTER_BITS
 
 
 class UniqKeyGenerator:

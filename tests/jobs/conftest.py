@@ -95,6 +95,12 @@ def spark() -> Iterator[SparkSession]:
     """Yield a local Spark session with two cores."""
     from jobs import local_session
 
-    session = local_session(settings={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
+    session = local_session(
+        settings={
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.master": "local[2, 2]",
+        }
+    )
     yield session
     session.stop()

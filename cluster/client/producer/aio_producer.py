@@ -16,6 +16,7 @@ from cluster.client.selectors import MessageQueueSelector
 from cluster.client.transport.faces import AsyncFace
 from store.clock import Clock
 from store.message.message import Message
+from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ class Producer(AsyncFace[ProducerCore]):
         keys: str | None = None,
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
+        uniq_keys: UniqKeySource | None = None,
     ) -> TableReceipt:
         """Send one message for each row of `table`; `body`, `tags`, `keys` and `sharding_key` name columns.
 
@@ -198,7 +200,7 @@ class Producer(AsyncFace[ProducerCore]):
         The columns contain bytes, strings or integers. A null in `tags` or `keys` means no tag or key. Rows
         with equal `sharding_key` are sent to the same queue in the order of the table. Without
         `sharding_key` consecutive rows are sent to a queue, the next rows to the next queue. Every row gets a
-        UNIQ_KEY.
+        UNIQ_KEY: a new one, or the next one of `uniq_keys`.
 
         At most one batch of a queue is in flight. If its result is unknown, it is sent again before the
         following batches. A broker restart may therefore cause delays and duplicates, but no lost rows and no
@@ -208,7 +210,7 @@ class Producer(AsyncFace[ProducerCore]):
         """
         from cluster.client.producer.table_columns import columns_of_table
 
-        columns = columns_of_table(table, body, tags, keys, sharding_key)
+        columns = columns_of_table(table, body, tags, keys, sharding_key, uniq_keys)
         return await self._send_columns(topic, columns, queue)
 
     async def _send_columns(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -21,9 +21,11 @@ from cluster.client.producer.sender import Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from cluster.client.transport.faces import documented_by
+from cluster.client.transport.hooked_calls import hooks_of
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message import Message
+from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         self._config = producer_config(nameservers, group, config)
-        self._clock = clock
+        self._build: Callable[[], ProducerCore] = partial(open_producer, self._config, clock)
         self._opening = threading.Lock()
         self._opened: _Opened | None = None
         self._is_closed = False
@@ -214,10 +216,13 @@ class Producer:
         keys: str | None = None,
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
+        uniq_keys: UniqKeySource | None = None,
     ) -> TableReceipt:
         from cluster.client.producer.table_columns import columns_of_table
 
-        return self._send_columns(topic, columns_of_table(table, body, tags, keys, sharding_key), queue)
+        return self._send_columns(
+            topic, columns_of_table(table, body, tags, keys, sharding_key, uniq_keys), queue
+        )
 
     def _send_columns(self, topic: str, columns: TableColumns, queue: MessageQueue | None) -> TableReceipt:
         return self._open().core.tables.send(topic, columns, queue)
@@ -236,8 +241,8 @@ class Producer:
                 if self._is_closed:
                     raise ClientClosed("the producer is closed: create a new one")
                 thread = LoopThread.shared()
-                core = thread.call(partial(open_producer, self._config, self._clock))
-                connections = DirectConnections(self._config.request_timeout_ms, self._config.call_hooks)
+                core = thread.call(self._build)
+                connections = DirectConnections(self._config.request_timeout_ms, hooks_of(self._config))
                 self._opened = _Opened(thread, core, connections)
             return self._opened
 

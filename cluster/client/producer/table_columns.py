@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cluster.client.errors import ConfigInvalid
 from store.kernels.columns_to_records import RowBatch, TextColumn, queues_of_keys
-from store.message.message_id import UniqKeyGenerator
+from store.message.message_id import UniqKeySource
 from store.message.record import RecordDraft
 from store.reading.columns import text_column
 
@@ -29,10 +29,12 @@ ROW_OVERHEAD_BYTES = 170
 class TableColumns:
     """A table with the column `body` and optional columns `keys`, `tags` and `shard` (the sharding key).
 
-    The columns contain bytes, strings or integers.
+    The columns contain bytes, strings or integers. `uniq_keys` is the source of the UNIQ_KEYs; None means
+    that of the producer.
     """
 
     table: pa.Table
+    uniq_keys: UniqKeySource | None = None
 
     @property
     def rows(self) -> int:
@@ -51,7 +53,12 @@ class TableColumns:
 
 
 def columns_of_table(
-    table: pa.Table | pa.RecordBatch, body: str, tags: str | None, keys: str | None, sharding_key: str | None
+    table: pa.Table | pa.RecordBatch,
+    body: str,
+    tags: str | None,
+    keys: str | None,
+    sharding_key: str | None,
+    uniq_keys: UniqKeySource | None = None,
 ) -> TableColumns:
     """Return the columns of `table` that the other arguments name; None means no such column.
 
@@ -61,7 +68,7 @@ def columns_of_table(
         table = pa.Table.from_batches([table])
     wanted = {BODY: body, TAGS: tags, KEYS: keys, SHARD: sharding_key}
     columns = {name: _column(table, given) for name, given in wanted.items() if given is not None}
-    return TableColumns(pa.table(columns))
+    return TableColumns(pa.table(columns), uniq_keys)
 
 
 def columns_of_sequences(
@@ -127,7 +134,7 @@ def rows_of_slice(
     draft: RecordDraft,
     queue_ids: NDArray[np.int32],
     turn: int,
-    uniq_keys: UniqKeyGenerator,
+    uniq_keys: UniqKeySource,
     max_body_bytes: int,
 ) -> RowBatch:
     """Return the rows of one slice as input of the encoder, with the index of each row's queue.
@@ -138,7 +145,7 @@ def rows_of_slice(
         queue_ids: Id of each queue on its broker.
         turn: Number of the slice. Without sharding keys all rows go to the queue with index
             `turn % len(queue_ids)`.
-        uniq_keys: Generator of the UNIQ_KEYs.
+        uniq_keys: Source of the UNIQ_KEYs.
         max_body_bytes: Maximum size of a body.
     """
     count = rows.num_rows

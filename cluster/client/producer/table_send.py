@@ -30,6 +30,7 @@ from cluster.client.results import QueueReceipts, TableReceipt
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.topic_route import TopicRoute
+from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft
 from store.store_errors import MessageInvalid
@@ -229,21 +230,28 @@ class TableSender:
         for turn, rows in enumerate(columns.slices(slice_bytes)):
             if job.failures:
                 return
-            for frame in self._frames(job.topic, rows, first_row, listed, turn):
+            for frame in self._frames(job.topic, rows, columns.uniq_keys, first_row, listed, turn):
                 if stop is not None and stop.is_set():
                     return
                 self._offer(job, frame)
             first_row += rows.num_rows
 
     def _frames(
-        self, topic: str, rows: pa.RecordBatch, first_row: int, queues: QueueList, turn: int
+        self,
+        topic: str,
+        rows: pa.RecordBatch,
+        uniq_keys: UniqKeySource | None,
+        first_row: int,
+        queues: QueueList,
+        turn: int,
     ) -> Iterator[Frame]:
         """Return the requests that send one slice, which begins with row `first_row` of the table."""
         from cluster.client.producer.table_columns import rows_of_slice
         from cluster.client.producer.table_frames import frames
 
         draft = RecordDraft(topic, 0, b"", born_timestamp=self._instance.clock.wall_ms())
-        uniq_keys, max_body_bytes = self._factory.uniq_keys, self._config.max_message_bytes
+        uniq_keys = uniq_keys or self._factory.uniq_keys
+        max_body_bytes = self._config.max_message_bytes
         try:
             dealt = rows_of_slice(rows, draft, queues.ids, turn, uniq_keys, max_body_bytes)
             return frames(dealt, queues, self._config.table_batch_bytes)

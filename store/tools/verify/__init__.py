@@ -1,4 +1,4 @@
-"""Verify a store: derive queues and index from the log again, in memory, and compare them with the files."""
+"""Verify a store: derive queues and index from the CommitLog again, and compare the files with them."""
 
 from store.tools.verify.findings import Finding, Report
 from store.tools.verify.run import verify

@@ -29,3 +29,11 @@ def test_receipts_exclude_queues_without_rows() -> None:
     assert receipts.get(OTHER) is None
     with pytest.raises(KeyError):
         receipts[OTHER]
+
+
+def test_receipts_list_the_offsets_of_each_batch_by_queue() -> None:
+    receipts = QueueReceipts()
+    receipts.add(SECOND, 3, 0, 70)
+    receipts.add(FIRST, 5, 5, 100)
+    receipts.add(SECOND, 2, 4, 90)
+    assert sorted(receipts.runs()) == [(FIRST, 100, 105), (SECOND, 70, 73), (SECOND, 90, 92)]

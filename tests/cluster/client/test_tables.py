@@ -16,6 +16,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, TableReceipt
 from cluster.client.errors import ConfigInvalid, MessageRejected, TableSendFailed, TopicNotFound
+from store.message.message_id import UniqKeyBlock, UniqKeySequence
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, NEVER_S, eventually
 
@@ -117,6 +118,24 @@ def test_unkeyed_rows_are_spread_unless_a_queue_is_given(cluster: Cluster) -> No
     assert len(dealt.queues) == 8
     assert list(given.queues) == [last]
     assert (empty.rows, empty.batches) == (0, 0)
+
+
+def test_table_sent_twice_from_one_key_sequence_has_equal_keys(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    config = ProducerConfig(table_batch_bytes=SMALL_BATCHES)
+    block = UniqKeyBlock("FF0102030405" + "00000007", 99)
+    with Producer(cluster.address, "tables", config=config) as producer:
+        receipts = [
+            producer.send_table(topic, flights(500), body="n", uniq_keys=UniqKeySequence(block))
+            for _ in range(2)
+        ]
+    rows = stored(cluster, topic).to_pylist()
+    assert sorted((int(row["body"]), row["uniqKey"]) for row in rows) == sorted(
+        2 * [(number, block.key(number)) for number in range(500)]
+    )
+    places = {(row["brokerName"], row["queueId"], row["queueOffset"]) for row in rows}
+    runs = [run for receipt in receipts for run in receipt.queues.runs()]
+    assert {(*queue[1:], offset) for queue, begin, end in runs for offset in range(begin, end)} == places
 
 
 def test_batch_is_resent_before_its_successors_if_the_response_is_lost(

@@ -14,7 +14,9 @@ from store.message.hosts import Host
 from store.message.message_id import (
     UniqKeyBlock,
     UniqKeyGenerator,
+    UniqKeySequence,
     decode_message_id,
+    first_sequence,
     offset_message_id,
     offset_message_ids,
 )
@@ -99,3 +101,12 @@ def test_uniq_key_time_restarts_with_each_month(clock: ClockAtRest) -> None:
     clock.set_wall_ms(int(time.mktime((2024, 3, 1, 0, 0, 1, 0, 0, -1)) * 1000))
 
     assert int(keys.next()[-12:-4], 16) == 1000
+
+
+def test_fixed_sequence_continues_like_the_generator(clock: ClockAtRest) -> None:
+    block = generator(clock).next_block(1)
+    first = UniqKeyBlock(block.prefix, first_sequence(clock.wall_ms()))
+    sequence = UniqKeySequence(first)
+
+    assert sequence.next_block(3) == block
+    assert sequence.next_block(2).keys(2) == [first.key(3), first.key(4)]

@@ -55,7 +55,7 @@ final class PullOperations {
 
     /** Starts a lite pull consumer: assigned to all queues of the topic, or subscribed with rebalance in its group. */
     private Object startLite(Request request) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.text("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.text("group"), Clients.signing());
         clients.configure(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(request.flag("autoCommit"));

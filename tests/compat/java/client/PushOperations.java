@@ -142,7 +142,7 @@ final class PushOperations {
         long heartbeatTakesMs = request.number("heartbeatTakesMs", 0);
         DefaultMQPushConsumer consumer = heartbeatTakesMs > 0
             ? new DefaultMQPushConsumer(group, new SlowHeartbeats(heartbeatTakesMs), new AllocateMessageQueueAveragely())
-            : new DefaultMQPushConsumer(group);
+            : new DefaultMQPushConsumer(group, Clients.signing(), new AllocateMessageQueueAveragely());
         clients.configure(consumer);
         if (heartbeatTakesMs > 0) {
             consumer.setHeartbeatBrokerInterval(Integer.MAX_VALUE); // no later heartbeat repairs the effect of the slow ones

@@ -1,0 +1,80 @@
+"""CommittedReader: a reader that skips messages of jobs that are not committed (see `jobs.manifest`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cluster.client.config import Nameservers
+from jobs.chunk import QUEUE_OFFSET, Numbers
+from jobs.manifest import Manifest, load_manifests, merge_ranges
+from jobs.reader import SplitsReader
+from jobs.splits import Split
+from jobs.write_job import job_mark
+from store.message.message_queue import MessageQueue
+
+UNIQ_KEY = "uniqKey"
+
+
+class CommittedRanges:
+    """The offsets of each queue of `topic` that finished jobs committed."""
+
+    def __init__(self, topic: str, manifests: Sequence[Manifest]) -> None:
+        self._mark = job_mark(topic)
+        by_queue: dict[MessageQueue, list[tuple[int, int]]] = {}
+        for each in merge_ranges(each for manifest in manifests for each in manifest.ranges):
+            queue = MessageQueue(topic, each.broker_name, each.queue_id)
+            by_queue.setdefault(queue, []).append((each.begin, each.end))
+        self._borders: Mapping[MessageQueue, Numbers] = {
+            queue: np.array(ranges, np.int64).ravel() for queue, ranges in by_queue.items()
+        }
+
+    def visible(self, queue: MessageQueue, offsets: Numbers, uniq_keys: pa.Array) -> NDArray[np.bool_]:
+        """Return, for each message, whether it is committed or not from a job."""
+        borders = self._borders.get(queue)
+        committed = np.zeros(len(offsets), np.bool_)
+        if borders is not None:
+            # The borders alternate between begin and end: inside of a range, an odd number of them is passed.
+            committed = np.searchsorted(borders, offsets, side="right") % 2 == 1
+        if committed.all():
+            return committed
+        from_job = pc.fill_null(pc.starts_with(uniq_keys, self._mark), fill_value=False)
+        return committed | ~from_job.to_numpy(zero_copy_only=False)
+
+
+def committed_ranges(nameservers: Nameservers | None, topic: str) -> CommittedRanges:
+    """Return the committed offsets of `topic`.
+
+    Call it before the end of the queues is read: then a job is visible in full or not at all. Raises
+    `cluster.client.ClientError`.
+    """
+    return CommittedRanges(topic, load_manifests(nameservers, topic))
+
+
+class CommittedReader(SplitsReader):
+    """Reads the splits of one topic, without the messages of jobs that are not committed."""
+
+    def __init__(
+        self,
+        splits: Sequence[Split],
+        columns: Sequence[str],
+        fail_on_data_loss: bool,
+        map_files: bool,
+        ranges: CommittedRanges,
+    ) -> None:
+        extra = [name for name in (QUEUE_OFFSET, UNIQ_KEY) if name not in columns]
+        super().__init__(splits, (*columns, *extra), fail_on_data_loss, map_files)
+        self._read_columns, self.columns = self.columns, tuple(columns)
+        self._ranges = ranges
+
+    def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Yield the visible messages of one split in order of offset. Raises as `SplitsReader` does."""
+        for batch in super().read_split(split):
+            offsets, uniq_keys = batch.column(QUEUE_OFFSET).to_numpy(), batch.column(UNIQ_KEY)
+            visible = self._ranges.visible(split.queue, offsets, uniq_keys)
+            shown = batch.select(self.columns)
+            yield shown if visible.all() else shown.filter(pa.array(visible))

@@ -1,0 +1,176 @@
+"""Manifests: which offsets of a topic a finished write committed.
+
+A job sends its messages directly to the topic, where ordinary consumers see them at once. When all
+partitions are written, the job sends its manifest to the topic RAYMQ_WRITE_MANIFESTS: the queue offsets of
+the attempts that succeeded. A committed read skips messages of jobs at all other offsets: those of failed
+attempts, of duplicates, and of jobs that are running or died.
+
+A manifest is sent in parts, and counts once all of them are stored. A part is a message with JSON::
+
+    {"version": 1, "job": "…", "topic": "orders", "rows": 100, "part": 0, "parts": 1,
+     "ranges": [["broker-a", 0, 500, 600]]}          broker, queue id, begin, end (exclusive)
+
+The manifest is stored after the messages that it lists, so retention deletes it after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from cluster.client import Admin, Producer, ProducerConfig
+from cluster.client.config import Nameservers
+from cluster.client.errors import TopicNotFound
+from jobs.describe import describe_topic
+from jobs.splits import choose_ranges
+from jobs.starting_offsets import EARLIEST, LATEST, Offsets
+from store.logs import get_logger
+
+MANIFEST_TOPIC = "RAYMQ_WRITE_MANIFESTS"
+MANIFEST_GROUP = "RAYMQ_WRITE_MANIFESTS"
+VERSION = 1
+RANGES_PER_PART = 20_000
+COMMIT_TIMEOUT_MS = 30_000
+COMMIT_RETRIES = 20
+
+
+class QueueRange(NamedTuple):
+    """Queue offsets [begin, end) of one queue of the job's topic."""
+
+    broker_name: str
+    queue_id: int
+    begin: int
+    end: int
+
+
+class PartitionReceipt(msgspec.Struct, frozen=True):
+    """The offsets of the rows that one successful attempt of one partition stored."""
+
+    partition: int
+    attempt: int
+    rows: int
+    ranges: list[QueueRange]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The committed offsets of one job."""
+
+    job: str
+    topic: str
+    rows: int
+    ranges: list[QueueRange]
+
+
+class ManifestPart(msgspec.Struct, frozen=True):
+    """One message of the manifest topic; see above."""
+
+    job: str
+    topic: str
+    rows: int
+    part: int
+    parts: int
+    ranges: list[QueueRange]
+    version: int = VERSION
+
+
+def merge_ranges(ranges: Iterable[QueueRange]) -> list[QueueRange]:
+    """Return the ranges sorted by queue and offset; adjacent ones are joined."""
+    merged: list[QueueRange] = []
+    for each in sorted(ranges):
+        last = merged[-1] if merged else None
+        if last is not None and last[:2] == each[:2] and last.end == each.begin:
+            merged[-1] = last._replace(end=each.end)
+        else:
+            merged.append(each)
+    return merged
+
+
+def make_manifest(job_id: str, topic: str, receipts: Sequence[PartitionReceipt]) -> Manifest:
+    """Return the manifest of a job whose partitions have these receipts."""
+    ranges = merge_ranges(each for receipt in receipts for each in receipt.ranges)
+    return Manifest(job_id, topic, sum(receipt.rows for receipt in receipts), ranges)
+
+
+def encode_parts(manifest: Manifest) -> list[bytes]:
+    """Return the messages of a manifest, at least one."""
+    borders = [*range(0, max(len(manifest.ranges), 1), RANGES_PER_PART), len(manifest.ranges)]
+    parts = len(borders) - 1
+    return [
+        msgspec.json.encode(
+            ManifestPart(
+                manifest.job, manifest.topic, manifest.rows, number, parts, manifest.ranges[begin:end]
+            )
+        )
+        for number, (begin, end) in enumerate(pairwise(borders))
+    ]
+
+
+def decode_manifests(bodies: Iterable[bytes]) -> list[Manifest]:
+    """Return the manifests of which all parts are among these messages.
+
+    A message that is not a part of this version is logged and skipped.
+    """
+    found: dict[str, dict[int, ManifestPart]] = {}
+    for body in bodies:
+        try:
+            part = msgspec.json.decode(body, type=ManifestPart)
+        except msgspec.DecodeError as error:
+            get_logger(__name__).warning("manifest_invalid", error=str(error))
+            continue
+        if part.version == VERSION:
+            found.setdefault(part.job, {})[part.part] = part
+        else:
+            get_logger(__name__).warning("manifest_version_unknown", job=part.job, version=part.version)
+    return [_joined(parts) for parts in found.values() if len(parts) == next(iter(parts.values())).parts]
+
+
+def _joined(parts: dict[int, ManifestPart]) -> Manifest:
+    first = parts[0]
+    return Manifest(
+        first.job,
+        first.topic,
+        first.rows,
+        [each for number in sorted(parts) for each in parts[number].ranges],
+    )
+
+
+def ensure_manifest_topic(nameservers: Nameservers | None) -> None:
+    """Create the manifest topic if it does not exist. Raises `cluster.client.ClientError`."""
+    with Admin(nameservers) as admin:
+        try:
+            admin.route(MANIFEST_TOPIC)
+        except TopicNotFound:
+            admin.create_topic(MANIFEST_TOPIC, queues=1)
+
+
+def publish(nameservers: Nameservers | None, manifest: Manifest) -> None:
+    """Store a manifest: commit its job. Raises `cluster.client.ClientError`; then it may or may not count."""
+    config = ProducerConfig(
+        send_timeout_ms=COMMIT_TIMEOUT_MS, retry_times_when_send_failed=COMMIT_RETRIES, group=MANIFEST_GROUP
+    )
+    with Producer(nameservers, config=config) as producer:
+        for body in encode_parts(manifest):
+            producer.send(MANIFEST_TOPIC, body, tags=manifest.topic, keys=manifest.job)
+
+
+def load_manifests(nameservers: Nameservers | None, topic: str) -> list[Manifest]:
+    """Return the manifests of all committed jobs of `topic`. Raises `cluster.client.ClientError`."""
+    from jobs.reader import SplitsReader
+
+    try:
+        states = describe_topic(nameservers, MANIFEST_TOPIC)
+    except TopicNotFound:
+        return []
+    splits, _ = choose_ranges(states, Offsets(EARLIEST), Offsets(LATEST))
+    reader = SplitsReader(splits, ("tags", "body"), fail_on_data_loss=False, map_files=True)
+    bodies = (
+        row["body"]
+        for split in splits
+        for batch in reader.read_split(split)
+        for row in batch.to_pylist()
+        if row["tags"] == topic and row["body"] is not None
+    )
+    return decode_manifests(bodies)

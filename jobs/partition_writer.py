@@ -1,0 +1,107 @@
+"""PartitionWriter: sends the rows of one attempt of one partition, and reports their queue offsets.
+
+A thread sends a buffer of rows while the next one is filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cluster.client import ClientError, Producer
+from cluster.client.results import TableReceipt
+from jobs.job_errors import WriteFailed
+from jobs.manifest import PartitionReceipt, QueueRange, merge_ranges
+from jobs.write_job import WriteJob
+
+WRITER_GROUP = "RAYMQ_BULK_WRITER"
+
+
+@dataclass(frozen=True)
+class _Sending:
+    """A buffer that is being sent: rows [begin, end) of the partition."""
+
+    begin: int
+    end: int
+    result: Future[TableReceipt]
+
+
+class PartitionWriter:
+    """Writes one partition of a job; `attempt` is the number that Spark or Ray gave this try."""
+
+    def __init__(self, job: WriteJob, partition: int, attempt: int = 0) -> None:
+        self._job = job
+        self._partition = partition
+        self._attempt = attempt
+        self._uniq_keys = job.uniq_keys(partition)
+
+    def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> PartitionReceipt:
+        """Send all rows, wait until they are acknowledged and return their offsets.
+
+        Raises `WriteFailed`. The rows that were sent before the error stay in the topic, uncommitted.
+        """
+        ranges: list[QueueRange] = []
+        rows = 0
+        with Producer(self._job.nameservers, WRITER_GROUP) as producer, ThreadPoolExecutor(1) as sender:
+            sending: _Sending | None = None
+            for table in self._buffers(batches):
+                ranges += self._stored(sending)
+                begin, rows = rows, rows + table.num_rows
+                sending = _Sending(begin, rows, sender.submit(self._send, producer, table))
+            ranges += self._stored(sending)
+        return PartitionReceipt(self._partition, self._attempt, rows, merge_ranges(ranges))
+
+    def _buffers(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+        """Yield the used columns of the rows, in tables of about `buffer_bytes`."""
+        names = list(dict.fromkeys(self._job.columns.named().values()))
+        held: list[pa.Table] = []
+        held_bytes = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+            held.append(table.select(names))
+            held_bytes += held[-1].nbytes
+            if held_bytes >= self._job.buffer_bytes:
+                yield pa.concat_tables(held)
+                held, held_bytes = [], 0
+        if held:
+            yield pa.concat_tables(held)
+
+    def _send(self, producer: Producer, table: pa.Table) -> TableReceipt:
+        columns = self._job.columns
+        return producer.send_table(
+            self._job.topic,
+            table,
+            body=columns.body,
+            tags=columns.tag,
+            keys=columns.key,
+            sharding_key=columns.sharding_key,
+            uniq_keys=self._uniq_keys,
+        )
+
+    def _stored(self, sending: _Sending | None) -> list[QueueRange]:
+        if sending is None:
+            return []
+        with self._named_errors(sending):
+            receipt = sending.result.result()
+        return [
+            QueueRange(queue.broker_name, queue.queue_id, begin, end)
+            for queue, begin, end in receipt.queues.runs()
+        ]
+
+    @contextmanager
+    def _named_errors(self, sending: _Sending) -> Iterator[None]:
+        try:
+            yield
+        except ClientError as error:
+            raise WriteFailed(
+                f"topic {self._job.topic}: rows [{sending.begin}, {sending.end}) of partition"
+                f" {self._partition}, attempt {self._attempt}, were not written: {error}. The job is not"
+                " committed: remove the cause and write again; reads with committed=True skip the rows that"
+                " this job stored"
+            ) from error

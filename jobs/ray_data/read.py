@@ -1,0 +1,173 @@
+"""`read_dataset`: read a topic, or a range of its offsets, as a Ray Data dataset.
+
+The queues are cut into splits as for Spark. Each split is one read task of Ray, so a queue is read by several
+tasks; a task yields blocks while it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal
+
+import pyarrow as pa
+import ray.data
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+
+from cluster.client.config import Nameservers
+from jobs.chunk import MICROSECONDS, TIMESTAMPS
+from jobs.job_errors import OptionInvalid
+from jobs.plan import ReadPlan, ReadRange, plan_read
+from jobs.reader import SplitsReader
+from jobs.schema import resolve_columns
+from jobs.splits import cut_splits
+from jobs.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
+from jobs.times import Times, parse_times
+from store.reading.columns import RECORD_SCHEMA
+
+Offset = int | datetime | str | Mapping[str, Mapping[str, Mapping[int, int | str]]]
+
+START_OFFSET, END_OFFSET = "start_offset", "end_offset"
+_WORDS: Mapping[object, int] = {"earliest": EARLIEST, "latest": LATEST}
+_ROW_BYTES = 256
+"""Estimated size of a row with a body, from which Ray derives the number of tasks."""
+
+
+def read_dataset(
+    topic: str,
+    *,
+    nameservers: Nameservers | None = None,
+    trigger: Literal["once"] = "once",
+    start_offset: Offset = "earliest",
+    end_offset: Offset = "latest",
+    columns: Sequence[str] | None = None,
+    committed: bool = False,
+    fail_on_data_loss: bool = True,
+    map_files: bool = True,
+    **ray_options: Any,
+) -> ray.data.Dataset:
+    """Read the confirmed messages of `topic` as a dataset with one row per message (see `jobs.schema`).
+
+    The range of offsets is fixed when this function returns.
+
+        messages = read_dataset("orders", nameservers="127.0.0.1:9876", columns=["body", "tags"])
+
+    Args:
+        topic: The topic.
+        nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
+        trigger: As in `ray.data.read_kafka`; only "once", a single bounded read, is supported.
+        start_offset: "earliest", "latest", an offset of every queue, a datetime (without a time zone: UTC),
+            or {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
+        end_offset: The same for the end (exclusive), by default "latest".
+        columns: The columns to read; all by default.
+        committed: Skip messages that `write_dataset` or `write_queue` did not commit.
+        fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
+        map_files: Map the files of stores on the machine of a read task; if False, fetch from the brokers.
+        ray_options: Options of `ray.data.read_datasource`, which are those of `ray.data.read_kafka` too:
+            `num_cpus`, `memory`, `resources`, `concurrency`, `override_num_blocks`, `ray_remote_args` …
+
+    Raises:
+        OffsetsInvalid, OptionInvalid: An argument is invalid.
+        DataLoss: Requested offsets do not exist.
+        ClientError: The topic does not exist, or a broker cannot be reached.
+    """
+    if trigger != "once":
+        raise OptionInvalid(f"trigger={trigger!r} is not supported: use 'once', or a consumer for a stream")
+    chosen = resolve_columns(columns)
+    starting, since = _parse(START_OFFSET, start_offset, EARLIEST)
+    ending, until = _parse(END_OFFSET, end_offset, LATEST)
+    wanted = ReadRange(
+        starting,
+        ending,
+        since,
+        until,
+        # As in read_kafka, a queue without a message of that time or later has nothing to read.
+        strategy="latest",
+        fail_on_data_loss=fail_on_data_loss,
+        committed=committed,
+        option_names=(START_OFFSET, END_OFFSET),
+    )
+    plan = plan_read(nameservers, topic, wanted)
+    source = QueueDatasource(plan, chosen, fail_on_data_loss, map_files)
+    return ray.data.read_datasource(source, **ray_options)
+
+
+class QueueDatasource(Datasource):
+    """Reads the ranges of a plan; see `read_dataset`."""
+
+    def __init__(
+        self, plan: ReadPlan, columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
+    ) -> None:
+        super().__init__()
+        self._plan = plan
+        self._columns = tuple(columns)
+        self._fail_on_data_loss = fail_on_data_loss
+        self._map_files = map_files
+
+    def get_name(self) -> str:
+        """Return the name of the read tasks."""
+        return "RayMQ"
+
+    def estimate_inmemory_data_size(self) -> int:
+        """Return an estimate of the size of all rows."""
+        return sum(each.message_count for each in self._plan.ranges) * _ROW_BYTES
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: object = None
+    ) -> list[ReadTask]:
+        """Return about `parallelism` tasks, each for the offsets of one queue."""
+        schema = arrow_schema(self._columns)
+        # Rows may be skipped at the read: only then their number is not known before.
+        is_exact = self._plan.committed is None and self._fail_on_data_loss
+        tasks = []
+        for split in cut_splits(self._plan.ranges, max(parallelism, 1)):
+            reader = self._plan.reader([split], self._columns, self._fail_on_data_loss, self._map_files)
+            rows = split.message_count if is_exact else None
+            size_bytes = split.message_count * _ROW_BYTES
+            metadata = BlockMetadata(rows, size_bytes, exec_stats=None, input_files=None)
+            tasks.append(ReadTask(partial(_blocks, reader, schema), metadata, schema, per_task_row_limit))
+        if not tasks:
+            metadata = BlockMetadata(0, 0, exec_stats=None, input_files=None)
+            tasks.append(ReadTask(lambda: [schema.empty_table()], metadata, schema))
+        return tasks
+
+
+def _blocks(reader: SplitsReader, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the messages of the only split of `reader`."""
+    is_empty = True
+    for batch in reader.read_all():
+        is_empty = False
+        yield pa.Table.from_batches([batch])
+    if is_empty:
+        yield schema.empty_table()
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of these columns."""
+    return pa.schema(
+        [(name, MICROSECONDS if name in TIMESTAMPS else RECORD_SCHEMA.field(name).type) for name in columns]
+    )
+
+
+def _parse(option: str, value: Offset, default: int) -> tuple[Offsets, Times | None]:
+    """Return the offsets of an option, or the time of a datetime."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            value = value.replace(tzinfo=UTC)
+        edge: Literal["starting", "ending"] = "starting" if option == START_OFFSET else "ending"
+        times = parse_times(edge, value, None)
+        assert times is not None
+        return Offsets(default), Times(option, times.everywhere)
+    return parse_offsets(option, _numbers(value), default), None
+
+
+def _numbers(value: Any) -> Any:
+    """Replace the words in an object of offsets by their numbers."""
+    if isinstance(value, Mapping):
+        return {
+            key: _numbers(each) if isinstance(each, Mapping) else _WORDS.get(each, each)
+            for key, each in value.items()
+        }
+    return value

@@ -1,0 +1,41 @@
+"""Fixture: a Ray with two CPUs for Ray Data, unless this process is connected to one already."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parent.parent.parent.parent
+
+
+@pytest.fixture(scope="package")
+def ray_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Connect this process to a Ray, and disconnect it at the end if it was not connected before."""
+    from cluster.session.environment import make_token
+    from cluster.session.ray_session import Mode, Way, connect, disconnect, is_connected
+    from cluster.topology.topology_file import load_topology
+
+    with pytest.MonkeyPatch.context() as patch:
+        was_connected = "ray" in sys.modules and is_connected()
+        if not was_connected:
+            home = tmp_path_factory.mktemp("ray-home")
+            if "RAY_AUTH_TOKEN_PATH" not in os.environ:  # Ray reads the token once per process
+                make_token(home / "token")
+                patch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "token"))
+            patch.setenv("RAY_AUTH_MODE", "token")
+            patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+            patch.setenv("PYTHONPATH", str(REPO))
+            patch.delenv("RAY_ADDRESS", raising=False)
+            overrides = ["ray.num_cpus=2", f"ray.object_store_memory_bytes={200 << 20}"]
+            connect(load_topology(overrides=overrides), home, Way(Mode.EMBEDDED, ""))
+        import ray.data
+
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        yield
+        if not was_connected:
+            disconnect()

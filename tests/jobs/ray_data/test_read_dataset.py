@@ -1,0 +1,115 @@
+"""`read_dataset` in a real Ray: rows, offsets, times, tasks and refusals."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cluster.client import Admin, ClientError, MessageQueue, Producer
+from jobs import read_dataset
+from jobs.describe import describe_topic
+from jobs.job_errors import DataLoss, OffsetsInvalid, OptionInvalid
+from jobs.plan import ReadRange, plan_read
+from jobs.schema import ALL_COLUMNS
+from jobs.starting_offsets import EARLIEST, LATEST, Offsets
+from tests.jobs.conftest import MESSAGES, TOPIC, Orders
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_data")]
+
+
+def test_read_returns_all_messages_with_all_columns(orders: Orders) -> None:
+    from jobs.ray_data.read import arrow_schema
+
+    dataset = read_dataset(TOPIC, nameservers=orders.nameservers)
+    assert dataset.schema().base_schema.equals(arrow_schema(ALL_COLUMNS))
+    assert dataset.count() == MESSAGES + 1
+    rows = dataset.take_all()
+    assert sorted(row["body"] for row in rows) == sorted(orders.sent)
+    special = next(row for row in rows if row["tags"] == "späte")
+    assert dict(special["properties"])["color"] == "blå"
+    assert special["keys"] == "a b"
+
+
+@pytest.mark.parametrize("map_files", [True, False])
+def test_several_tasks_read_one_queue(orders: Orders, map_files: bool) -> None:
+    with Admin(orders.nameservers) as admin, Producer(orders.nameservers) as producer:
+        topic = f"one-queue-{map_files}"
+        admin.create_topic(topic, queues=1)
+        queue = MessageQueue(topic, "broker-b", 0)
+        producer.send_many(topic, [b"%d" % number for number in range(1_000)], queue=queue)
+    dataset = read_dataset(
+        topic,
+        nameservers=orders.nameservers,
+        columns=["queueOffset", "body"],
+        map_files=map_files,
+        override_num_blocks=4,
+    )
+    assert dataset.materialize().num_blocks() == 4
+    rows = sorted(dataset.take_all(), key=lambda row: row["queueOffset"])
+    assert [(row["queueOffset"], int(row["body"])) for row in rows] == [(n, n) for n in range(1_000)]
+
+
+def test_datasource_makes_one_task_per_split(orders: Orders) -> None:
+    from jobs.ray_data.read import QueueDatasource
+
+    plan = plan_read(orders.nameservers, TOPIC, ReadRange(Offsets(EARLIEST), Offsets(LATEST)))
+    source = QueueDatasource(plan, ("body",), True, True)
+    tasks = source.get_read_tasks(12)
+    assert 12 <= len(tasks) <= 12 + len(plan.ranges)
+    assert sum(task.metadata.num_rows or 0 for task in tasks) == MESSAGES + 1
+    assert source.estimate_inmemory_data_size() > MESSAGES
+
+
+def test_offsets_select_a_range_of_each_queue(orders: Orders) -> None:
+    dataset = read_dataset(
+        TOPIC,
+        nameservers=orders.nameservers,
+        start_offset={TOPIC: {"broker-a": {0: 10, 1: "latest", 2: "latest"}}},
+        end_offset={TOPIC: {"broker-a": {0: 30}, "broker-b": {0: 7, 1: "earliest", 2: "earliest"}}},
+        columns=["brokerName", "queueOffset"],
+    )
+    found = sorted((row["brokerName"], row["queueOffset"]) for row in dataset.take_all())
+    assert found == [*(("broker-a", n) for n in range(10, 30)), *(("broker-b", n) for n in range(7))]
+
+
+def test_datetimes_select_by_store_time(orders: Orders) -> None:
+    now = datetime.now(UTC)
+    before, after = now - timedelta(days=1), now + timedelta(days=1)
+
+    def count(**offsets: datetime) -> int:
+        return read_dataset(TOPIC, nameservers=orders.nameservers, **offsets).count()
+
+    assert count(start_offset=before) == count(end_offset=after.replace(tzinfo=None)) == MESSAGES + 1
+    assert count(start_offset=after) == count(end_offset=before) == 0
+
+
+def test_empty_read_has_all_columns(orders: Orders) -> None:
+    dataset = read_dataset(TOPIC, nameservers=orders.nameservers, start_offset="latest")
+    assert (dataset.count(), dataset.schema().names) == (0, list(ALL_COLUMNS))
+
+
+def test_missing_offsets_fail_the_read_or_are_skipped(orders: Orders) -> None:
+    beyond = 1 + max(state.max_offset for state in describe_topic(orders.nameservers, TOPIC))
+    with pytest.raises(DataLoss, match=r"orders/broker-a/0 .*fail_on_data_loss"):
+        read_dataset(TOPIC, nameservers=orders.nameservers, end_offset=beyond)
+    dataset = read_dataset(
+        TOPIC, nameservers=orders.nameservers, end_offset=beyond, fail_on_data_loss=False, columns=["body"]
+    )
+    assert dataset.count() == MESSAGES + 1
+
+
+def test_invalid_options_are_refused_by_the_driver(orders: Orders) -> None:
+    nameservers = orders.nameservers
+    with pytest.raises(OptionInvalid, match="trigger='continuous'"):
+        read_dataset(TOPIC, nameservers=nameservers, trigger="continuous")  # type: ignore[arg-type]
+    with pytest.raises(OptionInvalid, match="columns"):
+        read_dataset(TOPIC, nameservers=nameservers, columns=["value"])
+    with pytest.raises(OffsetsInvalid, match="start_offset='yesterday'"):
+        read_dataset(TOPIC, nameservers=nameservers, start_offset="yesterday")
+    with pytest.raises(OffsetsInvalid, match="end_offset lists queues that do not exist: orders/broker-x/0"):
+        read_dataset(TOPIC, nameservers=nameservers, end_offset={TOPIC: {"broker-x": {0: 1}}})
+    with pytest.raises(OffsetsInvalid, match="start_offset 9 is greater than end_offset 3"):
+        read_dataset(TOPIC, nameservers=nameservers, start_offset=9, end_offset=3)
+    with pytest.raises(ClientError, match="unknown-topic"):
+        read_dataset("unknown-topic", nameservers=nameservers)
