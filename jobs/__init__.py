@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from jobs.ray_data.write import write_dataset
     from jobs.read import read_queue
     from jobs.session import local_session, raydp_session
+    from jobs.stream.read_stream import read_stream
     from jobs.write import write_queue
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "raydp_session",
     "read_dataset",
     "read_queue",
+    "read_stream",
     "write_dataset",
     "write_queue",
 ]
@@ -26,6 +28,7 @@ __all__ = [
 _MODULES = {
     "read_queue": "jobs.read",
     "read_dataset": "jobs.ray_data.read",
+    "read_stream": "jobs.stream.read_stream",
     "write_dataset": "jobs.ray_data.write",
     "write_queue": "jobs.write",
     "local_session": "jobs.session",

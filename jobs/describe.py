@@ -17,19 +17,24 @@ def describe_topic(nameservers: Nameservers | None, topic: str) -> list[QueueSta
     or the default address. Raises `cluster.client.ClientError`, for example TopicNotFound. The error is also
     raised if one of the topic's brokers does not respond, because a read would lack that broker's messages.
     """
-    states: list[QueueState] = []
     with Admin(nameservers) as admin:
-        for body in admin.splits(topic):
-            location = StoreLocation(
-                body.address,
-                body.store_root,
-                body.store_id,
-                body.commit_log_file_bytes,
-                body.consume_queue_file_units,
-            )
-            for each in body.queues:
-                queue = MessageQueue(topic, body.broker_name, each.queue_id)
-                states.append(QueueState(queue, each.min_offset, each.max_offset, location))
+        return states_of(admin, topic)
+
+
+def states_of(admin: Admin, topic: str) -> list[QueueState]:
+    """Like `describe_topic`, with a client that stays open."""
+    states: list[QueueState] = []
+    for body in admin.splits(topic):
+        location = StoreLocation(
+            body.address,
+            body.store_root,
+            body.store_id,
+            body.commit_log_file_bytes,
+            body.consume_queue_file_units,
+        )
+        for each in body.queues:
+            queue = MessageQueue(topic, body.broker_name, each.queue_id)
+            states.append(QueueState(queue, each.min_offset, each.max_offset, location))
     return sorted(states, key=lambda state: state.queue)
 
 

@@ -1,0 +1,155 @@
+"""ManifestDirectory: the manifests of one stream, in the checkpoint of its query.
+
+    <checkpointLocation>/raymq/<topic>/source.json              topic, cluster, query, starting positions
+    <checkpointLocation>/raymq/<topic>/manifests/<number>.json  one per batch, see `jobs.stream.manifest`
+
+Files are written through Spark's file systems, so a checkpoint may be wherever Spark can write one. A file is
+complete when it appears, by rename. Spark's file source reads the manifests in order of modification time.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from jobs.stream.java import java_package, java_session
+from jobs.stream.manifest import Row, decode_rows, is_fault
+from jobs.stream.stream_errors import CheckpointMismatch
+from store.clock import Clock
+from store.message.message_queue import MessageQueue
+
+SOURCE = "source.json"
+NO_FILE = -1
+
+
+class ManifestDirectory:
+    """The files of the stream of `topic` below `checkpoint`, a path or URI for Spark."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str, topic: str, clock: Clock) -> None:
+        self._java = java_package(spark)
+        self._clock = clock
+        root = self._path(checkpoint)
+        # An own instance: its checksum files are turned off, those of Spark's shared instance are not.
+        self._files = self._java.org.apache.hadoop.fs.FileSystem.newInstance(
+            root.toUri(), java_session(spark).sessionState().newHadoopConf()
+        )
+        self._files.setWriteChecksum(False)
+        self.checkpoint = str(self._files.makeQualified(root).toString())
+        self._streams = f"{self.checkpoint}/raymq"
+        self._directory = f"{self._streams}/{topic}"
+        self.manifests = f"{self._directory}/manifests"
+        self._newest_ms = 0
+        self._numbers: list[int] = []
+
+    def create(self) -> None:
+        """Create the directories. Spark's file source needs them when a stream is defined."""
+        self._files.mkdirs(self._path(self.manifests))
+
+    def source(self) -> dict[str, Any] | None:
+        """Return the content of `source.json`, or None if no query has used this stream."""
+        path = f"{self._directory}/{SOURCE}"
+        return json.loads(self._read(path)) if self._exists(path) else None
+
+    def write_source(self, content: dict[str, Any]) -> None:
+        """Write `source.json`."""
+        self._write(f"{self._directory}/{SOURCE}", json.dumps(content).encode(), 0)
+
+    def used_topics(self) -> list[str]:
+        """Return the topics whose streams the checkpoint has."""
+        names = [path.getName() for path in self._list(self._streams)]
+        return sorted(name for name in names if self._exists(f"{self._streams}/{name}/{SOURCE}"))
+
+    def has_batches(self) -> bool:
+        """Return True if the checkpoint is that of a query with at least one batch."""
+        return any(path.getName().isdecimal() for path in self._list(f"{self.checkpoint}/offsets"))
+
+    def load(self) -> tuple[int, list[Row]]:
+        """Return the number of the last manifest (-1 if there is no manifest) and its lines.
+
+        Reasons that ended an earlier run are removed: their manifests become empty, and are not the last one
+        with lines. A file is truncated in place because Spark may have planned a batch with it.
+        """
+        self._numbers = sorted(
+            int(path.getName().partition(".")[0]) for path in self._list(self.manifests) if _is_manifest(path)
+        )
+        rows: list[Row] = []
+        for number in reversed(self._numbers):
+            path = self._manifest(number)
+            rows = decode_rows(self._read(path))
+            if is_fault(rows):
+                self._files.create(self._path(path), True).close()
+            elif rows:
+                break
+        statuses = self._files.listStatus(self._path(self.manifests))
+        self._newest_ms = max((status.getModificationTime() for status in statuses), default=0)
+        return self._numbers[-1] if self._numbers else NO_FILE, rows
+
+    def write(self, number: int, data: bytes) -> None:
+        """Write the manifest with this number, with a modification time greater than that of the others.
+
+        Raises `CheckpointMismatch` if another process has written it.
+        """
+        path = self._manifest(number)
+        if self._exists(path):
+            raise CheckpointMismatch(
+                f"another process has written {path}: run one query at a time with the checkpoint"
+                f" {self.checkpoint}"
+            )
+        self._newest_ms = max(self._clock.wall_ms(), self._newest_ms + 1)
+        self._write(path, data, self._newest_ms)
+        self._numbers.append(number)
+
+    def remove_before(self, number: int) -> None:
+        """Remove the manifests with smaller numbers."""
+        while self._numbers and self._numbers[0] < number:
+            self._files.delete(self._path(self._manifest(self._numbers.pop(0))), False)
+
+    def is_empty(self) -> bool:
+        """Return True if there is no manifest."""
+        return not any(_is_manifest(path) for path in self._list(self.manifests))
+
+    def queue_positions(self, positions: dict[MessageQueue, int]) -> list[list[Any]]:
+        """Return positions in the form of `source.json`."""
+        return [[*queue, position] for queue, position in sorted(positions.items())]
+
+    def _manifest(self, number: int) -> str:
+        return f"{self.manifests}/{number:020d}.json"
+
+    def _path(self, path: str) -> Any:
+        return self._java.org.apache.hadoop.fs.Path(path)
+
+    def _exists(self, path: str) -> bool:
+        return bool(self._files.exists(self._path(path)))
+
+    def _list(self, directory: str) -> list[Any]:
+        if not self._exists(directory):
+            return []
+        return [status.getPath() for status in self._files.listStatus(self._path(directory))]
+
+    def _read(self, path: str) -> bytes:
+        stream = self._files.open(self._path(path))
+        try:
+            return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def _write(self, path: str, data: bytes, modified_ms: int) -> None:
+        # Spark's file source ignores names that begin with a dot.
+        directory, _, name = path.rpartition("/")
+        draft, target = self._path(f"{directory}/.{name}.draft"), self._path(path)
+        stream = self._files.create(draft, True)
+        try:
+            stream.write(data)
+        finally:
+            stream.close()
+        if modified_ms:
+            self._files.setTimes(draft, modified_ms, -1)
+        if not self._files.rename(draft, target):
+            raise OSError(f"cannot rename {draft.toString()} to {target.toString()}")
+
+
+def _is_manifest(path: Any) -> bool:
+    name = str(path.getName())
+    return name.endswith(".json") and name.partition(".")[0].isdecimal()

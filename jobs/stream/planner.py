@@ -1,0 +1,216 @@
+"""Planner: writes the manifests of a stream while its query runs, in a thread of the driver.
+
+A manifest is written when the batch before it was committed, so a batch has all messages that are there when
+it starts. Only if `maxOffsetsPerTrigger` left messages for the next batch, its manifest is written during the
+batch. A query with the trigger availableNow gets all its manifests before its first batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Protocol
+
+from cluster.client import ClientError
+from jobs.splits import QueueState
+from jobs.starting_offsets import Offsets
+from jobs.stream.manifest import encode_batch, encode_fault, positions_after
+from jobs.stream.manifest_directory import ManifestDirectory
+from jobs.stream.plan import Limits, Positions, existing_positions, initial_positions, next_batch
+from jobs.stream.stream_errors import CheckpointMismatch
+from store.logs import get_logger
+from store.message.message_queue import MessageQueue
+
+_log = get_logger(__name__)
+
+
+class Queues(Protocol):
+    """The queues of the topic of a stream."""
+
+    def states(self) -> list[QueueState]:
+        """Return the current offsets of the queues. Raises ClientError."""
+
+    def starting(self, states: Sequence[QueueState]) -> Offsets:
+        """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The options of the planner. `retries` limits consecutive failed requests for the queues' offsets."""
+
+    topic: str
+    cluster: str
+    limits: Limits
+    fail_on_data_loss: bool
+    poll_interval_s: float
+    retries: int
+    retry_interval_s: float
+    retained_manifests: int
+
+
+class Planner:
+    """Plans the batches of the query with id `query_id`."""
+
+    def __init__(
+        self,
+        directory: ManifestDirectory,
+        queues: Queues,
+        options: PlanOptions,
+        query_id: str,
+        is_query_alive: Callable[[], bool],
+    ) -> None:
+        self._directory = directory
+        self._queues = queues
+        self._options = options
+        self._query_id = query_id
+        self._is_query_alive = is_query_alive
+        self._changed = threading.Condition()
+        self._is_stopped = False
+        self._positions: Positions = {}
+        self._written = self._committed = -1
+        self._is_limited = False
+
+    def plan_available(self, *, in_one_batch: bool) -> None:
+        """Write manifests for all messages that the queues have now (triggers availableNow and once)."""
+        limits = replace(self._options.limits, max_offsets=None) if in_one_batch else self._options.limits
+        with self._faults_end_query():
+            self._load()
+            states = self._states()
+            while self._write_next(states, limits):
+                pass
+        self._queues.close()
+
+    def start(self) -> None:
+        """Determine the positions, then write manifests in a thread until `stop` is called."""
+        with self._faults_end_query():
+            self._load()
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        threading.Thread(target=self._run, name=f"raymq-stream-{self._options.topic}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop the thread after its current step."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def committed(self, number: int) -> None:
+        """Note that Spark has committed the batch of the manifest with this number, and remove old ones."""
+        with self._changed:
+            self._committed = max(self._committed, number)
+            self._changed.notify_all()
+        self._directory.remove_before(number + 1 - self._options.retained_manifests)
+
+    def fail(self, reason: str) -> None:
+        """End the query with `reason`."""
+        _log.error("stream_planner_failed", topic=self._options.topic, reason=reason)
+        if self._written < 0:
+            self._written = self._directory.load()[0]
+        self._directory.write(self._written + 1, encode_fault(self._written + 1, self._query_id, reason))
+
+    @contextmanager
+    def _faults_end_query(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - reported as the error of the query
+            if not self._is_stopped:
+                self.fail(f"{type(error).__name__}: {error}")
+
+    def _run(self) -> None:
+        try:
+            with self._faults_end_query():
+                while self._wait_for_turn():
+                    if not self._write_next(self._states(), self._options.limits):
+                        self._pause(self._options.poll_interval_s)
+        finally:
+            self._queues.close()
+
+    def _wait_for_turn(self) -> bool:
+        """Wait until the next manifest may be written. Return False if the query has ended."""
+        ahead = 1 if self._is_limited else 0
+        with self._changed:
+            while not self._is_stopped and self._written - self._committed > ahead:
+                self._changed.wait(1.0)
+                if not self._is_query_alive():
+                    return False
+        return not self._is_stopped and self._is_query_alive()
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            if not self._is_stopped:
+                self._changed.wait(seconds)
+
+    def _load(self) -> None:
+        """Continue after the last manifest, or determine the starting positions of a new query.
+
+        Raises `CheckpointMismatch` if the manifests are those of another query.
+        """
+        self._written, rows = self._directory.load()
+        self._committed = self._written
+        source = self._directory.source()
+        if source is None:
+            self._positions = self._start_positions()
+            self._directory.write_source(
+                {
+                    "version": 1,
+                    "topic": self._options.topic,
+                    "cluster": self._options.cluster,
+                    "queryId": self._query_id,
+                    "positions": self._directory.queue_positions(dict(self._positions)),
+                }
+            )
+            return
+        if source["queryId"] != self._query_id:
+            raise CheckpointMismatch(
+                f"{self._directory.manifests} belongs to query {source['queryId']}, not to query"
+                f" {self._query_id}: give each query a checkpointLocation of its own"
+            )
+        started = {MessageQueue(*queue): position for *queue, position in source["positions"]}
+        self._positions = positions_after(rows) if rows else started
+
+    def _start_positions(self) -> Positions:
+        states = self._states()
+        positions, missing = initial_positions(
+            states, self._queues.starting(states), fail_on_data_loss=self._options.fail_on_data_loss
+        )
+        for each in missing:
+            _log.warning("read_range_missing", range=str(each))
+        return positions
+
+    def _states(self) -> list[QueueState]:
+        """Return the offsets of the queues; repeat failed requests. Raises ClientError."""
+        for attempt in count(1):
+            try:
+                return self._queues.states()
+            except ClientError as error:
+                if attempt > self._options.retries or self._is_stopped:
+                    raise
+                _log.warning("stream_offsets_failed", topic=self._options.topic, error=str(error))
+                self._pause(self._options.retry_interval_s)
+        raise AssertionError("unreachable")
+
+    def _write_next(self, states: Sequence[QueueState], limits: Limits) -> bool:
+        """Write the next manifest. Return False if there are no messages.
+
+        It is also written, without messages, if positions were changed because offsets do not exist.
+        """
+        positions, missing = existing_positions(
+            states, self._positions, fail_on_data_loss=self._options.fail_on_data_loss
+        )
+        for each in missing:
+            _log.warning("read_range_missing", range=str(each))
+        number = self._written + 1
+        batch = next_batch(states, positions, limits, number)
+        self._positions, self._is_limited = batch.positions, batch.is_limited
+        if not batch.splits and not missing:
+            return False
+        self._directory.write(number, encode_batch(number, self._query_id, batch))
+        self._written = number
+        return True

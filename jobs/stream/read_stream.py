@@ -1,0 +1,195 @@
+"""`read_stream`: read a topic as a streaming DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+from cluster.client import Admin
+from cluster.client.config import Nameservers
+from jobs.describe import states_of
+from jobs.reader import SplitsReader
+from jobs.schema import resolve_columns, spark_schema
+from jobs.splits import QueueState
+from jobs.starting_offsets import EARLIEST, Offsets, OffsetsOption, parse_offsets
+from jobs.stream.java import is_active
+from jobs.stream.listener import listener_of
+from jobs.stream.manifest import SCHEMA, encode_fault
+from jobs.stream.manifest_directory import ManifestDirectory
+from jobs.stream.plan import Limits
+from jobs.stream.planner import Planner, PlanOptions
+from jobs.stream.reader import ManifestReader
+from jobs.stream.stream_errors import CheckpointMismatch
+from store.clock import SystemClock
+
+RETAINED_BATCHES = "spark.sql.streaming.minBatchesToRetain"
+
+
+def read_stream(
+    spark: SparkSession,
+    topic: str,
+    *,
+    checkpointLocation: str,  # noqa: N803 - the names of Spark's own sources
+    nameservers: Nameservers | None = None,
+    startingOffsets: OffsetsOption = "latest",  # noqa: N803
+    maxOffsetsPerTrigger: int | None = None,  # noqa: N803
+    minPartitions: int | None = None,  # noqa: N803
+    failOnDataLoss: bool = True,  # noqa: N803
+    columns: Sequence[str] | None = None,
+    mapFiles: bool = True,  # noqa: N803
+    pollIntervalMs: int = 100,  # noqa: N803
+    fetchOffsetNumRetries: int = 30,  # noqa: N803
+    fetchOffsetRetryIntervalMs: int = 1000,  # noqa: N803
+) -> DataFrame:
+    """Read `topic` as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
+
+    The rows of each batch are fixed before it starts, so a sink that is idempotent by batch, such as Parquet
+    files, gets each message exactly once, also after a failure. Queues and brokers that are added while the
+    query runs are read from their first message. Triggers, also availableNow, are those of Spark. The metric
+    `raymq_<topic>` in the query's progress has the messages of a batch (`messages`), and the rest (`lag`).
+
+    `checkpointLocation`: the checkpoint of the query, as in `writeStream.option("checkpointLocation", …)`.
+    `startingOffsets`: where a new query starts: "latest", "earliest", or offsets as in `read_queue`; queues
+    that are not listed start at their first offset. A restarted query continues where it was.
+    `maxOffsetsPerTrigger`: maximum number of messages of a batch, distributed over the queues
+    in proportion to their messages.
+    `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
+    `failOnDataLoss`: end the query if messages were deleted before they were read; if False, log and skip
+    them.
+    `columns`, `mapFiles`: as in `read_queue`.
+    `pollIntervalMs`: interval of requests for the ends of the queues while there are no new messages.
+    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such requests before the query ends.
+
+    Raises `CheckpointMismatch` if the checkpoint is that of another topic or cluster, `OffsetsInvalid`,
+    `OptionInvalid`, and `cluster.client.ClientError` (TopicNotFound …).
+    """
+    chosen = resolve_columns(columns)
+    partitions = spark.sparkContext.defaultParallelism if minPartitions is None else minPartitions
+    starting = parse_offsets("startingOffsets", startingOffsets, EARLIEST)
+    directory = ManifestDirectory(spark, checkpointLocation, topic, SystemClock())
+    queues = TopicQueues(nameservers, topic, starting)
+    options = PlanOptions(
+        topic,
+        queues.cluster_name(),
+        Limits(maxOffsetsPerTrigger, partitions),
+        failOnDataLoss,
+        pollIntervalMs / 1000,
+        fetchOffsetNumRetries,
+        fetchOffsetRetryIntervalMs / 1000,
+        int(spark.conf.get(RETAINED_BATCHES)),
+    )
+    check_checkpoint(directory, topic, options.cluster)
+    directory.create()
+    stream = TopicStream(spark, directory, nameservers, starting, options)
+    listener_of(spark).add(stream)
+    splits_reader = SplitsReader((), chosen, failOnDataLoss, mapFiles)
+    reader = ManifestReader(splits_reader, nameservers, directory.checkpoint)
+    return stream.manifest_frame().repartition(partitions).mapInArrow(reader, spark_schema(chosen))
+
+
+def check_checkpoint(directory: ManifestDirectory, topic: str, cluster: str) -> None:
+    """Raise `CheckpointMismatch` if the checkpoint is that of another topic or cluster."""
+    source = directory.source()
+    if source is None and directory.has_batches():
+        used = ", ".join(directory.used_topics()) or "no topic of RayMQ"
+        raise CheckpointMismatch(
+            f"checkpoint {directory.checkpoint} is that of a query that reads {used}, not {topic}: give a new"
+            " checkpointLocation"
+        )
+    if source is not None and source["cluster"] != cluster:
+        raise CheckpointMismatch(
+            f"checkpoint {directory.checkpoint} is that of a query that reads {topic} of cluster"
+            f" {source['cluster']}, not of cluster {cluster}: give a new checkpointLocation, or the"
+            f" nameservers of {source['cluster']}"
+        )
+
+
+class TopicQueues:
+    """The queues of one topic. Keeps a connection to its brokers until `close`."""
+
+    def __init__(self, nameservers: Nameservers | None, topic: str, starting: Offsets) -> None:
+        self._admin = Admin(nameservers)
+        self._topic = topic
+        self._starting = starting
+
+    def states(self) -> list[QueueState]:
+        """Return the current offsets of the queues. Raises ClientError."""
+        return states_of(self._admin, self._topic)
+
+    def starting(self, states: Sequence[QueueState]) -> Offsets:
+        """Return the offsets at which a new query starts."""
+        return self._starting
+
+    def cluster_name(self) -> str:
+        """Return the name of the cluster that has the topic, and check the starting offsets; then close.
+
+        Raises ClientError and OffsetsInvalid.
+        """
+        with self._admin as admin:
+            states = states_of(admin, self._topic)
+            self._starting.check_known("startingOffsets", (state.queue for state in states))
+            brokers = {state.queue.broker_name for state in states}
+            clusters = admin.cluster_info().clusters
+        return ",".join(sorted(name for name, members in clusters.items() if brokers & set(members)))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+
+@dataclass(frozen=True)
+class TopicStream:
+    """A stream of one topic, which any number of runs of one query may read."""
+
+    spark: SparkSession
+    directory: ManifestDirectory
+    nameservers: Nameservers | None
+    starting: Offsets
+    options: PlanOptions
+
+    @property
+    def manifests(self) -> str:
+        """The directory that Spark's file source reads."""
+        return self.directory.manifests
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric in the query's progress."""
+        return f"raymq_{self.options.topic}"
+
+    def manifest_frame(self) -> DataFrame:
+        """Return the streaming DataFrame of manifest lines, one manifest per batch."""
+        source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(self.manifests)
+        return source.observe(
+            self.metric,
+            F.sum(F.expr("end - begin")).alias("messages"),
+            F.sum("lag").alias("lag"),
+            F.max("number").alias("manifest"),
+        )
+
+    def planner(self, query_id: str, checkpoint: str) -> Planner | None:
+        """Return a planner for a query with this checkpoint.
+
+        If it is not the checkpoint of the stream, make sure that the query fails, and return None: its first
+        batch reads a manifest of another query, or the reason.
+        """
+        if checkpoint == self.directory.checkpoint:
+            queues = TopicQueues(self.nameservers, self.options.topic, self.starting)
+            return Planner(self.directory, queues, self.options, query_id, self._is_session_active)
+        if self.directory.is_empty():
+            self.directory.write(
+                0,
+                encode_fault(
+                    0,
+                    query_id,
+                    f"the query has checkpoint {checkpoint}, but its stream {self.directory.checkpoint}: give"
+                    " both the same checkpointLocation, a new one for each query",
+                ),
+            )
+        return None
+
+    def _is_session_active(self) -> bool:
+        return is_active(self.spark)

@@ -1,0 +1,72 @@
+"""ManifestReader: the part of a stream that runs in the Python workers of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from cluster.client.config import Nameservers
+from jobs.describe import describe_topic
+from jobs.job_errors import FetchFailed
+from jobs.reader import SplitsReader, freeze_loaded_objects
+from jobs.splits import Split
+from jobs.stream.manifest import Row, split_of
+from jobs.stream.stream_errors import CheckpointMismatch, StreamFailed
+
+QUERY_ID = "sql.streaming.queryId"
+"""Property that Spark sets in the tasks of a streaming query."""
+
+
+class ManifestReader:
+    """A function for `mapInArrow` that maps lines of manifests to batches of messages."""
+
+    def __init__(self, reader: SplitsReader, nameservers: Nameservers | None, checkpoint: str) -> None:
+        self._reader = reader
+        self._nameservers = nameservers
+        self._checkpoint = checkpoint
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of the splits.
+
+        Raises `StreamFailed` if the planner failed, `CheckpointMismatch` if another query wrote the manifest,
+        and the errors of `SplitsReader`.
+        """
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID) if context else None
+        for batch in batches:
+            for row in batch.to_pylist():
+                self._check(row, query_id)
+                if row["begin"] < row["end"]:
+                    yield from self._read(split_of(row))
+        freeze_loaded_objects()
+
+    def _check(self, row: Row, query_id: str | None) -> None:
+        if row["fault"] is not None:
+            raise StreamFailed(row["fault"])
+        if query_id is not None and row["queryId"] != query_id:
+            raise CheckpointMismatch(
+                f"the stream with checkpoint {self._checkpoint} belongs to query {row['queryId']}, not to"
+                f" query {query_id}: give each query its own checkpointLocation, and read_stream the same"
+            )
+
+    def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of `split`, from the current address of its broker if that has changed.
+
+        A batch that is repeated after a restart has the address that the broker had when it was planned.
+        """
+        batches = self._reader.read_split(split)
+        try:
+            first = next(batches, None)
+        except FetchFailed:
+            batches = self._reader.read_split(self._relocated(split))
+            first = next(batches, None)
+        if first is not None:
+            yield first
+            yield from batches
+
+    def _relocated(self, split: Split) -> Split:
+        states = describe_topic(self._nameservers, split.queue.topic)
+        location = next((each.location for each in states if each.queue == split.queue), split.location)
+        return Split(split.queue, split.begin, split.end, location)

@@ -1,0 +1,220 @@
+"""`read_stream` in queries of a local Spark session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from cluster.client import Admin, ClientError, Producer
+from jobs import read_stream
+from jobs.job_errors import OffsetsInvalid, OptionInvalid
+from jobs.stream.stream_errors import CheckpointMismatch
+from tests.eventually import LIMIT_S, eventually
+from tests.jobs.conftest import Orders
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class Sink:
+    """A stream of one topic into Parquet files, below one directory."""
+
+    def __init__(self, spark: SparkSession, nameservers: str, topic: str, root: Path) -> None:
+        self.checkpoint = str(root / "check point")
+        self._spark = spark
+        self._nameservers = nameservers
+        self.topic = topic
+        self._output = str(root / "output")
+
+    def start(self, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
+        frame = read_stream(
+            self._spark,
+            self.topic,
+            checkpointLocation=self.checkpoint,
+            nameservers=self._nameservers,
+            columns=["brokerName", "queueId", "queueOffset", "body"],
+            pollIntervalMs=20,
+            **options,
+        )
+        writer = frame.writeStream.format("parquet").option("path", self._output)
+        writer = writer.option("checkpointLocation", self.checkpoint)
+        return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+
+    def drain(self, **options: Any) -> list[int]:
+        """Read what is there now. Return the numbers of messages of each batch."""
+        query = self.start({"availableNow": True}, **options)
+        assert query.awaitTermination(int(LIMIT_S))
+        metric = f"raymq_{self.topic}"
+        return [
+            each["observedMetrics"][metric]["messages"]
+            for each in query.recentProgress
+            if metric in each.get("observedMetrics", {})
+        ]
+
+    def bodies(self) -> list[str]:
+        """Return the bodies of the rows that the sink has, sorted."""
+        if not Path(self._output, "_spark_metadata").exists():
+            return []
+        frame = self._spark.read.schema("body binary").parquet(self._output)
+        return sorted(bytes(row["body"]).decode() for row in frame.collect())
+
+    def batches(self) -> int:
+        return sum(each.name.isdecimal() for each in Path(self.checkpoint, "commits").iterdir())
+
+
+@pytest.fixture
+def sink(spark: SparkSession, orders: Orders, tmp_path: Path) -> Iterator[Callable[[str], Sink]]:
+    """Return a function that creates a topic with two queues on each broker, and a stream of it."""
+
+    def create(name: str) -> Sink:
+        topic = f"{name}-{uuid4().hex[:8]}"  # a repeated test needs a new topic
+        with Admin(orders.nameservers) as admin:
+            admin.create_topic(topic, queues=2)
+        return Sink(spark, orders.nameservers, topic, tmp_path)
+
+    yield create
+    for query in spark.streams.active:
+        query.stop()
+
+
+def send(orders: Orders, topic: str, numbers: range) -> list[str]:
+    with Producer(orders.nameservers) as producer:
+        for number in numbers:
+            producer.send(topic, b"%06d" % number)
+    return [f"{number:06d}" for number in numbers]
+
+
+def test_available_now_reads_in_limited_batches_and_resumes(
+    orders: Orders, sink: Callable[[str], Sink]
+) -> None:
+    stream = sink("stream-batches")
+    sent = send(orders, stream.topic, range(100))
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 40}
+    assert stream.drain(**options) == [40, 40, 20]
+    assert stream.bodies() == sent
+    assert stream.drain(**options) == []
+    assert stream.batches() == 3
+    sent += send(orders, stream.topic, range(100, 130))
+    assert stream.drain(**options) == [30]
+    assert stream.bodies() == sent
+
+
+def test_running_query_reads_new_messages_queues_and_brokers(
+    orders: Orders, spark: SparkSession, tmp_path: Path
+) -> None:
+    with Admin(orders.nameservers) as admin:
+        topic = f"stream-grows-{uuid4().hex[:8]}"
+        admin.create_topic(topic, queues=1, brokers=["broker-a"])
+        stream = Sink(spark, orders.nameservers, topic, tmp_path)
+        send(orders, topic, range(5))
+        query = stream.start()
+        try:
+            sent = send(orders, topic, range(5, 10))
+            eventually(lambda: stream.bodies() == sent, "messages after the start")
+            admin.create_topic(topic, queues=2, brokers=["broker-b"])
+            sent += send(orders, topic, range(10, 30))
+            eventually(lambda: stream.bodies() == sent, "messages of the new queues")
+            assert query.exception() is None
+        finally:
+            query.stop()
+    rows = spark.read.parquet(str(tmp_path / "output")).select("brokerName").distinct().collect()
+    assert {row["brokerName"] for row in rows} == {"broker-a", "broker-b"}
+
+
+def test_idle_query_starts_no_batch_and_keeps_its_start(orders: Orders, sink: Callable[[str], Sink]) -> None:
+    stream = sink("stream-idle")
+    send(orders, stream.topic, range(5))
+    query = stream.start()
+    source = Path(stream.checkpoint, "raymq", stream.topic, "source.json")
+    eventually(source.exists, "the starting positions")
+    query.stop()
+    assert not Path(stream.checkpoint, "commits", "0").exists()
+    sent = send(orders, stream.topic, range(5, 10))
+    assert stream.drain() == [5]
+    assert stream.bodies() == sent
+
+
+def test_old_manifests_are_removed_and_times_increase(
+    orders: Orders, sink: Callable[[str], Sink], spark: SparkSession
+) -> None:
+    stream = sink("stream-clean")
+    sent = send(orders, stream.topic, range(12))
+    retained = spark.conf.get("spark.sql.streaming.minBatchesToRetain")
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", 3)
+    try:
+        stream.drain(startingOffsets="earliest", maxOffsetsPerTrigger=2)
+        manifests = Path(stream.checkpoint, "raymq", stream.topic, "manifests")
+        names = [f"{number:020d}.json" for number in range(3, 6)]
+        eventually(lambda: sorted(each.name for each in manifests.glob("*.json")) == names, "removal")
+    finally:
+        spark.conf.set("spark.sql.streaming.minBatchesToRetain", retained)
+    times = [(manifests / name).stat().st_mtime_ns for name in names]
+    assert times == sorted(set(times))
+    assert stream.bodies() == sent
+
+
+def test_deleted_messages_end_the_query_or_are_skipped(orders: Orders, sink: Callable[[str], Sink]) -> None:
+    stream = sink("stream-loss")
+    sent = send(orders, stream.topic, range(20))
+    assert sum(stream.drain(startingOffsets="earliest")) == 20
+    with Admin(orders.nameservers) as admin:
+        query = stream.start(fetchOffsetNumRetries=0)
+        admin.delete_topic(stream.topic)
+        with pytest.raises(Exception, match="StreamFailed: TopicNotFound"):
+            query.awaitTermination()
+        admin.create_topic(stream.topic, queues=2)
+    with pytest.raises(Exception, match=rf"StreamFailed: DataLoss.*{stream.topic}/broker-a/0 \[0, 5\)"):
+        stream.drain()
+    query = stream.start(failOnDataLoss=False)
+    manifests = Path(stream.checkpoint, "raymq", stream.topic, "manifests")
+    eventually(lambda: (manifests / f"{3:020d}.json").exists(), "the new positions")
+    sent += send(orders, stream.topic, range(20, 30))
+    eventually(lambda: len(stream.bodies()) == 30, "messages after the loss")
+    query.stop()
+    assert stream.bodies() == sent
+
+
+def test_checkpoint_of_another_topic_cluster_or_query_is_refused(
+    orders: Orders, sink: Callable[[str], Sink], spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = sink("stream-owner")
+    send(orders, stream.topic, range(4))
+    stream.drain(startingOffsets="earliest")
+    options: dict[str, Any] = {"checkpointLocation": stream.checkpoint, "nameservers": orders.nameservers}
+    with Admin(orders.nameservers) as admin:
+        admin.create_topic("stream-other", queues=1)
+    with pytest.raises(CheckpointMismatch, match=f"reads {stream.topic}, not stream-other"):
+        read_stream(spark, "stream-other", **options)
+    other = read_stream(spark, stream.topic, **options).writeStream.format("noop")
+    with pytest.raises(Exception, match="CheckpointMismatch: the stream with checkpoint"):
+        other.option("checkpointLocation", str(tmp_path / "elsewhere")).start().awaitTermination()
+    new = read_stream(spark, stream.topic, **{**options, "checkpointLocation": str(tmp_path / "new")})
+    with pytest.raises(Exception, match="give both the same checkpointLocation"):
+        new.writeStream.format("noop").option(
+            "checkpointLocation", str(tmp_path / "elsewhere2")
+        ).start().awaitTermination()
+    source = Path(stream.checkpoint, "raymq", stream.topic, "source.json")
+    source.write_text(json.dumps({**json.loads(source.read_text()), "cluster": "OtherCluster"}))
+    with pytest.raises(CheckpointMismatch, match="of cluster OtherCluster, not of cluster DefaultCluster"):
+        read_stream(spark, stream.topic, **options)
+
+
+def test_invalid_options_and_unknown_topic_are_refused_before_start(
+    orders: Orders, spark: SparkSession, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"checkpointLocation": str(tmp_path), "nameservers": orders.nameservers}
+    with pytest.raises(OptionInvalid, match="maxOffsetsPerTrigger=0"):
+        read_stream(spark, "orders", maxOffsetsPerTrigger=0, **options)
+    with pytest.raises(OffsetsInvalid, match="orders/broker-a/9"):
+        read_stream(spark, "orders", startingOffsets={"orders": {"broker-a": {9: 1}}}, **options)
+    with pytest.raises(ClientError, match="stream-unknown"):
+        read_stream(spark, "stream-unknown", **options)
+    assert not list(tmp_path.iterdir())
