@@ -1,4 +1,8 @@
-"""Chunk: the result of one read from a split, an Arrow batch and the offsets that could not be read."""
+"""Chunk: the result of one read from a split.
+
+A chunk holds an Arrow batch of messages, and the queue offsets that could not be read. A split is a range of
+offsets of one queue (`jobs.splits`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ QUEUE_OFFSET = "queueOffset"
 
 @dataclass(frozen=True)
 class LostRange:
-    """Queue offsets [begin, end) that cannot be read, and the reason."""
+    """A range of queue offsets [begin, end) whose messages cannot be read, and the reason."""
 
     begin: int
     end: int
@@ -32,8 +36,9 @@ class LostRange:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A batch of messages, the offset at which to continue, and the offsets before it that are lost.
+    """The result of one read: a batch of messages, and the offsets of messages that cannot be read.
 
+    `next_offset` is the queue offset at which the next read continues. All offsets in `lost` are below it.
     `batch` is None if no message could be read.
     """
 
@@ -43,10 +48,13 @@ class Chunk:
 
 
 class Source(Protocol):
-    """Reads the messages of one split."""
+    """Reads the messages of one split, from the store's files or from the broker."""
 
     def read(self, offset: int) -> Chunk:
-        """Return the messages from queue offset `offset` on. `next_offset` of the chunk is always greater."""
+        """Read messages, beginning with the message at queue offset `offset`.
+
+        The `next_offset` of the returned chunk is always greater than `offset`, so that a read loop ends.
+        """
 
     def close(self) -> None:
         """Close open files and connections."""
@@ -55,9 +63,10 @@ class Source(Protocol):
 def make_chunk(
     records: Buffer, positions: Numbers, offset: int, broker_name: str, columns: Sequence[str]
 ) -> Chunk:
-    """Return a chunk of the records at `positions` in a buffer, with queue offsets from `offset` on.
+    """Convert the records at byte positions `positions` of the buffer `records` to a chunk.
 
-    A record is lost if it is damaged or if its queueOffset field has another value than expected.
+    `offset` is the queue offset that the first record must have; each further record must have the next one.
+    Records that are damaged or have another queueOffset are left out and listed as lost.
     """
     # queueOffset is always decoded, because it is compared with the expected offset below.
     wanted = columns if QUEUE_OFFSET in columns else (QUEUE_OFFSET, *columns)
@@ -92,5 +101,5 @@ def _to_spark_batch(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordB
 
 
 def _timestamps(milliseconds: pa.Array) -> pa.Array:
-    """Convert milliseconds to microseconds, the only unit of Spark's timestamps."""
+    """Convert milliseconds to microseconds, because Spark's timestamps have no other unit."""
     return pc.multiply(milliseconds, 1000).view(MICROSECONDS)

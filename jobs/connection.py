@@ -23,7 +23,7 @@ CALL_TIMEOUT_S = 10.0
 
 
 class Connection:
-    """A blocking connection to `address` ("host:port").
+    """A blocking TCP connection to the broker at `address` ("host:port").
 
     All methods raise `FetchFailed` if the broker cannot be reached, closes the connection, or sends nothing
     for `timeout_s`.
@@ -46,7 +46,10 @@ class Connection:
         self._socket.close()
 
     def send(self, code: int, ext: dict[str, str], body: bytes = b"") -> int:
-        """Send a request. Return the `opaque` number that its response will have. Raises FetchFailed."""
+        """Send a request. Return its `opaque` value, by which `receive` recognizes the response.
+
+        Raises FetchFailed.
+        """
         self._opaque += 1
         command = RemotingCommand(code, ext, body, opaque=self._opaque)
         try:
@@ -56,9 +59,9 @@ class Connection:
         return self._opaque
 
     def receive(self, opaque: int) -> RemotingCommand:
-        """Wait for the response with the number `opaque`; ignore everything else that the broker sends.
+        """Wait for the response to the request for which `send` returned `opaque`.
 
-        Raises FetchFailed.
+        All other commands that the broker sends are ignored. Raises FetchFailed.
         """
         while True:
             prefix = self._read(PREFIX.size)
@@ -91,7 +94,7 @@ class Connection:
 
 
 def response_error(address: str, response: RemotingCommand) -> FetchFailed:
-    """Return the error for a response with a code that the reader does not handle."""
+    """Return the error to raise for an error response of the broker at `address`."""
     try:
         code = ResponseCode(response.code).name
     except ValueError:

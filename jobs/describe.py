@@ -13,9 +13,9 @@ from store.message.message_queue import MessageQueue
 def describe_topic(nameservers: Nameservers | None, topic: str) -> list[QueueState]:
     """Return the confirmed offsets and the store location of every queue of `topic`, sorted by queue.
 
-    `nameservers` is "host:port;host:port", a list, or None for the value of the environment or the default.
-    Raises `cluster.client.ClientError`, for example TopicNotFound. It is also raised if a single broker does
-    not respond, because a read without that broker's messages would be wrong.
+    `nameservers` is "host:port;host:port", a list of addresses, or None for the addresses in the environment
+    or the default address. Raises `cluster.client.ClientError`, for example TopicNotFound. The error is also
+    raised if one of the topic's brokers does not respond, because a read would lack that broker's messages.
     """
     states: list[QueueState] = []
     with Admin(nameservers) as admin:
@@ -36,9 +36,10 @@ def describe_topic(nameservers: Nameservers | None, topic: str) -> list[QueueSta
 def find_offsets(
     nameservers: Nameservers | None, times_ms: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, int]:
-    """Return, for each queue, the offset of the first message stored at its time or later.
+    """Look up, for each queue, the offset of the first message stored at the queue's time or later.
 
-    It is the end of the queue if there is no such message. Raises `cluster.client.ClientError`.
+    `times_ms` maps queues to times in ms since the epoch. Returns a map from queues to offsets; a queue
+    without such a message maps to its end offset. Raises `cluster.client.ClientError`.
     """
     if not times_ms:
         return {}

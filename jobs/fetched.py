@@ -1,7 +1,7 @@
-"""Read a split from its broker over a socket, if the store is on another machine.
+"""Read a split from its broker over a socket, for executors that cannot access the store's files.
 
-The next request is sent before the current response is converted to Arrow, so that the broker can work
-meanwhile.
+A split is a range of offsets of one queue. The next request is sent before the current response is converted
+to Arrow, so that the broker can work meanwhile.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from jobs.splits import Split
 from store.kernels.records_to_columns import find_records
 
 READER_GROUP = "RAYMQ_BULK_READER"
-"""Consumer group in the pull requests, which must have one; no offset is ever committed for it."""
+"""Consumer group name in the pull requests of bulk reads. RocketMQ's protocol requires a group in every pull;
+offsets are never committed for this one.
+"""
 
 _GONE = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 class FetchedSplit:
-    """A source that fetches the messages of one split from its broker."""
+    """Fetches the messages of one split from its broker."""
 
     def __init__(self, split: Split, columns: Sequence[str]) -> None:
         self._split = split
@@ -35,7 +37,7 @@ class FetchedSplit:
         self._requested: tuple[int, int] | None = None
 
     def read(self, offset: int) -> Chunk:
-        """Return the messages from `offset` on: as many as the broker sends in one response.
+        """Return the messages of one broker response, beginning with the message at queue offset `offset`.
 
         Raises FetchFailed.
         """
@@ -73,9 +75,9 @@ class FetchedSplit:
         return self._connection.receive(opaque)
 
     def _lost_chunk(self, response: RemotingCommand, offset: int) -> Chunk:
-        """Return a chunk without messages for a response that says that the offsets do not exist.
+        """Convert a response that reports offsets as missing to a chunk without messages.
 
-        Raises FetchFailed for any other error response.
+        The lost offsets begin at `offset`. Raises FetchFailed for any other error response.
         """
         if response.code not in _GONE:
             raise response_error(self._connection.address, response)

@@ -1,4 +1,4 @@
-"""The errors of `jobs`. Each message contains the remedy."""
+"""The exceptions of `jobs`. Each message tells the user how to fix the problem."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class JobError(Exception):
-    """Base of the errors of `jobs`."""
+    """Base class of the exceptions of `jobs`."""
 
 
 class OffsetsInvalid(JobError, ValueError):
@@ -23,7 +23,7 @@ class JavaNotFound(JobError):
 
 
 class FetchFailed(JobError):
-    """A worker could not fetch its split: the broker did not respond, or responded with an error."""
+    """A worker could not fetch messages: the broker did not respond, or responded with an error."""
 
 
 class TopicNotEmpty(JobError):
@@ -54,7 +54,7 @@ class MissingRange:
 
 
 class DataLoss(JobError):
-    """Requested messages do not exist or cannot be read; `missing` lists their offsets."""
+    """Requested messages do not exist or cannot be read; `missing` lists their offset ranges."""
 
     def __init__(self, missing: Sequence[MissingRange]) -> None:
         self.missing = tuple(missing)

@@ -1,8 +1,8 @@
 """Read a split from the files of the store, without the broker.
 
-Consume queue units contain the positions of the records. A kernel decodes the records in the mapped CommitLog
-files into Arrow columns, the only copy. A split contains confirmed records only, which the broker never
-changes.
+A split is a range of offsets of one queue. The consume queue units of these offsets contain the positions of
+the records. A kernel decodes the records in the mapped CommitLog files into Arrow columns, which is the only
+copy. A split contains confirmed records only, which the broker never changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 
 def is_local(location: StoreLocation) -> bool:
-    """Return True if the store is on this machine: the path exists and the store there has the same id."""
+    """Return True if the store is on this machine.
+
+    That is the case if the path exists and contains a store with the same store id.
+    """
     try:
         name = read_name(Path(location.store_root))
     except (OSError, StoreError):
@@ -47,7 +50,7 @@ class _LogFile:
 
 
 class MappedSplit:
-    """A source that reads the messages of one split from the files in `split.location.store_root`."""
+    """Reads the messages of one split from the store in the directory `split.location.store_root`."""
 
     def __init__(self, split: Split, columns: Sequence[str]) -> None:
         root = Path(split.location.store_root)
@@ -62,7 +65,10 @@ class MappedSplit:
         self._file: _LogFile | None = None
 
     def read(self, offset: int) -> Chunk:
-        """Return the messages from `offset` on: up to one batch, all from the same CommitLog file."""
+        """Return up to one batch of messages, beginning with the message at queue offset `offset`.
+
+        All messages of a batch are from the same CommitLog file.
+        """
         first = offset - offset % self._units_per_file
         end = min(self._split.end, first + self._units_per_file)
         path = self._queue_directory / f"{first * UNIT.itemsize:020d}"
@@ -80,16 +86,25 @@ class MappedSplit:
         return self._read_log(positions[:count], offset)
 
     def _log_path(self, base: int) -> Path:
-        """Return the path of the log file that begins at offset `base`; search all directories of the log."""
+        """Return the path of the CommitLog file that begins at CommitLog offset `base`.
+
+        The file is searched in all CommitLog directories of the store.
+        """
         paths = [directory / f"{base:020d}" for directory in self._log_directories]
         return next((path for path in paths if path.exists()), paths[0])
 
     def close(self) -> None:
-        """Release the mapped file; it is unmapped when the last batch that refers to it is released."""
+        """Release the mapped CommitLog file.
+
+        The file is unmapped when the last batch that refers to it is released.
+        """
         self._file = None
 
     def _read_log(self, positions: Numbers, offset: int) -> Chunk:
-        """Return the records up to the end of the CommitLog file that contains the first one."""
+        """Decode the records at CommitLog offsets `positions`, up to the end of the first record's file.
+
+        `offset` is the queue offset of the first record.
+        """
         base = int(positions[0]) - int(positions[0]) % self._log_file_bytes
         positions = positions[: _leading((positions >= base) & (positions < base + self._log_file_bytes))]
         if self._file is None or not self._file.has(base):
@@ -106,7 +121,7 @@ class MappedSplit:
 
 
 def _leading(flags: NDArray[np.bool_]) -> int:
-    """Return the number of True values before the first False."""
+    """Return the number of True values at the beginning of `flags`."""
     return len(flags) if flags.all() else int(np.argmin(flags))
 
 

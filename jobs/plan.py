@@ -67,5 +67,5 @@ def plan_read(nameservers: Nameservers | None, topic: str, wanted: ReadRange) ->
     if missing and wanted.fail_on_data_loss:
         raise DataLoss(missing)
     for each in missing:
-        get_logger(__name__).warning("read_range_missing", range=str(each))
+        get_logger(__name__).warning("offset_range_missing", range=str(each))
     return ReadPlan(ranges, committed)

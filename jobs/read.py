@@ -74,10 +74,10 @@ def read_queue(
 
 
 def frame_of_splits(spark: SparkSession, reader: SplitsReader, splits: Sequence[Split]) -> DataFrame:
-    """Return a DataFrame whose n-th partition contains the messages of the n-th split.
+    """Return a DataFrame with one partition per split, in the order of the splits.
 
-    PySpark 3.5 has no Python data sources. So the DataFrame is a range of numbers, one in each partition,
-    that `reader` maps to the messages of the split with that number.
+    PySpark 3.5 has no Python data sources. The DataFrame is therefore a `spark.range` with one row, the index
+    of a split, in each partition. `reader` maps each index to the messages of that split.
     """
     schema = spark_schema(reader.columns)
     if not splits:

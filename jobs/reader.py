@@ -1,4 +1,7 @@
-"""SplitsReader: the part of a read that runs in the Python workers of Spark."""
+"""SplitsReader: the part of a read that runs in the Python workers of Spark.
+
+A split is a range of offsets of one queue (`jobs.splits`).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from store.logs import get_logger
 
 
 class SplitsReader:
-    """A function for `mapInArrow` that maps numbers of splits to batches of messages.
+    """A function for Spark's `mapInArrow` that maps indexes of splits to batches of messages.
 
-    Spark pickles it, with the splits, and sends it to the workers.
+    Spark pickles this object, with the list of splits, and sends it to the workers.
     """
 
     def __init__(
@@ -30,7 +33,7 @@ class SplitsReader:
         self._map_files = map_files
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the splits with these numbers."""
+        """Yield the messages of the splits whose indexes are in the first column of the batches."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from self.read_split(self._splits[number])
@@ -44,7 +47,8 @@ class SplitsReader:
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one split in order of offset.
 
-        Raises `DataLoss` if messages cannot be read; without `fail_on_data_loss` they are logged and skipped.
+        Raises `DataLoss` if messages cannot be read. If the reader was created with `fail_on_data_loss`
+        False, such messages are logged and skipped instead.
         """
         with closing(self._open(split)) as source:
             yield from self._read_from(source, split)
@@ -66,7 +70,7 @@ class SplitsReader:
             raise DataLoss(missing)
         # The logger is not created at import: Spark's worker configures logging later.
         for each in missing:
-            get_logger(__name__).warning("read_range_missing", range=str(each))
+            get_logger(__name__).warning("offset_range_missing", range=str(each))
 
     def _open(self, split: Split) -> Source:
         from jobs.fetched import FetchedSplit
@@ -79,7 +83,7 @@ class SplitsReader:
 
 @cache
 def freeze_loaded_objects() -> None:
-    """Exclude all objects that exist now from garbage collection, once per process.
+    """Exclude all existing objects from Python's garbage collection, once per process.
 
     Spark's worker runs a garbage collection before each task. With numba and our kernels loaded it takes
     0.16 s, longer than reading half a million messages.

@@ -41,5 +41,5 @@ def resolve_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def spark_schema(columns: Sequence[str]) -> str:
-    """Return the schema of these columns as a Spark DDL string."""
+    """Return the schema of `columns`, given by name, as a Spark DDL string."""
     return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in columns)

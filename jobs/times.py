@@ -7,8 +7,8 @@ since the epoch; it selects the first message that was stored at that time or la
     startingOffsetsByTimestamp, endingOffsetsByTimestamp    {"topic": {"broker": {"queueId": time}}}
     startingOffsetsByTimestampStrategy                      "error" | "latest", if no message is new enough
 
-A time for all queues takes precedence over times by queue, and these over offsets. If a queue has no message
-at its ending time or later, the read ends at the end of the queue.
+If several options are given, a time for all queues overrides times by queue, and times by queue override the
+offset options. If a queue has no message at its ending time or later, the read ends at the end of the queue.
 """
 
 from __future__ import annotations
@@ -37,20 +37,24 @@ _SHAPE = 'milliseconds since the epoch, as in {"topic": {"broker": {"queueId": 1
 
 @dataclass(frozen=True)
 class Times:
-    """A parsed timestamp option: a time for all queues (`everywhere`) or for the `listed` ones, in ms."""
+    """The parsed timestamp options for the start or the end of a read, in ms since the epoch.
+
+    `everywhere` is the time for all queues, or None; otherwise `listed` maps some queues to their times.
+    """
 
     option: str
     everywhere: int | None = None
     listed: Mapping[MessageQueue, int] = field(default_factory=dict)
 
     def wanted(self, queue: MessageQueue) -> int | None:
-        """Return the requested time of `queue`, or None if the option has no time for it."""
+        """Return the time that the options request for `queue`, or None if they have none for it."""
         return self.everywhere if self.everywhere is not None else self.listed.get(queue)
 
     def by_queue(self, states: Iterable[QueueState]) -> dict[MessageQueue, int]:
-        """Return the requested time of each queue that contains messages, if the option has a time for it.
+        """Map each queue that contains messages to its requested time.
 
-        Raises `OffsetsInvalid` if the option lists a queue that is not among `states`.
+        Queues without a requested time are omitted. Raises `OffsetsInvalid` if the option lists a queue that
+        is not in `states`.
         """
         states = list(states)
         Offsets(LATEST, self.listed).check_known(self.option, (state.queue for state in states))
@@ -61,9 +65,10 @@ class Times:
 def parse_times(
     edge: Literal["starting", "ending"], timestamp: TimestampOption | None, listed: TimestampsOption | None
 ) -> Times | None:
-    """Parse the options `<edge>Timestamp` and `<edge>OffsetsByTimestamp`.
+    """Parse the two timestamp options for one end of the read; `edge` is "starting" or "ending".
 
-    Return None if neither is given. Raises OffsetsInvalid.
+    The options are `<edge>Timestamp` and `<edge>OffsetsByTimestamp`. Returns None if neither is given. Raises
+    OffsetsInvalid.
     """
     if timestamp is not None:
         option = f"{edge}Timestamp"
@@ -100,9 +105,11 @@ def check_order(starting: Times | None, ending: Times | None) -> None:
 def starting_offsets(
     times: Times, states: Sequence[QueueState], found: Mapping[MessageQueue, int], strategy: str
 ) -> Offsets:
-    """Return the starting offsets: those `found` for the times; other queues start at their first offset.
+    """Return the offsets at which to start reading, for a read with starting times.
 
-    Raises `OffsetsInvalid` if a queue has no message at its time or later and the strategy is "error".
+    `found` maps queues to the offset of the first message at the queue's time or later. Queues that are not
+    in `found` start at their first offset. Raises `OffsetsInvalid` if the strategy is "error" and a queue has
+    no message at its time or later.
     """
     late = [state.queue for state in states if found.get(state.queue, -1) >= state.max_offset]
     if late and strategy == "error":
@@ -117,15 +124,19 @@ def starting_offsets(
 
 
 def ending_offsets(states: Sequence[QueueState], found: Mapping[MessageQueue, int]) -> Offsets:
-    """Return the ending offsets (exclusive): those `found` for the times.
+    """Return the offsets (exclusive) at which to stop reading, for a read with ending times.
 
-    Other queues are read to the end.
+    `found` maps queues to the offset of the first message at the queue's time or later. Queues that are not
+    in `found` are read to their end.
     """
     return _within(LATEST, states, found)
 
 
 def _within(default: int, states: Sequence[QueueState], found: Mapping[MessageQueue, int]) -> Offsets:
-    """Return the offsets that were found, limited to the ends of the queues when they were described."""
+    """Limit each offset in `found` to the end of its queue as recorded in `states`.
+
+    Messages that arrived later would otherwise be included.
+    """
     ends = {state.queue: state.max_offset for state in states}
     return Offsets(default, {queue: min(offset, ends[queue]) for queue, offset in found.items()})
 

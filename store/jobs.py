@@ -1,12 +1,13 @@
-"""Jobs: blocking disk work of a store, run outside the thread that owns the store.
+"""Jobs: blocking disk work of a store, run outside the thread that owns the store (the owner).
 
     owner: lane.submit(work, done) ──→ a thread of the lane: work() ──→ on_job_done()
                                                                            │
     owner: done(error) ←── collect() ←─────────────────────────────────────┘
 
-`work` must not touch the state of the store; `done` may, as it runs in the owner's thread. An OSError of
-`work` is an expected result that `done` handles. Any other exception is a bug: it is logged with its
-traceback and passed to `done` as well, so that no caller waits for the job forever.
+A lane is a queue of jobs with its own threads. `work` must not touch the state of the store; `done` may, as
+it runs in the owner's thread. An OSError of `work` is an expected result that `done` handles. Any other
+exception is a bug: it is logged with its traceback and passed to `done` as well, so that no caller waits for
+the job forever.
 """
 
 from collections import deque
@@ -23,11 +24,14 @@ Result = TypeVar("Result")
 
 
 def _ignore(_error: Exception | None = None) -> None:
-    """Do nothing."""
+    """Default for `done`: ignore the error of a job."""
 
 
 class Lane:
-    """Threads that run jobs in the order in which they were submitted. Created by `Jobs.lane`."""
+    """A queue of jobs with its own threads, which run the jobs in the order of `submit`.
+
+    Lanes are created by `Jobs.lane`.
+    """
 
     def __init__(
         self,
@@ -44,19 +48,22 @@ class Lane:
         self._pending: set[Future[Any]] = set()
 
     def submit(self, work: Callable[[], Result], done: Done = _ignore) -> Future[Result]:
-        """Run `work` in a thread of the lane; a later `collect` calls `done` with its error or None."""
+        """Queue `work` to be run in a thread of the lane.
+
+        When it has finished, the next `collect` calls `done` with the exception that it raised, or None.
+        """
         future = self._executor.submit(self._run, work, done)
         self._pending.add(future)
         future.add_done_callback(self._remove_pending)
         return future
 
     def finish(self) -> None:
-        """Wait until all jobs of this lane are finished, then collect."""
+        """Wait until all jobs of this lane are finished, then call their `done` functions."""
         wait(list(self._pending))
         self._collect()
 
     def close(self) -> None:
-        """Wait for the running jobs, cancel the queued ones and stop the threads."""
+        """Wait for the running jobs, cancel the queued ones, and stop the threads."""
         self._executor.shutdown(cancel_futures=True)
 
     def _remove_pending(self, future: Future[Any]) -> None:
@@ -76,7 +83,7 @@ class Lane:
 
 
 class Jobs:
-    """The lanes of one owner. Only the owner's thread may call the methods."""
+    """The lanes of one owner, for example a store. Only the owner's thread may call the methods."""
 
     def __init__(self) -> None:
         self._lanes: list[Lane] = []
@@ -94,25 +101,25 @@ class Jobs:
         return lane
 
     def on_job_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback`, in a thread of the lane, each time a job has finished.
+        """Set a function that is called, in a thread of the lane, each time a job has finished.
 
-        The owner then has to call `collect`.
+        The owner must then call `collect`.
         """
         self._on_job_done = callback
 
     def collect(self) -> None:
-        """Call `done` of all jobs that have finished since the last call."""
+        """Call the `done` functions of all jobs that have finished since the last call."""
         while self._done_jobs:
             done, error = self._done_jobs.popleft()
             done(error)
 
     def finish(self) -> None:
-        """Wait until the jobs of all lanes are finished, and collect."""
+        """Wait until the jobs of all lanes are finished, and call their `done` functions."""
         for lane in self._lanes:
             lane.finish()
 
     def close(self) -> None:
-        """Close all lanes, and collect."""
+        """Close all lanes, and call the `done` functions of their jobs."""
         for lane in self._lanes:
             lane.close()
         self.collect()

@@ -1,7 +1,8 @@
-"""Settings that can change while a service runs.
+"""LiveSettings: settings that can change while a service runs.
 
-All parts of a service share one settings object and read a field that is annotated with LIVE at every use.
-`LiveSettings` changes that object in place. A change of any other field needs a restart.
+All parts of a service share one settings object. They read a field that is annotated with LIVE each time they
+need its value, so `LiveSettings` can change that object in place. A change of any other field needs a
+restart.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def live_names(model: type[BaseModel]) -> frozenset[str]:
 
 
 class Difference(NamedTuple):
-    """A setting that differs between two settings objects of the same model.
+    """A setting whose value differs between two settings objects of the same model.
 
-    `path` is the chain of field names, through inner models, to the setting.
+    `path` contains the field names that lead to the setting, through inner models.
     """
 
     path: tuple[str, ...]
@@ -57,13 +58,14 @@ class LiveSettings(Generic[Settings]):
         self._listeners: list[Callable[[list[Difference]], None]] = []
 
     def on_change(self, listener: Callable[[list[Difference]], None]) -> None:
-        """Call `listener` with the list of differences after every change."""
+        """Register a function to be called with the list of differences after every change."""
         self._listeners.append(listener)
 
     def change(self, wanted: Settings) -> list[Difference]:
-        """Change the settings in place to `wanted`. Return the differences.
+        """Change the settings in place to those of `wanted`. Return the differences.
 
-        Raises ValueError, with their names, if settings differ that need a restart; nothing is changed then.
+        Raises ValueError, and changes nothing, if settings differ that need a restart; the message names
+        them.
         """
         changed = list(_differences(self.settings, wanted))
         fixed = [each.name for each in changed if not each.is_live]
@@ -84,8 +86,8 @@ class LiveSettings(Generic[Settings]):
         """Change some settings in place. Return the differences.
 
         `changes` maps field names to values; the value for an inner model is a mapping of the same form.
-        Raises ValidationError for an invalid value, ValueError if a setting needs a restart; nothing is
-        changed then.
+        Raises ValidationError for an invalid value, and ValueError if a setting needs a restart. Nothing is
+        changed in both cases.
         """
         return self.change(_with_changes(self.settings, changes))
 
@@ -112,7 +114,11 @@ def _with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def with_values(content: Mapping[str, Any], values: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
-    """Return a copy of `content`, settings as nested dicts, with `values` set at their paths."""
+    """Return a copy of `content` with some values replaced.
+
+    `content` holds settings as nested dicts. `values` maps the path of a setting (its field names) to the new
+    value.
+    """
     changed = dict(content)
     for path, value in values.items():
         place = changed

@@ -35,15 +35,18 @@ HIDDEN = "***"
 
 _SECRET = re.compile("token|secret|passw|credential|signature|access_?key", re.IGNORECASE)
 _OTHER_LOGGERS = ("asyncio", "py.warnings")
-"""Loggers of Python itself whose records are also written to the log file of a process."""
+"""Loggers of Python itself whose records `log_to_file` also writes to the log file.
+
+They report errors of the event loop and warnings, which would otherwise appear on standard error only.
+"""
 
 logging.getLogger(LOGGER_NAME).addHandler(logging.NullHandler())
 
 
 class EventLogger(structlog.stdlib.BoundLogger):
-    """Logs events.
+    """A structlog logger that never raises.
 
-    Never raises: a failing handler or filter of the application must not affect the caller.
+    A failing handler or filter of the application must not affect the code that logs an event.
     """
 
     def _proxy_to_logger(self, method_name: str, event: str | None = None, *args: str, **fields: Any) -> Any:
@@ -55,7 +58,10 @@ class EventLogger(structlog.stdlib.BoundLogger):
 
 
 class _Event(dict[str, Any]):
-    """The fields of an event as the message of a log record; readable with any formatter of `logging`."""
+    """The fields of an event, used as the message of a `logging` record.
+
+    Its string form is readable, so any formatter of `logging` can print it.
+    """
 
     def __str__(self) -> str:
         fields = (f"{key}={value!r}" for key, value in self.items() if key not in ("event", "exc_info"))
@@ -63,7 +69,10 @@ class _Event(dict[str, Any]):
 
 
 def _to_record(logger: WrappedLogger, method: str, event: EventDict) -> tuple[tuple[_Event], dict[str, Any]]:
-    """Convert an event to a record of `logging` that structlog's and all other formatters can render."""
+    """Convert an event to arguments for a `logging` record that any formatter can render.
+
+    structlog's formatter gets all fields; other formatters print the string form of the event.
+    """
     args, options = ProcessorFormatter.wrap_for_formatter(logger, method, event)
     if "exc_info" in event:
         options["exc_info"] = event["exc_info"]
@@ -75,10 +84,10 @@ PROCESSORS: list[Processor] = [structlog.stdlib.filter_by_level, cast("Processor
 
 
 def get_logger(module: str, *, has_last_resort: bool = False) -> EventLogger:
-    """Return the logger of a module; its name is `raymq.` and the module's name.
+    """Return the logger for a module; the name of the logger is `raymq.` followed by the module's name.
 
-    With `has_last_resort`, warnings and errors go to standard error if the application has no log handler. It
-    is meant for errors in the application's own code, such as an exception of a callback.
+    With `has_last_resort`, warnings and errors are printed to standard error if the application has no log
+    handler. Use it for errors in the application's own code, such as an exception of a callback.
     """
     logger = logging.getLogger(f"{LOGGER_NAME}.{module}")
     if has_last_resort:
@@ -103,7 +112,7 @@ def _has_handler(logger: logging.Logger | None) -> bool:
 
 
 def log_to_handler(handler: logging.Handler, level: int = logging.INFO) -> None:
-    """Write the events of this process with `level` or higher to `handler`, as human-readable lines."""
+    """Write this process's events with `level` or higher to `handler`, as human-readable lines."""
     # Use Python's traceback format: structlog's prints the values of all variables and takes 0.1 s each.
     renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     processors: list[Processor] = [
@@ -116,9 +125,10 @@ def log_to_handler(handler: logging.Handler, level: int = logging.INFO) -> None:
 
 
 def log_to_file(path: Path, level: int = logging.INFO) -> None:
-    """Write the events of this process with `level` or higher, and those of asyncio, to a file as JSON lines.
+    """Write this process's events with `level` or higher to a file as JSON lines.
 
-    Create the file and its directory. Rotate the file at `FILE_BYTES` and keep `OLD_FILES` old ones.
+    Records of asyncio and Python warnings are included. The file and its directory are created if necessary.
+    The file is rotated when it reaches `FILE_BYTES`, and `OLD_FILES` old files are kept.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = _LogFile(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8")
@@ -160,7 +170,10 @@ def _to_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 
 def without_secrets(event: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a copy of the event with `***` for each value, also nested, whose key names a secret."""
+    """Return a copy of the event in which values of keys that name a secret are replaced by `***`.
+
+    A key names a secret if it contains a word such as token or password. Nested values are replaced too.
+    """
     return {
         key: HIDDEN if _SECRET.search(str(key)) else _without_secrets(value) for key, value in event.items()
     }

@@ -1,4 +1,4 @@
-"""MessageStore: the interface to one broker's store. One thread owns it."""
+"""MessageStore: the interface to one broker's store. One thread, the owner, uses it."""
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -40,14 +40,21 @@ _log = get_logger(__name__)
 
 
 class Recovered(NamedTuple):
-    """Result of recovery: the number of records it walked, and the offset from which it dispatched."""
+    """Result of recovery.
+
+    `records` is the number of records read, and `dispatched_from` the CommitLog offset at which dispatch
+    began.
+    """
 
     records: int
     dispatched_from: int
 
 
 class MessageStore(ReadableStore):
-    """A store for appending and reading. The owner calls `advance` once per turn of its event loop."""
+    """A store for appending and reading messages.
+
+    The thread that owns the store calls `advance` once per turn of its event loop.
+    """
 
     def __init__(
         self,
@@ -59,7 +66,7 @@ class MessageStore(ReadableStore):
         parts: StoreParts,
         probe: DiskProbe,
     ) -> None:
-        """Called by `open`; do not call it directly."""
+        """Create the store from its parts. Only `open` calls this."""
         self._maintenance = Maintenance(root, settings, name.store_id, clock, parts)
         super().__init__(
             parts, Retention(settings, clock, parts, probe, self._maintenance.checkpoints.mark_changed)
@@ -88,7 +95,7 @@ class MessageStore(ReadableStore):
 
     @property
     def epoch(self) -> int:
-        """Epoch of this writer; each writer that opens the store increases it by one."""
+        """Epoch of this writer. Each process that opens the store for writing increases the epoch by one."""
         return self._guards.epoch.number
 
     @classmethod
@@ -112,7 +119,9 @@ class MessageStore(ReadableStore):
             identity: The broker that the store must belong to.
             clock: The time source.
             adopt: Open the store even if it belongs to another broker.
-            store_host: The address that records and message ids carry; `set_store_host` sets it later.
+            store_host: The broker's address, which is written into records and message ids. It can be set
+                later
+                with `set_store_host`.
             probe: Returns the disk usage of a directory.
             sinks: They receive every dispatched record, in addition to index and consume queues.
 
@@ -164,12 +173,12 @@ class MessageStore(ReadableStore):
         return store
 
     def set_store_host(self, host: Host) -> None:
-        """Set the address that records carry from now on."""
+        """Set the broker's address that is written into all later records."""
         self._appender.store_host = host.packed
 
     @property
     def holes(self) -> Sequence[Hole]:
-        """The damaged ranges of the log that recovery found."""
+        """The damaged ranges of the CommitLog that recovery found."""
         return self._parts.holes
 
     @property
@@ -181,7 +190,7 @@ class MessageStore(ReadableStore):
 
     @property
     def write_refusal(self) -> str | None:
-        """The reason why appends are refused; None if they are accepted."""
+        """The reason why the store refuses appends; None if it accepts them."""
         if self._failure is not None:
             return str(self._failure)
         return self._dispatch.fault or self.retention.refusal
@@ -200,9 +209,9 @@ class MessageStore(ReadableStore):
         return self._appender.append(draft)
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
-        """Append all messages of a RocketMQ batch body, or none; `draft` has their common fields.
+        """Append all messages in the body of a RocketMQ batch request, or none.
 
-        Raises the errors of `append`.
+        `draft` has the fields that the messages share. Raises the errors of `append`.
         """
         if self.write_refusal is not None:
             raise self._refusal()
@@ -211,9 +220,9 @@ class MessageStore(ReadableStore):
     def append_records(
         self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
     ) -> AppendResult:
-        """Append all records of a queue that a client encoded, or none.
+        """Append all of the consecutive records of one queue that a client encoded, or none.
 
-        Their offsets, timestamps and hosts are filled in place. Raises the errors of `append`.
+        Offsets, timestamps and hosts are written into `records` in place. Raises the errors of `append`.
         """
         if self.write_refusal is not None:
             raise self._refusal()
@@ -222,14 +231,18 @@ class MessageStore(ReadableStore):
     def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
         """Append all records of several queues that a client encoded, or none.
 
-        Their offsets, timestamps and hosts are filled in place. Raises the errors of `append`.
+        A run is a sequence of records of one queue. Offsets, timestamps and hosts are written into the
+        records in place. Raises the errors of `append`.
         """
         if self.write_refusal is not None:
             raise self._refusal()
         return self._appender.append_runs(topic, runs, born_host)
 
     def append_raw(self, offset: int, data: Buffer) -> None:
-        """Append bytes of another replica's log; `offset` must be `positions.written`. Raises StoreError."""
+        """Append bytes copied from another replica's log; `offset` must be `positions.written`.
+
+        Raises StoreError.
+        """
         if self.write_refusal is not None:
             raise self._refusal()
         self._appender.append_raw(offset, data)
@@ -241,9 +254,9 @@ class MessageStore(ReadableStore):
         return StoreError(self.write_refusal or "", self.root)
 
     def is_at_end(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Return True if the log is known to have no message of the queue at `offset` or later.
+        """Return True if it is certain that the log has no message of this queue at `offset` or later.
 
-        The result also covers messages that are appended but not yet dispatched.
+        Messages that are appended but not yet dispatched count too.
         """
         if not self._appender.assigned_is_known:
             return False
@@ -251,17 +264,17 @@ class MessageStore(ReadableStore):
         return offset == 0 if queue is None else offset == queue.next_offset == queue.assigned_offset
 
     def await_messages(self, queues: Collection[tuple[str, int]]) -> None:
-        """Watch these queues, given as (topic, queue id).
+        """Set the queues, given as (topic, queue id), for whose new messages the caller waits.
 
-        An append to one of them updates `positions.awaited`, and `advance` returns the queues that received
+        An append to one of them updates `positions.awaited`, and `advance` returns those that received
         messages.
         """
         self._appender.awaited_queues = self._parts.queue_sink.awaited = queues
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the log from `offset` on, and everything derived from it; a record must begin at `offset`.
+        """Drop all records from CommitLog offset `offset` on, and all data derived from them.
 
-        Raises StoreError.
+        A record must begin at `offset`. Raises StoreError.
         """
         self._maintenance.finish()
         self._dispatch.finish()
@@ -289,7 +302,7 @@ class MessageStore(ReadableStore):
 
     @property
     def has_more_to_dispatch(self) -> bool:
-        """True if confirmed records are left for another `advance`."""
+        """True if another call of `advance` would dispatch more confirmed records."""
         return not self.is_superseded and self._dispatch.has_more
 
     @property
@@ -302,16 +315,16 @@ class MessageStore(ReadableStore):
         )
 
     def on_work_ended(self, callback: Callable[[], None]) -> None:
-        """Register a callback for the end of background work.
+        """Set a function that is called, on a background thread, each time background work has finished.
 
-        It is called on a background thread; the next `advance` handles the result of the work.
+        The next `advance` handles the result of the work.
         """
         self._parts.jobs.on_job_done(callback)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
-        """Register a callback for the time when `confirmed` reaches `offset`.
+        """Register a callback that `confirm` calls after `positions.confirmed` has reached `offset`.
 
-        `confirm` calls it. If the store has failed, it is called immediately with the error.
+        If the store has failed, the callback is called immediately with the error.
         """
         if self._failure is not None:
             callback(self._failure)
@@ -319,7 +332,10 @@ class MessageStore(ReadableStore):
             self.positions.on_confirmed(offset, callback)
 
     def confirm(self) -> bool:
-        """Run the callbacks of confirmed offsets; return False if another writer has opened the store."""
+        """Call the callbacks whose offset is confirmed.
+
+        Returns False, and calls none, if another writer has opened the store.
+        """
         if not self._check_epoch():
             return False
         positions = self.positions
@@ -330,8 +346,8 @@ class MessageStore(ReadableStore):
     def advance(self) -> Sequence[Arrival]:
         """Confirm, dispatch one slice of the confirmed records, and handle finished background work.
 
-        Returns the awaited queues (`await_messages`) that received messages. Units for many queues may be
-        written by another thread; a later `advance`, after `on_work_ended`, includes them.
+        Returns the new messages of awaited queues (see `await_messages`). If another thread writes the
+        consume queue units of a slice, a later `advance`, after `on_work_ended`, returns its messages.
         """
         dispatch = self._dispatch
         if self.confirm():
@@ -359,7 +375,7 @@ class MessageStore(ReadableStore):
         self.retention.turn()
 
     def _check_epoch(self) -> bool:
-        """Return True if no other writer has opened the store; otherwise make this store read-only."""
+        """Return True if no other writer has opened the store. Otherwise, make this store read-only."""
         if not self.is_superseded and not self._guards.epoch.is_ours():
             self.is_superseded = True
             reason = "another writer has opened this store: this writer is fenced and can no longer write"
@@ -367,7 +383,7 @@ class MessageStore(ReadableStore):
         return not self.is_superseded
 
     def _fail(self, error: StoreError) -> None:
-        """Make the store read-only until it is reopened, and report the error to all waiting callers."""
+        """Make the store read-only until it is reopened, and pass the error to all waiting callers."""
         if self._failure is None:
             _log.error("store_failed", root=str(self.root), error=str(error))
             self._failure = error
@@ -377,9 +393,10 @@ class MessageStore(ReadableStore):
     # ---- flush ---------------------------------------------------------------------------------------------
 
     def flush_job(self) -> FlushJob | None:
-        """Return the job that flushes all written data.
+        """Return a job that flushes all written data to disk.
 
-        Returns None if everything is flushed, if a flush is under way, or if the store has failed.
+        Returns None if everything is flushed, if a flush is under way, or if the store has failed. After the
+        caller has run the job, it must call `flush_done` or `flush_failed`.
         """
         positions = self.positions
         if self._flushing is not None or positions.written == positions.flushed or self._failure is not None:
@@ -390,20 +407,20 @@ class MessageStore(ReadableStore):
         return self._flushing
 
     def flush_done(self, job: FlushJob) -> None:
-        """Report that `job.run` has succeeded."""
+        """Record that `job.run` has succeeded. Called by the thread that owns the store."""
         self._flushing = None
         self.positions.flushed = max(self.positions.flushed, min(job.target, self.positions.written))
         self._parts.checkpoint.physic_msg_timestamp = job.timestamp
 
     def flush_failed(self, job: FlushJob, error: Exception) -> None:
-        """Report that `job.run` has raised: the store is read-only from now on."""
+        """Record that `job.run` has raised `error`, and make the store read-only."""
         self._flushing = None
         cause = explain(error) if isinstance(error, OSError) else repr(error)
-        reason = f"flush to offset {job.target:,} failed, restart to recover: {cause}"
+        reason = f"flush to offset {job.target:,} failed: {cause}; restart the broker to recover"
         self._fail(StoreError(reason, self.root))
 
     def flush_now(self) -> None:
-        """Flush on this thread. Raises StoreError if that fails."""
+        """Flush all written data to disk on this thread. Raises StoreError if that fails."""
         job = self.flush_job()
         if job is None:
             return
@@ -417,7 +434,7 @@ class MessageStore(ReadableStore):
     # ---- delete --------------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> int:
-        """Delete the queues of a topic and return their number.
+        """Delete the queues of a topic. Return how many queues were deleted.
 
         The records stay in the log until their log files are deleted.
         """
@@ -431,10 +448,10 @@ class MessageStore(ReadableStore):
         return removed
 
     def forget_topic(self, topic: str, callback: Callback) -> int:
-        """Delete the queues of a topic without waiting for the disk, and return their number.
+        """Delete the queues of a topic without waiting for the disk. Return how many queues were deleted.
 
-        `callback` is called when the deletion is durable. All appended messages of the topic should be
-        dispatched first, because dispatch would create the queues again. Raises OSError.
+        `callback` is called when the deletion is durable. The caller should first dispatch all appended
+        messages of the topic, because a later dispatch would create the queues again. Raises OSError.
         """
         if self._failure is not None:
             callback(self._refusal())
@@ -447,9 +464,10 @@ class MessageStore(ReadableStore):
     # ---- close ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush, dispatch all records, make a checkpoint, and release the store.
+        """Flush, dispatch all records, make a checkpoint, and release the lock of the store.
 
-        Raises StoreError if any of this fails; the file `abort` then remains, and the next start recovers.
+        Raises StoreError if any of this fails; the file `abort` then remains, so that the next start
+        recovers.
         """
         if self._is_closed:
             return

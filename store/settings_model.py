@@ -1,4 +1,4 @@
-"""SettingsModel: the base of all settings models; it also accepts the setting names of the last release."""
+"""SettingsModel: the base class of all settings models; it also accepts setting names of the last release."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SettingsModel(BaseModel):
     )
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
-    """Old name of a setting → present name. Old names are accepted with a warning."""
+    """Maps old names of settings to their present names. Old names are accepted with a warning."""
 
     @model_validator(mode="before")
     @classmethod
@@ -29,7 +29,7 @@ class SettingsModel(BaseModel):
 
 
 def with_present_names(values: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return `values` with old setting names replaced by the present ones; log a warning for each.
+    """Return `values` with old setting names replaced by the present ones. Log a warning for each old name.
 
     `renamed` maps old names to present names. Raises ValueError if a setting is given under both names.
     """

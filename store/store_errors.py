@@ -1,10 +1,13 @@
-"""Errors of the store: data on disk is damaged (StoreError), or a message is invalid (MessageInvalid)."""
+"""Errors of the store: damaged data on disk (StoreError) and invalid messages (MessageInvalid)."""
 
 from pathlib import Path
 
 
 class StoreError(Exception):
-    """A store is damaged or cannot be used. The text contains the file and the byte position, if known."""
+    """A store is damaged or cannot be used.
+
+    The text contains the file and the byte position, if they are known.
+    """
 
     def __init__(self, reason: str, path: Path | str | None = None, position: int | None = None) -> None:
         # Pass all arguments: pickling restores an exception from them.
@@ -24,15 +27,15 @@ class StoreLocked(StoreError):
 
 
 class StoreFormatUnsupported(StoreError):
-    """The store was written in a format that this version of RayMQ does not support."""
+    """The store was written in a format that this version of RayMQ cannot read."""
 
 
 class RecordTooLarge(StoreError):
-    """The record is larger than a log file of this store; a retry fails as well."""
+    """The record is larger than a log file of this store, so a retry fails as well."""
 
 
 class RecordDamaged(StoreError):
-    """There is no complete, valid record at this position."""
+    """There is no complete, valid record at the position given by the caller."""
 
 
 class MessageInvalid(Exception):

@@ -28,11 +28,11 @@ class StoreSettings(SettingsModel):
     }
 
     commit_log_file_bytes: int = Field(1 << 30, ge=4096, alias="mappedFileSizeCommitLog")
-    """Size of a CommitLog file; cannot be changed once the store exists."""
+    """Size of a CommitLog file in bytes; cannot be changed once the store exists."""
     consume_queue_file_bytes: int = Field(
         300_000 * UNIT_BYTES, ge=UNIT_BYTES, alias="mappedFileSizeConsumeQueue"
     )
-    """Size of a ConsumeQueue file, rounded up to a multiple of 20.
+    """Size of a ConsumeQueue file in bytes, rounded up to a multiple of 20.
 
     Cannot be changed once the store exists.
     """
@@ -47,8 +47,9 @@ class StoreSettings(SettingsModel):
     flush_interval_ms: int = Field(500, ge=1, alias="flushIntervalCommitLog")
     """Interval between two flushes of the log if `flush` is `async`."""
     checkpoint_interval_ms: Annotated[int, LIVE] = Field(5_000, ge=1)
-    """Interval between two checkpoints of consume queues and index; recovery starts at the last one. After a
-    slow checkpoint the pause is ten times its duration, up to 15 s.
+    """Interval between two checkpoints of consume queues and index; recovery starts at the last checkpoint.
+
+    After a slow checkpoint the pause is ten times its duration, up to 15 s.
     """
     max_message_bytes: Annotated[int, LIVE] = Field(4 << 20, ge=1, alias="maxMessageSize")
     """Largest accepted message body."""
@@ -70,11 +71,11 @@ class StoreSettings(SettingsModel):
     read_only_commit_log_paths: tuple[Path, ...] = Field((), alias="readOnlyCommitLogStorePaths")
     """Directories of the CommitLog in which no new files are created."""
     max_open_files: int = Field(512, ge=4)
-    """Maximum number of open files of each kind."""
+    """Maximum number of open files of each kind (CommitLog files, consume queue files)."""
     lock_timeout_ms: int = Field(10_000, ge=0)
     """How long opening a store waits for its lock, if another process holds it."""
     dispatch_slice_bytes: int = Field(4 << 20, ge=4096)
-    """How much of the log is dispatched to consume queues and index in one loop turn."""
+    """How many bytes of the log are dispatched to consume queues and index in one turn of the event loop."""
     file_reserved_time_h: Annotated[int, LIVE] = Field(72, ge=0, alias="fileReservedTime")
     """Age, since its last change, at which a CommitLog file expires and is deleted, consumed or not."""
     delete_when_h: Annotated[str, LIVE] = Field("04", alias="deleteWhen")
@@ -96,7 +97,10 @@ class StoreSettings(SettingsModel):
     file_release_timeout_ms: Annotated[int, LIVE] = Field(
         120_000, ge=0, alias="destroyMapedFileIntervalForcibly"
     )
-    """How long forced deletion waits for a deleted file that is still being read."""
+    """How long forced deletion waits for a deleted file that is still being read.
+
+    Until then, the store deletes no other files that have not expired.
+    """
 
     @field_validator("flush", mode="before")
     @classmethod

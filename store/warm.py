@@ -56,7 +56,7 @@ _SETTINGS = StoreSettings.model_validate(
 
 
 def warm_up() -> None:
-    """Compile all kernels that a broker uses (seconds), or load them from the cache (below a second)."""
+    """Compile all kernels that a broker uses (some seconds), or load them from the cache (less than 1 s)."""
     for family in _FAMILIES:
         import_module(f"store.kernels.{family}")
     remove_unused()
@@ -95,7 +95,10 @@ def _read(store: MessageStore) -> None:
 
 
 def _load_spans() -> None:
-    """Call the kernel that the temporary store does not reach: only reads of older messages use it."""
+    """Call the kernel `record_spans`, which reads of the temporary store do not use.
+
+    Only reads of older messages call it.
+    """
     nothing = np.zeros(0, dtype=np.int64)
     progress = np.zeros(read.READ_FIELDS, dtype=np.int64)
     spans = np.zeros((1, 2), dtype=np.int64)

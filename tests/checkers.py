@@ -11,6 +11,8 @@ A history has one JSON object per line, in the order of the events:
     seek     ok: the process intentionally continues at another offset, for example after a rebalance
     commit   ok: `group` will read `offset` next
     reset    ok: like commit, but the offset may be lower than before
+    consume  a call of the listener of an ordered group: invoke, then ok (consumed), fail (will be retried),
+             dead (moved to the dead-letter queue) or info (the process was killed)
 
 A value identifies a message: one operation sends it. The result of a send without a second event is unknown.
 The check `lost` requires that every queue was read to its end.
@@ -113,6 +115,21 @@ class Recorder:
 
     def seek(self, process: str, group: str, topic: str, queue: int) -> None:
         self.add(Event("ok", "seek", process, topic, queue, group=group))
+
+    def consume(self, type: str, process: str, group: str, message: Any) -> None:  # noqa: A002
+        """Record an event of type `type` of a listener call with `message`, a MessageExt."""
+        at = (message.topic, message.queue_id, message.body.decode(), message.queue_offset)
+        self.add(Event(type, "consume", process, *at, group=group))
+
+    def kill(self, process: str) -> None:
+        """End the listener calls of a killed process."""
+        calls: dict[tuple[str, str, int], Event] = {}
+        for event in self.events:
+            if event.op == "consume" and event.process == process:
+                calls[event.group, event.topic, event.queue] = event
+        for last in calls.values():
+            if last.type == "invoke":
+                self.add(replace(last, type="info"))
 
     def commit(self, process: str, group: str, topic: str, queue: int, offset: int) -> None:
         self.add(Event("ok", "commit", process, topic, queue, offset=offset, group=group))
@@ -284,6 +301,48 @@ def commits_ahead(events: list[Event]) -> Iterator[str]:
             yield f"{event.group} committed {place(event)}, but has read only up to {read.get(at, 0)}"
 
 
+# ---- ordered groups --------------------------------------------------------------------------------------
+
+
+def two_owners(events: list[Event]) -> Iterator[str]:
+    """Yield listener calls that began while another call of the same group and queue was running."""
+    running: dict[tuple[str, str, int], Event] = {}
+    for event in events:
+        if event.op != "consume":
+            continue
+        at = (event.group, event.topic, event.queue)
+        if event.type != "invoke":
+            running.pop(at, None)
+            continue
+        if at in running:
+            other = running[at]
+            yield f"{event.process} began {place(event)} during {place(other)} of {other.process}"
+        running[at] = event
+
+
+def overtaken(events: list[Event]) -> Iterator[str]:
+    """Yield calls of an ordered group with a message whose predecessors in the queue are unfinished."""
+    unfinished: dict[tuple[str, str, int], set[int]] = defaultdict(set)
+    highest: dict[tuple[str, str, int], int] = defaultdict(lambda: -1)
+    finished: set[tuple[str, str, int, int]] = set()
+    for event in events:
+        if event.op != "consume":
+            continue
+        at = (event.group, event.topic, event.queue)
+        if event.type in ("ok", "dead"):
+            unfinished[at].discard(event.offset)
+            finished.add((*at, event.offset))
+        elif event.type == "invoke":
+            earlier = [offset for offset in unfinished[at] if offset < event.offset]
+            if earlier:
+                yield f"{event.process} began {place(event)} before {min(earlier)} was finished"
+            if (*at, event.offset) not in finished:
+                if event.offset < highest[at] and event.offset not in unfinished[at]:
+                    yield f"{event.process} first began {place(event)} after {highest[at]}"
+                unfinished[at].add(event.offset)
+            highest[at] = max(highest[at], event.offset)
+
+
 def place(event: Event) -> str:
     return f"{event.topic}-{event.queue} {event.offset}"
 
@@ -292,7 +351,7 @@ CHECKS: dict[str, Callable[[list[Event]], Iterator[str]]] = {
     check.__name__: check
     for check in (
         lost, unexpected, duplicated, conflicting, reordered, out_of_order, not_sequential, commits_backwards,
-        commits_ahead,
+        commits_ahead, two_owners, overtaken,
     )
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Ports for the servers that tests start and restart.
 
-They are outside of the ephemeral range of Linux: otherwise a connection could occupy the port while its server
-restarts.
+They are outside of the ephemeral range of Linux: otherwise a connection could occupy the port while its
+server restarts.
 """
 
 from __future__ import annotations

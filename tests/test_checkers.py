@@ -199,6 +199,43 @@ def test_commit_beyond_the_read_messages_is_ahead(events: list[Event]) -> None:
     assert [problem.check for problem in problems(events)] == ["commits_ahead"]
 
 
+def calls(*steps: str) -> list[Event]:
+    """Return the events of steps such as `a invoke 3`: the process, the event type and the offset."""
+    recorder = Recorder()
+    for step in steps:
+        process, kind, offset = step.split()
+        recorder.add(Event(kind, "consume", process, "T", 0, f"v{offset}", int(offset), group="G"))
+    return recorder.events
+
+
+def test_ordered_calls_with_retries_kills_and_redelivery_have_no_problem() -> None:
+    events = calls(
+        "a invoke 0", "a ok 0", "a invoke 1", "a fail 1", "a invoke 1", "a dead 1", "a invoke 2", "a info 2",
+        "b invoke 1", "b ok 1", "b invoke 2", "b ok 2", "b invoke 5", "b ok 5",
+    )  # fmt: skip
+    assert problems(events) == []
+
+
+def test_call_during_a_call_of_the_same_queue_has_two_owners() -> None:
+    events = calls("a invoke 0", "b invoke 0", "a ok 0", "b ok 0")
+    assert [problem.check for problem in problems(events)] == ["two_owners"]
+    recorder = Recorder(events=events[:1])
+    recorder.kill("a")
+    assert problems([*recorder.events, *events[1:2]]) == []
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("a invoke 0", "a fail 0", "a invoke 1"),
+        ("a invoke 0", "a info 0", "b invoke 1"),
+        ("a invoke 1", "a ok 1", "a invoke 0"),
+    ],
+)
+def test_message_that_passes_an_unfinished_one_has_overtaken_it(steps: tuple[str, ...]) -> None:
+    assert [problem.check for problem in problems(calls(*steps))] == ["overtaken"]
+
+
 def test_failure_names_case_check_and_value(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "history")
     recorder.send("p", "T", "7", queue=0).ok(0, 3)
@@ -209,4 +246,4 @@ def test_failure_names_case_check_and_value(tmp_path: Path) -> None:
     ):
         assert_consistent(events, "a kill")
     assert_consistent(events, ignore=["lost"])
-    assert len(CHECKS) == 9
+    assert len(CHECKS) == 11

@@ -85,3 +85,10 @@ def defined_in(file: Path) -> set[str]:
         if isinstance(each, kinds)
     ]
     return {node.name for node in top} | set(inner)
+
+
+def test_tests_named_by_security_page_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "security.md").read_text())
+    missing = [f"{file}::{test}" for file, test in named if test not in defined_in(DOCS.parent / file)]
+    assert len(named) > 10
+    assert missing == []

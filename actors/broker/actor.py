@@ -68,7 +68,7 @@ class Broker(ActorShell):
 
     @append
     def append(self, request: bytes) -> bytes:
-        """Append a batch of messages to one queue (`handle_api`, append)."""
+        """Append a batch of messages to one queue (see `HandleApi.append`)."""
         return self._respond(lambda: self._api.append(request))
 
     @read

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, model_validator
 
+from actors.host.cluster_access import AccessSettings
 from actors.remoting.settings_text import Addresses
 from store.live_settings import LIVE
-from store.settings_model import SettingsModel
 from store.store_settings import StoreSettings
 
 VIP_PORT_DISTANCE = 2
@@ -24,7 +24,7 @@ def _alias(name: str, rocketmq_key: str) -> AliasChoices:
     return AliasChoices(name, rocketmq_key)
 
 
-class BrokerSettings(SettingsModel):
+class BrokerSettings(AccessSettings):
     """The settings of one broker process, including those of its store."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {
@@ -94,6 +94,23 @@ class BrokerSettings(SettingsModel):
     """Whether a group without a committed offset starts at offset 0 of a queue whose first message is still
     stored, as with RocketMQ. If false, the client chooses the starting offset.
     """
+
+    transaction_timeout_ms: Annotated[int, LIVE] = Field(
+        default=6000, ge=0, validation_alias=_alias("transaction_timeout_ms", "transactionTimeOut")
+    )
+    """How old a message of a transaction must be before the broker checks the transaction. A message with
+    property CHECK_IMMUNITY_TIME_IN_SECONDS has its own limit.
+    """
+    transaction_check_interval_ms: int = Field(
+        default=30_000,
+        ge=1,
+        validation_alias=_alias("transaction_check_interval_ms", "transactionCheckInterval"),
+    )
+    """The interval between checks of transactions that are not committed or rolled back."""
+    transaction_check_max: Annotated[int, LIVE] = Field(
+        default=15, ge=1, validation_alias=_alias("transaction_check_max", "transactionCheckMax")
+    )
+    """After this many checks of a transaction, its message is moved to TRANS_CHECK_MAX_TIME_TOPIC."""
 
     long_polling: Annotated[bool, LIVE] = Field(
         default=True, validation_alias=_alias("long_polling", "longPollingEnable")
@@ -172,6 +189,22 @@ class BrokerSettings(SettingsModel):
     """The time-out of a request to a rebalancer."""
     start_timeout_ms: int = Field(default=10_000, ge=0)
     """How long a start retries while another process holds the port or the store."""
+
+    authorization_enabled: bool = Field(
+        default=False, validation_alias=_alias("authorization_enabled", "authorizationEnabled")
+    )
+    """Whether the policies of the signing user must allow a request (mqadmin's createAcl). Needs
+    `authentication_enabled`.
+    """
+
+    @model_validator(mode="after")
+    def _check_authorization(self) -> Self:
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise ValueError(
+                "authorization_enabled needs authentication_enabled: without signatures a client could use "
+                "the name of any user"
+            )
+        return self
 
     @property
     def host(self) -> str:

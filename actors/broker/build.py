@@ -24,6 +24,8 @@ from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.runtime_info import RuntimeInfo, delay_figures, lag_figures, send_figures
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.admission import Admission
+from actors.broker.auth.access import BrokerAccess, build_access
+from actors.broker.auth.access_requests import AccessRequests
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.compat.new_topics import NewTopics
@@ -49,7 +51,7 @@ from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
-from actors.broker.sending.interceptors import DeadLetters, SendInterceptor, TransactionRefusal
+from actors.broker.sending.interceptors import DeadLetters, SendInterceptor
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
@@ -57,11 +59,17 @@ from actors.broker.sending.send_back import SendBack
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
+from actors.broker.transactions.checks import TransactionChecks
+from actors.broker.transactions.end_transaction import EndTransaction
+from actors.broker.transactions.half_messages import HalfMessages
+from actors.broker.transactions.op_messages import OpWriter
+from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.descriptors import connections_that_fit
 from actors.host.loop_lag import LoopLag
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import Supervisor
-from actors.remoting.client import RemotingClient
+from actors.remoting.chain import Step
+from actors.remoting.client import RemotingClient, client_for
 from actors.remoting.codes import RequestCode
 from actors.remoting.connection import Connection
 from actors.remoting.counters import RequestCounters
@@ -78,6 +86,7 @@ from store.message_store import Arrival, MessageStore
 
 OTHER_DESCRIPTORS = 256
 DELIVERY_INTERVAL_MS = 100
+TRANSACTION_PROGRESS_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +123,14 @@ class Broker:
     """The objects of one broker. `BrokerService` starts and stops them."""
 
     identity: BrokerIdentity
+    access: BrokerAccess
     loop: BrokerLoop
     tables: BrokerTables
     groups: BrokerGroups
     remoting_client: RemotingClient
     registration: Registration
     delays: Delays
+    transactions: TransactionLog
     role: BrokerRole
     drain: BrokerDrain
     handle: HandleApi
@@ -142,51 +153,54 @@ def build_broker(
         clock: for all time-outs, leases and timestamps.
         rng: source of random numbers, for the choice of queues and for unique keys.
         identity: the names and addresses that the broker registers.
-        store: the broker's store, already open.
-        supervisor: runs background tasks.
         interceptors: called for each message, before the broker's own interceptors.
 
     Raises:
-        StoreError: the file of a metadata table and its backup are damaged.
+        StoreError: a metadata table and its backup are damaged, or a file with users is invalid.
     """
     settings = live.settings
-    loop = _build_loop(live, clock, store)
+    access = build_access(settings)
+    loop = _build_loop(live, clock, store, access.steps)
     from_rebalancers = RequestTable()
-    client = RemotingClient(clock, from_rebalancers)
+    client = client_for(clock, access.signer, from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
     live.on_change(lambda changes: registration.changed())
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.load_pages)
-    role = BrokerRole(_role_services(loop, registration, delays, supervisor))
+    transactions, checks = _build_transactions(settings, clock, identity, loop, tables, groups, supervisor)
+    role = BrokerRole((*checks, *_role_services(loop, registration, delays, supervisor)))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
-    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key)
-
-    describe = partial(_description, settings, identity, loop, tables, role, drain, delays, supervisor)
+    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer)
+    describe = partial(
+        _description, settings, identity, loop, tables, role, drain, delays, transactions, supervisor
+    )
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    interceptors = (*interceptors, DeadLetters(tables, groups.locks), TransactionRefusal(), delays)
-    sender = Sender(store, targets, interceptors, properties, responses, loop.stats)
+    steps = (*interceptors, DeadLetters(tables, groups.locks), HalfMessages(properties), delays)
+    sender = Sender(store, targets, steps, properties, responses, loop.stats)
     for rows in (
         sender.rows(),
         BulkSender(settings, store, targets, properties.added, responses, loop.stats, clock).rows(),
         Replies(sender, groups.clients, clock, identity.address, properties.added_fields).rows(),
-        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats).rows(),
-        _reading_rows(settings, clock, identity, loop, tables, groups),
+        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
+        _transaction_rows(loop, tables, transactions, access),
+        _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration),
-        _broker_rows(live, clock, loop, tables, groups, describe),
+        _broker_rows(live, clock, loop, tables, groups, describe, access),
     ):
         loop.requests.add_rows(rows)
-    # fmt: off
     return Broker(
-        identity, loop, tables, groups, client, registration, delays, role, drain, handle, describe
-    )
-    # fmt: on
+        identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
+        handle, describe,
+    )  # fmt: skip
 
 
-def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore) -> BrokerLoop:
+def _build_loop(
+    live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore, access_steps: Sequence[Step]
+) -> BrokerLoop:
     settings = live.settings
     requests, counters = RequestTable(), RequestCounters()
     admission = Admission(settings, store, clock)
@@ -195,7 +209,8 @@ def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: Message
         turns.tick()
         admission.end_turn()
 
-    server = RemotingServer(requests, clock, _limits(settings), end_turn, (admission,), (counters,))
+    steps: Sequence[Step] = (*access_steps, admission)
+    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps, (counters,))
     live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held = WaitRegistry[Arrival](clock, settings.max_held_pulls)
     stats = BrokerStats(clock)
@@ -233,6 +248,28 @@ def _build_loop(live: LiveSettings[BrokerSettings], clock: Clock, store: Message
         turns,
         off_loop,
         Reads(store, off_loop, admission.admit_response, turns),
+    )
+
+
+def _build_transactions(
+    settings: BrokerSettings,
+    clock: Clock,
+    identity: BrokerIdentity,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    groups: BrokerGroups,
+    supervisor: Supervisor,
+) -> tuple[TransactionLog, Sequence[RoleService]]:
+    store = loop.store
+    ops = OpWriter(store, loop.acks, clock, identity.host.packed, loop.server.request_tick)
+    transactions = TransactionLog(store, loop.reads, tables.topics, tables.offsets, ops)
+    checks = TransactionChecks(settings, store, transactions, tables.topics, groups.clients, clock)
+    master, check_ms = frozenset({Role.MASTER}), settings.transaction_check_interval_ms
+    save = transactions.save_progress
+    return transactions, (
+        RoleService("transactions", master, transactions.load, transactions.stop),
+        periodic(supervisor, "transaction-progress", master, TRANSACTION_PROGRESS_MS, save),
+        periodic(supervisor, "transaction-checks", master, check_ms, checks.check),
     )
 
 
@@ -313,15 +350,23 @@ def _build_groups(
 
 def _reading_rows(
     settings: BrokerSettings,
-    clock: Clock,
     identity: BrokerIdentity,
     loop: BrokerLoop,
     tables: BrokerTables,
     groups: BrokerGroups,
+    access: BrokerAccess,
 ) -> Iterable[RequestRow]:
     store, reads = loop.store, loop.reads
+    queries = QueueQueries(settings, store, reads, tables.topics, identity.address, access.may_read)
     puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats)
-    return (*puller.rows(), *QueueQueries(settings, store, reads, tables.topics, identity.address).rows())
+    return (*puller.rows(), *queries.rows())
+
+
+def _transaction_rows(
+    loop: BrokerLoop, tables: BrokerTables, transactions: TransactionLog, access: BrokerAccess
+) -> Iterable[RequestRow]:
+    store, reads, topics = loop.store, loop.reads, tables.topics
+    return EndTransaction(store, reads, transactions, topics, loop.acks, loop.stats, access.may_send).rows()
 
 
 def _group_rows(
@@ -365,6 +410,7 @@ def _broker_rows(
     tables: BrokerTables,
     groups: BrokerGroups,
     describe: Callable[[], dict[str, object]],
+    access: BrokerAccess,
 ) -> Iterable[RequestRow]:
     settings, store, reads, stats = live.settings, loop.store, loop.reads, loop.stats
     config = SettingsRequests(live, as_properties, by_field, clock)
@@ -375,6 +421,7 @@ def _broker_rows(
     )
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
+        *AccessRequests(access.control).rows(),
         *RuntimeInfo(settings, store, reads, loop.held, stats, figures).rows(),
         *BrokerInfo(settings.cluster_name, store, reads, groups.clients, stats, describe).rows(),
         RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get),
@@ -390,6 +437,7 @@ def _description(
     role: BrokerRole,
     drain: BrokerDrain,
     delays: Delays,
+    transactions: TransactionLog,
     supervisor: Supervisor,
 ) -> dict[str, object]:
     """Return the fields of DESCRIBE_BROKER."""
@@ -427,6 +475,7 @@ def _description(
         "log_holes": len(store.holes),
         "messages_skipped": store.skipped,
         "delayed_messages_skipped": delays.skipped,
+        "open_transactions": transactions.open_count,
         "requests_refused": loop.admission.refused,
         "background_task_failures": supervisor.failures,
         **loop.lag.figures(),

@@ -12,6 +12,8 @@ A request is a map with `v` = 1. A reply is `{v: 1, code, remark, …}` with Roc
 further fields only if the code is 0 (success). An unknown `v` or key, a value of a wrong type and an integer
 of more than 63 bits are refused with INVALID_PARAMETER.
 
+If the broker requires authentication, a request also has `access_key` and `secret_key`.
+
 append    topic, batch; [queue = -1: the broker chooses, format = "rocketmq" | "arrow"]
           batch: RocketMQ's own batch encoding, or an Arrow IPC stream with a column `body` and, optionally,
           `tags`, `keys` (strings) and `properties` (map of strings)
@@ -50,6 +52,7 @@ from actors.remoting.in_process import InProcessConnection
 from actors.remoting.raymq_requests import SplitsBody
 from actors.remoting.remoting_errors import Closed, Refused
 from actors.remoting.server import RemotingServer
+from actors.signing import Credentials, CredentialsInvalid, Signer
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.properties import MessageConst
@@ -76,6 +79,8 @@ _READ: Mapping[str, tuple[type, object]] = {
 }
 _OFFSETS: Mapping[str, tuple[type, object]] = {"topic": (str, _REQUIRED), "group": (str, "")}
 
+_KEYS: Mapping[str, tuple[type, object]] = {"access_key": (str, ""), "secret_key": (str, "")}
+
 _STATUS: Mapping[int, str] = {
     ResponseCode.SUCCESS: "FOUND",
     ResponseCode.PULL_NOT_FOUND: "NO_NEW_MESSAGE",
@@ -95,11 +100,11 @@ def parse(request: bytes, fields: Mapping[str, tuple[type, object]]) -> dict[str
     version = given.pop("v", None)
     if version != VERSION or isinstance(version, bool):
         raise _invalid(f"v is {version!r}: this broker supports v {VERSION}")
-    unknown = [repr(key) for key in given if key not in fields]
+    unknown = [repr(key) for key in given if key not in fields and key not in _KEYS]
     if unknown:
         raise _invalid(f"unknown key {', '.join(unknown)}: the keys are {', '.join(fields)}")
     values: dict[str, Any] = {}
-    for name, (kind, default) in fields.items():
+    for name, (kind, default) in {**fields, **_KEYS}.items():
         value = given.get(name, default)
         if value is _REQUIRED:
             raise _invalid(f"{name} is missing: it is required")
@@ -128,13 +133,20 @@ def refusal(error: Refused) -> bytes:
 class HandleApi:
     """The methods of a broker's actor handle. They run on the event loop that owns the store."""
 
-    def __init__(self, server: RemotingServer, store_host: bytes, next_uniq_key: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        server: RemotingServer,
+        store_host: bytes,
+        next_uniq_key: Callable[[], str],
+        inner: Signer | None = None,
+    ) -> None:
         """Open the in-process connections.
 
         Args:
             server: the broker's server.
             store_host: the broker's address, packed; the bornHost of appended messages.
             next_uniq_key: generates the UNIQ_KEY of a row of an Arrow stream.
+            inner: signs `describe`, which has no request that could contain keys.
         """
         # One connection per method, so that waiting reads do not count as pending requests of the others.
         connect = server.connect_in_process
@@ -143,6 +155,7 @@ class HandleApi:
         self._for_offsets = connect("handle:offsets", store_host)
         self._for_describe = connect("handle:describe", store_host)
         self._next_uniq_key = next_uniq_key
+        self._inner = inner
 
     async def append(self, request: bytes) -> bytes:
         """Append a batch, all or nothing; reply when it is confirmed (flushed, under sync flush)."""
@@ -155,7 +168,8 @@ class HandleApi:
             elif fields["format"] != "rocketmq":
                 raise _invalid(f"format is {fields['format']!r}: it must be rocketmq or arrow")
             header = AppendBatchHeader(fields["topic"], fields["queue"])
-            response = await _request(self._for_append, RayMQRequestCode.APPEND_BATCH, header, batch)
+            command = _command(RayMQRequestCode.APPEND_BATCH, header, _signer(fields), batch)
+            response = await _request(self._for_append, command)
         except Refused as error:
             return refusal(error)
         stored = AppendBatchResponse.from_ext(response.ext)
@@ -182,7 +196,8 @@ class HandleApi:
                 wait_ms=min(fields["wait_ms"], MAX_WAIT_MS),
                 subscription=fields["tags"],
             )
-            response = await _request(self._for_read, RayMQRequestCode.PULL_RECORDS, header, codes=_STATUS)
+            command = _command(RayMQRequestCode.PULL_RECORDS, header, _signer(fields))
+            response = await _request(self._for_read, command, _STATUS)
         except Refused as error:
             return refusal(error)
         found = PullRecordsResponse.from_ext(response.ext)
@@ -201,15 +216,15 @@ class HandleApi:
         """Return the min and max offset of each queue of a topic, and a group's committed offsets."""
         try:
             fields = parse(request, _OFFSETS)
-            topic, group = fields["topic"], fields["group"]
-            code = RayMQRequestCode.DESCRIBE_SPLITS
-            splits = SplitsBody.decode((await _request(self._for_offsets, code, TopicHeader(topic))).body)
+            topic, group, signer = fields["topic"], fields["group"], _signer(fields)
+            command = _command(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader(topic), signer)
+            splits = SplitsBody.decode((await _request(self._for_offsets, command)).body)
             rows = [
                 [
                     queue.queue_id,
                     queue.min_offset,
                     queue.max_offset,
-                    await self._committed(group, topic, queue.queue_id) if group else NO_OFFSET,
+                    await self._committed(group, topic, queue.queue_id, signer) if group else NO_OFFSET,
                 ]
                 for queue in splits.queues
             ]
@@ -220,31 +235,48 @@ class HandleApi:
     async def describe(self) -> bytes:
         """Return the fields of DESCRIBE_BROKER."""
         try:
-            response = await _request(self._for_describe, RayMQRequestCode.DESCRIBE_BROKER)
+            command = _command(RayMQRequestCode.DESCRIBE_BROKER, None, self._inner)
+            response = await _request(self._for_describe, command)
         except Refused as error:
             return refusal(error)
         return reply(orjson.loads(response.body))
 
-    async def _committed(self, group: str, topic: str, queue_id: int) -> int:
+    async def _committed(self, group: str, topic: str, queue_id: int, signer: Signer | None) -> int:
         await asyncio.sleep(0)  # lets other requests run: a topic may have thousands of queues
         header = QueryConsumerOffsetHeader(group, topic, queue_id, set_zero_if_not_found=False)
         codes = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        response = await _request(self._for_offsets, RequestCode.QUERY_CONSUMER_OFFSET, header, codes=codes)
+        command = _command(RequestCode.QUERY_CONSUMER_OFFSET, header, signer)
+        response = await _request(self._for_offsets, command, codes)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return NO_OFFSET
         return OffsetResponse.from_ext(response.ext).offset
 
 
+def _signer(fields: Mapping[str, Any]) -> Signer | None:
+    """Return the signer of a request's keys, or None without keys. Raises Refused if only one is given."""
+    if not fields["access_key"] and not fields["secret_key"]:
+        return None
+    try:
+        return Signer(Credentials(fields["access_key"], fields["secret_key"]))
+    except CredentialsInvalid as error:
+        raise _invalid(str(error)) from None
+
+
+def _command(code: int, header: Header | None, signer: Signer | None, body: bytes = b"") -> RemotingCommand:
+    command = RemotingCommand(code, header.to_ext() if header else {}, body)
+    if signer is not None:
+        signer.sign(command)
+    return command
+
+
 async def _request(
     connection: InProcessConnection,
-    code: int,
-    header: Header | None = None,
-    body: bytes = b"",
+    command: RemotingCommand,
     codes: Container[int] = (ResponseCode.SUCCESS,),
 ) -> RemotingCommand:
     """Send one request and return its response. Raises Refused if its code is not one of `codes`."""
     try:
-        response = await connection.request(RemotingCommand(code, header.to_ext() if header else {}, body))
+        response = await connection.request(command)
     except Closed as error:
         raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, error.reason) from error
     if response.code not in codes:

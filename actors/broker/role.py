@@ -70,7 +70,11 @@ class BrokerRole:
 
 
 def periodic(
-    supervisor: Supervisor, name: str, roles: Iterable[Role], interval_ms: int, act: Callable[[], None]
+    supervisor: Supervisor,
+    name: str,
+    roles: Iterable[Role],
+    interval_ms: int,
+    act: Callable[[], Awaitable[None] | None],
 ) -> RoleService:
     """Return a service that calls `act` every `interval_ms` while the broker has one of `roles`."""
     tasks: list[asyncio.Task[None]] = []

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from actors.broker.auth.access_file import RELOAD_MS
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import Broker, build_broker
 from actors.broker.drain import BrokerDrain
@@ -207,6 +208,8 @@ class BrokerService:
             every(name, lambda: HOUSEKEEPING_MS, act)
         every("save-definitions", lambda: SAVE_TABLES_MS, broker.tables.save_definitions)
         every("save-offsets", lambda: settings.persist_offsets_interval_ms, broker.tables.save_offsets)
+        if broker.access.control is not None:
+            every("access-reload", lambda: RELOAD_MS, broker.access.control.file.reload)
         every("client-expiry", lambda: EXPIRE_CLIENTS_MS, self._expire_clients)
         every("stats", lambda: SAMPLE_STATS_MS, self._sample_stats)
 

@@ -50,6 +50,15 @@ class StandaloneSettings:
     with_rebalancer: bool = True
     adopt_store: bool = False
     """Whether stores that RocketMQ or other brokers wrote may be opened."""
+    inner_credentials_file: Path | None = None
+    """The keys of the inner user; if set, requests need signatures and permissions."""
+
+    @property
+    def access(self) -> dict[str, object]:
+        """The settings of access control of all services."""
+        if self.inner_credentials_file is None:
+            return {}
+        return {"authentication_enabled": True, "inner_credentials_file": self.inner_credentials_file}
 
 
 class ServiceFailed(Exception):
@@ -96,7 +105,9 @@ class StandaloneCluster:
     async def _start_all(self) -> None:
         settings, clock = self.settings, self._clock
         nameserver = build_nameserver(
-            NameserverSettings.model_validate({"listen_port": settings.nameserver_port}), clock, self._give_up
+            NameserverSettings.model_validate({"listen_port": settings.nameserver_port, **settings.access}),
+            clock,
+            self._give_up,
         )
         await nameserver.start()
         self._started.append(nameserver)
@@ -107,6 +118,7 @@ class StandaloneCluster:
                     {
                         "nameservers": [nameserver.address],
                         "data_dir": settings.store_root / "rebalancer-0",
+                        **settings.access,
                     }
                 ),
                 clock,
@@ -134,6 +146,8 @@ class StandaloneCluster:
             auto_create_topics=settings.auto_create_topics,
             adopt_store=settings.adopt_store,
             store=settings.store,
+            authorization_enabled=bool(settings.access),
+            **settings.access,
         )
 
 
@@ -144,12 +158,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     )
     parser.add_argument("--store-root", type=Path, required=True, help="directory of the brokers' stores")
     parser.add_argument("--nameserver-port", type=int, default=9876, help="default 9876; 0: a free port")
-    parser.add_argument(
-        "--broker-port",
-        type=int,
-        default=10911,
-        help="port of the first broker, default 10911; 0: a free port",
-    )
+    parser.add_argument("--broker-port", type=int, default=10911, help="first port; 0: a free port")
     parser.add_argument("--brokers", type=int, default=1, help="number of brokers (default 1)")
     parser.add_argument("--cluster", default="DefaultCluster", help="name of the cluster")
     parser.add_argument(
@@ -177,6 +186,12 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     parser.add_argument(
         "--adopt-store", action="store_true", help="open a store that RocketMQ or another broker wrote"
     )
+    parser.add_argument(
+        "--inner-credentials-file",
+        type=Path,
+        metavar="FILE",
+        help="enable access control; the file has the keys of the cluster's inner user",
+    )
     parser.add_argument("--json", action="store_true", help="print all addresses as JSON before READY")
     given = parser.parse_args(arguments)
     store = dict(pair.partition("=")[::2] for pair in given.store)
@@ -190,6 +205,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
             auto_create_topics=given.auto_create_topics,
             with_rebalancer=given.rebalancer,
             adopt_store=given.adopt_store,
+            inner_credentials_file=given.inner_credentials_file,
             store=StoreSettings.model_validate({"flush": given.flush, **store}),
         ),
         given.json,

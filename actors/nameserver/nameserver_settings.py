@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
+from actors.host.cluster_access import AccessSettings
 from actors.remoting.settings_text import changes_by_field, settings_as_texts
 from store.live_settings import LIVE
-from store.settings_model import SettingsModel
 
 # Keys that RocketMQ's nameserver also reports, and that are not settings here.
 _CONSTANTS = {
@@ -25,7 +25,7 @@ _CONSTANTS = {
 }
 
 
-class NameserverSettings(SettingsModel):
+class NameserverSettings(AccessSettings):
     """The settings of one nameserver process."""
 
     listen_host: str = "127.0.0.1"

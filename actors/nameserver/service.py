@@ -3,6 +3,7 @@
 The routes are only in memory: the brokers register them again every 30 s.
 """
 
+from actors.host.cluster_access import inner_signer, inner_user_steps
 from actors.host.descriptors import connections_that_fit
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import GiveUp, Supervisor
@@ -25,14 +26,18 @@ OTHER_DESCRIPTORS = 64
 def build_nameserver(
     settings: NameserverSettings, clock: Clock, give_up: GiveUp | None = None
 ) -> "NameserverService":
-    """Build a nameserver. `give_up` is called with the reason if one of its tasks fails permanently."""
+    """Build a nameserver. `give_up` is called with the reason if one of its tasks fails permanently.
+
+    Raises StoreError if the credentials file of the settings is invalid.
+    """
     live = LiveSettings(settings)
     routes = RouteTable(settings.delete_topic_with_broker_registration)
     kv_config = KVConfig(settings.data_dir)
     config = SettingsRequests(live, as_properties, by_field, clock)
     table = NameserverRequests(settings, routes, kv_config, clock).table(config)
     fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
-    server = RemotingServer(table, clock, RemotingLimits(max_connections=fitting))
+    steps = inner_user_steps(settings, inner_signer(settings), reads_are_open=True)
+    server = RemotingServer(table, clock, RemotingLimits(max_connections=fitting), steps=steps)
     return NameserverService(live, routes, kv_config, server, Supervisor(clock, give_up), clock)
 
 

@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
+from actors.host.cluster_access import AccessSettings
 from actors.remoting.settings_text import Addresses
 from actors.strategies import make_strategy
 from store.live_settings import LIVE
-from store.settings_model import SettingsModel
 
 
-class RebalancerSettings(SettingsModel):
+class RebalancerSettings(AccessSettings):
     """Settings of one rebalancer process."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {

@@ -1,11 +1,12 @@
 """RebalancerService: starts and stops one rebalancer; `GroupCoordinator` has the groups."""
 
+from actors.host.cluster_access import inner_signer, inner_user_steps
 from actors.host.supervisor import GiveUp, Supervisor
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.route_watch import RouteWatch
-from actors.remoting.client import RemotingClient
+from actors.remoting.client import RemotingClient, client_for
 from actors.remoting.server import RemotingServer
 from store.clock import Clock
 from store.live_settings import LiveSettings
@@ -17,14 +18,19 @@ _log = get_logger(__name__)
 def build_rebalancer(
     settings: RebalancerSettings, clock: Clock, give_up: GiveUp | None = None
 ) -> "RebalancerService":
-    """Build a rebalancer. `give_up` is called with the reason when a background task fails permanently."""
-    client = RemotingClient(clock)
+    """Build a rebalancer. `give_up` is called with the reason when a background task fails permanently.
+
+    Raises StoreError if the credentials file of the settings is invalid.
+    """
+    inner = inner_signer(settings)
+    client = client_for(clock, inner)
     routes = RouteWatch(
         client, settings.nameservers, clock, settings.route_timeout_ms, settings.route_grace_ms
     )
     generations = Generations(settings.data_dir, clock)
     coordinator = GroupCoordinator(settings, generations, routes, clock)
-    server = RemotingServer(coordinator.table(), clock, tick=coordinator.send_changes)
+    steps = inner_user_steps(settings, inner, reads_are_open=False)
+    server = RemotingServer(coordinator.table(), clock, tick=coordinator.send_changes, steps=steps)
     supervisor = Supervisor(clock, give_up)
     return RebalancerService(LiveSettings(settings), coordinator, server, client, supervisor)
 

@@ -129,3 +129,36 @@ class DeleteGroupHeader(Header):
 
     group_name: str
     clean_offset: bool = False
+
+
+class UserHeader(Header):
+    """Header of AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER and AUTH_GET_USER (3001 to 3004)."""
+
+    username: str = ""
+
+
+class ListUsersHeader(Header):
+    """Header of AUTH_LIST_USER (3005); returns the users whose names contain `filter`."""
+
+    filter: str = ""
+
+
+class AclHeader(Header):
+    """Header of AUTH_CREATE_ACL, AUTH_UPDATE_ACL and AUTH_GET_ACL (3006, 3007, 3009)."""
+
+    subject: str = ""
+
+
+class DeleteAclHeader(Header):
+    """Header of AUTH_DELETE_ACL (3008); without a resource all policies of the subject are deleted."""
+
+    subject: str = ""
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+class ListAclsHeader(Header):
+    """Header of AUTH_LIST_ACL (3010); the filters are substrings."""
+
+    subject_filter: str = ""
+    resource_filter: str = ""

@@ -16,7 +16,7 @@ _NS_PER_US = 1_000
 
 
 class BusyPoll:
-    """Keeps one event loop polling for `for_us` microseconds after its last turn."""
+    """Keeps an event loop polling without sleeping until it has been idle for `for_us` microseconds."""
 
     def __init__(self, clock: Clock, for_us: int) -> None:
         """Create a poller; `for_us` is in microseconds, 0 switches polling off."""

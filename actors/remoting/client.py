@@ -11,6 +11,7 @@ from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
 from actors.remoting.table import RequestTable
+from actors.signing import Signer
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
@@ -192,6 +193,37 @@ class RemotingClient:
     def _forget(self, address: str, connection: Connection) -> None:
         if self._open.get(address) is connection:
             del self._open[address]
+
+
+class SigningClient(RemotingClient):
+    """RemotingClient that signs all requests."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        signer: Signer,
+        table: RequestTable | None = None,
+        limits: RemotingLimits | None = None,
+    ) -> None:
+        super().__init__(clock, table, limits)
+        self._signer = signer
+
+    def invoke_callback(
+        self, address: str, command: RemotingCommand, timeout_ms: int, callback: Callback
+    ) -> None:
+        """Sign a request and send it; call `callback` with the response or a RemotingError."""
+        self._signer.sign(command)
+        super().invoke_callback(address, command, timeout_ms, callback)
+
+    def oneway(self, address: str, command: RemotingCommand) -> None:
+        """Sign a one-way request and send it."""
+        self._signer.sign(command)
+        super().oneway(address, command)
+
+
+def client_for(clock: Clock, signer: Signer | None, table: RequestTable | None = None) -> RemotingClient:
+    """Return a client that signs its requests if there is a signer."""
+    return RemotingClient(clock, table) if signer is None else SigningClient(clock, signer, table)
 
 
 def parse_address(address: str) -> tuple[str, int]:

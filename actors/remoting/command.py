@@ -100,9 +100,8 @@ class RemotingCommand(msgspec.Struct, eq=False, gc=False, rename={"ext": "extFie
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "request"
         size = len(self.body) + sum(map(len, self.parts))
-        return (
-            f"RemotingCommand({kind} {self.code}, opaque={self.opaque}, ext={self.ext}, body of {size} bytes)"
-        )
+        ext = {name: "…" if name == "Signature" else value for name, value in self.ext.items()}
+        return f"RemotingCommand({kind} {self.code}, opaque={self.opaque}, ext={ext}, body of {size} bytes)"
 
 
 class SharedResponse(RemotingCommand, eq=False, gc=False):

@@ -28,6 +28,12 @@ Observer = Callable[["RequestContext", "Observation"], None]
 """Called with every response, including the unsent responses of one-way requests."""
 
 
+TopicCheck = Callable[["RequestContext", str], None]
+"""Raises Refused unless the sender of a request has permission for a topic. A handler calls it if the topic
+is not in the request but in the record that the request names by its position in the CommitLog.
+"""
+
+
 class HeaderType(Protocol):
     """A class of typed headers."""
 

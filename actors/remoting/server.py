@@ -1,4 +1,4 @@
-"""RemotingServer: accepts connections and passes every request through a chain."""
+"""RemotingServer: accepts connections and passes every request through a chain of steps to its handler."""
 
 import asyncio
 import socket

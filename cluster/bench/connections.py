@@ -1,6 +1,6 @@
-"""connections: the send rate of a broker that holds ten pulls of each of 5,000 connections.
+"""connections: send rate of a broker with 5,000 connections and ten held pulls per connection.
 
-Also measures the memory of a held pull.
+The parameters have the memory of a held pull.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The phases, each compared with a quiet time on the same broker just before it:
 
-    backlog       pull a backlog that is not in the page cache, on a broker that was just started
-    queries       search by key and time in files that are not in the page cache, likewise
+    backlog       pull a backlog on a broker that was just started, without its files in the page cache
+    queries       search by key and time on a broker that was just started, likewise without page cache
     offsets       commit and save the offsets of thousands of queues
     connections   open and close a thousand connections repeatedly
     unread        one peer sends pulls and never reads the responses
@@ -143,7 +143,7 @@ def _approach_the_next_file(admin: Admin, producer: Producer, file_bytes: int) -
 
 
 def _to_the_next_file(admin: Admin, file_bytes: int) -> int:
-    """Return the bytes that are missing to the next roll of the log, plus half a MiB."""
+    """Return the number of bytes until the log rolls to a new file, plus half a MiB."""
     written = int(admin.broker_runtime(BROKER)["commitLogMaxOffset"])
     return file_bytes - written % file_bytes + MIB // 2
 

@@ -20,7 +20,7 @@ WORD = 2**64
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure over one backlog of about `options.messages`."""
+    """Measure with one backlog of about `options.messages` messages."""
     pool, rounds = backlog_pool(options)
     with filled_cluster(options, "pull-arrow: sending", pool, rounds) as (cluster, messages):
         expected = pool.checksum() * rounds % WORD

@@ -41,7 +41,7 @@ class Reader:
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure over one backlog of about `options.messages`; each run uses a new consumer group."""
+    """Measure with one backlog of about `options.messages` messages; each run uses a new consumer group."""
     pool, rounds = backlog_pool(options)
     with filled_cluster(options, "push: sending", pool, rounds) as (cluster, messages):
         _drain(cluster.nameservers, "warm", messages, options.warm_up_s)

@@ -24,7 +24,7 @@ TOPIC = "bench"
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure over a log of about `options.log_bytes`."""
+    """Measure with a log of about `options.log_bytes` bytes."""
     pool, rounds = log_pool(options)
     with filled_cluster(options, "recovery: writing", pool, rounds) as (cluster, messages):
         cluster.stop()

@@ -17,6 +17,7 @@ BENCHES = {
     "send-async": "64 concurrent sends with the asyncio producer.",
     "send-batch": "send_batch with 256 messages per call, and send_many with 50,000 bodies per call.",
     "pull-arrow": "Read a backlog over the socket as Arrow batches, all columns.",
+    "sql-filter": "Read a queue with the SQL92 filter `a > 10 AND region IN ('x','y')`.",
     "push": "A push consumer whose listener reads every field, up to 32 messages per call.",
     "spark-read": "Spark local[2] over mapped files: sum of the bodies, and all columns to the noop sink.",
     "recovery": "Recover a 2 GiB log: scan only, and scan with rebuild of queues and index.",

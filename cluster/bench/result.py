@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 CALM_SHARE = 0.03
-"""A measurement with at most this share of stolen CPU time counts as undisturbed: runs vary more."""
+"""Share of stolen CPU time up to which a measurement counts as undisturbed; runs vary by more than that."""
 CALM_AT_LEAST = 3
 FIGURES = ("messages_per_s", "bytes_per_s", "p50_ms", "p99_ms", "seconds")
 

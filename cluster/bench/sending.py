@@ -75,13 +75,13 @@ def filled_cluster(
 
 
 def backlog_pool(options: BenchOptions) -> tuple[MessagePool, int]:
-    """Return a pool and how many times to send it for a backlog of about `options.messages`."""
+    """Return a pool and how many times to send it for a backlog of about `options.messages` messages."""
     pool = MessagePool(min(POOL_ROWS, options.messages), options.body_bytes)
     return pool, max(options.messages // pool.rows, 1)
 
 
 def log_pool(options: BenchOptions) -> tuple[MessagePool, int]:
-    """Return a pool and how many times to send it for a log of about `options.log_bytes`."""
+    """Return a pool and how many times to send it for a log of about `options.log_bytes` bytes."""
     record_bytes = options.body_bytes + RECORD_OVERHEAD_BYTES
     pool = MessagePool(min(LOG_POOL_ROWS, options.log_bytes // record_bytes), options.body_bytes)
     return pool, -(-options.log_bytes // (pool.rows * record_bytes))

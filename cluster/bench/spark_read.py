@@ -20,7 +20,7 @@ CORES = 2
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure over one backlog of about `options.messages`."""
+    """Measure with one backlog of about `options.messages` messages."""
     from jobs import local_session, read_queue
 
     pool, rounds = backlog_pool(options)

@@ -12,7 +12,7 @@ from store.tools.verify import verify
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure over a log of about `options.log_bytes`."""
+    """Measure with a log of about `options.log_bytes` bytes."""
     pool, rounds = log_pool(options)
     with filled_cluster(options, "verify: writing", pool, rounds) as (cluster, messages):
         cluster.stop()

@@ -1,4 +1,4 @@
-"""`raymq bench`."""
+"""`raymq bench`: runs benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raymq broker`."""
+"""`raymq broker`: shows, configures and cleans brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raymq demo`."""
+"""`raymq demo`: runs the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raymq down`."""
+"""`raymq down`: stops a cluster."""
 
 from __future__ import annotations
 

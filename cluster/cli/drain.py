@@ -1,4 +1,4 @@
-"""`raymq drain`."""
+"""`raymq drain`: drains a broker and stops it."""
 
 from __future__ import annotations
 

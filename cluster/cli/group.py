@@ -1,4 +1,4 @@
-"""`raymq group`."""
+"""`raymq group`: lists, creates and deletes consumer groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raymq logs`."""
+"""`raymq logs`: shows the logs of a cluster's actors."""
 
 from __future__ import annotations
 

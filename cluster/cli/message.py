@@ -1,4 +1,4 @@
-"""`raymq message`."""
+"""`raymq message`: sends, gets, queries and tails messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raymq offset`."""
+"""`raymq offset`: shows and changes the offsets of consumer groups."""
 
 from __future__ import annotations
 

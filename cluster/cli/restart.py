@@ -1,4 +1,4 @@
-"""`raymq restart`."""
+"""`raymq restart`: restarts actors one at a time."""
 
 from __future__ import annotations
 

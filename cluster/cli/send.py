@@ -1,4 +1,4 @@
-"""`raymq send`."""
+"""`raymq send`: sends messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raymq status`."""
+"""`raymq status`: shows the state of a cluster's actors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raymq tail`."""
+"""`raymq tail`: prints a topic's messages as they arrive."""
 
 from __future__ import annotations
 

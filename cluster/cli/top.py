@@ -1,4 +1,4 @@
-"""`raymq top`."""
+"""`raymq top`: shows live rates of brokers, topics and groups."""
 
 from __future__ import annotations
 

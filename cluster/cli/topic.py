@@ -1,4 +1,4 @@
-"""`raymq topic`."""
+"""`raymq topic`: lists, creates, changes and deletes topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raymq up`."""
+"""`raymq up`: starts or updates a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`raymq version`."""
+"""`raymq version`: shows the versions of RayMQ and its dependencies."""
 
 from __future__ import annotations
 

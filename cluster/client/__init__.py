@@ -16,8 +16,18 @@ from cluster.client.config import ClientConfig, ConsumerConfig, ProducerConfig, 
 from cluster.client.consumer.pull_consumer import PullConsumer
 from cluster.client.consumer.push_consumer import PushConsumer
 from cluster.client.errors import ClientError
+from cluster.client.message_selector import MessageSelector
 from cluster.client.producer.producer import Producer
-from cluster.client.results import ConsumeStatus, SendResult, SendStatus, TableReceipt
+from cluster.client.producer.transaction_core import LocalTransactionState, TransactionSendResult
+from cluster.client.producer.transaction_producer import TransactionProducer
+from cluster.client.results import (
+    ConsumeStatus,
+    ReconsumeLater,
+    SendResult,
+    SendStatus,
+    TableReceipt,
+    reconsume_later,
+)
 from cluster.client.selectors import (
     SelectMessageQueueByHash,
     SelectMessageQueueByMachineRoom,
@@ -32,18 +42,24 @@ __all__ = [
     "ClientError",
     "ConsumeStatus",
     "ConsumerConfig",
+    "LocalTransactionState",
     "Message",
     "MessageExt",
     "MessageQueue",
+    "MessageSelector",
     "Producer",
     "ProducerConfig",
     "PullConsumer",
     "PushConfig",
     "PushConsumer",
+    "ReconsumeLater",
     "SelectMessageQueueByHash",
     "SelectMessageQueueByMachineRoom",
     "SelectMessageQueueByRandom",
     "SendResult",
     "SendStatus",
     "TableReceipt",
+    "TransactionProducer",
+    "TransactionSendResult",
+    "reconsume_later",
 ]

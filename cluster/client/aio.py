@@ -15,5 +15,6 @@ from cluster.client.admin.aio_admin import Admin
 from cluster.client.consumer.aio_pull_consumer import PullConsumer
 from cluster.client.consumer.aio_push_consumer import PushConsumer
 from cluster.client.producer.aio_producer import Producer
+from cluster.client.producer.aio_transaction_producer import TransactionProducer
 
-__all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from actors.signing import Credentials, CredentialsInvalid, read_credentials
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
 
@@ -21,10 +23,15 @@ The client calls the function before each request to a nameserver.
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
 NAMESERVERS_ENV = "RAYMQ_NAMESERVERS"
+CREDENTIALS_ENV = "RAYMQ_CREDENTIALS"
 
 KIB = 1024
 MIB = 1024 * 1024
 
+Retry = Literal["in_place", "broker"]
+RETRIES: tuple[Retry, ...] = ("in_place", "broker")
+MessageModel = Literal["clustering", "broadcasting"]
+MESSAGE_MODELS: tuple[MessageModel, ...] = ("clustering", "broadcasting")
 Compression = Literal["zlib", "lz4", "zstd"]
 MAX_RECONSUME_TIMES = 16  # RocketMQ's default, which it writes as -1
 COMPRESSION_LEVELS = {"zlib": range(10), "lz4": range(17), "zstd": range(1, 23)}
@@ -44,6 +51,9 @@ class ClientConfig:
         sticky_broker_ms: How long the queues of a broker that left the routes stay in the hash of keyed
             sends. Keys keep their queues while the broker restarts.
         call_hooks: Hooks called before and after each request.
+        access_key: Name of the user as which requests are signed, if the brokers require authentication.
+        secret_key: Secret key of this user; it is not part of the repr. Without both keys, the environment
+            variable RAYMQ_CREDENTIALS may name a file that contains them (`raymq user credentials`).
     """
 
     nameservers: Nameservers | None = None
@@ -53,11 +63,28 @@ class ClientConfig:
     heartbeat_ms: int = 30_000
     sticky_broker_ms: int = 120_000
     call_hooks: Sequence[CallHook] = ()
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         require_positive(self, "request_timeout_ms", "route_refresh_ms", "heartbeat_ms")
         require_at_least(0, self, "sticky_broker_ms")
+        keys: tuple[object, object] = (self.access_key, self.secret_key)
+        if not all(isinstance(key, str) for key in keys) or bool(keys[0]) != bool(keys[1]):
+            raise ConfigInvalid("access_key and secret_key must both be strings: give both or neither")
+
+    def credentials(self) -> Credentials | None:
+        """Return the keys to sign requests with, or None. Raises ConfigInvalid if their file is invalid."""
+        if self.access_key:
+            return Credentials(self.access_key, self.secret_key)
+        path = os.environ.get(CREDENTIALS_ENV)
+        if not path:
+            return None
+        try:
+            return read_credentials(Path(path).expanduser())
+        except CredentialsInvalid as error:
+            raise ConfigInvalid(f"{CREDENTIALS_ENV}: {error}") from None
 
     def addresses(self) -> list[str]:
         """Return the current nameserver addresses. Raises ConfigInvalid if the list is empty or malformed."""
@@ -143,7 +170,8 @@ class ConsumerConfig(ClientConfig):
 
     Attributes:
         group: Name of the consumer group.
-        consume_from: Where the group starts to read a queue for which it has no committed offset.
+        consume_from: Where the group starts to read a queue for which it has no committed offset. None: the
+            beginning; with broadcasting the end, as in RocketMQ.
         consume_timestamp_ms: With `consume_from="timestamp"`: start at the first message stored at or after
             this time, in milliseconds since the epoch. None: half an hour before the consumer starts, as in
             RocketMQ.
@@ -169,7 +197,7 @@ class ConsumerConfig(ClientConfig):
     """
 
     group: str = "DEFAULT_CONSUMER"
-    consume_from: AutoOffset = "earliest"
+    consume_from: AutoOffset | None = None
     consume_timestamp_ms: int | None = None
     auto_commit: bool = True
     commit_interval_ms: int = 5_000
@@ -202,7 +230,7 @@ class ConsumerConfig(ClientConfig):
         )
         if self.consume_timestamp_ms is not None:
             require_at_least(0, self, "consume_timestamp_ms")
-        if self.consume_from not in AUTO_OFFSETS:
+        if self.consume_from is not None and self.consume_from not in AUTO_OFFSETS:
             raise ConfigInvalid(
                 f"consume_from is {self.consume_from!r}: give 'earliest', 'latest' or 'timestamp'"
             )
@@ -224,6 +252,11 @@ class ConsumerConfig(ClientConfig):
                 "one lost request would let the lease expire; lower sync_interval_ms or raise lease_ms"
             )
 
+    @property
+    def start_from(self) -> AutoOffset:
+        """Return `consume_from`, or its default."""
+        return self.consume_from or "earliest"
+
 
 @dataclass(frozen=True, slots=True)
 class PushConfig(ConsumerConfig):
@@ -233,6 +266,13 @@ class PushConfig(ConsumerConfig):
     reached.
 
     Attributes:
+        message_model: `clustering`: the members of the group share the queues. `broadcasting`: each member
+            gets all messages, and keeps its offsets in a file on its machine. The file belongs to
+            `instance_name`, which must differ for consumers of a group on one machine.
+        local_offset_dir: Directory of the offset files of broadcasting consumers (RocketMQ
+            rocketmq.client.localOffsetStoreDir).
+        ordered: The listener gets the messages of each queue in order, one call after another. A message that
+            failed is retried before the queue continues.
         consume_threads: Number of threads that call the listener.
         consume_batch: Maximum number of messages in one call of the listener.
         max_cached_messages: Limit of fetched, unfinished messages of a queue (RocketMQ
@@ -243,14 +283,24 @@ class PushConfig(ConsumerConfig):
         max_cached_bytes_for_topic: The same in bytes (RocketMQ pullThresholdSizeForTopic).
         max_offset_span: Limit of the distance from the first to the last unfinished offset of a queue
             (RocketMQ consumeConcurrentlyMaxSpan).
+        retry: `in_place`: the listener is called again after `retry_backoff_ms`, and the offset is not
+            committed meanwhile. `broker`: a message that failed is sent back to its broker, as RocketMQ's
+            clients do. The broker delivers it again through the retry topic of the group after a delay, to
+            any member of the group.
         max_reconsume_times: A message that failed is delivered again at most this many times, then it is
-            sent to the dead-letter queue. -1: 16, as in RocketMQ.
-        retry_backoff_ms: Delays before the first, second, … redelivery; the last delay repeats.
+            sent to the dead-letter queue. -1: 16, as in RocketMQ. A broadcasting consumer discards it
+            instead.
+        retry_backoff_ms: Delays before the first, second, … redelivery; the last delay repeats. With
+            `retry="broker"`, only for messages that the broker did not accept.
         consume_timeout_ms: Messages that a listener has not finished after this time are sent back to the
-            broker, which delivers them again later (RocketMQ consumeTimeout).
+            broker, which delivers them again later (RocketMQ consumeTimeout). Ordered consumers wait without
+            limit, because a later delivery would be out of order.
         consume_hooks: Hooks called before and after each call of the listener.
     """
 
+    message_model: MessageModel = "clustering"
+    local_offset_dir: str = "~/.rocketmq_offsets"
+    ordered: bool = False
     consume_threads: int = 20
     consume_batch: int = 1
     max_cached_messages: int = 1_000
@@ -258,6 +308,7 @@ class PushConfig(ConsumerConfig):
     max_cached_messages_for_topic: int | None = None
     max_cached_bytes_for_topic: int | None = None
     max_offset_span: int = 2_000
+    retry: Retry = "in_place"
     max_reconsume_times: int = MAX_RECONSUME_TIMES
     retry_backoff_ms: Sequence[int] = field(default=(100, 500, 1_000, 5_000, 10_000, 30_000))
     consume_timeout_ms: int = 15 * 60_000
@@ -276,9 +327,20 @@ class PushConfig(ConsumerConfig):
             "max_offset_span",
             "consume_timeout_ms",
         )
+        if not isinstance(self.ordered, bool):
+            raise ConfigInvalid(f"ordered is {self.ordered!r}: give True or False")
         for name in ("max_cached_messages_for_topic", "max_cached_bytes_for_topic"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
+        if self.message_model not in MESSAGE_MODELS:
+            raise ConfigInvalid(
+                f"message_model is {self.message_model!r}: give 'clustering' or 'broadcasting'"
+            )
+        if self.retry not in RETRIES:
+            raise ConfigInvalid(f"retry is {self.retry!r}: give 'in_place' or 'broker'")
+        if self.retry == "broker" and (self.ordered or self.is_broadcasting):
+            reason = "out of order" if self.ordered else "to all members"
+            raise ConfigInvalid(f"retry='broker' would deliver messages {reason}: give 'in_place'")
         require_at_least(-1, self, "max_reconsume_times")
         if self.max_reconsume_times == -1:
             object.__setattr__(self, "max_reconsume_times", MAX_RECONSUME_TIMES)
@@ -291,6 +353,16 @@ class PushConfig(ConsumerConfig):
             raise ConfigInvalid(
                 f"retry_backoff_ms is {delays_ms!r}: give at least one delay, each 0 or more, in a list"
             )
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Return True if each member of the group gets all messages."""
+        return self.message_model == "broadcasting"
+
+    @property
+    def start_from(self) -> AutoOffset:
+        """Return `consume_from`, or its default."""
+        return self.consume_from or ("latest" if self.is_broadcasting else "earliest")
 
 
 def require_positive(config: object, *names: str) -> None:

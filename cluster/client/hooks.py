@@ -96,7 +96,7 @@ class ConsumeHook(Protocol):
 
 
 class CallHook(Protocol):
-    """Hook for the requests of a client. Several threads may call it concurrently; it must not block."""
+    """Called before and after each request of a client. Several threads may call it; it must not block."""
 
     def before_call(self, address: str, command: RemotingCommand, /) -> None:
         """Handle `command` before it is sent to `address` (`host:port`). It may add fields to its `ext`.

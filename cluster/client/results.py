@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from cluster.client.errors import ConfigInvalid
 from store.message.message_queue import MessageQueue
 
 
@@ -171,8 +172,39 @@ class ConsumeStatus(Enum):
     """Result of a listener.
 
     Instead of CONSUME_SUCCESS a listener may return None or True, instead of RECONSUME_LATER False; an
-    exception has the effect of RECONSUME_LATER.
+    exception has the effect of RECONSUME_LATER. `reconsume_later(level)` selects the delay of the retry.
     """
 
     CONSUME_SUCCESS = "success"
     RECONSUME_LATER = "later"
+
+
+@dataclass(frozen=True, slots=True)
+class ReconsumeLater:
+    """Result of a listener: retry the messages after the delay of `delay_level`. See `reconsume_later`."""
+
+    delay_level: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ConfigInvalid if `delay_level` is not an integer of at least -1."""
+        if type(self.delay_level) is not int or self.delay_level < -1:
+            raise ConfigInvalid(
+                f"delay level {self.delay_level!r} is invalid: give 1 to 18, 0 for the broker's choice, "
+                "or -1 to send the messages to the dead-letter queue"
+            )
+
+
+def reconsume_later(delay_level: int = 0) -> ReconsumeLater:
+    """Return a listener result that retries the messages after the delay of `delay_level`.
+
+    Levels above 0 need `PushConfig(retry="broker")`.
+
+    Args:
+        delay_level: One of RocketMQ's levels, 1 to 18 with the broker's default levels. A level above the
+            highest one means the highest. 0: level 3 for the first retry, then one level more for each retry.
+            -1: no retry; the messages become dead letters now.
+
+    Raises:
+        ConfigInvalid: The level is not an integer of at least -1.
+    """
+    return ReconsumeLater(delay_level)

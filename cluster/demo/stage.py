@@ -49,7 +49,7 @@ class Stage:
     def show(
         self, part: TaskID, done: int | None = None, *, total: int | None = None, text: str | None = None
     ) -> None:
-        """Update the progress bar of a part."""
+        """Update the progress bar of one part of the demo."""
         description = None if text is None else escape(text)
         self._progress.update(part, completed=done, total=total, description=description)
 

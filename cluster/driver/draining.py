@@ -73,7 +73,7 @@ class Draining:
                     time.sleep(PAUSE_S)
                 # Repeat the step each time: a broker that Ray has restarted does not know that it is drained.
                 progress = self._request("close" if drain.is_closed else "start", progress)
-        self.report.line(f"the groups have read all messages of {name}")
+        self.report.line(f"all groups have consumed the messages of {name}")
         return progress
 
     def _request(self, step: str, before: DrainProgress | None = None) -> DrainProgress:

@@ -18,6 +18,7 @@ from actors.host import ray_port
 from actors.host.code_version import code_version
 from actors.host.service_host import State
 from cluster.driver import fleet
+from cluster.driver.exposure import exposed
 from cluster.driver.health import wait_until_healthy
 from cluster.driver.placement import place
 from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
@@ -112,6 +113,8 @@ class Driver:
 
         Raises TopologyError, LaunchRefused, LaunchFailed, SessionFailed, HeadFailed.
         """
+        if problems := exposed(self.topology):
+            raise self.source.error(problems)
         with only_one_driver(self.home):
             way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
             starts = way.mode in (Mode.STARTED, Mode.EMBEDDED) and not is_connected()
@@ -153,12 +156,12 @@ class Driver:
             with self.report.working(text):
                 stack.enter_context(session(self.topology, self.home, way))
             if starts:
-                self.report.line(f"started Ray ({way.mode}) in {time.monotonic() - begin_s:.1f} s")
+                self.report.line(f"started Ray in {time.monotonic() - begin_s:.1f} s")
                 if (head := read_record(self.home)) is not None and way.mode is Mode.STARTED:
                     self.report.line(f"Ray: {head.address}, dashboard and jobs {head.dashboard}")
                     if os.environ.get(AUTH_MODE_ENV) == "token":
                         self.report.line(
-                            f"before you use `ray` or own programs on this Ray: export {AUTH_MODE_ENV}=token"
+                            f"to use this Ray from `ray` or your programs: export {AUTH_MODE_ENV}=token"
                         )
             yield
 

@@ -29,8 +29,9 @@ START_LOG = "ray-start.log"
 START_TIMEOUT_S = 180.0
 RAYLET_GRACE_S = 8.0
 OTHERS_GRACE_S = 2.5
-"""Time for the processes other than the raylet, which stops first. Without it they have nothing to save, and
-Ray's monitor ignores SIGTERM.
+"""Seconds from SIGTERM to SIGKILL for Ray's processes other than the raylet, which is stopped first.
+
+The limit is short, because they have nothing to save without a raylet, and Ray's monitor ignores SIGTERM.
 """
 
 

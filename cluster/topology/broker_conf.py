@@ -46,7 +46,14 @@ def _is(*accepted: str) -> _Accepts:
 
 _OTHER_STORE = "it changes the store format, and RayMQ does not support the other format"
 _NO_REPLICAS = "RayMQ does not support replicas yet: each broker is the only master of its group"
-_NO_ACCESS_CONTROL = "RayMQ does not support access control yet: every client would have all permissions"
+_OLD_ACCESS_CONTROL = (
+    "RayMQ has the access control of RocketMQ 5: set authenticationEnabled and authorizationEnabled, and "
+    "import plain_acl.yml (docs/security.md)"
+)
+_INLINE_KEYS = (
+    "settings must not contain secrets: write the keys to a file of mode 0600 and set inner_credentials_file "
+    "(docs/security.md)"
+)
 
 REFUSED: Mapping[str, tuple[_Accepts, str]] = {
     "storeType": (_is("default", ""), _OTHER_STORE),
@@ -60,9 +67,9 @@ REFUSED: Mapping[str, tuple[_Accepts, str]] = {
     "enableControllerMode": (_off, _NO_REPLICAS),
     "brokerRole": (_is("ASYNC_MASTER", ""), _NO_REPLICAS),
     "brokerId": (_is("0"), _NO_REPLICAS),
-    "aclEnable": (_off, _NO_ACCESS_CONTROL),
-    "authenticationEnabled": (_off, _NO_ACCESS_CONTROL),
-    "authorizationEnabled": (_off, _NO_ACCESS_CONTROL),
+    "aclEnable": (_off, _OLD_ACCESS_CONTROL),
+    "initAuthenticationUser": (_is(""), _INLINE_KEYS),
+    "innerClientAuthenticationCredentials": (_is(""), _INLINE_KEYS),
 }
 """Keys that must not be ignored: the values that are accepted, and the reason why others are refused."""
 
@@ -120,7 +127,8 @@ def _take(conf: BrokerConf, key: str, value: str) -> None:
     if key in REFUSED:
         accepts, reason = REFUSED[key]
         if not accepts(value):
-            conf.errors.append(f"{conf.place(key)}: {key}={value} is not supported: {reason}")
+            shown = "…" if reason == _INLINE_KEYS else value
+            conf.errors.append(f"{conf.place(key)}: {key}={shown} is not supported: {reason}")
     elif key == CLUSTER_KEY:
         conf.cluster = value
     elif key in ENTRY_KEYS:

@@ -97,12 +97,16 @@ class RayStart(_Model):
 
 
 class Topology(_Model):
-    """A whole cluster. `route_refresh_ms` is that of the slowest client; rolling restarts wait as long."""
+    """A whole cluster. `route_refresh_ms` is that of the slowest client; rolling restarts wait as long.
+
+    `insecure` permits processes that listen on public addresses without authentication.
+    """
 
     cluster: Name = DEFAULT_CLUSTER
     namespace: Name = DEFAULT_NAMESPACE
     store_root: Path = Path("store")
     listen_host: str = "127.0.0.1"
+    insecure: bool = False
     flush: Literal["sync", "async"] = "sync"
     auto_create_topics: bool = True
     route_refresh_ms: Annotated[int, Field(ge=0)] = 30_000

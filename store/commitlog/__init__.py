@@ -1,1 +1,1 @@
-"""The CommitLog: its files and directories, its positions, flushes, and detection of damage."""
+"""The CommitLog: its files, directories and positions, flushes, and the detection of damage."""

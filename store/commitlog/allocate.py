@@ -35,7 +35,10 @@ _FIRST_WAIT_S = 5.0
 
 
 class _Request:
-    """A request to allocate the file at `base`; if it fails, it may be retried at `retry_at_ns`."""
+    """A request to allocate the log file at CommitLog offset `base`.
+
+    If the allocation fails, the request may be repeated at the monotonic time `retry_at_ns`.
+    """
 
     __slots__ = ("base", "future", "has_timed_out", "retry_at_ns")
 
@@ -47,20 +50,21 @@ class _Request:
 
     @property
     def has_failed(self) -> bool:
-        """True if the file could not be allocated."""
+        """True if the allocation of the file failed."""
         return self.future.done() and self.future.exception() is not None
 
 
 class AllocateMappedFileService:
-    """Allocates the files of one log.
+    """Allocates the files of one CommitLog ahead of need.
 
     The thread that owns the log calls all public methods; the background thread does not access the log.
     """
 
     def __init__(self, log: CommitLog, clock: Clock, settings: StoreSettings, lane: Lane) -> None:
-        """Create the service.
+        """Create the service for `log`; files are allocated in threads of `lane`.
 
-        If the setting `preallocate` is false, `take` allocates each file itself, in the calling thread.
+        If the setting `preallocate` is false, `take` allocates each file when it is called, in the calling
+        thread.
         """
         self._log = log
         self._positions = log.positions
@@ -91,7 +95,7 @@ class AllocateMappedFileService:
             self._check_at = end
 
     def take(self, base: int) -> MappedFile:
-        """Return the file at `base`, waiting for it if necessary.
+        """Return the log file that begins at CommitLog offset `base`. Wait for its allocation if necessary.
 
         Raises:
             OSError: The file cannot be allocated, or not within the time limit.
@@ -134,9 +138,9 @@ class AllocateMappedFileService:
         return file
 
     def _request(self, base: int) -> _Request:
-        """Return the request for the file at `base`.
+        """Return the request for the log file at `base`.
 
-        Submit it if it is new, or if a failed one may be retried.
+        The request is submitted if it is new, or if it failed and the retry delay has passed.
         """
         request = self._requests.get(base)
         now_ns = self._clock.monotonic_ns()
@@ -150,7 +154,7 @@ class AllocateMappedFileService:
         self._lane.finish()
 
     def discard(self) -> None:
-        """Remove all files allocated ahead, because the log will continue at another offset."""
+        """Remove all files allocated ahead, because the log will be continued at another offset."""
         for request in list(self._requests.values()):
             self._discard(request)
         self._check_at = -1
@@ -179,7 +183,10 @@ class AllocateMappedFileService:
         return file
 
     def _lock(self, file: MappedFile) -> None:
-        """Lock a file in memory. If that is not permitted, log it once and continue, as RocketMQ does."""
+        """Lock a log file in memory (mlock).
+
+        If that is not permitted, log it once and continue, as RocketMQ does.
+        """
         try:
             file.lock_in_memory()
         except OSError as error:

@@ -31,7 +31,10 @@ _READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class CommitLog:
-    """The files of one CommitLog. Appends go through `reserve` and `write_at`, which update `positions`."""
+    """The files of one CommitLog.
+
+    Records are appended in two steps, `reserve` and `write_at`. Both update `positions`.
+    """
 
     def __init__(
         self,
@@ -48,13 +51,13 @@ class CommitLog:
         Args:
             paths: The directories of the log.
             file_bytes: Size of each file.
-            positions: Positions to read and update.
+            positions: The positions of this log, shared with the other parts of the store.
             max_open_files: Number of mapped files above which flushed, least recently used files are closed.
             read_only: Map files copy-on-write, and change nothing on disk.
             residency: Checks whether reads would wait for the disk.
 
         Raises:
-            StoreError: A directory contains something else, or a file is missing or has the wrong size.
+            StoreError: A directory contains other files, or a log file is missing or has the wrong size.
         """
         self.paths = paths
         self.file_bytes = file_bytes
@@ -74,14 +77,14 @@ class CommitLog:
 
     @property
     def bases(self) -> Sequence[int]:
-        """The first offsets of all files, ascending.
+        """The CommitLog offsets at which the files begin, ascending.
 
-        A file allocated ahead is added when appends reach it.
+        A file allocated ahead is included only when appends have reached it.
         """
         return self._bases
 
     def path_of(self, base: int) -> Path:
-        """Return the path of the file whose first offset is `base`."""
+        """Return the path of the file that begins at CommitLog offset `base`."""
         return self._directory_of[base] / file_name(base)
 
     @property
@@ -91,11 +94,11 @@ class CommitLog:
 
     @property
     def end(self) -> int:
-        """The offset after the last byte of the last file, 0 without files."""
+        """The CommitLog offset after the last byte of the last file; 0 if there are no files."""
         return self._bases[-1] + self.file_bytes if self._bases else 0
 
     def base_of(self, offset: int) -> int:
-        """Return the first offset of the file that contains `offset`."""
+        """Return the CommitLog offset at which the file that contains `offset` begins."""
         first = self._bases[0] if self._bases else 0
         return offset - (offset - first) % self.file_bytes
 
@@ -125,7 +128,7 @@ class CommitLog:
             return MappedFile(path, base, self.file_bytes, copy_on_write=True)
 
     def _close_surplus(self) -> None:
-        """Close the least recently used files.
+        """Close the least recently used files, so that at most `max_open_files` are mapped.
 
         Unflushed files stay open: the flush needs their descriptors.
         """
@@ -140,9 +143,10 @@ class CommitLog:
     # ---- append --------------------------------------------------------------------------------------------
 
     def reserve(self, size_bytes: int) -> int:
-        """Return the offset at which the next `size_bytes` are to be written.
+        """Return the CommitLog offset at which the caller must write the next `size_bytes` bytes.
 
-        If they do not fit in the current file, fill its end with a blank record and roll to the next file.
+        If they do not fit in the current file, the end of this file is filled with a blank record, and the
+        next file is begun (a roll).
 
         Raises:
             RecordTooLarge: `size_bytes` do not fit in any file.
@@ -193,7 +197,10 @@ class CommitLog:
         return file
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write `buffers` at the offset that `reserve` returned, and advance `written`. Raises OSError."""
+        """Write `buffers` contiguously at the offset that `reserve` returned. Advance `positions.written`.
+
+        Raises OSError.
+        """
         file = self._last
         if file is None or not file.base <= position < file.end:
             raise StoreError(f"offset {position:,} was not reserved before the write", str(self.paths))
@@ -201,7 +208,7 @@ class CommitLog:
         self.positions.written = position + sum(map(len, buffers))
 
     def append_raw(self, offset: int, data: Buffer) -> None:
-        """Append bytes of the log of another replica unchanged, including blank records.
+        """Append bytes from the log of another replica unchanged, including blank records.
 
         Raises:
             StoreError: `offset` is not the end of this log.
@@ -223,7 +230,10 @@ class CommitLog:
             rest = rest[len(part) :]
 
     def truncate_to(self, offset: int) -> None:
-        """Drop everything from `offset` on: remove later files, and zero the rest of the file at `offset`."""
+        """Drop all records from CommitLog offset `offset` on.
+
+        Later files are removed, and the file that contains `offset` is filled with zeros from there.
+        """
         # Remove the last file first: a kill in between must not leave a gap between files.
         for base in [base for base in reversed(self._bases) if base > self.base_of(offset)]:
             self._remove(base)
@@ -241,12 +251,12 @@ class CommitLog:
         self.path_of(base).unlink()
         self._bases.remove(base)
         self.dirty_directories.add(self._directory_of.pop(base))
-        _log.info("log_file_removed", base=base)
+        _log.info("commit_log_file_removed", base_offset=base)
 
     def retire_first(self) -> RetiredFile:
-        """Take the oldest file out of the log.
+        """Remove the oldest file from the list of log files, and return it for deletion from the disk.
 
-        The caller must call `remove` of the result until it succeeds.
+        The caller must call `remove` of the returned file until it succeeds.
         """
         base = self._bases.pop(0)
         file = self._open.pop(base, None)
@@ -257,7 +267,7 @@ class CommitLog:
     # ---- read ----------------------------------------------------------------------------------------------
 
     def slice(self, offset: int, size_bytes: int) -> memoryview:
-        """Return the bytes [offset, offset + size_bytes) of one file, without copying them.
+        """Return the bytes at the CommitLog offsets [offset, offset + size_bytes), without copying them.
 
         Raises:
             StoreError: The range is not within the written part of the log, or spans two files.
@@ -277,7 +287,7 @@ class CommitLog:
         return file.view[place : place + size_bytes]
 
     def record_at(self, offset: int) -> memoryview:
-        """Return the bytes of the record at `offset`, after checking its structure and CRC.
+        """Return the bytes of the record at CommitLog offset `offset`, after checking its structure and CRC.
 
         Raises:
             StoreError: No valid record starts at `offset`.
@@ -298,16 +308,16 @@ class CommitLog:
         return file.view[place : place + size]
 
     def may_be_cold(self, offset: int) -> bool:
-        """Return True if a read at `offset` must check the page cache first.
+        """Return True if the caller must check the page cache before it reads at `offset`.
 
         That is the case if reads must not wait for the disk and the bytes were not written recently.
         """
         return self.residency.is_required and offset < self.positions.written - RECENT_BYTES
 
     def missing_record_range(self, offset: int) -> FileRange | None:
-        """Return the part of the record at `offset` that is not resident.
+        """Return the byte range of the record at `offset` that must be read from disk first.
 
-        Returns None if all of it is resident, or if `offset` is outside the log.
+        Returns None if the whole record is in the page cache, or if `offset` is outside the log.
         """
         if not self.positions.min <= offset < self.positions.written:
             return None
@@ -321,7 +331,7 @@ class CommitLog:
         return self.residency.missing_range(file, place, min(place + max(size, HEAD_BYTES), limit))
 
     def descriptors(self, begin: int, end: int) -> list[int]:
-        """Return the file descriptors of the files that contain [begin, end)."""
+        """Return the file descriptors of the log files that contain the CommitLog offsets [begin, end)."""
         found = []
         while begin < end:
             file = self.file_at(begin)
@@ -337,7 +347,7 @@ class CommitLog:
         self._last = None
 
     def remove_unused_files(self) -> None:
-        """Remove files without records after the end of the log, as RocketMQ does on a clean shutdown."""
+        """Remove the files after the last record, which are empty, as RocketMQ does on a clean shutdown."""
         unused = [base for base in self._bases if base >= self.positions.written and base > self._bases[0]]
         for base in reversed(unused):
             self._remove(base)

@@ -13,7 +13,10 @@ from store.disk.files import sync_directory
 
 
 class FlushJob:
-    """Flushes the log up to offset `target`. `run` may be called in any thread, once."""
+    """Flushes the CommitLog to disk up to the CommitLog offset `target`.
+
+    `run` may be called in any thread, once.
+    """
 
     __slots__ = ("_descriptors", "_directories", "target", "timestamp")
 
@@ -23,9 +26,10 @@ class FlushJob:
         """Create a job.
 
         Args:
-            target: The end of the log that the flush will make durable.
+            target: The CommitLog offset before which all data will be durable after the flush.
             timestamp: storeTimestamp of the last record before `target`, in ms.
-            descriptors: Files to flush. They are duplicated: the log may close its own meanwhile.
+            descriptors: Files to flush. The job duplicates the descriptors, because the log may close its own
+                meanwhile.
             directories: Directories to sync because files were added or removed.
         """
         self.target = target

@@ -3,9 +3,10 @@
     |record|record|~~damage~~|record|record|blank|        a hole: the records after it are kept and served
     |record|record|~~damage~~0000000000000000000…         the end of the log: the damage is truncated
 
-To distinguish the two cases, recovery searches all following bytes for a record with the right CRC whose
-physicalOffset equals its position. A hole stays in the log unchanged. Readers skip consume-queue units that
-point into it. The queue offsets after it do not change: they are stored in the records.
+To distinguish the two cases, recovery searches all bytes after the damage for a record with the right CRC
+whose physicalOffset equals its position. The damaged bytes of a hole stay in the log unchanged. Readers skip
+consume queue units that point into a hole. The queue offsets of the records after it do not change, because
+each record contains its queue offset.
 """
 
 from collections.abc import Iterable
@@ -18,28 +19,34 @@ _MAGIC_END = HEAD_BYTES - 1  # last byte of the magic; an append writes the firs
 
 
 class LogFiles(Protocol):
-    """Read access to the files of a log: implemented by CommitLog and by the store verification."""
+    """Read access to the files of a CommitLog, for open stores (`CommitLog`) and for offline verification."""
 
     @property
     def end(self) -> int:
-        """The offset after the last file."""
+        """The CommitLog offset after the last byte of the last file."""
 
     def file_at(self, offset: int) -> MappedFile:
-        """Return the file that contains `offset`. Raises StoreError if no file does."""
+        """Return the log file that contains the CommitLog offset `offset`.
+
+        Raises StoreError if no file does.
+        """
 
     def slice(self, offset: int, size_bytes: int) -> memoryview:
-        """Return the bytes [offset, offset + size_bytes) of one file. Raises StoreError if not within one."""
+        """Return the bytes at the CommitLog offsets [offset, offset + size_bytes).
+
+        Raises StoreError if one log file does not contain them all.
+        """
 
 
 class Hole(NamedTuple):
-    """A damaged range of one file: `size_bytes` from log offset `position`."""
+    """A damaged range within one log file: `size_bytes` bytes from CommitLog offset `position` on."""
 
     position: int
     size_bytes: int
     reason: str
 
     def as_json(self, log: LogFiles) -> dict[str, Any]:
-        """Return the hole as a JSON object; `place` is its position in the file."""
+        """Return the hole as a JSON object; `place` is the byte position of the hole in its file."""
         file = log.file_at(self.position)
         return {
             "path": str(file.path),
@@ -53,11 +60,11 @@ class Hole(NamedTuple):
 def next_valid(log: LogFiles, position: int, not_before_ms: int | None) -> int | None:
     """Return the offset of the first valid record or closing blank record after the damage at `position`.
 
-    With `not_before_ms`, ignore blank records, and treat a record stored before that time as stale: RocketMQ
-    does not zero old bytes behind the end of its log.
+    `not_before_ms` is set if RocketMQ wrote the log, which does not zero old bytes after the log's end. Blank
+    records are then ignored, and a record stored before this time is taken for an old one after the end.
 
     Returns:
-        A log offset, or None if the log ends at the damage.
+        A CommitLog offset, or None if the damage is the end of the log.
     """
     file = log.file_at(position)
     place = position - file.base + 1
@@ -78,10 +85,11 @@ def next_valid(log: LogFiles, position: int, not_before_ms: int | None) -> int |
 
 
 def torn_append_end(log: LogFiles, position: int, following: int) -> int:
-    """Return the end of a torn append at `position`, or −1 if the damage has another cause.
+    """Return the CommitLog offset at which an incomplete (torn) append at `position` ends.
 
-    A kill during an append of several records leaves the append without its first 8 bytes, which are written
-    last. The records of this append, from `following` on, are then the last in the log.
+    A process killed while it appends several records leaves the append without its first 8 bytes, which are
+    written last. The other records of this append begin at `following`, and no valid record follows them.
+    Returns −1 if the damage at `position` has another cause.
     """
     file = log.file_at(position)
     place = position - file.base
@@ -94,7 +102,7 @@ def torn_append_end(log: LogFiles, position: int, following: int) -> int:
 
 
 def holes_between(log: LogFiles, position: int, following: int, reason: str) -> list[Hole]:
-    """Return the damaged range [position, following) as one hole per file."""
+    """Split the damaged range [position, following) of the log into holes, one per log file."""
     holes = []
     while position < following:
         file = log.file_at(position)
@@ -105,9 +113,10 @@ def holes_between(log: LogFiles, position: int, following: int, reason: str) -> 
 
 
 def known_holes(noted: Iterable[Hole], found: Iterable[Hole], scanned_from: int, end: int) -> list[Hole]:
-    """Merge the holes of an earlier scan with the holes found by a scan that began at `scanned_from`.
+    """Merge the holes known from an earlier scan with the holes that a new scan found.
 
-    Earlier holes at or after `scanned_from` or `end` are dropped.
+    The new scan began at CommitLog offset `scanned_from`. Earlier holes at or after `scanned_from` are
+    dropped, because the new scan covers them, and so are holes at or after `end`, the end of the log.
     """
     before = [hole for hole in noted if hole.position < scanned_from and hole.position < end]
     return sorted({*before, *found})

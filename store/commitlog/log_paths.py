@@ -3,10 +3,10 @@
     storePathCommitLog=/disk1/commitlog,/disk2/commitlog      new files are created here in turn
     readOnlyCommitLogStorePaths=/disk0/commitlog              existing files are read, none are created
 
-As in RocketMQ's MultiPathMappedFileQueue, file number n is created in directory n modulo the number of usable
-directories, in the order of their names. A directory is usable if it is not read-only and its disk is not
-above the force level (`disk_force_clean_percent`). If all disks are above that level, all writable
-directories are used. If the file cannot be allocated in one directory, the next one is tried.
+As in RocketMQ's MultiPathMappedFileQueue, the n-th file of the log is created in directory n modulo the
+number of usable directories, in the order of their names. A directory is usable if it is not read-only and
+the usage of its disk is not above the setting `disk_force_clean_percent`. If all disks are fuller, all
+writable directories are used. If the file cannot be allocated in one directory, the next one is tried.
 """
 
 import errno
@@ -30,9 +30,10 @@ _LOCK_RETRY_S = 0.02
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Lock the directory `descriptor`. Return False if another process still holds the lock after 1 s.
+    """Lock the directory that is open as `descriptor`.
 
-    The directory itself is locked, because a lock file among the log files would confuse RocketMQ.
+    Returns False if another process still holds the lock after 1 s. The directory itself is locked, because a
+    lock file among the log files would confuse RocketMQ.
     """
     # This process already holds the store's lock. A process that has just died may release the lock of this
     # directory slightly later, so retry for a second.
@@ -51,7 +52,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 class LogPaths:
-    """The directories of one log."""
+    """The directories of one CommitLog."""
 
     def __init__(
         self,
@@ -104,7 +105,10 @@ class LogPaths:
                 left.unlink()
 
     def lock(self) -> None:
-        """Lock the directories until `unlock`. Raises StoreError if another store has locked one."""
+        """Lock all directories of the log until `unlock` is called.
+
+        Raises StoreError if another store has locked one of them.
+        """
         for directory in self.all:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
             self._locks.append(descriptor)
@@ -123,16 +127,16 @@ class LogPaths:
 
     @property
     def is_empty(self) -> bool:
-        """True if no directory contains a file."""
+        """True if none of the directories contains a file."""
         directories = (directory for directory in self.all if directory.is_dir())
         return not any(path.is_file() for directory in directories for path in directory.iterdir())
 
     # ---- existing files ------------------------------------------------------------------------------------
 
     def scan(self, file_bytes: int) -> dict[int, Path]:
-        """Return the directory of each log file, by the file's first offset, ascending.
+        """Return a map from each log file to its directory; a file is given by its first CommitLog offset.
 
-        An empty last file is ignored.
+        The offsets are in ascending order. An empty last file is ignored.
 
         Raises:
             StoreError: A file has a wrong name or size, occurs twice, or is missing between others.
@@ -163,7 +167,10 @@ class LogPaths:
         return found
 
     def remove_empty_file(self, base: int) -> None:
-        """Remove the file at `base` if it is empty. A kill of RocketMQ may leave an empty file at the end."""
+        """Remove the log file that begins at CommitLog offset `base` if it is empty.
+
+        RocketMQ may leave an empty file at the end of the log if it is killed.
+        """
         for directory in self.writable:
             path = directory / file_name(base)
             if path.exists() and path.stat().st_size == 0:
@@ -172,10 +179,12 @@ class LogPaths:
     # ---- new files -----------------------------------------------------------------------------------------
 
     def make(self, base: int, file_bytes: int) -> MappedFile:
-        """Create and map the file at `base`, in the first directory that succeeds.
+        """Create and map the log file that begins at CommitLog offset `base`.
+
+        The directories are tried in order of preference until one succeeds.
 
         Raises:
-            OSError: No directory succeeded; the error is that of the first directory.
+            OSError: The file cannot be created in any directory; the error is that of the first one.
         """
         first: OSError | None = None
         for directory in self._places_for(base, file_bytes):
@@ -192,7 +201,7 @@ class LogPaths:
             del first  # else the error and its traceback refer to each other and keep the mapped files alive
 
     def _places_for(self, base: int, file_bytes: int) -> list[Path]:
-        """Return the directories in which to try to create the file at `base`, in order of preference."""
+        """Return the directories in which to try to create the log file at `base`, in order of preference."""
         usable = [directory for directory in self.writable if not self._is_full(directory)] or self.writable
         turn = base // file_bytes % max(len(usable), 1)
         others = [directory for directory in self.writable if directory not in usable]
@@ -205,7 +214,11 @@ class LogPaths:
             return True
 
     def _scratch(self, directory: Path) -> Path:
-        """Return the directory for temporary files: the store's root if it is on the same file system."""
+        """Return the directory for temporary files of the log directory `directory`.
+
+        It must be on the same file system, so that a rename works: the store's root if that is the case,
+        otherwise a subdirectory of `directory`.
+        """
         if self._root.stat().st_dev == directory.stat().st_dev:
             return self._root
         scratch = directory / _SCRATCH  # RocketMQ and `scan` ignore subdirectories
@@ -216,7 +229,11 @@ class LogPaths:
 def _check(
     path: Path, base: int, size_bytes: int, file_bytes: int, before: int | None, found: dict[int, Path]
 ) -> None:
-    """Raise StoreError unless a file is the valid successor of the file at `before`."""
+    """Raise StoreError unless a log file is valid: it has the right size and follows the file at `before`.
+
+    `base` is the CommitLog offset at which the file begins according to its name. `found` has the files
+    checked so far.
+    """
     if base in found:
         raise StoreError(f"the same file is also in {found[base]}: move one of them away", path)
     if size_bytes == 0:

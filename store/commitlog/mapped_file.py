@@ -1,4 +1,4 @@
-"""One file of the CommitLog: fully allocated before use, memory-mapped, and never shortened.
+"""MappedFile: one file of the CommitLog, fully allocated before use, memory-mapped, and never shortened.
 
 See design section 3, invariant 5.
 """
@@ -25,7 +25,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def file_name(base: int) -> str:
-    """Return RocketMQ's name of the file whose first offset is `base`: 20 decimal digits."""
+    """Return the name of the log file that begins at CommitLog offset `base`: 20 decimal digits."""
     return f"{base:020d}"
 
 
@@ -52,7 +52,7 @@ def allocate_file(path: Path, size_bytes: int, scratch: Path) -> None:
 
 
 class MappedFile:
-    """A memory-mapped file that holds the log from offset `base` on.
+    """A memory-mapped log file; `base` is the CommitLog offset of its first byte.
 
     Slices of `view` keep the map alive after `close` (design section 3, invariant 10).
     """
@@ -70,14 +70,14 @@ class MappedFile:
     )
 
     def __init__(self, path: Path, base: int, size_bytes: int, *, copy_on_write: bool = False) -> None:
-        """Map the file at `path`.
+        """Map the log file at `path`.
 
         With `copy_on_write`, writes change this process's memory only, never the file: for offline tools and
         read-only directories.
 
         Raises:
             OSError: The file cannot be opened or mapped.
-            StoreError: Its size is not `size_bytes`.
+            StoreError: The size of the file is not `size_bytes`.
         """
         self.path = path
         self.name = str(path)
@@ -97,7 +97,7 @@ class MappedFile:
 
     @property
     def end(self) -> int:
-        """The log offset after the last byte of the file."""
+        """The CommitLog offset after the last byte of the file."""
         return self.base + self.size_bytes
 
     @property
@@ -106,10 +106,10 @@ class MappedFile:
         return self._descriptor
 
     def write_at(self, place: int, buffers: Sequence[Buffer]) -> None:
-        """Write consecutive `buffers` at byte `place` of the file, the first 8 bytes last. Raises OSError.
+        """Write `buffers` contiguously at byte position `place` of the file, the first 8 bytes last.
 
         A record whose first 8 bytes are missing is invalid, so readers never see half an append (design
-        section 3, invariant 6).
+        section 3, invariant 6). Raises OSError.
         """
         first = buffers[0]
         if len(buffers) == 1 and len(first) < PWRITE_FROM_BYTES:
@@ -124,11 +124,14 @@ class MappedFile:
         self.view[place : place + len(head)] = head
 
     def zero_from(self, place: int) -> None:
-        """Overwrite all data from byte `place` on with zeros, skipping sparse ranges. Raises OSError."""
+        """Overwrite all data from byte position `place` to the end of the file with zeros.
+
+        Ranges that are sparse in the file system are skipped. Raises OSError.
+        """
         zero_data(self._descriptor, place, self.size_bytes)
 
     def data_end(self) -> int:
-        """Return the position after the last written byte, as reported by the file system (SEEK_DATA)."""
+        """Return the byte position after the last data in the file, as found by SEEK_DATA."""
         place, end = 0, 0
         while place < self.size_bytes:
             try:
@@ -139,9 +142,10 @@ class MappedFile:
         return end
 
     def retire(self) -> Callable[[], bool]:
-        """Return a function that unmaps and closes the file, to be called in another thread.
+        """Detach the file, and return a function that unmaps and closes it in another thread.
 
-        The function returns True when it has done so, or False while slices of the file are still in use.
+        The function returns True when the file is closed. It returns False, and must be called again, while
+        slices of the file are still in use.
         """
         mapped, descriptor = cast("mmap.mmap", self.view.obj), self._descriptor
         self._descriptor = -1
@@ -162,7 +166,7 @@ class MappedFile:
         self._call(_LIBC.mlock)
 
     def unlock_from_memory(self) -> None:
-        """Allow the kernel to evict the pages again."""
+        """Unlock the pages of the file, so that the kernel may evict them again."""
         with contextlib.suppress(OSError):
             self._call(_LIBC.munlock)
 
@@ -173,7 +177,7 @@ class MappedFile:
             raise OSError(code, os.strerror(code), str(self.path))
 
     def close(self) -> None:
-        """Close the file. The map stays until the last slice of it is gone."""
+        """Close the file. Its memory map stays until the last slice of `view` is released."""
         self.array = np.empty(0, dtype=np.uint8)
         self.view = memoryview(b"")
         if self._descriptor >= 0:

@@ -19,9 +19,9 @@ class ConfirmPolicy(Protocol):
     """Decides up to which offset messages are acknowledged as durable (design section 4)."""
 
     def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
-        """Return the offset up to which messages are confirmed, at most `positions.written`.
+        """Return the CommitLog offset before which all messages are confirmed, at most `positions.written`.
 
-        `replicas` are the offsets that the replicas have acknowledged.
+        `replicas` are the CommitLog offsets that the replicas have acknowledged.
         """
 
 
@@ -42,7 +42,7 @@ class AsyncFlush:
 
 
 CONFIRM_POLICIES: dict[str, ConfirmPolicy] = {"sync": SyncFlush(), "async": AsyncFlush()}
-"""The confirm policy for each value of the setting `flush`."""
+"""Maps each value of the setting `flush` to the policy that decides when messages are confirmed."""
 
 
 class _Waiter(NamedTuple):
@@ -52,7 +52,7 @@ class _Waiter(NamedTuple):
 
 
 class Positions:
-    """The positions of one log, and the callbacks that wait for an offset to be confirmed."""
+    """The positions of one CommitLog, and callbacks that are called when an offset is confirmed."""
 
     __slots__ = (
         "_order",
@@ -78,11 +78,14 @@ class Positions:
 
     @property
     def confirmed(self) -> int:
-        """The end of the confirmed part of the log, as computed by the confirm policy."""
+        """The CommitLog offset before which all messages are confirmed, as computed by the confirm policy."""
         return self._policy.confirmed(self, ())
 
     def set_all(self, min_offset: int, offset: int) -> None:
-        """Set all positions after recovery: the range [min_offset, offset) is flushed and dispatched."""
+        """Set all positions after recovery.
+
+        The records in [min_offset, offset) are flushed and dispatched.
+        """
         self.min = min_offset
         self.written = self.flushed = self.dispatched = offset
 
@@ -94,9 +97,9 @@ class Positions:
         self.awaited = min(self.awaited, offset)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
-        """Register a callback for a later `run_callbacks`, when `confirmed` has reached `offset`.
+        """Register a callback that `run_callbacks` calls after `confirmed` has reached `offset`.
 
-        It is called with None, or by `fail` with the error.
+        The argument of the callback is None. If the store fails before, `fail` calls it with the error.
         """
         self._order += 1
         waiter = _Waiter(offset, self._order, callback)
@@ -117,11 +120,14 @@ class Positions:
 
     @property
     def first_waiting(self) -> int:
-        """The lowest offset of the registered callbacks. Raises IndexError without callbacks."""
+        """The lowest CommitLog offset for which a callback is registered.
+
+        Raises IndexError if no callback is registered.
+        """
         return self._waiters[0].offset
 
     def run_callbacks(self) -> None:
-        """Call all callbacks whose offset is confirmed, in ascending order of offsets."""
+        """Call, and remove, all callbacks whose offset is confirmed, in ascending order of offsets."""
         confirmed = self.confirmed
         waiters = self._waiters
         count = 0
@@ -134,7 +140,7 @@ class Positions:
             waiter.callback(None)
 
     def fail(self, error: StoreError) -> None:
-        """Call all registered callbacks with `error`: their offsets will not be confirmed."""
+        """Call, and remove, all callbacks with `error`, because their offsets will not be confirmed."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.callback(error)

@@ -1,1 +1,1 @@
-"""Consume queues: the files of one queue, their check at startup, and the table of all queues of a store."""
+"""Consume queues: the files of a queue, their check when a store opens, and the table of all queues."""

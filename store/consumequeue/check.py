@@ -20,16 +20,17 @@ _READ_UNITS = 65_536
 def check_queue(
     queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, snapshot: QueueSnapshot | None
 ) -> tuple[QueueSnapshot, str | None]:
-    """Check the files of a queue and count its valid units.
+    """Check the files of a consume queue and find its last valid unit.
 
     Args:
-        queue: The queue; its extent is set so that all its files can be read.
-        times_ns: For each file, in order: its first queue offset and its modification time in nanoseconds.
+        queue: The queue. Its extent is changed so that all its files can be read.
+        times_ns: Maps the queue offset at which each file begins, ascending, to the file's modification time.
         log_end: The physical offset at which the CommitLog ends.
-        snapshot: The state of the queue in the last checkpoint, if it is known.
+        snapshot: The state of the queue in the last checkpoint, or None if it is unknown.
 
     Returns:
-        The state of the queue up to its last valid unit, and a description of the damage after it, or None.
+        The state of the queue up to its last valid unit, and a description of the damage after that unit, or
+        None if there is no damage.
     """
     if snapshot is not None and _is_unchanged(queue, times_ns, log_end, snapshot):
         return snapshot, None
@@ -64,7 +65,7 @@ def check_queue(
 def _is_unchanged(
     queue: ConsumeQueue, times_ns: dict[int, int], log_end: int, snapshot: QueueSnapshot
 ) -> bool:
-    """Return True if the same files exist as in the snapshot, and none has changed since."""
+    """Return True if the queue has the same files as in the snapshot, and none has changed since."""
     return (
         list(times_ns.values()) == snapshot.times_ns
         and 0 not in snapshot.times_ns
@@ -74,10 +75,11 @@ def _is_unchanged(
 
 
 class _FileCheck(NamedTuple):
-    """Result of checking one file.
+    """Result of checking one consume queue file.
 
-    It has the offset after the last valid unit, the physical offset at which that unit's record ends, the CRC
-    of the valid units, and a description of the damage (None if there is no damage).
+    `next_offset` is the queue offset after the last valid unit, and `end_physical` the physical offset at
+    which the record of that unit ends. `crc` is the CRC of the valid units. `damage` describes the damage
+    after them, or is None.
     """
 
     next_offset: int
@@ -87,9 +89,9 @@ class _FileCheck(NamedTuple):
 
 
 def _trusted_file(queue: ConsumeQueue, stop: int, crc: int) -> _FileCheck:
-    """Return the result for a full file that is trusted.
+    """Return the check result for a full consume queue file that is trusted because it has not changed.
 
-    Only its last unit, the one before `stop`, is read, to learn where its record ends.
+    `stop` is the queue offset after its last unit. Only this unit is read, to find the end of its record.
     """
     last = Unit(*UNIT.unpack(queue.read_units(stop - 1, 1)))
     return _FileCheck(stop, 0 if last.is_filler else last.physical_offset + last.size, crc, None)
@@ -98,14 +100,14 @@ def _trusted_file(queue: ConsumeQueue, stop: int, crc: int) -> _FileCheck:
 def check_file(
     queue: ConsumeQueue, start: int, end_physical: int, log_end: int, expected_to: int, expected_crc: int
 ) -> _FileCheck:
-    """Check the units of one file.
+    """Check the units of one consume queue file.
 
     Args:
         queue: The queue that the file belongs to.
         start: The queue offset of the first unit in the file.
         end_physical: The physical offset at which the record of the preceding unit ends.
         log_end: The physical offset at which the CommitLog ends.
-        expected_to: Units before this offset must have the CRC `expected_crc`.
+        expected_to: The CRC of the units before this queue offset must be `expected_crc`.
         expected_crc: The CRC that the last checkpoint stored for these units.
     """
     stop = start + queue.units_per_file
@@ -130,7 +132,11 @@ def check_file(
 
 
 def _expected_crc(snapshot: QueueSnapshot | None, start: int, stop: int) -> tuple[int, int]:
-    """Return the offset up to which the snapshot covers a file, and the CRC of these units."""
+    """Return which units of the file for [start, stop) the snapshot covers, and the CRC of these units.
+
+    The units are those before the returned queue offset; it is `start` if the snapshot does not cover the
+    file.
+    """
     if snapshot is None or not snapshot.first_offset <= start < snapshot.next_offset:
         return start, 0
     file = (start - snapshot.first_offset) // (stop - start)
@@ -140,7 +146,10 @@ def _expected_crc(snapshot: QueueSnapshot | None, start: int, stop: int) -> tupl
 
 
 def _snapshot_time_ns(snapshot: QueueSnapshot | None, start: int, per_file: int) -> int:
-    """Return the modification time of a file in the snapshot; -1 if it is unknown."""
+    """Return the modification time that the snapshot has for the file that begins at `start`.
+
+    -1 if unknown.
+    """
     file = (start - snapshot.first_offset) // per_file if snapshot is not None else -1
     return (
         snapshot.times_ns[file] or -1 if snapshot is not None and 0 <= file < len(snapshot.times_ns) else -1

@@ -2,7 +2,7 @@
 
 The unit of queue offset n (`store.consumequeue.unit`) is at byte 20 n, counted over all files of the queue.
 The files are sparse, have a fixed size, and are named by the byte position of their first unit. Zeros follow
-the last unit.
+the last unit. Filler units reserve the queue offsets of records that no longer exist.
 """
 
 import os
@@ -25,9 +25,9 @@ _READ_UNITS_MAX = 65_536
 
 
 class QueueFiles(NamedTuple):
-    """Settings and resources shared by all queues of a store.
+    """The file size, open descriptors and other objects that all consume queues of a store share.
 
-    `changed` lists the queues that changed since the last checkpoint, each once.
+    `changed` lists the queues that changed since the last checkpoint; each queue occurs once.
     """
 
     file_bytes: int
@@ -40,8 +40,9 @@ class QueueFiles(NamedTuple):
 class QueueSnapshot(NamedTuple):
     """State of a queue as stored in a checkpoint.
 
-    The queue has the units [first_offset, next_offset). `min_offset` is the first of them whose record is
-    still in the CommitLog, and the record of the last one ends at `end_physical_offset`.
+    The queue has units for the queue offsets [first_offset, next_offset). `min_offset` is the first queue
+    offset whose record is still in the CommitLog. The record of the last unit ends at the CommitLog offset
+    `end_physical_offset`. `crcs` has the CRC of each file's units.
     """
 
     first_offset: int
@@ -59,8 +60,8 @@ class QueueSnapshot(NamedTuple):
 class ConsumeQueue:
     """The units of one queue.
 
-    `next_offset` is the offset of the next unit to be dispatched. `assigned_offset` is the offset that the
-    next appended message gets; it is larger while appended messages wait for dispatch.
+    `next_offset` is the queue offset of the next unit to be dispatched. `assigned_offset` is the queue offset
+    that the next appended message gets; it is larger while appended messages wait for dispatch.
     """
 
     __slots__ = (
@@ -80,7 +81,10 @@ class ConsumeQueue:
     )
 
     def __init__(self, topic: str, queue_id: int, directory: str, files: QueueFiles) -> None:
-        """Create a queue without units; its `directory` is created with the first unit."""
+        """Create a queue without units. `directory` is the path of the queue's files.
+
+        The directory is created together with the first file.
+        """
         self.topic = topic
         self.queue_id = queue_id
         self._directory = directory
@@ -97,11 +101,17 @@ class ConsumeQueue:
 
     @property
     def directory(self) -> str:
-        """Directory of the queue's files; a string because a store may have 20,000 queues."""
+        """Path of the directory with the queue's files.
+
+        It is a string to save memory, because a store may have 20,000 queues.
+        """
         return self._directory
 
     def set_extent(self, snapshot: QueueSnapshot, files_end: int) -> None:
-        """Set the state that loading found on disk; files exist for offsets below `files_end`."""
+        """Set the state of a queue that was found on disk.
+
+        Files exist for queue offsets below `files_end`.
+        """
         self.first_offset, self.min_offset, self.next_offset = snapshot[:3]
         self.assigned_offset = snapshot.next_offset
         self.end_physical_offset = snapshot.end_physical_offset
@@ -110,14 +120,15 @@ class ConsumeQueue:
 
     @property
     def has_changed(self) -> bool:
-        """True if the queue has changed since its last snapshot."""
+        """True if the queue has changed since `snapshot` was called last."""
         return self._dirty_from >= 0
 
     def snapshot(self, *, is_last: bool = True) -> QueueSnapshot:
-        """Return the current state and mark the queue as unchanged.
+        """Return the current state, and mark the queue as unchanged.
 
-        The modification times of its files are looked up. If `is_last` is False and the queue has changed
-        since the previous snapshot, they are left 0, because such a queue will probably change again soon.
+        The state includes the modification times of the files. If `is_last` is False and the queue has
+        changed since the previous snapshot, these times are left 0, because the queue will probably change
+        again soon.
         """
         looks_up_times = is_last or self._dirty_from < 0
         if self._dirty_from >= 0:
@@ -138,7 +149,7 @@ class ConsumeQueue:
         )
 
     def _mark_changed_from(self, offset: int) -> None:
-        """Mark units from `offset` on as about to be written or removed."""
+        """Record that units from queue offset `offset` on are about to be written or removed."""
         if self._dirty_from < 0:
             self._files.changed.append(self)
             self._dirty_from = offset
@@ -151,18 +162,22 @@ class ConsumeQueue:
         return self._files.units_per_file
 
     def file_offsets(self) -> range:
-        """Return the first queue offset of each file."""
+        """Return the queue offset at which each file begins."""
         return range(self.first_offset, self._files_end, self.units_per_file)
 
     def file_path(self, offset: int) -> str:
-        """Return the path of the file for the unit at `offset`."""
+        """Return the path of the file that contains the unit of queue offset `offset`."""
         place = offset * UNIT_BYTES
         return f"{self._directory}/{place - place % self._files.file_bytes:020d}"
 
     # ---- write ---------------------------------------------------------------------------------------------
 
     def append_units(self, units: memoryview, end_physical_offset: int) -> None:
-        """Append units at `next_offset`, with one write per file. Raises OSError."""
+        """Append units at `next_offset`, with one write per file.
+
+        `end_physical_offset` is the CommitLog offset at which the record of the last unit ends. Raises
+        OSError.
+        """
         file_bytes = self._files.file_bytes
         if self._dirty_from < 0:
             self._mark_changed_from(self.next_offset)
@@ -191,9 +206,10 @@ class ConsumeQueue:
         return self.next_offset == self._files_end and count <= self._files.units_per_file
 
     def count_written(self, units: memoryview, end_physical_offset: int, *, is_new: bool) -> None:
-        """Count units that a bulk write has already written to this queue's file.
+        """Count units that a bulk write has already written to this queue's file, after the last unit.
 
-        `is_new` is True if the bulk write also created that file.
+        `end_physical_offset` is the CommitLog offset at which the record of the last unit ends. `is_new` is
+        True if the bulk write also created the file.
         """
         if is_new:
             self._files_end += self._files.units_per_file
@@ -203,7 +219,10 @@ class ConsumeQueue:
         self.end_physical_offset = end_physical_offset
 
     def _count_in(self, units: memoryview, *, is_first: bool) -> None:
-        """Update CRC and offsets for units written at `next_offset`; they begin a file if `is_first`."""
+        """Update CRC and offsets for units written at `next_offset`.
+
+        `is_first` is True if these units are the first ones of a file.
+        """
         if is_first:
             self._crcs.append(running_crc(units))
             self._times_ns.append(0)
@@ -214,7 +233,10 @@ class ConsumeQueue:
             self.assigned_offset = self.next_offset
 
     def start_at(self, offset: int) -> None:
-        """Let an empty queue begin at `offset`, with fillers before it in its first file. Raises OSError."""
+        """Make an empty queue begin at queue offset `offset`.
+
+        Fillers are written before this offset in its file. Raises OSError.
+        """
         for empty in self.file_offsets():
             self.remove_file(self.file_path(empty))
         self.first_offset = self.next_offset = offset - offset % self.units_per_file
@@ -225,7 +247,7 @@ class ConsumeQueue:
         self.min_offset = offset
 
     def start_again(self, offset: int) -> None:
-        """Drop all units and begin at `offset`. Raises OSError.
+        """Drop all units, and make the queue begin at queue offset `offset`. Raises OSError.
 
         Called if the topic was deleted and recreated, or if the first files of the queue are lost.
         """
@@ -233,7 +255,7 @@ class ConsumeQueue:
         self.start_at(offset)
 
     def fill_to(self, offset: int) -> None:
-        """Append fillers up to `offset`, for records that no longer exist. Raises OSError."""
+        """Append fillers before queue offset `offset`, for records that no longer exist. Raises OSError."""
         while self.next_offset < offset:
             count = min(offset - self.next_offset, self.units_per_file)
             self.append_units(memoryview(FILLER * count), self.end_physical_offset)
@@ -255,9 +277,10 @@ class ConsumeQueue:
         return self._files.descriptors.put(path, descriptor)
 
     def truncate_to(self, next_offset: int, end_physical_offset: int) -> None:
-        """Drop the units from `next_offset` on: delete later files and zero the rest of the last one.
+        """Drop the units from queue offset `next_offset` on.
 
-        Raises OSError.
+        Later files are deleted, and the rest of the last file is filled with zeros. `end_physical_offset` is
+        the CommitLog offset at which the record of the last remaining unit ends. Raises OSError.
         """
         self.next_offset = self.assigned_offset = max(next_offset, self.first_offset)
         self._mark_changed_from(self.next_offset)
@@ -279,7 +302,10 @@ class ConsumeQueue:
             self._crcs[-1] = running_crc(self.read_units(self.next_offset - within, within))
 
     def truncate_after(self, physical_offset: int) -> None:
-        """Drop the units of records at or after `physical_offset`. Raises OSError, StoreError."""
+        """Drop the units of records at or after the CommitLog offset `physical_offset`.
+
+        Raises OSError, StoreError.
+        """
         cut = self.bisect(
             self.first_offset, self.next_offset, lambda unit: unit.physical_offset >= physical_offset
         )
@@ -290,13 +316,13 @@ class ConsumeQueue:
             self.truncate_to(cut, end)
 
     def clear_tail(self) -> None:
-        """Zero all bytes after the last unit in its file. Raises OSError."""
+        """Zero all bytes after the last unit in the last file. Raises OSError."""
         if self.next_offset < self._files_end:
             within = self.next_offset * UNIT_BYTES % self._files.file_bytes
             zero_data(self._file(self.next_offset), within, self._files.file_bytes)
 
     def remove_file(self, path: str) -> None:
-        """Delete one of the queue's files."""
+        """Close and delete one of the queue's files, given by its path."""
         self._files.descriptors.drop(path)
         Path(path).unlink(missing_ok=True)
 
@@ -309,7 +335,7 @@ class ConsumeQueue:
             directory.rmdir()
 
     def dirty_paths(self) -> list[str]:
-        """Return the paths of the files written since the last snapshot; the caller syncs them."""
+        """Return the paths of the files written since the last snapshot; the caller must sync these files."""
         if self._dirty_from < 0:
             return []
         first = self._dirty_from - self._dirty_from % self.units_per_file
@@ -319,7 +345,7 @@ class ConsumeQueue:
     # ---- read ----------------------------------------------------------------------------------------------
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """Return up to `count` units from `offset` on, from one file only.
+        """Return up to `count` units from queue offset `offset` on, as bytes, from one file only.
 
         Raises StoreError if the file cannot be read, and NotResident if the read would have to wait for the
         disk inside `resident_only`.
@@ -352,9 +378,9 @@ class ConsumeQueue:
         return Unit(*UNIT.unpack(units))
 
     def skip_fillers(self, offset: int, stop: int) -> int:
-        """Return the first offset in [offset, stop) whose unit is not a filler; `stop` if all are fillers.
+        """Return the first queue offset in [offset, stop) whose unit is not a filler.
 
-        Raises the errors of `read_units`.
+        Returns `stop` if all units are fillers. Raises the errors of `read_units`.
         """
         count = 1
         while offset < stop:
@@ -368,10 +394,10 @@ class ConsumeQueue:
         return stop
 
     def bisect(self, low: int, high: int, is_at_or_after: Callable[[Unit], bool]) -> int:
-        """Return the first non-filler offset in [low, high) that matches; `high` if none does.
+        """Search the queue offsets [low, high) for the first unit for which `is_at_or_after` returns True.
 
-        `is_at_or_after` must be False for all units before the result and True for all units from it on.
-        Fillers are skipped. Raises the errors of `read_units`.
+        `is_at_or_after` must return False for all units before that unit, and True for all units after it.
+        Fillers are skipped. Returns `high` if there is no such unit. Raises the errors of `read_units`.
         """
         stop = high
         while low < high:
@@ -384,7 +410,10 @@ class ConsumeQueue:
         return self.skip_fillers(low, stop)
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Set `min_offset` to the first unit whose record is at or after `min_physical_offset`."""
+        """Set `min_offset` to the first queue offset whose record is still in the CommitLog.
+
+        `min_physical_offset` is the CommitLog offset at which the CommitLog begins.
+        """
         low, high = max(self.first_offset, self.min_offset), self.next_offset  # min_offset never decreases
         if (low or min_physical_offset) and low < high and self._is_gone(low, min_physical_offset):
             low = self.bisect(low + 1, high, lambda unit: unit.physical_offset >= min_physical_offset)
@@ -399,9 +428,10 @@ class ConsumeQueue:
         return following <= self.min_offset and following < self._files_end
 
     def take_dead_files(self) -> list[Path]:
-        """Detach the files that end before `min_offset` and return their paths; the caller deletes them.
+        """Detach the files whose units are all before `min_offset`, and return their paths.
 
-        The last file is kept even if none of its records exist: its name preserves the queue's next offset.
+        The caller must delete these files. The last file of the queue is kept even if none of its records
+        exist, because its name preserves the queue's next offset.
         """
         dead = []
         while self.has_dead_files:

@@ -18,9 +18,9 @@ _log = get_logger(__name__)
 
 
 class LoadedQueue(NamedTuple):
-    """A queue loaded from disk.
+    """A queue loaded from disk, and the result of the check of its files.
 
-    `damage` describes the damage after its last valid unit; None if there is no damage.
+    `damage` describes the damage after the queue's last valid unit, or is None.
     """
 
     queue: ConsumeQueue
@@ -29,7 +29,7 @@ class LoadedQueue(NamedTuple):
 
 
 class ConsumeQueueTable:
-    """The queues of a store, by (topic, queue id)."""
+    """All consume queues of a store, by (topic, queue id)."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class ConsumeQueueTable:
         return queue if queue is not None else self._add(topic, queue_id)
 
     def get_all(self, topic: str, queue_ids: Sequence[int]) -> list[ConsumeQueue]:
-        """Return several queues of a topic as `get` does."""
+        """Return the queues `queue_ids` of a topic; queues that do not exist are created, without files."""
         find = self._queues.get
         return [find((topic, queue_id)) or self._add(topic, queue_id) for queue_id in queue_ids]
 
     def get_by_bytes(self, topic: bytes, queue_id: int) -> ConsumeQueue:
-        """Return the queue as `get` does, for a topic name in the encoding of a record."""
+        """Return a queue, creating it if it does not exist; `topic` is the name as encoded in a record."""
         queue = self._by_bytes.get((topic, queue_id))
         if queue is None:
             queue = self._by_bytes[topic, queue_id] = self.get(topic.decode("utf-8", "replace"), queue_id)
@@ -83,10 +83,10 @@ class ConsumeQueueTable:
         return queue
 
     def take_out_topic(self, topic: str, target: Path) -> int:
-        """Remove all queues of a topic from the table and return their number.
+        """Remove all queues of a topic from the table. Return how many queues were removed.
 
-        The topic's directory is renamed to `target`, from where the caller deletes it. Raises OSError; the
-        table is unchanged then.
+        The topic's directory is renamed to `target`; the caller must delete it. Raises OSError, and leaves
+        the table unchanged then.
         """
         queues = [queue for queue in self if queue.topic == topic]
         directory = self.root / topic
@@ -97,7 +97,7 @@ class ConsumeQueueTable:
         return len(queues)
 
     def reset(self, *queues: ConsumeQueue) -> None:
-        """Delete queues with their files; dispatch builds them again from the log."""
+        """Delete queues and their files, so that dispatch builds them again from the log."""
         for queue in queues:
             queue.remove()
         self._forget(queues)
@@ -116,10 +116,11 @@ class ConsumeQueueTable:
     # ---- load ----------------------------------------------------------------------------------------------
 
     def check_settings(self) -> None:
-        """Check that the queues on disk fit this store's settings.
+        """Check that the queues on disk were created with this store's settings.
 
-        Raises StoreError for LMQ queues, and if all files have the size of another
-        `consume_queue_file_bytes`. A single file of another size is treated as damage and repaired by `load`.
+        Raises StoreError if there are LMQ (light message queue) queues, which are not supported, or if all
+        files have the size for another value of `consume_queue_file_bytes`. A single file of another size is
+        treated as damage and repaired by `load`.
         """
         sizes: set[int] = set()
         for topic, queue_id in self._on_disk():
@@ -138,7 +139,8 @@ class ConsumeQueueTable:
     def load(self, log_end: int, snapshots: dict[tuple[str, int], QueueSnapshot]) -> list[LoadedQueue]:
         """Load and check every queue on disk.
 
-        A loaded queue ends before its first unit that is invalid or does not match its snapshot.
+        `snapshots` has the states of the queues in the last checkpoint. A loaded queue ends before its first
+        unit that is invalid or does not match the queue's snapshot.
         """
         return [
             self._load_queue(topic, queue_id, log_end, snapshots.get((topic, queue_id)))
@@ -146,7 +148,10 @@ class ConsumeQueueTable:
         ]
 
     def add_all_on_disk(self) -> None:
-        """Add all queues that have a directory, without reading their files. Raises StoreError."""
+        """Add all queues that have a directory to the table, without reading their files.
+
+        Raises StoreError.
+        """
         for topic, queue_id in self._on_disk():
             self.get(topic, queue_id)
 
@@ -193,7 +198,7 @@ class ConsumeQueueTable:
         return LoadedQueue(queue, damage, matches_snapshot)
 
     def discard_invalid(self, loaded: LoadedQueue) -> None:
-        """Truncate a queue after its last valid unit, and delete unexpected files. Raises OSError."""
+        """Truncate a loaded queue after its last valid unit, and delete unexpected files. Raises OSError."""
         queue, damage, _ = loaded
         if damage is not None:
             _log.warning("consume_queue_damaged", topic=queue.topic, queue_id=queue.queue_id, damage=damage)

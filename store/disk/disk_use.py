@@ -17,14 +17,20 @@ from typing import NamedTuple
 
 
 class DiskUse(NamedTuple):
-    """The usage of one file system; `free_bytes` is the space available to unprivileged users."""
+    """The used and free bytes of one file system.
+
+    `free_bytes` is the space available to unprivileged users.
+    """
 
     used_bytes: int
     free_bytes: int
 
     @property
     def percent(self) -> int:
-        """The used share in percent, rounded up (RocketMQ's UtilAll.getDiskPartitionSpaceUsedPercent)."""
+        """The used share of the file system in percent, rounded up.
+
+        Computed as RocketMQ's UtilAll.getDiskPartitionSpaceUsedPercent.
+        """
         return -(-self.used_bytes * 100 // max(self.used_bytes + self.free_bytes, 1))
 
 
@@ -38,7 +44,11 @@ def disk_use(path: Path) -> DiskUse:
 
 
 class Pressure(IntEnum):
-    """What the usage of a disk requires the store to do; each level includes the lower ones."""
+    """The measures that a store takes because of the usage of a disk; each level includes the lower ones.
+
+    CLEAN: delete expired files at any hour. FORCE: also delete the oldest files, expired or not. REFUSE: also
+    refuse writes.
+    """
 
     NONE = 0
     CLEAN = 1
@@ -47,7 +57,7 @@ class Pressure(IntEnum):
 
 
 class DiskLevels(NamedTuple):
-    """The usage in percent above which the store deletes expired files, deletes any files, refuses writes."""
+    """The disk usages in percent above which the levels CLEAN, FORCE and REFUSE of `Pressure` begin."""
 
     max: int
     force: int
@@ -58,11 +68,17 @@ class DiskLevels(NamedTuple):
         return Pressure(sum(use.percent > level for level in self))
 
     def excess_bytes(self, use: DiskUse) -> int:
-        """Return how many bytes must be freed for the usage to fall to the level `force`; 0 if none."""
+        """Return how many bytes must be freed so that the usage falls to the level `force`.
+
+        0 if it is below.
+        """
         return max(use.used_bytes - (use.used_bytes + use.free_bytes) * self.force // 100, 0)
 
     def refusal(self, path: Path, use: DiskUse) -> str:
-        """Return the error message for refused writes: the usage of the disk, the limits and the remedy."""
+        """Return the error message for refused writes.
+
+        The message contains the disk of `path`, its usage, the limits and the remedy.
+        """
         return (
             f"the disk of {path} is {use.percent} % full, {use.free_bytes:,} bytes are free: writes are "
             f"refused above {self.refuse} % (disk_refuse_writes_percent) and resume when usage has fallen to "
@@ -71,7 +87,7 @@ class DiskLevels(NamedTuple):
 
 
 class DiskState(NamedTuple):
-    """The usage of a store's disks, with a path on each.
+    """The measured usage of a store's disks; each disk is given by a path on it.
 
     `log` is the least full disk of the CommitLog, `derived` the disk of consume queues and index files.
     """
@@ -80,19 +96,20 @@ class DiskState(NamedTuple):
     derived: tuple[Path, DiskUse]
 
     def pressure(self, levels: DiskLevels) -> Pressure:
-        """Return the higher pressure level of the two disks."""
+        """Return the pressure level of the disk that has the higher level."""
         return max(levels.pressure(self.log[1]), levels.pressure(self.derived[1]))
 
     def refusal(self, levels: DiskLevels) -> str:
-        """Return the error message for refused writes, with the numbers of the fuller disk."""
+        """Return the error message for refused writes, with the usage of the fuller disk."""
         return levels.refusal(*max(self.log, self.derived, key=lambda disk: disk[1].percent))
 
 
 def survey(logs: Sequence[Path], derived: Path, probe: DiskProbe) -> DiskState:
-    """Measure the usage of all disks. Raises OSError.
+    """Measure the usage of all disks of a store. Raises OSError.
 
     Args:
-        logs: The CommitLog's directories. Only the least full one counts: new files can be created there.
+        logs: The CommitLog's directories. Only the one on the least full disk is part of the result, because
+            new files can be created there.
         derived: The directory of consume queues and index files.
         probe: Returns the usage of the disk that contains a path.
     """

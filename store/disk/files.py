@@ -32,8 +32,10 @@ _ZEROS = bytes(1 << 20)
 _TIME_STEPS_NS = 20_000_000  # above the resolution of file times, on Linux a tick of 1 to 10 ms
 _LIBC = ctypes.CDLL(None, use_errno=True)
 SYNC_ONE_BY_ONE_MAX = 64
-"""For more files than this, `sync_files` syncs the whole file system: fewer round trips to the disk than one
-fdatasync per file."""
+"""Largest number of files that `sync_files` syncs with one fdatasync per file.
+
+For more files, one syncfs of the whole file system needs fewer round trips to the disk.
+"""
 
 
 _REMEDIES = {
@@ -61,8 +63,8 @@ def explain(error: OSError) -> str:
 def explained(what: str, path: Path) -> Iterator[None]:
     """Convert an OSError raised in the `with` block to a StoreError with the file's path and a remedy.
 
-    `what` is the first part of the message, for example "cannot be opened". `path` is used if the OSError
-    names no file.
+    `what` is the beginning of the error message, for example "cannot be opened". `path` is used if the
+    OSError contains no file name.
     """
     try:
         yield
@@ -71,7 +73,10 @@ def explained(what: str, path: Path) -> Iterator[None]:
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int) -> None:
-    """Write all of `data` at byte `place` of the file, repeating short writes. Raises OSError."""
+    """Write all of `data` at byte position `place` of the file, also if a single write is incomplete.
+
+    Raises OSError.
+    """
     done = os.pwrite(descriptor, data, place)
     if done < len(data):
         rest = memoryview(data)[done:]
@@ -82,10 +87,10 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview, place: int)
 
 
 def zero_data(descriptor: int, place: int, end: int) -> None:
-    """Overwrite bytes [place, end) of a file with zeros, without allocating sparse ranges. Raises OSError.
+    """Overwrite the bytes [place, end) of a file with zeros, without allocating sparse ranges.
 
-    Works page by page from the end. A kill stops a write between pages, so the data before that page is
-    intact.
+    The pages are overwritten from the last to the first. If the process is killed, the data before the last
+    overwritten page is therefore intact. Raises OSError.
     """
     # Collect all ranges first: reading a sparse range makes the file system report it as data.
     for first, stop in reversed(list(data_ranges(descriptor, place, end))):
@@ -98,7 +103,10 @@ def zero_data(descriptor: int, place: int, end: int) -> None:
 
 
 def _from_the_end(descriptor: int, first: int, stop: int, step: int) -> Iterator[tuple[bytes, int]]:
-    """Yield (content, position) of parts of [first, stop), aligned to `step`, from the last to the first."""
+    """Read the bytes [first, stop) of a file backwards, in parts aligned to `step` bytes.
+
+    Yields the content and the byte position of each part.
+    """
     while stop > first:
         at = max(first, (stop - 1) // step * step)
         yield os.pread(descriptor, stop - at, at), at
@@ -106,7 +114,10 @@ def _from_the_end(descriptor: int, first: int, stop: int, step: int) -> Iterator
 
 
 def data_ranges(descriptor: int, place: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of [place, end) that have been written, as reported by the file system (SEEK_DATA)."""
+    """Yield the ranges within bytes [place, end) of a file that contain data, according to SEEK_DATA.
+
+    Sparse ranges, which were never written, are skipped.
+    """
     while place < end:
         try:
             place = max(place, os.lseek(descriptor, place, os.SEEK_DATA))
@@ -118,9 +129,9 @@ def data_ranges(descriptor: int, place: int, end: int) -> Iterator[tuple[int, in
 
 
 def sync_files(paths: Sequence[str], directory: Path) -> None:
-    """Flush the data of these files to disk. Raises OSError.
+    """Flush the data of the files at `paths` to disk. Raises OSError.
 
-    All files are below `directory`. Files that no longer exist are skipped.
+    All files must be below `directory`. Files that no longer exist are skipped.
     """
     if len(paths) > SYNC_ONE_BY_ONE_MAX:
         sync_file_system(directory)
@@ -155,7 +166,10 @@ def check_size(descriptor: int, path: Path, size_bytes: int) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Flush a directory to disk, so that created, renamed and removed names are durable. Raises OSError."""
+    """Flush a directory to disk, so that created, renamed and removed files in it are durable.
+
+    Raises OSError.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -164,10 +178,10 @@ def sync_directory(path: Path) -> None:
 
 
 def settled_time_ns(path: str) -> int:
-    """Return the modification time of a file, or 0 if it is too recent to detect the next change by it.
+    """Return the modification time of a file in ns, or 0 if it could stay the same after another change.
 
     Modification times have a resolution of some milliseconds: a second change shortly after the first could
-    leave the same time. Also returns 0 if the file does not exist.
+    leave the same time. So 0 is returned for a recent change, and also if the file does not exist.
     """
     try:
         changed_ns = os.stat(path).st_mtime_ns  # noqa: PTH116 - runs for 20,000 files; Path doubles the cost
@@ -192,7 +206,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 class Descriptors:
-    """File descriptors by path. Above the limit, the least recently used one is closed."""
+    """Open file descriptors by path. If there are too many, the least recently used one is closed."""
 
     def __init__(self, limit: int, *, read_only: bool = False) -> None:
         self._limit = limit
@@ -201,7 +215,7 @@ class Descriptors:
 
     @property
     def is_full(self) -> bool:
-        """True if opening another file for writing would close one."""
+        """True if the limit is reached, so that opening another file would close one."""
         return not self._is_read_only and len(self._open) >= self._limit
 
     def get(self, path: str) -> int:
@@ -213,7 +227,7 @@ class Descriptors:
         return self.put(path, os.open(path, os.O_RDONLY if self._is_read_only else os.O_RDWR))
 
     def put(self, path: str, descriptor: int) -> int:
-        """Add a newly opened descriptor, and return it."""
+        """Add the descriptor of a file that the caller has just opened, and return the descriptor."""
         # Without this, readahead would fill the page cache with the unwritten ends of consume-queue files.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self._open[path] = descriptor

@@ -1,9 +1,9 @@
-"""Residency: finds out which bytes of the store's files are resident, and makes the others resident.
+"""Residency: checks which bytes of the store's files are resident, and loads the others.
 
 The thread that owns a store never waits for disk reads (design section 3, invariant 4). In the context
 `store.resident_only`, a read that would wait raises `NotResident` with the missing ranges. `WarmJob` reads
-them into the page cache in another thread, and the caller repeats the read. Only file names are kept during
-the wait: the repeated read sees the effects of retention or truncation in between.
+these ranges into the page cache in another thread, and the caller repeats the read. Between the two reads,
+the caller keeps only file names, so the repeated read sees the effects of retention or truncation meanwhile.
 
 A range is resident if its pages are in the page cache. A long range that an earlier process wrote must also
 have been read by a thread of this process: pages that the kernel read ahead are cached, but on a virtual
@@ -28,7 +28,10 @@ JOINED_GAP_BYTES = 64 * 1024
 READ_BYTES = 1024 * 1024
 _CHECKED_PAGES_MAX = 64 * 1024 * 1024 // PAGE_BYTES
 READ_AHEAD_FROM_BYTES = 256 * 1024
-"""From this length on a range is long: reading it also starts readahead of the same length after it."""
+"""Length in bytes from which on a range counts as long, so that a read of it needs extra care.
+
+Reading a long range also starts readahead of the same length after it.
+"""
 _SEEN_CHUNK_BYTES = 64 * 1024
 # Twice the 8 MiB that Linux kernels may read ahead on their own.
 _SEEN_CHUNKS_AHEAD = 16 * 1024 * 1024 // _SEEN_CHUNK_BYTES
@@ -44,7 +47,7 @@ _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 class FileRange(NamedTuple):
-    """Bytes [begin, end) of a file."""
+    """The bytes [begin, end) of the file at `path`."""
 
     path: str
     begin: int
@@ -52,7 +55,7 @@ class FileRange(NamedTuple):
 
 
 class NotResident(Exception):
-    """A read would have waited for the disk. `ranges` are the missing parts of files."""
+    """Raised instead of waiting for the disk. `ranges` are the parts of files that must be read first."""
 
     def __init__(self, ranges: Sequence[FileRange]) -> None:
         super().__init__(ranges)
@@ -68,7 +71,7 @@ class Mapped(Protocol):
 
     @property
     def base(self) -> int:
-        """The log offset of the first byte of the file."""
+        """The CommitLog offset of the first byte of the file."""
 
     @property
     def size_bytes(self) -> int:
@@ -80,9 +83,10 @@ class Mapped(Protocol):
 
 
 class Residency:
-    """Checks the residency of one store's files.
+    """Checks whether bytes of one store's files are resident.
 
-    Inside its context (`with residency:`), reads raise NotResident instead of waiting for the disk.
+    Inside the context `with residency:`, reads of the store raise NotResident instead of waiting for the
+    disk.
     """
 
     __slots__ = ("_pages", "_pages_address", "_seen", "is_required", "written_from")
@@ -105,7 +109,7 @@ class Residency:
         self.is_required = False
 
     def missing_range(self, file: Mapped, begin: int, end: int) -> FileRange | None:
-        """Return the part of bytes [begin, end) of a mapped file that must be read to make them resident.
+        """Return the range that must be read to make the bytes [begin, end) of a mapped file resident.
 
         That is the range from the first uncached page to the last, or all of a long range that this process
         has not read before. Returns None if all bytes are resident. Only the first 64 MiB are checked.
@@ -132,9 +136,9 @@ class Residency:
         return seen
 
     def uncached_range(self, file: Mapped, begin: int, end: int) -> FileRange | None:
-        """Return the range from the first to the last page of [begin, end) that is not in the page cache.
+        """Return the smallest range that contains all pages of [begin, end) that are not in the page cache.
 
-        Returns None if all pages are cached, or if the kernel cannot tell.
+        Returns None if all pages are cached, or if the operating system cannot report this.
         """
         first = begin - begin % PAGE_BYTES
         pages = min(-(-(end - first) // PAGE_BYTES), _CHECKED_PAGES_MAX)
@@ -147,17 +151,17 @@ class Residency:
         return FileRange(file.name, first + missing * PAGE_BYTES, min(stop, file.size_bytes))
 
     def require(self, file: Mapped, begin: int, end: int) -> None:
-        """Raise NotResident unless bytes [begin, end) are resident."""
+        """Raise NotResident unless the bytes [begin, end) of a mapped file are resident."""
         missing = self.missing_range(file, begin, end)
         if missing is not None:
             raise NotResident([missing])
 
     def pread(self, descriptor: int, size_bytes: int, place: int, path: str) -> bytes:
-        """Read from a file like `os.pread`.
+        """Read `size_bytes` bytes at byte position `place` of a file; `path` is used in errors.
 
         Raises:
             OSError: The read failed.
-            NotResident: The read would wait for the disk, inside the context.
+            NotResident: The read would wait for the disk, inside the context `with residency:`.
         """
         if not self.is_required or not _NO_WAIT:
             return os.pread(descriptor, size_bytes, place)
@@ -187,7 +191,7 @@ class WarmJob:
     def run(self) -> None:
         """Read all ranges.
 
-        Files that are missing or unreadable are skipped: the caller's next read will fail.
+        Files that are missing or unreadable are skipped: the caller gets the error when it repeats its read.
         """
         scratch = memoryview(bytearray(READ_BYTES))
         for path, begin, end in self.ranges:
@@ -204,7 +208,7 @@ class WarmJob:
 
 
 def _read_through(descriptor: int, begin: int, end: int, scratch: memoryview) -> None:
-    """Read [begin, end) of a file and discard the data. Raises OSError."""
+    """Read the bytes [begin, end) of a file into the page cache, and discard them. Raises OSError."""
     if end - begin >= READ_AHEAD_FROM_BYTES:
         # A long read is usually followed by the next range: start its readahead now.
         os.posix_fadvise(descriptor, end, end - begin, os.POSIX_FADV_WILLNEED)

@@ -13,13 +13,13 @@ from store.disk.disk_use import DiskProbe, DiskState, survey
 
 
 class RetiredFile:
-    """A file that is no longer part of the store and is to be removed from the disk."""
+    """A file that is no longer part of the store and must be deleted from the disk."""
 
     def __init__(self, path: Path, release: Callable[[], bool] = lambda: True) -> None:
         """Create a retired file.
 
-        `release` unmaps and closes the file. It returns False while the file is in use, and is then called
-        again.
+        `release` unmaps and closes the file. It returns False while the file is in use, and must then be
+        called again.
         """
         self.path = path
         self.is_unlinked = False
@@ -30,7 +30,7 @@ class RetiredFile:
     def remove(self) -> bool:
         """Unlink and release the file.
 
-        Return False if it is still in use. Raises OSError if unlinking fails.
+        Returns False if it is still in use. Raises OSError if unlinking fails.
         """
         if not self.is_unlinked:
             self.path.unlink(missing_ok=True)
@@ -39,16 +39,16 @@ class RetiredFile:
 
 
 class RemoveJob:
-    """Removes retired files.
+    """Deletes retired files from the disk.
 
-    Afterwards, `left` holds the files that are still in use or failed to be removed.
+    Afterwards, `left` holds the files that are still in use or could not be deleted.
     """
 
     def __init__(self, files: Sequence[RetiredFile]) -> None:
         self.left = list(files)
 
     def run(self) -> None:
-        """Try to remove all files, then raise the last OSError if there was one."""
+        """Try to delete all files, then raise the last OSError if there was one."""
         left, error = [], None
         for file in self.left:
             try:
@@ -63,7 +63,7 @@ class RemoveJob:
 
 
 class RemoveTreeJob:
-    """Removes a directory tree that is no longer part of the store."""
+    """Deletes a directory tree that is no longer part of the store."""
 
     def __init__(self, path: Path, is_cancelled: Callable[[], bool] = lambda: False) -> None:
         """Create a job for the tree at `path`, which need not exist.
@@ -74,7 +74,7 @@ class RemoveTreeJob:
         self._is_cancelled = is_cancelled
 
     def run(self) -> None:
-        """Remove the tree. Raises OSError."""
+        """Delete the tree. Raises OSError."""
         for directory, _, names in os.walk(self.path, topdown=False):
             if self._is_cancelled():
                 return
@@ -86,7 +86,8 @@ class RemoveTreeJob:
 class SurveyJob:
     """Measures the usage of the store's disks, and reads the modification times of the oldest log files.
 
-    `run` sets `state`, and `changed_ms`: modification times by the first offset of the file.
+    `run` sets `state`, the usage of the disks, and `changed_ms`, which maps the CommitLog offset at which a
+    log file begins to the file's modification time.
     """
 
     def __init__(
@@ -97,7 +98,9 @@ class SurveyJob:
         Args:
             logs: The CommitLog's directories.
             derived: The directory of consume queues and index files.
-            files: Log files that may be deleted, the oldest first, each with its first offset.
+            files: Log files that may be deleted, the oldest first: the CommitLog offset at which each begins,
+                and
+                its path.
             probe: Returns the usage of the disk that contains a path.
         """
         self.state: DiskState | None = None

@@ -1,8 +1,8 @@
-"""Reads pages ahead of a writer into the page cache, in another thread.
+"""TouchAhead: reads the pages ahead of a writer into the page cache, in another thread.
 
 The first access to a new page may take 10 µs on a virtual machine (2.4 ms per MiB), and one page fault may
-trigger 8 MiB of readahead. Without this, the thread that owns the store would be blocked meanwhile. The pages
-are only read and stay clean: fdatasync has nothing more to write.
+trigger 8 MiB of readahead. If the pages were not cached in advance, the thread that owns the store would be
+blocked meanwhile. The pages are only read and stay clean, so fdatasync has nothing more to write.
 """
 
 import contextlib
@@ -16,9 +16,10 @@ _STEP_BYTES = 4 * 1024 * 1024  # one call reads at most a few MiB
 
 
 def touch(path: str, begin: int, end: int) -> None:
-    """Bring bytes [begin, end) of a file into the page cache. Errors are ignored.
+    """Read the bytes [begin, end) of a file into the page cache. Errors are ignored.
 
-    For a range never written, the pages are cached on return. Otherwise the disk may still be reading.
+    The pages of a range that was never written are cached when the function returns. For other ranges, the
+    disk may still be reading then.
     """
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -33,13 +34,16 @@ def touch(path: str, begin: int, end: int) -> None:
 class TouchAhead:
     """Keeps up to AHEAD_BYTES after the write position of a growing file in the page cache.
 
-    Called by the thread that owns the store; the reads run in the background.
+    The thread that owns the store calls `look`; the reads run in the background.
     """
 
     __slots__ = ("_lane", "_path", "_touched_to", "look_at")
 
     def __init__(self, lane: Lane, written: int) -> None:
-        """Start at position `written`; nothing is read ahead before the writer has advanced by 4 MiB."""
+        """Create the object for a writer that is at position `written`.
+
+        Nothing is read ahead before the writer has advanced by 4 MiB.
+        """
         self._lane = lane
         self._path = ""
         self._touched_to = 0
@@ -47,11 +51,11 @@ class TouchAhead:
         """The position of the writer from which on `look` must be called again."""
 
     def look(self, path: str, base: int, size_bytes: int, position: int) -> None:
-        """Read ahead if the writer has advanced far enough.
+        """Start to read ahead if the writer has advanced far enough.
 
         Args:
             path: The file that is being written.
-            base: Position of the first byte of the file.
+            base: Position of the first byte of the file (for a log file, its CommitLog offset).
             size_bytes: Size of the file.
             position: Position of the writer, counted like `base`.
         """

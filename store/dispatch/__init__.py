@@ -1,1 +1,1 @@
-"""Dispatch: read confirmed log records and pass them to the sinks (consume queues, index and others)."""
+"""Dispatch: pass confirmed records of the CommitLog to sinks, which write consume queues and index."""

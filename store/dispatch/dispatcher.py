@@ -1,9 +1,10 @@
-"""Dispatcher: passes confirmed log records to the registered sinks.
+"""Dispatcher: passes confirmed records of the CommitLog to the registered sinks.
 
     log ──→ scan a slice (one kernel) ──→ RecordBatch ──→ accept of each sink, in order
 
-Appends, recovery, rebuild and replicas all use it. A range may be dispatched again: sinks skip the records
-that they already have.
+A sink derives data from records: consume queues, the index, and others. A slice is the part of the log that
+one step reads. Appends, recovery, rebuild and replicas all use the same dispatcher. A range may be dispatched
+again: sinks skip the records that they already have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,10 +37,10 @@ class Mode(Enum):
 
 
 class Step(NamedTuple):
-    """Result of one step.
+    """Result of one dispatch step.
 
-    It has the physical offset at which the next step begins, and the offset and storeTimestamp of the last
-    record dispatched (-1 and 0 if there was none).
+    `position` is the CommitLog offset at which the next step begins. `last_record` and `timestamp` are the
+    CommitLog offset and the storeTimestamp of the last record dispatched (-1 and 0 if there was none).
     """
 
     position: int
@@ -48,10 +49,11 @@ class Step(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Result of a scan.
+    """Result of scanning a slice of the log with the dispatch kernel (`kernels.units.dispatch_records`).
 
-    It has the position where the scan stopped, the reason (a kernel status), the numbers of rows, groups and
-    keys found, and the storeTimestamp of the last record.
+    `position` is the position in the file at which the scan stopped, and `status` the reason. `rows`,
+    `groups` and `keys` are the numbers of records, of queues with new units, and of index keys. `timestamp`
+    is the storeTimestamp of the last record.
     """
 
     position: int
@@ -63,7 +65,7 @@ class _Found(NamedTuple):
 
 
 class Dispatcher:
-    """Dispatches ranges of the log to its sinks, one slice per step."""
+    """Dispatches records of the log to its sinks, one slice of the log per step."""
 
     def __init__(
         self, log: LogFiles, sinks: Sequence[DispatchSink], delays_ms: list[int], slice_bytes: int
@@ -80,10 +82,10 @@ class Dispatcher:
         self._found = np.zeros(FOUND_FIELDS, dtype=np.int64)
 
     def step(self, begin: int, end: int, mode: Mode = Mode.LIVE) -> Step:
-        """Dispatch at most one slice of [begin, end); `begin` must be the beginning of a record.
+        """Dispatch at most one slice of the CommitLog offsets [begin, end).
 
-        The step ends before an incomplete record. Raises OSError (for example, the disk is full) or
-        StoreError; the caller must then repeat the step.
+        A record must begin at `begin`. The step ends before an incomplete record. Raises OSError (for
+        example, the disk is full) or StoreError; the caller must then repeat the step.
         """
         file = self._log.file_at(begin)
         start = begin - file.base
@@ -110,9 +112,9 @@ class Dispatcher:
         return Step(file.base + position, last_record, found.timestamp)
 
     def run(self, begin: int, end: int, mode: Mode) -> int:
-        """Dispatch [begin, end) and return the offset at which dispatch stopped.
+        """Dispatch the CommitLog offsets [begin, end). Return the offset at which dispatch stopped.
 
-        That is less than `end` if the last record is incomplete.
+        The result is less than `end` if the last record is incomplete.
         """
         while begin < end:
             step = self.step(begin, end, mode)
@@ -122,7 +124,11 @@ class Dispatcher:
         return begin
 
     def next_offsets(self, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-        """Yield (topic, queue id, next queue offset) for the records in [begin, end); dispatch nothing."""
+        """Find the next queue offset of each queue that has records in [begin, end); nothing is dispatched.
+
+        Yields tuples (topic, queue id, next queue offset). A queue may occur several times; its last tuple is
+        valid.
+        """
         for file, found in self._walk(begin, end, Mode.LIVE):
             for group in self._groups[: found.groups].tolist():
                 if group[kernel.GROUP_COUNT]:
@@ -131,7 +137,10 @@ class Dispatcher:
                     yield name, group[kernel.GROUP_QUEUE_ID], group[kernel.GROUP_NEXT_QUEUE_OFFSET]
 
     def find_hash(self, begin: int, end: int, key_hash: int) -> Iterator[int]:
-        """Yield the offsets of records in [begin, end) with a key of this hash; dispatch nothing."""
+        """Yield the CommitLog offset of each record in [begin, end) with a key of this hash.
+
+        Nothing is dispatched.
+        """
         for _, found in self._walk(begin, end, Mode.CHECKED):
             keys = self._keys[: found.keys]
             yield from keys[keys[:, KEY_HASH] == key_hash, KEY_PHYSICAL_OFFSET].tolist()
@@ -156,7 +165,7 @@ class Dispatcher:
         )  # fmt: skip
 
     def _place_after(self, file: MappedFile, start: int, stop: int, status: int, mode: Mode) -> int:
-        """Return the position in the file at which to resume if there is no record at `start`."""
+        """Return the position in the file at which to resume after a scan that found no record at `start`."""
         if status == kernel.AT_BLANK:
             return file.size_bytes
         if status in _INCOMPLETE and mode is Mode.LIVE and start + self._slice_bytes >= stop:

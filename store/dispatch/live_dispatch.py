@@ -1,6 +1,8 @@
 """LiveDispatch: dispatches the confirmed records of an open store to its sinks, one step at a time.
 
-idle ──advance──→ idle                                      a slice was dispatched
+A step reads one slice of the CommitLog. Between steps, the states are:
+
+idle ──advance──→ idle                                      the slice was dispatched
              ├──→ under way ──(units written)──→ idle       another thread writes the consume queue units
              └──→ failed ──(retry after 1 s)──→ idle        appends are refused until then; no data is lost
 """
@@ -21,7 +23,7 @@ _RETRY_NS = 1_000_000_000
 
 
 class LiveDispatch:
-    """Advances `positions.dispatched`. Used only on the store's thread."""
+    """Dispatches confirmed records and advances `positions.dispatched`. Used only on the store's thread."""
 
     def __init__(
         self,
@@ -31,7 +33,10 @@ class LiveDispatch:
         clock: Clock,
         on_step: Callable[[Step], None],
     ) -> None:
-        """Create the dispatch; `on_step` is called after each step, when all sinks have its records."""
+        """Create the dispatch of a store.
+
+        `on_step` is called after each step, when all sinks have processed the records of the step.
+        """
         self._dispatcher = dispatcher
         self._queues = queues
         self._positions = positions
@@ -55,7 +60,10 @@ class LiveDispatch:
 
     @property
     def is_under_way(self) -> bool:
-        """True while another thread writes units; until `finish` is called, queues may only be read."""
+        """True while another thread writes consume queue units of a step.
+
+        Until `finish` is called, queues may be read but not changed.
+        """
         return self._under_way is not None
 
     @property
@@ -64,7 +72,7 @@ class LiveDispatch:
         return self._queues.can_finish
 
     def advance(self) -> None:
-        """Dispatch one slice. Must not be called while a step is under way.
+        """Dispatch the next slice of confirmed records. Must not be called while a step is under way.
 
         After a failed step this does nothing until the retry delay of 1 s has passed.
         """
@@ -84,7 +92,7 @@ class LiveDispatch:
             self._done(step)
 
     def finish(self) -> None:
-        """Wait for the step under way, if any, and complete it."""
+        """Wait for the step that is under way, if any, and complete it."""
         step, self._under_way = self._under_way, None
         if step is None:
             return
@@ -96,7 +104,7 @@ class LiveDispatch:
             self._done(step)
 
     def run(self) -> None:
-        """Dispatch all confirmed records and wait for completion."""
+        """Dispatch all confirmed records, and wait until all units are written."""
         self.finish()
         self.advance()  # `has_more` is False after a fault; this retries the step once its delay has passed
         self.finish()

@@ -1,8 +1,9 @@
-"""OutOfOrderUnits: puts units that do not directly follow the last unit of their queue.
+"""OutOfOrderUnits: writes consume queue units that do not directly follow the last unit of their queue.
 
 The rules are those of the store format, section 3.2. Such a unit is already in the queue, comes after a gap,
-belongs to a topic that was deleted and recreated, or belongs to a queue that lost its first files. Its queue
-offset may also be damaged, because the record CRC does not cover the queue offset.
+belongs to a topic that was deleted and recreated, or belongs to a queue that lost its first files. The queue
+offset of its record may also be damaged, because the record CRC does not cover the queue offset. A gap is
+closed with filler units, which reserve the queue offsets of records that no longer exist.
 """
 
 from store.commitlog.holes import LogFiles
@@ -21,7 +22,7 @@ _GAP_MAX = 1_000_000  # fillers for one gap: 20 MB
 
 
 class OutOfOrderUnits:
-    """Puts out-of-order units into the queues of one log."""
+    """Writes out-of-order units into the consume queues of a store; `log` is used to check their records."""
 
     def __init__(self, log: LogFiles) -> None:
         self._log = log
@@ -29,7 +30,7 @@ class OutOfOrderUnits:
         """Maps the physical offset of each record with an impossible queue offset to that queue offset."""
 
     def put(self, queue: ConsumeQueue, batch: RecordBatch, group: list[int], units: memoryview) -> None:
-        """Put the units of one group of `batch` into `queue`.
+        """Write the units of one group of `batch` into `queue`; a group has the units of one queue.
 
         During recovery, units that the queue already has are compared with the log and repaired if they
         differ. Raises OSError, StoreError.
@@ -86,11 +87,13 @@ class OutOfOrderUnits:
             queue.append_units(unit, physical_offset + size)
 
     def _close_gap(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int, agreeing: int) -> bool:
-        """Append fillers up to `queue_offset`; return False if the queue offset is impossible.
+        """Append filler units to the queue up to the queue offset of a record.
 
-        Each missing record of the gap occupied log space between the record of the last unit and this record.
-        A gap with too little log space is therefore impossible, unless more than one consecutive record
-        (`agreeing`) confirms the offset and the gap is not larger than `_GAP_MAX`.
+        Each missing record of the gap occupied log space between the record of the queue's last unit and this
+        record, which is at `physical_offset`. A gap with too little log space is therefore impossible, unless
+        the next records confirm the offset (`agreeing`, the number of records with consecutive queue offsets
+        from this one on, is more than 1) and the gap is not larger than `_GAP_MAX`. Returns False, and
+        appends nothing, if the queue offset is impossible.
         """
         if queue.next_offset == queue.first_offset:
             queue.start_at(queue_offset)
@@ -111,7 +114,7 @@ class OutOfOrderUnits:
         return True
 
     def _refuse(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> None:
-        """Log that a record's queue offset is damaged, and leave the record out of its queue."""
+        """Log that the queue offset of a record is damaged. The record is left out of its queue."""
         if len(self.refused) < _REFUSED_MAX:
             self.refused[physical_offset] = queue_offset
         _log.error(
@@ -124,7 +127,11 @@ class OutOfOrderUnits:
         )
 
     def _repair(self, queue: ConsumeQueue, offset: int, unit: memoryview) -> None:
-        """Truncate the queue at a unit that differs from the log; the caller appends the correct unit."""
+        """Truncate a queue at queue offset `offset` if its unit there differs from `unit`, read from the log.
+
+        The caller must then append the correct unit. If instead the record's queue offset is damaged, the
+        queue is not changed.
+        """
         present = queue.read_units(offset, 1)
         if present == unit:
             return
@@ -140,7 +147,10 @@ class OutOfOrderUnits:
         queue.truncate_to(offset, end)
 
     def _is_claimed(self, queue: ConsumeQueue, offset: int, unit: bytes, before: int) -> bool:
-        """Return True if `unit` leads to a valid older record with this topic, queue and queue offset."""
+        """Return True if `unit` points to a valid record with this topic, queue id and queue offset.
+
+        Only records before the CommitLog offset `before` are considered.
+        """
         physical_offset, size, _ = UNIT.unpack(unit)
         if physical_offset >= before or (offset > queue.first_offset and queue.unit_at(offset - 1).is_filler):
             return False  # a unit after a gap proves nothing: its own damaged offset may have made the gap
@@ -153,9 +163,9 @@ class OutOfOrderUnits:
 
 
 def _is_present(queue: ConsumeQueue, first: int, units: memoryview, *, is_recovery: bool) -> bool:
-    """Return True if the units that the queue has from offset `first` on equal `units`.
+    """Return True if the queue already has `units`, the first of which has the queue offset `first`.
 
-    Outside recovery only the position of the last one is compared.
+    During recovery the units are compared; otherwise only the position of the last one is compared.
     """
     count = min(queue.next_offset - first, len(units) // UNIT_BYTES)
     if not is_recovery:

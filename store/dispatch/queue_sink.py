@@ -1,14 +1,15 @@
 """ConsumeQueueSink: the dispatch sink that writes consume queue units.
 
-If a batch has units for many queues whose files are new or not open, another thread writes these units while
-the store's thread continues. The store's thread counts them into their queues in `finish`. Until then the
-queues may only be read, and their `next_offset` does not change.
+If a batch has units for many queues whose files are new or not open, another thread writes these units in one
+bulk write while the store's thread continues. The store's thread then updates the offsets and CRCs of the
+queues in `finish`. Until then the queues may be read but not changed, and their `next_offset` does not
+change.
 
     accept ──→ all units are written
-         └───→ is_under_way: another thread writes units ──→ finish: units are counted in
+         └───→ is_under_way: another thread writes units ──→ finish: the queues are updated
 
 Units that the other thread could not write are written again in `finish`, which raises the error if that
-fails.
+fails. A group contains the units of one queue in one batch.
 """
 
 import os
@@ -35,9 +36,10 @@ _OTHER_THREAD_MIN = 16  # for fewer files, the hand-over to another thread costs
 
 
 class Arrival:
-    """New messages of an awaited queue.
+    """New messages of a queue for which a client is waiting.
 
-    It has the queue's new end and the tags codes of the messages, which the filters of held pulls need.
+    `max_offset` is the new end of the queue. The tags codes of the messages are needed by the filters of held
+    pulls.
     """
 
     __slots__ = ("_tags_codes", "_units", "max_offset", "queue_id", "topic")
@@ -60,16 +62,17 @@ class Arrival:
 
 
 GroupWrite: TypeAlias = tuple[int, ConsumeQueue, bool, int, int, int]
-"""Units of one queue that can be part of a bulk write: they follow its last unit and fit into one file.
+"""The units of one queue (a group) that can be part of a bulk write, as a tuple.
 
-The fields are: row number of the group, queue, whether the file must be created, byte position and size of
-the units in the batch, and the physical offset at which the last unit's record ends. A batch has at most one
-group per queue. It is a plain tuple because tens of thousands are created per second.
+The units follow the last unit of the queue and fit into one file. The fields are: index of the group in the
+batch, queue, whether the file must be created, byte position and size of the units in the batch, and the
+CommitLog offset at which the last unit's record ends. A batch has at most one group per queue. It is a plain
+tuple because tens of thousands are created per second.
 """
 
 
 class _BatchArrays(NamedTuple):
-    """The arrays of a batch that a bulk write needs."""
+    """The arrays of a record batch that a bulk write needs."""
 
     log: NDArray[np.uint8]
     groups: NDArray[np.int64]
@@ -77,7 +80,10 @@ class _BatchArrays(NamedTuple):
 
 
 class _PendingWrite(NamedTuple):
-    """A bulk write by the other thread; `written` resolves to the number of groups written."""
+    """A bulk write that the other thread executes.
+
+    `written` resolves to the number of groups whose units were written.
+    """
 
     writes: Sequence[GroupWrite]
     units: memoryview
@@ -85,10 +91,10 @@ class _PendingWrite(NamedTuple):
 
 
 class ConsumeQueueSink:
-    """Writes units into the queues of one store."""
+    """Dispatch sink that writes units into the consume queues of one store."""
 
     def __init__(self, log: LogFiles, queues: ConsumeQueueTable, lane: Lane | None = None) -> None:
-        """Create the sink; without a `lane` all units are written on the store's thread."""
+        """Create the sink; bulk writes run in a thread of `lane`, or on the store's thread if it is None."""
         self.awaited: Collection[tuple[str, int]] = ()
         """The queues, as (topic, queue id), for which new messages are reported as arrivals."""
         self._queues = queues
@@ -99,7 +105,7 @@ class ConsumeQueueSink:
 
     @property
     def refused(self) -> dict[int, int]:
-        """Maps the physical offset of each record with an impossible queue offset to that queue offset."""
+        """Maps the CommitLog offset of each record with an impossible queue offset to this queue offset."""
         return self._out_of_order.refused
 
     @property
@@ -113,7 +119,7 @@ class ConsumeQueueSink:
             queue.truncate_after(offset)
 
     def take_arrivals(self) -> list[Arrival]:
-        """Return the arrivals since the last call."""
+        """Return the arrivals (new messages of awaited queues) since the last call."""
         arrivals, self._arrivals = self._arrivals, []
         return arrivals
 
@@ -177,16 +183,16 @@ class ConsumeQueueSink:
 
     @property
     def is_under_way(self) -> bool:
-        """True if the other thread has units of the last batch that `finish` must count in."""
+        """True from the start of a bulk write by the other thread until `finish` has updated the queues."""
         return self._pending is not None
 
     @property
     def can_finish(self) -> bool:
-        """True if units are under way and `finish` would return without waiting."""
+        """True if a bulk write is under way and `finish` would return without waiting."""
         return self._pending is not None and self._pending.written.done()
 
     def finish(self) -> None:
-        """Wait for the other thread and count in the units that it wrote.
+        """Wait for the bulk write of the other thread, and update the queues whose units were written.
 
         Raises OSError if units cannot be written; the step must then be repeated.
         """
@@ -197,9 +203,9 @@ class ConsumeQueueSink:
 
 
 def _write_units(queues: ConsumeQueueTable, arrays: _BatchArrays, writes: Sequence[GroupWrite]) -> int:
-    """Write the units of some groups; return how many groups were written before the first failure.
+    """Write the units of the groups `writes` in one bulk write.
 
-    Raises OSError.
+    Returns how many groups were written before the first failure. Raises OSError.
     """
     numbers, _, is_new, _, _, _ = zip(*writes, strict=True)
     log, groups, units = arrays

@@ -20,7 +20,7 @@ from store.kernels import units as kernel
 
 
 class RecordBatch(NamedTuple):
-    """The records of one slice of the log, in the layout of `kernels.units`.
+    """The records of one slice of the log, with their units and keys, as filled by `kernels.units`.
 
     All arrays are buffers that the dispatcher reuses: a sink must copy data that it keeps after `accept`.
     """
@@ -29,16 +29,16 @@ class RecordBatch(NamedTuple):
     rows: NDArray[np.int64]
     """One row per record, in the order of the log (`kernels.units.ROW_…`)."""
     groups: NDArray[np.int64]
-    """One row per queue that received records (`kernels.units.GROUP_…`)."""
+    """One row per queue that has records in this batch (`kernels.units.GROUP_…`)."""
     units: NDArray[np.uint8]
-    """The consume queue units of all groups; units of one group are contiguous."""
+    """The consume queue units of the batch; the units of one queue are contiguous."""
     keys: NDArray[np.int64]
     """One row per key of a record (`kernels.index.KEY_…`)."""
     is_recovery: bool
     """True during recovery, rebuild or verification: data that a sink already has may be damaged."""
 
     def records(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield the physical offset and the bytes of each record."""
+        """Yield the CommitLog offset and the bytes of each record."""
         for position, size in self.rows[:, : kernel.ROW_SIZE + 1].tolist():
             yield self.file.base + position, self.file.view[position : position + size]
 
@@ -49,13 +49,19 @@ class DispatchSink(Protocol):
     def accept(self, batch: RecordBatch) -> None:
         """Process the records of a batch, except those that were already processed.
 
-        Raises OSError or StoreError if that fails; appends are then refused, and the batch is repeated after
-        one second.
+        Raises OSError or StoreError on failure. The store then refuses appends, and passes the batch again
+        after one second.
         """
 
     def rewind(self, offset: int) -> None:
-        """Drop all data of records at or after a physical offset. Raises OSError, StoreError."""
+        """Drop all data of records at or after the CommitLog offset `offset`, because the log was truncated.
+
+        Raises OSError, StoreError.
+        """
 
     @property
     def missing_from(self) -> int | None:
-        """The first physical offset whose record the sink lacks after a start; None if it lacks none."""
+        """The CommitLog offset from which on the sink needs records again after a start.
+
+        None if it has all.
+        """

@@ -1,1 +1,1 @@
-"""The index: files that map message keys to CommitLog offsets, and the service over all of them."""
+"""The index: files that map message keys to CommitLog offsets, and the service that manages these files."""

@@ -22,7 +22,10 @@ _NAME = "index.ahead"
 
 
 class IndexFileJob:
-    """Background job that creates an empty index file at `path` and stores it in `made`."""
+    """Background job that creates an empty index file at `path`.
+
+    The attribute `made` then contains the file.
+    """
 
     def __init__(self, path: Path, slots: int, capacity: int) -> None:
         self.made: IndexFile | None = None
@@ -37,7 +40,7 @@ class IndexFileJob:
 
 
 class IndexFileAhead:
-    """Creates the next index file of one store in advance. Used only on the store's thread."""
+    """Creates the next index file of one store before it is needed. Used only on the store's thread."""
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class IndexFileAhead:
         clock: Clock,
         settings: StoreSettings,
     ) -> None:
-        """Delete the files that a killed process left. Raises OSError.
+        """Delete the prepared files that a killed process left behind. Raises OSError.
 
         If the setting `preallocate` is off, no file is created in advance.
         """
@@ -62,7 +65,10 @@ class IndexFileAhead:
             leftover.unlink(missing_ok=True)
 
     def prepare_next(self) -> None:
-        """Start to create the next file if it will be needed soon; called after each dispatch step."""
+        """Start to create the next index file if it will be needed soon.
+
+        Called after each dispatch step.
+        """
         index = self._index
         if index is None or not index.needs_next_file or self._is_under_way:
             return

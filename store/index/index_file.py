@@ -1,6 +1,8 @@
-"""IndexFile: finds records by key.
+"""IndexFile: finds the records that have a key.
 
-The layout is described in `store.kernels.index`. Physical offsets never decrease within a file.
+An entry stores the location of one record that has a key; entries are identified by their index in the file.
+The layout is described in `store.kernels.index`. Physical offsets (CommitLog offsets) never decrease from one
+entry to the next.
 """
 
 import mmap
@@ -25,14 +27,14 @@ _UPDATE_CRC_AFTER_ENTRIES = 16_384
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
-    """Return the exact size of an index file in bytes."""
+    """Return the exact size in bytes of an index file with `slots` hash slots and `entries` entries."""
     return HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * entries
 
 
 class IndexSnapshot(NamedTuple):
     """State of an index file as stored in a checkpoint.
 
-    `entries` is the number of the next entry, `crc` covers all entries before it, and `header` is the file
+    `entries` is the index of the next entry, `crc` covers all entries before it, and `header` is the file
     header in hexadecimal. `time_ns` is the modification time; it is 0 if the file changed so recently that a
     later change could keep the same time.
     """
@@ -45,12 +47,12 @@ class IndexSnapshot(NamedTuple):
 
     @property
     def end_physical_offset(self) -> int:
-        """Physical offset of the record of the last entry."""
+        """CommitLog offset of the record to which the last entry belongs."""
         return int(_TIMES_AND_OFFSETS.unpack_from(bytes.fromhex(self.header))[3])
 
 
 class IndexView:
-    """Read access to an index file for a search; it stays usable after the file is closed or deleted."""
+    """Read access to an index file for a search; it remains usable after the file is closed or deleted."""
 
     __slots__ = ("_array", "_slots")
 
@@ -59,10 +61,10 @@ class IndexView:
         self._slots = slots
 
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
-        """Return the physical offsets of up to `limit` entries with this hash and time range, newest first.
+        """Return the CommitLog offsets of up to `limit` records with this key hash, newest first.
 
-        Times are storeTimestamps in milliseconds. May be called on any thread; it releases the GIL while it
-        waits for pages to be read from disk.
+        Only records whose storeTimestamp is in [begin_ms, end_ms] are returned. May be called on any thread;
+        the GIL is released while pages are read from disk.
         """
         begin, end, _, _ = _TIMES_AND_OFFSETS.unpack_from(self._array.data)
         if begin > end_ms or end + 999 < begin_ms:
@@ -74,7 +76,7 @@ class IndexView:
 
 
 class IndexFile:
-    """One mapped index file with `slots` hash slots and room for `capacity` − 1 entries."""
+    """One memory-mapped index file with `slots` hash slots and room for `capacity` − 1 entries."""
 
     __slots__ = ("_crc", "_crc_end", "_view", "array", "capacity", "path", "slots")
 
@@ -101,8 +103,8 @@ class IndexFile:
     ) -> "IndexFile":
         """Create an empty index file. Raises OSError.
 
-        Its header continues that of `previous` (see `follow`); `scratch` is a directory for the temporary
-        file.
+        The header starts with the end time and end offset of the file `previous` (see `follow`). `scratch` is
+        the directory for the temporary file.
         """
         allocate_file(path, index_file_bytes(slots, capacity), scratch)
         file = cls(path, slots, capacity)
@@ -110,13 +112,13 @@ class IndexFile:
         return file
 
     def follow(self, previous: "IndexFile | None") -> None:
-        """Initialize the header of an empty file with the end of the previous file, as RocketMQ does."""
+        """Initialize the header of an empty file with the end of the file `previous`, as RocketMQ does."""
         if previous is not None:
             timestamp, offset = previous.end_timestamp, previous.end_physical_offset
             _TIMES_AND_OFFSETS.pack_into(self._view, 0, timestamp, timestamp, offset, offset)
 
     def move_to(self, path: Path) -> None:
-        """Rename the file. Raises OSError."""
+        """Rename the file to `path`. Raises OSError."""
         self.path.rename(path)
         self.path = path
 
@@ -126,22 +128,22 @@ class IndexFile:
 
     @property
     def end_timestamp(self) -> int:
-        """storeTimestamp of the record of the last entry, in milliseconds."""
+        """storeTimestamp of the record to which the last entry belongs, in milliseconds."""
         return self._header()[1]
 
     @property
     def begin_physical_offset(self) -> int:
-        """Physical offset of the record of the first entry."""
+        """CommitLog offset of the record to which the first entry belongs."""
         return self._header()[2]
 
     @property
     def end_physical_offset(self) -> int:
-        """Physical offset of the record of the last entry."""
+        """CommitLog offset of the record to which the last entry belongs."""
         return self._header()[3]
 
     @property
     def count(self) -> int:
-        """Number of the next entry; 1 in an empty file."""
+        """Index at which the next entry will be stored; 1 in an empty file, because entry 0 is never used."""
         count: int = _COUNT.unpack_from(self._view, _COUNT_AT)[0]
         return max(count, 1)
 
@@ -166,7 +168,11 @@ class IndexFile:
         return self.count >= self.capacity
 
     def insert(self, keys: NDArray[np.int64], first: int, end: int) -> int:
-        """Insert rows [first, end) of `keys` (columns KEY_…) and return how many fitted into the file."""
+        """Insert entries for rows [first, end) of `keys` (columns `kernels.index.KEY_…`).
+
+        Returns the number of entries inserted, which is lower than the number of rows if the file became
+        full.
+        """
         inserted = int(kernel.insert_keys(self.array, self.slots, self.capacity, keys, first, end))
         if self.count - self._crc_end > _UPDATE_CRC_AFTER_ENTRIES:  # keeps a later snapshot short
             self._update_crc()
@@ -179,7 +185,10 @@ class IndexFile:
         return IndexSnapshot(self.path.name, count, self._crc, header, settled_time_ns(str(self.path)))
 
     def _update_crc(self) -> int:
-        """Update the CRC with the entries added since the last call; return the number of the next entry."""
+        """Update the CRC with the entries added since the last call.
+
+        Returns the index at which the next entry will be stored.
+        """
         count = self.count
         self._crc = self._entries_crc(self._crc_end, count, self._crc)
         self._crc_end = count
@@ -190,11 +199,11 @@ class IndexFile:
         return running_crc(self.array[entries + ENTRY_BYTES * first : entries + ENTRY_BYTES * end], crc)
 
     def adopt_if_unchanged(self, snapshot: IndexSnapshot) -> bool:
-        """Return True and adopt the snapshot if the file's header and modification time match it.
+        """Adopt the state of the snapshot, without reading entries, if header and modification time match it.
 
-        The entries are not read. This is safe only if the file was not written to between its snapshot and
-        the end of the process that wrote it: writes through a map change the modification time only once,
-        until the page has been written to disk.
+        Returns False if they do not match. The call is safe only if the file was not written to between its
+        snapshot and the end of the process that wrote it: writes through a map change the modification time
+        only once, until the page has been written to disk.
         """
         if self.array[:HEADER_BYTES].tobytes().hex() != snapshot.header:
             return False
@@ -204,7 +213,7 @@ class IndexFile:
         return True
 
     def restore(self, snapshot: IndexSnapshot) -> str | None:
-        """Return the file to the state of the snapshot: remove all later entries.
+        """Restore the file to the state of the snapshot: remove all later entries.
 
         Returns a description of the damage, or None if the file is valid.
         """
@@ -220,7 +229,7 @@ class IndexFile:
         return None if self.is_valid() else "its hash chains do not match its entries"
 
     def view(self) -> IndexView:
-        """Return read access to the file for a search."""
+        """Return an object for searches in the file."""
         return IndexView(self.array, self.slots)
 
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
@@ -228,16 +237,16 @@ class IndexFile:
         return self.view().select(key_hash, begin_ms, end_ms, limit)
 
     def entries_from(self, physical_offset: int) -> int:
-        """Return the number of entries whose records are at or after `physical_offset`."""
+        """Return the number of entries whose records are at or after CommitLog offset `physical_offset`."""
         return self.count - int(kernel.entry_at_or_after(self.array, self.slots, physical_offset))
 
     def is_valid(self) -> bool:
-        """Return True if slots, chains and header agree with the entries."""
+        """Return True if the slots, chains and header of the file agree with its entries."""
         newest = np.zeros(self.slots, dtype=np.int32)
         return bool(kernel.index_is_valid(self.array, self.slots, self.capacity, newest))
 
     def cut_at(self, physical_offset: int) -> None:
-        """Remove the entries of records at or after `physical_offset`.
+        """Remove the entries whose records are at or after the CommitLog offset `physical_offset`.
 
         Incomplete entries that a killed process left after the last entry are removed too.
         """
@@ -250,7 +259,10 @@ class IndexFile:
         kernel.cut_entries(self.array, self.slots, number, max(number, written))
 
     def release(self) -> bool:
-        """Unmap the file; called on a background thread, because it may wait. Always returns True."""
+        """Unmap the file; called on a background thread, because it may wait.
+
+        Always returns True: the file is never in use at that time.
+        """
         self.close()
         return True
 

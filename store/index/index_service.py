@@ -1,6 +1,6 @@
 """IndexService: all index files of a store, and queries over them.
 
-It is a dispatch sink (`store.dispatch.sink`).
+It is a dispatch sink (`store.dispatch.sink`): the dispatch passes it the keys of all records.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,12 @@ _CALENDAR_END_MS = 253_402_214_400_000  # the last day of the year 9999, in any 
 
 
 def index_file_name(timestamp_ms: int, after: str | None) -> str:
-    """Return the file name for the storeTimestamp of its first record, as RocketMQ names index files.
+    """Return the name of the index file whose first record has this storeTimestamp, as in RocketMQ.
 
     The name is the local time with milliseconds. It is derived from the record so that a rebuild produces the
-    same name. If it is not later than the name `after` (the clock was set back), the successor of `after` is
-    used. The record CRC does not cover the timestamp, so a damaged one may be outside the calendar: it is
-    replaced by the last valid time.
+    same name. If the name would not be greater than `after`, the name of the previous file, because the clock
+    was set back, the successor of `after` is returned. The record CRC does not cover the timestamp, so a
+    damaged timestamp may be outside the calendar: it is replaced by the last valid time.
     """
     in_calendar = timestamp_ms if 0 <= timestamp_ms < _CALENDAR_END_MS else _CALENDAR_END_MS - 1
     local = datetime.fromtimestamp(in_calendar / 1000, tz=UTC).astimezone()
@@ -48,7 +48,7 @@ class IndexSearch:
         self._limit = limit
 
     def run(self) -> list[int]:
-        """Return the physical offsets of up to `limit` matching entries, newest first."""
+        """Return the CommitLog offsets of up to `limit` records with the searched key hash, newest first."""
         found: list[int] = []
         for file in self._files:
             found += file.select(self._key_hash, self._begin_ms, self._end_ms, self._limit - len(found))
@@ -78,7 +78,7 @@ class IndexService:
 
     @property
     def end_physical_offset(self) -> int:
-        """Physical offset of the last record in the index; -1 if the index is empty."""
+        """CommitLog offset of the last record in the index; -1 if the index is empty."""
         if self._end is None:
             ends = (file.end_physical_offset for file in reversed(self._files) if file.count > 1)
             self._end = next(ends, _NOTHING)
@@ -107,11 +107,12 @@ class IndexService:
     # ---- load ----------------------------------------------------------------------------------------------
 
     def load(self, snapshots: list[IndexSnapshot], log_min: int, *, closed_cleanly: bool) -> None:
-        """Open the files that match their snapshots and delete all others.
+        """Open the index files that match their snapshots in the last checkpoint, and delete all others.
 
-        Loading stops at the first damaged or missing file; the index is rebuilt from there (`missing_from`).
-        A missing first file is accepted if all its records are before `log_min`: it was deleted together with
-        them. Entries added after a snapshot are removed; dispatch adds them again.
+        Loading stops at the first damaged or missing file; `missing_from` is then the CommitLog offset from
+        which the index is rebuilt. A missing first file is accepted if all its records are before `log_min`,
+        the beginning of the log: the file was deleted together with them. Entries added after a snapshot are
+        removed, because dispatch adds them again.
 
         Files that cannot have changed after their snapshot are not read if their modification time matches:
         all files but the last one, and after a clean shutdown the last one too.
@@ -138,7 +139,7 @@ class IndexService:
         self._remove(list(paths.values()))
 
     def check_settings(self) -> None:
-        """Raise StoreError if the existing files were created with other index settings."""
+        """Raise StoreError if the existing index files were created with other index settings."""
         expected_bytes = index_file_bytes(self.slots, self.capacity)
         paths = self.directory.iterdir() if self.directory.is_dir() else []
         sizes = {path.stat().st_size for path in paths if path.is_file()}
@@ -153,7 +154,7 @@ class IndexService:
             )
 
     def _open(self, path: Path, snapshot: IndexSnapshot, *, may_trust: bool) -> str | None:
-        """Open one file and restore its snapshot; return a description of the damage, or None."""
+        """Open one index file and restore its snapshot. Return a description of the damage, or None."""
         try:
             file = IndexFile(path, self.slots, self.capacity)
         except StoreError as error:
@@ -171,7 +172,7 @@ class IndexService:
             self._dirty.discard(path)
 
     def rebuild_from(self, offset: int) -> None:
-        """Delete all files; the index is rebuilt from the record at `offset` on."""
+        """Delete all index files, so that dispatch rebuilds the index from CommitLog offset `offset` on."""
         self.missing_from = offset
         self._end = None
         for file in self._files:
@@ -180,9 +181,9 @@ class IndexService:
         self._remove(sorted(self.directory.iterdir()) if self.directory.is_dir() else [])
 
     def take_dead_files(self, min_physical_offset: int) -> list[IndexFile]:
-        """Detach the files whose records are all deleted, and return them; the caller deletes them.
+        """Detach the index files whose records were all deleted from the log, and return these files.
 
-        The last file is always kept.
+        The caller must delete the files. The last index file is always kept.
         """
         dead: list[IndexFile] = []
         while len(self._files) > 1 and self._files[0].end_physical_offset < min_physical_offset:
@@ -191,7 +192,7 @@ class IndexService:
         return dead
 
     def rewind(self, offset: int) -> None:
-        """Remove the entries of records at or after `offset`."""
+        """Remove the entries of records at or after the CommitLog offset `offset`."""
         self._end = None
         while self._files:
             last = self._files[-1]
@@ -227,7 +228,7 @@ class IndexService:
         self._end = max(known, int(keys[count - 1, KEY_PHYSICAL_OFFSET]))
 
     def _keys_of_last_record(self, physical_offset: int) -> int:
-        """Return the number of entries for the record at `physical_offset`, the last one in the index."""
+        """Return how many entries the last record in the index has; the record is at `physical_offset`."""
         entries = 0
         for file in reversed(self._files):
             found = file.entries_from(physical_offset)
@@ -253,17 +254,17 @@ class IndexService:
     # ---- query ---------------------------------------------------------------------------------------------
 
     def search(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> "IndexSearch":
-        """Return a search over the current entries for a key hash; `IndexSearch.run` executes it."""
+        """Prepare a search for a key hash over the current entries; `IndexSearch.run` executes it."""
         return IndexSearch([file.view() for file in reversed(self._files)], key_hash, begin_ms, end_ms, limit)
 
     def take_dirty_paths(self) -> list[str]:
-        """Return the paths of the files written since the last call; the caller syncs them."""
+        """Return the paths of the index files written since the last call; the caller must sync them."""
         paths = [str(path) for path in self._dirty]
         self._dirty.clear()
         return paths
 
     def close(self) -> None:
-        """Unmap all files."""
+        """Unmap all index files."""
         for file in self._files:
             file.close()
         self._files = []

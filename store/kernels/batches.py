@@ -1,4 +1,4 @@
-"""Splits the records of one queue into batches for sending, and writes the queue id into them."""
+"""Splits the records of one queue into batches of limited size, and writes the queue id into the records."""
 
 from typing import NamedTuple
 
@@ -11,22 +11,22 @@ from store.message.record import QUEUE_ID, TOTAL_SIZE
 
 
 class Piece(NamedTuple):
-    """One batch: `records` contains `rows` complete records."""
+    """One batch of records: `records` contains `rows` complete records."""
 
     rows: int
     records: memoryview
 
 
 def split_into_batches(records: memoryview, count: int, queue_id: int, max_bytes: int) -> list[Piece]:
-    """Write `queue_id` into each record, and split the records into pieces of at most `max_bytes`.
+    """Write `queue_id` into each record, and split the records into batches of at most `max_bytes`.
 
-    A record longer than `max_bytes` becomes a piece of its own.
+    A record longer than `max_bytes` becomes a batch by itself.
 
     Args:
         records: Consecutive valid records; they are changed in place.
         count: The number of records.
         queue_id: The id of the queue on its broker.
-        max_bytes: The maximum size of a piece.
+        max_bytes: The maximum size of a batch.
     """
     ends = np.empty(count, np.int64)
     counts = np.empty(count, np.int64)
@@ -59,7 +59,11 @@ def split_into_batches_plain(records: memoryview, count: int, queue_id: int, max
     types.int64(WRITABLE_BYTES, types.int64, types.int64, types.int64[::1], types.int64[::1]),
 )
 def _split_into_batches(records: U8, queue_id: int, max_bytes: int, ends: I64, counts: I64) -> int:
-    """Fill `ends` (end position) and `counts` (records) for each piece; return the number of pieces."""
+    """Compute where the batches of `records` end, and write `queue_id` into each record.
+
+    For each batch, `ends` receives the byte position after its last record, and `counts` the number of its
+    records. Returns the number of batches.
+    """
     pieces = 0
     start = 0
     position = 0

@@ -25,7 +25,7 @@ _NUMBA_LOCATORS = (
 
 
 def install_locator() -> None:
-    """Make numba use ContentCacheLocator for functions of this package, and its own locators for others."""
+    """Make numba cache functions of this package with ContentCacheLocator; others keep numba's locators."""
     ours = f"{ContentCacheLocator.__module__}.{ContentCacheLocator.__qualname__}"
     others = config.CACHE_LOCATOR_CLASSES or _NUMBA_LOCATORS
     if ours not in others:
@@ -47,7 +47,7 @@ def cache_root() -> Path:
 
 
 def remove_unused() -> None:
-    """Delete the cache directories of versions that no process has loaded for 30 days."""
+    """Delete the cache directories of kernel versions that no process has loaded for 30 days."""
     now = time.time()
     for directory in cache_root().glob("kernels-*"):
         if now - directory.stat().st_mtime > UNUSED_AFTER_S:
@@ -55,7 +55,10 @@ def remove_unused() -> None:
 
 
 class ContentCacheLocator:
-    """A numba cache locator (see NUMBA_CACHE_LOCATOR_CLASSES) keyed by the content of the sources."""
+    """Tells numba where to cache a kernel: in a directory named by a hash of the kernels' source files.
+
+    Implements the locator interface of numba (see NUMBA_CACHE_LOCATOR_CLASSES).
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._path = cache_root() / f"kernels-{content_hash()}"
@@ -64,9 +67,10 @@ class ContentCacheLocator:
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], source: str) -> "ContentCacheLocator | None":
-        """Return the locator for a kernel of this package.
+        """Return a locator for `function` if it is a kernel of this package.
 
-        Returns None for other functions, or if the cache directory is not writable.
+        Returns None for other functions, or if the cache directory is not writable; numba then tries its own
+        locators.
         """
         if Path(source).parent != KERNELS:
             return None
@@ -78,9 +82,9 @@ class ContentCacheLocator:
         return locator
 
     def ensure_cache_path(self) -> None:
-        """Create the cache directory and update its modification time.
+        """Create the cache directory, or update its modification time, which `remove_unused` reads.
 
-        Raises OSError if it is not writable.
+        Raises OSError if the directory is not writable.
         """
         self._path.mkdir(parents=True, exist_ok=True)
         os.utime(self._path)
@@ -92,9 +96,12 @@ class ContentCacheLocator:
         return str(self._path)
 
     def get_source_stamp(self) -> str:
-        """Return the stamp that a cached kernel must have to be used: the hash of the sources."""
+        """Return the hash of the sources.
+
+        numba uses a cached kernel only if it was saved with the same value.
+        """
         return content_hash()
 
     def get_disambiguator(self) -> str:
-        """Return the line number, which distinguishes kernels of the same name."""
+        """Return the line number of the kernel, which distinguishes kernels of the same name."""
         return str(self._line)

@@ -1,10 +1,11 @@
 """Encodes rows of columns as records, grouped by queue, for a bulk send.
 
-`plan_rows` checks the rows, sorts them by queue and computes the size of each queue's records.
-`encode_queues` then encodes the records of some queues at a time, so that the client can send the first ones
-while it encodes the next.
+A row is one message to send; its body, key and tag are elements of three columns. `plan_rows` checks the
+rows, sorts them by queue and computes the size of each queue's records. `encode_queues` then encodes the
+records of some queues at a time, so that the client can send the first records while it encodes the next.
 
-The fields that only the broker knows stay 0, and so does bodyCRC: the broker fills them in (see `stamp`).
+The record fields that only the broker knows stay 0, and so does bodyCRC: the broker fills them in (see
+`store.kernels.stamp`).
 """
 
 from dataclasses import replace
@@ -64,21 +65,21 @@ class TextColumn(NamedTuple):
     data: U8
 
     def row(self, index: int) -> bytes:
-        """Return the value of row `index`."""
+        """Return the value in row `index` of the column."""
         return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
     @classmethod
     def absent(cls, rows: int) -> "TextColumn":
-        """Return a column of `rows` empty values."""
+        """Return a column with `rows` empty values, for a property that no message has."""
         return cls(np.zeros(rows + 1, np.int64), np.empty(0, np.uint8))
 
 
 class RowBatch(NamedTuple):
-    """Rows to be sent to the queues of one topic.
+    """Messages (rows) to be sent to the queues of one topic.
 
     Row i goes to queue `q = queues[i]`, whose id on its broker is `queue_ids[q]`. `draft` has the fields and
-    properties that all rows share. An empty key or tag means that the row has none. `properties` has encoded
-    properties of each row; None means that no row has any.
+    properties that all rows share. An empty key or tag means that the message has none. `properties` has the
+    encoded properties of each row; None means that no row has any.
     """
 
     draft: RecordDraft
@@ -99,10 +100,10 @@ class RowBatch(NamedTuple):
 
 
 class RowPlan(NamedTuple):
-    """The order of the records of a batch: by queue, then by row.
+    """The order of the records of a bulk send: by queue, and within a queue in the order of the rows.
 
-    Queue q has the rows `order[first_rows[q] : first_rows[q + 1]]`. Their records occupy the bytes
-    `starts[q]` to `starts[q + 1]`.
+    The records of queue q are those of the rows `order[first_rows[q] : first_rows[q + 1]]`. They occupy the
+    bytes [`starts[q]`, `starts[q + 1]`) of the encoded records.
     """
 
     order: I64
@@ -114,8 +115,8 @@ def plan_rows(rows: RowBatch) -> RowPlan:
     """Check all rows, and compute the order and sizes of their records.
 
     Raises:
-        MessageInvalid: A row has an empty or too long body, too long properties, a queue out of range, or a
-            key or tag that contains a separator character. The message names the row.
+        MessageInvalid: A row has an empty or too long body, too long properties, a queue index out of range,
+            or a key or tag that contains a separator character. The error message contains the row's index.
     """
     count, queue_count = len(rows.queues), len(rows.queue_ids)
     template, topic, fixed = _common(rows)
@@ -142,9 +143,9 @@ def plan_rows(rows: RowBatch) -> RowPlan:
 
 
 def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memoryview:
-    """Return the consecutive records of the queues `first` to `end` - 1.
+    """Encode the records of the queues `first` to `end` - 1, and return them in the order of `plan`.
 
-    Row i gets UNIQ_KEY number i of `rows.uniq_keys`.
+    The message in row i gets UNIQ_KEY i of the block `rows.uniq_keys`.
     """
     template, topic, fixed = _common(rows)
     records = np.empty(plan.starts[end] - plan.starts[first], np.uint8)
@@ -171,9 +172,9 @@ def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memory
 
 
 def encode_rows_plain(rows: RowBatch) -> list[bytes]:
-    """Pure-Python equivalent of `plan_rows` and `encode_queues`, for tests.
+    """Pure-Python equivalent of `plan_rows` followed by `encode_queues`, for tests.
 
-    Return the records of each queue.
+    Returns the encoded records of each queue, by queue index.
     """
     fixed = _common(rows)[2]
     by_queue: list[list[bytes]] = [[] for _ in rows.queue_ids]
@@ -202,7 +203,7 @@ def encode_rows_plain(rows: RowBatch) -> list[bytes]:
 
 
 def queues_of_keys(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
-    """Return the queue of each row by the hash of its key, as RocketMQ's SelectMessageQueueByHash does.
+    """Return a queue index for each row, by the hash of its key as in RocketMQ's SelectMessageQueueByHash.
 
     An empty key selects queue 0.
     """
@@ -221,10 +222,11 @@ def queues_of_keys_plain(keys: TextColumn, queue_count: int) -> npt.NDArray[np.i
 
 
 def _common(rows: RowBatch) -> tuple[bytes, bytes, bytes]:
-    """Return the parts that all records share.
+    """Encode the bytes that the records of all rows have in common.
 
-    These are the header, the topic field, and the beginning of the properties up to the last digits of
-    UNIQ_KEY.
+    Returns:
+        The record header, the topic field, and the beginning of the properties up to the last digits of
+            UNIQ_KEY.
     """
     fixed = rows.draft.properties + f"{MessageConst.UNIQ_KEY}\x01{rows.uniq_keys.prefix}".encode()
     template = record_template(rows.draft, 0, bytes(rows.store_host_bytes))
@@ -270,10 +272,12 @@ def _measure_rows(
     counts: I64,
     sizes: I64,
 ) -> tuple[int, int]:
-    """Add up rows (`counts`) and bytes (`sizes`) of each queue.
+    """Check all rows, and add up the sizes of their records.
+
+    `counts` receives the number of rows of each queue, `sizes` the bytes of their records.
 
     Returns:
-        Row and fault code of the first invalid row, or (-1, 0).
+        Index and fault code of the first invalid row, or (-1, 0) if all rows are valid.
     """
     for row in range(len(queues)):
         queue = queues[row]
@@ -304,9 +308,10 @@ def _measure_rows(
 
 @kernel(types.void(_I32, _WRITABLE_I64, _WRITABLE_I64))
 def _sort_rows(queues: npt.NDArray[np.int32], places: I64, order: I64) -> None:
-    """Fill `order` with the rows sorted by queue.
+    """Fill `order` with the indexes of the rows, sorted by queue.
 
-    `places[q]` is the index in `order` for the next row of queue q; it is advanced.
+    On entry, `places[q]` is the index in `order` at which the rows of queue q begin; on return, at which they
+    end.
     """
     for row in range(len(queues)):
         queue = queues[row]
@@ -316,7 +321,10 @@ def _sort_rows(queues: npt.NDArray[np.int32], places: I64, order: I64) -> None:
 
 @helper()
 def _write_pair(records: U8, target: int, name: U8, data: U8, start: int, end: int) -> int:
-    """Write a property unless its value is empty; return the position after it."""
+    """Write a property (name and value) at `position`, unless its value is empty.
+
+    Returns the position after the written bytes.
+    """
     if start == end:
         return target
     copy_bytes(records, target, name, 0, len(name))
@@ -329,7 +337,7 @@ def _write_pair(records: U8, target: int, name: U8, data: U8, start: int, end: i
 
 @helper()
 def _write_hex(records: U8, target: int, value: int) -> None:
-    """Write `value` as SEQUENCE_HEX upper-case hex digits."""
+    """Write `value` as SEQUENCE_HEX upper-case hexadecimal digits."""
     for index in range(SEQUENCE_HEX):
         digit = (value >> (4 * (SEQUENCE_HEX - 1 - index))) & 0xF
         store_u8(records, target + index, digit + (48 if digit < 10 else 55))
@@ -368,9 +376,9 @@ def _encode_rows(
     first_uniq: int,
     records: U8,
 ) -> None:
-    """Write the records of the rows in `order`.
+    """Encode the records of the rows in `order`.
 
-    `places[q]` is the position for the next record of queue q; it is advanced.
+    `places[q]` is the byte position at which the next record of queue q is written; each record advances it.
     """
     for row in order:
         queue = queues[row]

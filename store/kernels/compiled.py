@@ -1,4 +1,4 @@
-"""The decorators of all kernels: compiled to release the GIL, without reference counting of arrays.
+"""The decorators of all kernels: compiled functions release the GIL and do not count references to arrays.
 
 By default numba increments and decrements a reference count, atomically, each time one kernel passes an array
 to another. That took more than half of the time of a dispatch. It is not needed, because kernels only use the

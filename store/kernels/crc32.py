@@ -54,7 +54,7 @@ def _tables() -> npt.NDArray[np.uint32]:
 
 
 def _can_fold() -> bool:
-    """Return True if numba compiles for a processor that has the PCLMULQDQ instruction."""
+    """Return True if the processor for which numba compiles has the PCLMULQDQ instruction."""
     is_host = not config.CPU_NAME and not config.CPU_FEATURES
     return is_host and platform.machine() == "x86_64" and binding.get_host_cpu_features().get("pclmul", False)
 
@@ -63,7 +63,9 @@ def _can_fold() -> bool:
 def _fold(
     typing_context: Any, buffer: Any, start: Any, blocks: Any, lanes: Any, crc: Any
 ) -> tuple[Any, Callable[..., Any]]:
-    """Fold `blocks` (at least one) of 64 bytes and then `lanes` of 16 bytes, starting at `buffer[start]`.
+    """Fold bytes of `buffer` from index `start` on into 16 bytes that have the same CRC.
+
+    Processes `blocks` (at least one) blocks of 64 bytes and then `lanes` lanes of 16 bytes.
 
     Returns:
         Sixteen bytes, as two little-endian uint64. Their CRC with initial state 0 equals that of all folded
@@ -120,7 +122,10 @@ _CAN_FOLD = _can_fold()
 
 @helper()
 def _slice(low: np.uint64, high: np.uint64) -> np.uint64:
-    """Return the CRC state after 16 bytes; the caller has xor-ed the previous state into the first four."""
+    """Return the CRC state after the next 16 bytes, which are passed as words.
+
+    The caller must xor the previous CRC state into the first four bytes before the call.
+    """
     state = np.uint64(0)
     for byte in range(8):
         shift = np.uint64(8 * byte)
@@ -131,9 +136,10 @@ def _slice(low: np.uint64, high: np.uint64) -> np.uint64:
 
 @helper()
 def crc32_sliced(buffer: U8, start: int, end: int, state: np.uint64) -> np.uint64:
-    """Return the CRC state after `buffer[start:end]`.
+    """Return the CRC state after `buffer[start:end]`, without the PCLMULQDQ instruction.
 
-    The CRC of these bytes is the bitwise complement of the result for the initial `state` 0xFFFFFFFF.
+    `state` is the CRC state before these bytes. The CRC of the bytes alone is the bitwise complement of the
+    result for the initial state 0xFFFFFFFF.
     """
     position = start
     while position + SLICES <= end:

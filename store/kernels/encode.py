@@ -1,4 +1,4 @@
-"""Encodes the records of a batch from the body of a batch request.
+"""Encodes the messages of a batch request as records of the CommitLog.
 
 Each record starts as a copy of a template (the header of a record with an empty body), in which the kernel
 fills in the fields that differ.
@@ -38,7 +38,7 @@ _CRC_NAME = np.frombuffer(f"{MessageConst.CRC32}\x01".encode(), np.uint8)
 
 
 class EncodedRecords(NamedTuple):
-    """Consecutive records, and the position of each in `records`."""
+    """Encoded records, one after another in `records`, and the byte position at which each of them begins."""
 
     records: memoryview
     positions: I64
@@ -47,14 +47,14 @@ class EncodedRecords(NamedTuple):
 def measure_batch(
     batch: Buffer, draft: RecordDraft, store_host_bytes: int, *, append_crc: bool = False
 ) -> tuple[int, int]:
-    """Return the number of messages in a batch, and the total size of their records in bytes.
+    """Return the number of messages in a batch request, and the total size of their records in bytes.
 
     Args:
         batch: The body of the batch request.
         draft: The fields that the messages share. Its properties, which end with a separator, are appended to
             the properties of each message.
         store_host_bytes: The size of the encoded address of the broker: 8 or 20.
-        append_crc: Include the CRC of the whole record.
+        append_crc: Include a property with the CRC of the whole record in the sizes.
 
     Raises:
         MessageInvalid: The lengths in the batch are inconsistent, or properties are too long.
@@ -82,7 +82,7 @@ def encode_batch_records(
     *,
     append_crc: bool = False,
 ) -> EncodedRecords:
-    """Encode the records of all messages of a batch.
+    """Encode the records of all messages of a batch request.
 
     Args:
         batch: The body of the batch request.
@@ -92,7 +92,7 @@ def encode_batch_records(
         physical_offset: CommitLog offset of the first record; the others follow.
         store_timestamp: In ms since the epoch.
         store_host: The encoded address of the broker (`Host.packed`).
-        append_crc: Add the CRC of the whole record.
+        append_crc: Add a property with the CRC of the whole record.
 
     Raises:
         MessageInvalid: The lengths in the batch are inconsistent, or properties are too long.
@@ -155,11 +155,12 @@ def _check_room(own_bytes: int, common_bytes: int) -> None:
 
 @kernel([types.UniTuple(types.int64, 4)(BYTES)])
 def _measure_batch(batch: U8) -> tuple[int, int, int, int]:
-    """Measure the messages of a batch.
+    """Check the lengths in the body of a batch request, and measure its messages.
 
     Returns:
-        The number of messages; how many of them lack the separator at the end of their properties; the size
-        of the longest properties, including that separator; the position of the first invalid message, or -1.
+        A tuple: the number of messages; how many of them lack the separator at the end of their properties;
+        the size of the longest properties, including that separator; and the byte position of the first
+        invalid message, or -1 if all are valid.
     """
     count = 0
     longest = 0
@@ -225,7 +226,10 @@ def _encode_batch(
     records: U8,
     positions: I64,
 ) -> None:
-    """Fill `records` and `positions`, whose sizes are the results of `measure_batch`."""
+    """Encode the records into `records`, and the byte position of each record into `positions`.
+
+    Both arrays must have the sizes that `measure_batch` returned.
+    """
     source = 0
     start = 0
     for index in range(len(positions)):

@@ -1,14 +1,17 @@
-"""Reads and writes an index file: a hash table whose slots start chains of entries (store format, section 4).
+"""Reads and writes an index file: a hash table from keys to CommitLog offsets (store format, section 4).
 
     0                40                    40 + 4 · slots
     | header         | slot 0 | slot 1 | … | entry 0 (never used) | entry 1 | …
 
             0                8              16               24             32                 36
     header: | beginTimestamp | endTimestamp | beginPhyOffset | endPhyOffset | slots in use i32 | count i32 |
-    slot:   | number of the newest entry of the chain i32 |
-    entry:  | keyHash i32 | phyOffset i64 | seconds since beginTimestamp i32 | number of the next older i32 |
+    slot:   | index of the newest entry of the chain i32 |
+    entry:  | keyHash i32 | phyOffset i64 | seconds since beginTimestamp i32 | index of the next older i32 |
 
-`count` starts at 1: it is the number of the next entry. All numbers are big-endian.
+An entry stores the location of one message that has a key. The entries whose hashes select the same slot form
+a chain, a linked list from the newest entry to the oldest. Entries are identified by their index in the file.
+The header field `count` is the index at which the next entry will be stored; it starts at 1. All numbers are
+big-endian.
 """
 
 from struct import Struct
@@ -38,16 +41,20 @@ _SECONDS_MAX = 0x7FFFFFFF
 
 @kernel()
 def index_count(index: Bytes) -> int:
-    """Return the number of the next entry to be inserted; a count of 0 in the file means 1."""
+    """Return the index at which the next entry will be stored.
+
+    That is the header field `count`, or 1 if the field is 0.
+    """
     count = load_i32(index, 36)
     return count if count > 0 else 1
 
 
 @kernel()
 def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: int, end: int) -> int:
-    """Insert rows [first, end) of `keys` until the file is full; return the number of rows inserted.
+    """Insert entries for the keys in rows [first, end) of `keys`, until the index file is full.
 
-    `capacity` is the number of entries of a full file, including entry 0, which is never used.
+    `capacity` is the number of entries of a full file, including entry 0, which is never used. Returns the
+    number of entries inserted.
     """
     entries = HEADER_BYTES + SLOT_BYTES * slots
     count = index_count(index)
@@ -90,11 +97,11 @@ def insert_keys(index: Bytes, slots: int, capacity: int, keys: Numbers, first: i
 
 @kernel()
 def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: int, found: Numbers) -> int:
-    """Find the entries with this hash and a time in [begin_ms, end_ms].
+    """Find the entries that have this key hash and a time in [begin_ms, end_ms].
 
-    Writes their CommitLog offsets to `found`, newest first, until `found` is full. Entry times have a
-    resolution of one second. Another thread may insert entries meanwhile: entries above the count are
-    skipped.
+    The CommitLog offsets of these entries are written to `found`, newest first, until `found` is full. Entry
+    times have a resolution of one second. Another thread may insert entries meanwhile: entries that the
+    header field `count` does not include yet are skipped.
 
     Returns:
         The number of entries found.
@@ -122,10 +129,10 @@ def select_key(index: Bytes, slots: int, key_hash: int, begin_ms: int, end_ms: i
 
 @kernel()
 def index_is_valid(index: Bytes, slots: int, capacity: int, newest: NDArray[np.int32]) -> bool:
-    """Return True if all slots and chains are those that inserting the entries in order creates.
+    """Return True if the slots and chains are exactly those that inserting the entries in order would create.
 
-    Also, the CommitLog offsets must be ascending and agree with the header. `newest` is a work area of
-    `slots` zeros.
+    The CommitLog offsets of the entries must also be ascending and agree with the header. `newest` is a work
+    area of `slots` zeros.
     """
     entries = HEADER_BYTES + SLOT_BYTES * slots
     count = index_count(index)
@@ -156,7 +163,10 @@ def index_is_valid(index: Bytes, slots: int, capacity: int, newest: NDArray[np.i
 
 @kernel()
 def entry_at_or_after(index: Bytes, slots: int, physical_offset: int) -> int:
-    """Return the number of the first entry at or after CommitLog offset `physical_offset`, or the count."""
+    """Return the index of the first entry whose record is at or after CommitLog offset `physical_offset`.
+
+    If there is no such entry, the result is the index at which the next entry will be stored.
+    """
     entries = HEADER_BYTES + SLOT_BYTES * slots
     low = 1
     high = index_count(index)
@@ -171,7 +181,10 @@ def entry_at_or_after(index: Bytes, slots: int, physical_offset: int) -> int:
 
 @kernel()
 def written_entries(index: Bytes, slots: int, capacity: int) -> int:
-    """Return the number after the last written entry. It exceeds the count after a kill during an insert."""
+    """Return the index after the last entry that contains data.
+
+    After a kill during an insert this exceeds the header field `count`, which is written last.
+    """
     number = index_count(index)
     entry = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * number
     while number < capacity and (load_i64(index, entry) != 0 or load_i64(index, entry + 8) != 0):
@@ -182,7 +195,7 @@ def written_entries(index: Bytes, slots: int, capacity: int) -> int:
 
 @kernel()
 def cut_entries(index: Bytes, slots: int, cut: int, written: int) -> None:
-    """Remove the entries [cut, written) from all chains, and update the header.
+    """Remove the entries with the indexes [cut, written) from all chains, and update the header.
 
     endTimestamp becomes the time of the last remaining entry, which has a resolution of one second.
     """
@@ -218,7 +231,8 @@ _ENTRY = Struct(">iqii")
 def plain_insert_keys(index: Any, slots: int, capacity: int, keys: list[tuple[int, int, int]]) -> int:
     """Pure-Python equivalent of `insert_keys`, for tests.
 
-    `index` is a writable buffer, `keys` are (hash, CommitLog offset, storeTimestamp).
+    `index` is a writable buffer with the index file; `keys` are tuples (hash, CommitLog offset,
+    storeTimestamp).
     """
     inserted = 0
     for key_hash, physical_offset, timestamp in keys:

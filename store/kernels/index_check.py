@@ -1,7 +1,7 @@
 """Verifies index files: compares their entries with those that inserting the keys of the log would create.
 
 The expected chains are computed from the keys of the log, not from the entries in the file, so that one
-damaged entry causes one finding. `store.kernels.index` describes the layout.
+damaged entry causes one finding. `store.kernels.index` describes the layout of slots, entries and chains.
 """
 
 import numpy as np
@@ -59,7 +59,10 @@ def _add_problem(problems: Numbers, count: int, code: int, number: int, expected
 
 @kernel()
 def _is_gone(offset: int, log_min: int, holes: Numbers) -> bool:
-    """Return True if the record of an entry cannot be checked: it was deleted, or is in a hole of the log."""
+    """Return True if the record at CommitLog offset `offset` cannot be read to check its index entry.
+
+    That is the case if the record was deleted, or is in a damaged range (hole) of the log.
+    """
     gone = 0 < offset < log_min
     for hole in range(holes.shape[0]):
         gone |= holes[hole, 0] <= offset < holes[hole, 1]
@@ -68,7 +71,10 @@ def _is_gone(offset: int, log_min: int, holes: Numbers) -> bool:
 
 @kernel()
 def _is_duplicate(offset: int, wanted: int, state: Numbers) -> bool:
-    """Return True if an entry repeats an earlier record: a restart of RocketMQ may index records twice."""
+    """Return True if an entry indexes a record a second time, which a restart of RocketMQ may cause.
+
+    `offset` is the CommitLog offset in the entry, `wanted` that of the next expected key.
+    """
     return offset < wanted and offset <= state[STATE_PHYSICAL_OFFSET] and state[STATE_NUMBER] > 1
 
 
@@ -134,7 +140,11 @@ def _is_entry_of(index: Bytes, entry: int, keys: Numbers, row: int) -> bool:
 def accept_entry(
     index: Bytes, entry: int, state: Numbers, newest: NDArray[np.int32], problems: Numbers, count: int
 ) -> int:
-    """Skip an entry whose record cannot be checked, assuming that its fields are right."""
+    """Accept an entry whose record cannot be checked: assume that its fields are right and advance `state`.
+
+    `problems` contains `count` problems; the chain of the entry may add one. Returns the new number of
+    problems.
+    """
     key_hash = load_i32(index, entry)
     if key_hash >= 0:
         count = _check_chain(index, entry, state[STATE_NUMBER], key_hash, newest, problems, count)
@@ -162,13 +172,14 @@ def compare_keys(
     is_strict: bool,
     problems: Numbers,  # output: one row per problem (PROBLEM_FIELDS)
 ) -> tuple[int, int]:
-    """Compare rows [first, end) of `keys` with the entries from STATE_NUMBER to `entry_count` - 1.
+    """Compare the keys of the log in rows [first, end) of `keys` with the next entries of the index file.
 
-    With `is_strict`, missing keys and duplicate entries are problems; RocketMQ's own files may have them.
-    Stops at `end`, at the last entry, or when `problems` is full.
+    The next entry is that with the index `state[STATE_NUMBER]`. With `is_strict`, missing keys and duplicate
+    entries are problems; files written by RocketMQ may have them. Stops at the row `end`, after the last
+    entry, or when `problems` is full.
 
     Returns:
-        The row at which it stopped, and the number of problems.
+        The row of `keys` at which the comparison stopped, and the number of problems.
     """
     entries = HEADER_BYTES + SLOT_BYTES * newest.size
     row = first
@@ -217,10 +228,10 @@ def check_remaining_entries(
     holes: Numbers,
     problems: Numbers,
 ) -> int:
-    """Check the remaining entries after the last key of the log, and return the number of problems.
+    """Check the entries of an index file that remain after the last key of the log.
 
     An entry whose offset is within the log is a problem, because no record there has its key. The arguments
-    are those of `compare_keys`.
+    are those of `compare_keys`. Returns the number of problems.
     """
     entries = HEADER_BYTES + SLOT_BYTES * newest.size
     count = 0
@@ -239,12 +250,14 @@ def check_remaining_entries(
 def compare_slots(
     index: Bytes, newest: NDArray[np.int32], first: int, entry_count: int, may_lead: bool, problems: Numbers
 ) -> tuple[int, int]:
-    """Compare the slots from `first` on with `newest`, until `problems` is full.
+    """Compare the slots of an index file, beginning with slot `first`, with the expected slots in `newest`.
 
-    With `may_lead`, a slot may point to an entry that a writer has added meanwhile.
+    `newest[i]` is the index of the newest entry in the chain of slot i. With `may_lead`, a slot may also
+    point to an entry after the checked ones, because a writer may have added it meanwhile. Stops when
+    `problems` is full.
 
     Returns:
-        The slot at which it stopped, and the number of problems.
+        The slot at which the comparison stopped, and the number of problems.
     """
     count = 0
     slot = first

@@ -1,6 +1,6 @@
-"""Computes Java's String.hashCode() of UTF-8 bytes: h = 31·h + c over the UTF-16 code units of the text.
+"""Computes Java's String.hashCode() of UTF-8 text: h = 31·h + c for each UTF-16 code unit c of the text.
 
-Invalid UTF-8 counts as U+FFFD, one for each maximal invalid part, as Java and Python decode it.
+Each maximal sequence of invalid UTF-8 bytes counts as one U+FFFD, as Java and Python decode it.
 """
 
 import numpy as np
@@ -19,15 +19,21 @@ _HIGH_BITS = -0x7F7F7F80  # 0x80808080 as a signed number
 
 @kernel()
 def byte_at(buffer: Bytes, position: int) -> int:
-    """Return the byte at `position` as a signed number: sums with unsigned ones would become floats."""
+    """Return the byte at `position` as a signed integer.
+
+    With unsigned integers, numba would compute sums as floats.
+    """
     return int(np.int64(buffer[position]))
 
 
 @kernel()
 def _sequence(first: int) -> tuple[int, int, int]:
-    """Return the number of continuation bytes of a UTF-8 leading byte, and the range of the first of them.
+    """Interpret `first` as the leading byte of a UTF-8 sequence.
 
-    The number is -1 if `first` is not a leading byte.
+    Returns:
+        The number of continuation bytes (-1 if `first` is not a leading byte), and the lowest and highest
+            valid
+        value of the first continuation byte.
     """
     if 0xC2 <= first <= 0xDF:
         return 1, 0x80, 0xBF
@@ -40,7 +46,11 @@ def _sequence(first: int) -> tuple[int, int, int]:
 
 @kernel()
 def decode_code_point(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Return the code point of the non-ASCII UTF-8 sequence at `position`, and the position after it."""
+    """Decode the non-ASCII UTF-8 sequence at `position`.
+
+    Returns:
+        The code point (U+FFFD for an invalid sequence), and the position after the sequence.
+    """
     first = byte_at(buffer, position)
     following, low, high = _sequence(first)
     position += 1
@@ -59,7 +69,11 @@ def decode_code_point(buffer: Bytes, position: int, end: int) -> tuple[int, int]
 
 @kernel()
 def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
-    """Return the hash of the UTF-8 text in [start, end), continued from `seed`, as an unsigned i32."""
+    """Return Java's String.hashCode() of the UTF-8 text `buffer[start:end]`, as an unsigned 32-bit integer.
+
+    `seed` is the hash of the text before `start`, so that a common prefix is hashed only once; it is 0 if
+    there is no such text.
+    """
     value = seed
     position = start
     while position < end:
@@ -92,7 +106,10 @@ def as_i32(value: int) -> int:
 
 @kernel()
 def key_hash(value: int) -> int:
-    """Return the keyHash of an index entry: the absolute hash value, or 0 for Java's Integer.MIN_VALUE."""
+    """Convert a Java hash, given as an unsigned 32-bit integer, to the keyHash of an index entry.
+
+    As in RocketMQ, that is the absolute value of the signed hash, or 0 for Integer.MIN_VALUE.
+    """
     signed = as_i32(value)
     return 0 if signed == -0x80000000 else abs(signed)
 
@@ -103,6 +120,6 @@ def plain_hash(text: bytes) -> int:
 
 
 def plain_key_hash(text: bytes) -> int:
-    """Return the keyHash of an index entry for the key `text` (UTF-8), without compiled code."""
+    """Return the keyHash of an index entry for the key `text` (UTF-8 bytes), without compiled code."""
     signed = java_hash(text.decode("utf-8", "replace"))
     return 0 if signed == -0x80000000 else abs(signed)

@@ -25,13 +25,13 @@ WRITABLE_BYTES = types.Array(types.uint8, 1, "C")
 
 
 def pointer_to(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    """Return the address of `array[index]`, for the code generators of intrinsics."""
+    """Generate LLVM code for the address of `array[index]`."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [index])
 
 
 def _loader(bits: int) -> Callable[..., Any]:
-    """Return the implementation of an intrinsic that loads a signed big-endian number as an int64."""
+    """Return a numba intrinsic that loads a big-endian signed integer of `bits` bits as an int64."""
 
     def load(typing_context: Any, buffer: Any, index: Any) -> tuple[Any, Callable[..., Any]]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -48,7 +48,7 @@ def _loader(bits: int) -> Callable[..., Any]:
 
 
 def _storer(bits: int) -> Callable[..., Any]:
-    """Return the implementation of an intrinsic that stores the low `bits` bits of an int64, big-endian."""
+    """Return a numba intrinsic that stores the low `bits` bits of an int64 in big-endian byte order."""
 
     def store(typing_context: Any, buffer: Any, index: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -102,7 +102,10 @@ def trailing_zeros(typing_context: Any, value: Any) -> tuple[Any, Callable[..., 
 def copy_bytes(
     typing_context: Any, target: Any, target_index: Any, source: Any, source_index: Any, count: Any
 ) -> tuple[Any, Callable[..., Any]]:
-    """Copy `count` bytes from `source[source_index:]` to `target[target_index:]`. They must not overlap."""
+    """Copy `count` bytes from `source[source_index:]` to `target[target_index:]`.
+
+    The two ranges must not overlap.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, target_index, source, source_index, count = arguments
@@ -125,7 +128,7 @@ _HIGHS = np.uint64(0x8080808080808080)
 
 @helper()
 def find_byte(buffer: U8, start: int, end: int, byte: int) -> int:
-    """Return the position of the first `byte` in [start, end), or `end`.
+    """Return the position of the first byte equal to `byte` in [start, end), or `end` if not found.
 
     Processes eight bytes per step: the lowest bit set in `hits` is the high bit of the first zero byte of
     `word`.

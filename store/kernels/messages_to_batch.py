@@ -96,7 +96,11 @@ def encode_batch(
 
 @helper()
 def _text(packed: U8, position: int) -> tuple[int, int]:
-    """Return start and length of the string at `position`; length -1 if it is another type or too long."""
+    """Find the string at `position` of the MessagePack data.
+
+    Returns:
+        Start and length of its bytes; the length is -1 if the value is not a string or is too long.
+    """
     head = np.int64(packed[position])
     if FIXSTR <= head <= FIXSTR + FIXSTR_MAX:
         return position + 1, int(head - FIXSTR)
@@ -109,7 +113,11 @@ def _text(packed: U8, position: int) -> tuple[int, int]:
 
 @helper()
 def _body(packed: U8, position: int) -> tuple[int, int]:
-    """Return start and length of the byte string at `position`; length -1 if it is another type."""
+    """Find the byte string at `position` of the MessagePack data.
+
+    Returns:
+        Start and length of its bytes; the length is -1 if the value is not a byte string.
+    """
     head = np.int64(packed[position])
     if head == BIN8:
         return position + 2, int(np.int64(packed[position + 1]))
@@ -122,7 +130,12 @@ def _body(packed: U8, position: int) -> tuple[int, int]:
 
 @helper()
 def _pairs(packed: U8, position: int) -> tuple[int, int]:
-    """Return start and number of pairs of the map at `position`; -1 if it is another type or too long."""
+    """Find the map at `position` of the MessagePack data.
+
+    Returns:
+        The position of its first key, and the number of its pairs; -1 if the value is not a map or is too
+            large.
+    """
     head = np.int64(packed[position])
     if FIXMAP <= head <= FIXMAP + FIXMAP_MAX:
         return position + 1, int(head - FIXMAP)
@@ -133,7 +146,7 @@ def _pairs(packed: U8, position: int) -> tuple[int, int]:
 
 @helper()
 def _is_plain(packed: U8, start: int, length: int) -> bool:
-    """Return True if a name or value is not empty and contains no separator character."""
+    """Return True if the name or value of a property is not empty and contains no separator character."""
     is_plain = length > 0
     for position in range(start, start + length):
         byte = packed[position]
@@ -143,7 +156,7 @@ def _is_plain(packed: U8, start: int, length: int) -> bool:
 
 @helper()
 def _is_special(packed: U8, name: int, length: int) -> bool:
-    """Return True for the names UNIQ_KEY and DELAY, which this kernel does not support."""
+    """Return True if a property has the name UNIQ_KEY or DELAY, which this kernel does not support."""
     if length == 8:
         return load_i64(packed, name) == _UNIQ_KEY
     return length == 5 and load_i32(packed, name) == _DELA and packed[name + 4] == _Y
@@ -159,7 +172,7 @@ def _is_equal(packed: U8, start: int, length: int, text: U8) -> bool:
 
 @helper()
 def _write_properties(packed: U8, position: int, pairs: int, out: U8, used: int) -> tuple[int, int]:
-    """Copy the pairs of a map to a property string.
+    """Convert a map of `pairs` pairs at `position` of `packed` to a property string at `used` of `out`.
 
     Returns:
         The end positions in `packed` and `out`; the first is -1 if a pair is not supported.
@@ -205,7 +218,10 @@ def _write_batch(
     max_properties_bytes: int,
     out: U8,
 ) -> int:
-    """Write the elements to `out`; return their size, or -1 if a message is not supported."""
+    """Write the batch elements for the messages in `packed` to `out`.
+
+    Returns their size in bytes, or -1 if a message is not supported.
+    """
     used = 0
     for identity in range(0, len(ids), id_bytes):
         text, length = _text(packed, position + 1 + _TOPIC_KEY)

@@ -1,6 +1,7 @@
-"""Reads the properties of a record for the dispatch: the tags code of its unit, and its index keys.
+"""Reads the properties of a record for the dispatch: the tags code for its queue unit, and its index keys.
 
-`found` holds start and end position of the values of TAGS, KEYS, UNIQ_KEY and DELAY; zeros if absent.
+In all functions, `found` holds the start and end positions of the values of TAGS, KEYS, UNIQ_KEY and DELAY in
+the buffer. Both are 0 if the record does not have the property.
 """
 
 import numpy as np
@@ -32,7 +33,10 @@ _NAME_END = 1
 
 @kernel()
 def find_properties(buffer: Bytes, start: int, end: int, found: Numbers) -> None:
-    """Fill `found` with the positions of these four values in the property string [start, end)."""
+    """Find the values of TAGS, KEYS, UNIQ_KEY and DELAY in the property string at [start, end) of the buffer.
+
+    Their start and end positions are written to `found`.
+    """
     found[0:FOUND_FIELDS] = 0
     name = start
     while name < end:
@@ -60,9 +64,10 @@ def _property_index(buffer: Bytes, name: int, length: int) -> int:
 
 @kernel()
 def tags_code_of(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbers, is_schedule: int) -> int:
-    """Return the tags code of a record.
+    """Return the tags code for the consume queue unit of a record.
 
-    That is the hash of its TAGS, or, for a record of the schedule topic, the time at which it is due.
+    The tags code is the hash of the record's TAGS. For a record of the topic SCHEDULE_TOPIC_XXXX, it is the
+    time at which the message is to be delivered, in ms.
     """
     if is_schedule and found[_DELAY_END] > 0:
         due = _delivery_time(buffer, found[_DELAY_START], found[_DELAY_END], timestamp, delays_ms)
@@ -73,9 +78,9 @@ def tags_code_of(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbe
 
 @kernel()
 def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_ms: Numbers) -> int:
-    """Return the time at which a scheduled record is due, in ms (store format, section 2).
+    """Return the time at which a delayed message is to be delivered, in ms (store format, section 2).
 
-    Returns 0 if the value of DELAY is not a positive number.
+    The value of DELAY at [start, end) is the delay level. Returns 0 if it is not a positive number.
     """
     level = 0
     for position in range(start, end):
@@ -93,7 +98,11 @@ def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_m
 def add_keys(
     buffer: Bytes, found: Numbers, seed: int, physical_offset: int, timestamp: int, keys: Numbers, count: int
 ) -> int:
-    """Add rows to `keys` for UNIQ_KEY and for each of KEYS; return the new number of rows."""
+    """Append one row to `keys` for the UNIQ_KEY of a record, and one for each of its KEYS.
+
+    `count` is the number of rows already in `keys`, and `seed` the hash of "topic#", the prefix of index
+    keys. Returns the new number of rows.
+    """
     if found[_UNIQ_END] > 0:
         keys[count, KEY_HASH] = key_hash(hash_bytes(buffer, found[_UNIQ_START], found[_UNIQ_END], seed))
         keys[count, KEY_PHYSICAL_OFFSET] = physical_offset

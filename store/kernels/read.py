@@ -60,7 +60,7 @@ def _is_record_of(
 
 @kernel()
 def _is_wanted(codes: Numbers, tags_code: int) -> bool:
-    """Return True if a wanted tags code equals `tags_code` in the low 32 bits, which RocketMQ compares."""
+    """Return True if `codes` contains `tags_code`. Only the low 32 bits are compared, as in RocketMQ."""
     wanted = False
     for code in codes:
         wanted |= (code ^ tags_code) & 0xFFFFFFFF == 0
@@ -83,13 +83,11 @@ def gather_records(
     progress: Numbers,  # counters between calls (READ_FIELDS); updated
     runs: Numbers,  # output: ranges (begin, end) of adjacent records in the file
 ) -> tuple[int, int]:
-    """Find and check the records of consume-queue units in one log file; fill `runs` with their ranges.
+    """Find and check the records of consecutive consume queue units, as far as they are in one log file.
 
-    Starts at the unit after those counted in `progress`.
-
-    Returns:
-        The number of ranges in `runs`, and the reason why it stopped: ALL_UNITS, OTHER_FILE, ENOUGH or
-        BAD_UNIT.
+    Begins with the unit after the `progress[READ_UNITS]` units already processed. The byte ranges of the
+    records are written to `runs`; adjacent records share a range. Returns the number of ranges in `runs`, and
+    why the search stopped: ALL_UNITS, OTHER_FILE, ENOUGH or BAD_UNIT.
     """
     count = 0
     index = progress[READ_UNITS]
@@ -143,13 +141,14 @@ def record_spans(
     gap: int,
     spans: Numbers,
 ) -> tuple[int, int]:
-    """Compute from the units alone which ranges of the file `gather_records` would read.
+    """Compute from consume queue units alone which byte ranges of the log file `gather_records` would read.
 
-    The arguments are those of `gather_records`. `spans` receives the ranges (begin, end); records less than
+    The parameters are those of `gather_records`. `spans` receives the ranges (begin, end); records less than
     `gap` bytes apart share a range.
 
     Returns:
-        The number of ranges, and the number of messages up to their end, including those in `progress`.
+        The number of ranges, and the number of messages up to the end of the last range, including the
+        `progress[READ_MESSAGES]` messages already found.
     """
     count = 0
     messages = progress[READ_MESSAGES]
@@ -183,7 +182,7 @@ def plain_record_spans(
 ) -> tuple[list[tuple[int, int]], int]:  # fmt: skip
     """Pure-Python equivalent of `record_spans`, for tests.
 
-    `units` are (CommitLog offset, size, tags code); it starts at the first unit.
+    `units` are tuples (CommitLog offset, size, tags code). Begins with the first unit.
     """
     spans: list[tuple[int, int]] = []
     messages = size_bytes = 0

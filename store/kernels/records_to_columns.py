@@ -1,8 +1,8 @@
 """Converts records to columns: arrays of numbers, and positions of byte strings, which are copied on demand.
 
-A reader calls only the steps for the columns that it needs: find the records, read their fixed fields, find
-their properties, copy the bytes of a column. `store.message.record.decode_record` is the pure-Python
-equivalent.
+A row is one record. A reader calls only the steps for the columns that it needs: find the records, read their
+fixed fields, find their properties, copy the bytes of a column. `store.message.record.decode_record` is the
+pure-Python equivalent.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -66,14 +66,20 @@ _I64 = types.Array(types.int64, 1, "C", readonly=True)
 
 
 class Spans(NamedTuple):
-    """Start and length of one byte string per row, in the buffer. The length is -1 if the row has none."""
+    """Start and length of one byte string in the buffer for each record.
+
+    The length is -1 if the record has no such string.
+    """
 
     starts: I32
     lengths: I32
 
 
 class RecordColumns(NamedTuple):
-    """The fixed fields of records, and positions of bodies, topics and properties; one element per record."""
+    """The fixed fields of records, and the positions of bodies, topics and properties.
+
+    One element per record.
+    """
 
     queue_ids: I32
     queue_offsets: I64
@@ -88,9 +94,10 @@ class RecordColumns(NamedTuple):
 
 
 class PropertyColumns(NamedTuple):
-    """The positions of the properties of records.
+    """The positions of the properties of records in the buffer.
 
-    Row i has the pairs `pair_offsets[i]` to `pair_offsets[i + 1]` - 1 of `names` and `values`.
+    The properties of record i are the elements `pair_offsets[i]` to `pair_offsets[i + 1]` - 1 of `names` and
+    `values`. `tags`, `keys` and `uniq_keys` have the values of these three properties.
     """
 
     tags: Spans
@@ -112,7 +119,7 @@ def find_records(buffer: U8) -> I64:
 
 
 def read_records(buffer: U8, positions: I64, *, check_crc: bool) -> tuple[RecordColumns, list[RecordDamaged]]:
-    """Read the fixed fields of the records at `positions`.
+    """Read the fixed fields of the records at `positions` of the buffer.
 
     Returns:
         The columns of the valid records, and one error for each damaged record.
@@ -149,7 +156,10 @@ def read_records(buffer: U8, positions: I64, *, check_crc: bool) -> tuple[Record
 
 
 def find_properties(buffer: U8, properties: Spans) -> PropertyColumns:
-    """Find the properties of each row. If a name occurs twice in a row, the last value is used."""
+    """Find the names and values of each record's properties.
+
+    If a record contains a name twice, the last value is used.
+    """
     rows = len(properties.starts)
     known = np.empty((_KNOWN, rows), np.int32)
     pair_offsets = np.empty(rows + 1, np.int32)
@@ -167,10 +177,10 @@ def find_properties(buffer: U8, properties: Spans) -> PropertyColumns:
 
 
 def gather(buffer: U8, spans: Spans) -> tuple[I32, U8]:
-    """Copy the byte strings of a column into Arrow's layout.
+    """Copy the byte strings at `spans` of the buffer into an Arrow binary column.
 
     Returns:
-        `offsets` and `data`: row i is `data[offsets[i] : offsets[i + 1]]`.
+        The arrays `offsets` and `data` of the column: row i is `data[offsets[i] : offsets[i + 1]]`.
     """
     offsets = np.empty(len(spans.starts) + 1, np.int32)
     data = np.empty(_add_up(spans.lengths, offsets), np.uint8)
@@ -180,9 +190,12 @@ def gather(buffer: U8, spans: Spans) -> tuple[I32, U8]:
 
 @kernel(types.UniTuple(types.int64, 3)(BYTES))
 def _count_records(buffer: U8) -> tuple[int, int, int]:
-    """Return the number of consecutive records, their end, and the reason why they end there.
+    """Count the consecutive records at the beginning of the buffer.
 
-    The reason is 0 at the end of the buffer.
+    Returns:
+        The number of records, the position after the last one, and the reason why no record follows (a code
+            of
+        `store.kernels.walk`; 0 at the end of the buffer).
     """
     count = 0
     position = 0
@@ -207,7 +220,10 @@ def _find_records(buffer: U8, positions: I64) -> None:
     types.int64(BYTES, _I64, types.boolean, types.int64[:, ::1], types.int32[:, ::1], types.int64[::1]),
 )
 def _read_fields(buffer: U8, positions: I64, check_crc: bool, longs: I64, ints: I32, codes: I64) -> int:
-    """Fill `longs` and `ints` with the fields of valid records, and `codes` with 0 or a reason per record.
+    """Read the fixed fields of the valid records at `positions`.
+
+    Fills `longs` and `ints` with one column per valid record. `codes` receives one element per position: 0
+    for a valid record, or the reason why the record is damaged (a code of `store.kernels.walk`).
 
     Returns:
         The number of valid records.
@@ -249,7 +265,10 @@ def _read_fields(buffer: U8, positions: I64, check_crc: bool, longs: I64, ints: 
 
 @helper()
 def _earlier_pair(buffer: U8, pairs: I32, first: int, count: int, name: int, name_length: int) -> int:
-    """Return the index of a pair in [first, count) with the same name, or -1."""
+    """Return the index of a property in [first, count) of `pairs` that has the same name, or -1.
+
+    `name` is the position of the name in the buffer.
+    """
     for pair in range(first, count):
         if pairs[_NAME + 1, pair] != name_length:
             continue
@@ -264,7 +283,10 @@ def _earlier_pair(buffer: U8, pairs: I32, first: int, count: int, name: int, nam
 
 @helper()
 def _known_row(buffer: U8, name: int, length: int) -> int:
-    """Return the row of the table of known properties for a name, or -1."""
+    """Return the row for a property in the table of known properties (TAGS, KEYS, UNIQ_KEY), or -1.
+
+    `name` is the position of the property's name in the buffer.
+    """
     if length == 4:
         letters = load_i32(buffer, name)
         if letters == _NAME_TAGS:
@@ -277,7 +299,11 @@ def _known_row(buffer: U8, name: int, length: int) -> int:
     types.int64(BYTES, _I32, _I32, types.int32[:, ::1], types.int32[::1], types.int32[:, ::1]),
 )
 def _find_properties(buffer: U8, starts: I32, lengths: I32, known: I32, pair_offsets: I32, pairs: I32) -> int:
-    """Fill `known`, `pair_offsets` and `pairs`; return the number of pairs."""
+    """Find the properties in the property strings at `starts`, one string per record.
+
+    `pairs` receives the positions of all names and values, `pair_offsets` the index of each record's first
+    pair, and `known` the positions of the values of TAGS, KEYS and UNIQ_KEY. Returns the number of pairs.
+    """
     count = 0
     for row in range(len(starts)):
         pair_offsets[row] = count
@@ -312,7 +338,7 @@ def _find_properties(buffer: U8, starts: I32, lengths: I32, known: I32, pair_off
 
 @kernel(types.int64(_I32, types.int32[::1]))
 def _add_up(lengths: I32, offsets: I32) -> int:
-    """Fill `offsets` with the running sum of `lengths`, counting -1 as 0; return the total."""
+    """Fill `offsets` with the running sum of `lengths`; a length of -1 counts as 0. Return the total."""
     total = 0
     offsets[0] = 0
     for row in range(len(lengths)):

@@ -51,7 +51,10 @@ from store.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store.message.sys_flag import COMPRESSED, HOST_BITS
 
 SCRATCH_BYTES = 256 * 1024
-"""Size of the buffer per thread for MessagePack. `decode_messages` returns when it is full."""
+"""Size of the buffer in which each thread collects MessagePack data; it limits the memory per thread.
+
+`decode_messages` returns when the buffer is full, and the caller calls it again for the remaining records.
+"""
 
 _HEAD_BYTES = 5  # header of the array of all messages
 
@@ -76,9 +79,11 @@ def _key(name: str) -> bytes:
 
 
 def _numbers() -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Return the part of the template with the numeric fields.
+    """Build the part of the template that contains the numeric fields of MessageExt.
 
-    Also return, for each field, its position in the template, its position in the record, and its size.
+    Returns:
+        The part, and for each field a tuple: its position in the template, its position in the record, its
+            size.
     """
     part, places = b"", []
     for name, (at, width) in _NUMBERS.items():
@@ -110,9 +115,10 @@ _of_thread = threading.local()
 def decode_messages(
     records: Buffer, position: int, count: int, broker_name: str
 ) -> tuple[list[MessageExt], int]:
-    """Decode up to `count` messages, starting at byte `position` of `records`.
+    """Decode up to `count` records into messages, starting at byte `position` of `records`.
 
-    Like `store.message.fetched.decode_messages`, but may return fewer messages per call.
+    Like `store.message.fetched.decode_messages`, but may return fewer messages per call, because the buffer
+    for MessagePack data is limited to SCRATCH_BYTES.
 
     Returns:
         The messages, and the position of the next record.
@@ -174,7 +180,10 @@ def _write_text(records: U8, start: int, length: int, out: U8, used: int) -> int
 
 @helper()
 def _write_properties(records: U8, start: int, end: int, out: U8, used: int) -> int:
-    """Write the properties with a name and a value as a map. The decoder keeps the last of equal names."""
+    """Write the properties of a record as a MessagePack map, without those that have no name or no value.
+
+    If a name occurs twice, both pairs are written, and the decoder uses the last one.
+    """
     head = used
     used += 5
     pairs = 0
@@ -193,7 +202,7 @@ def _write_properties(records: U8, start: int, end: int, out: U8, used: int) -> 
 
 @helper()
 def _write_host(records: U8, start: int, out: U8, used: int) -> int:
-    """Write a host as an array of two values: the IPv4 address in dotted decimal, and the port."""
+    """Write a host as a MessagePack array of two values: the IPv4 address in dotted decimal, and the port."""
     store_u8(out, used, FIXARRAY | 2)
     store_u8(out, used + 1, STR8)
     text = used + 3
@@ -221,7 +230,7 @@ def _write_host(records: U8, start: int, out: U8, used: int) -> int:
     types.UniTuple(types.int64, 3)(BYTES, types.int64, types.int64, BYTES, WRITABLE_BYTES), keeps_gil=True
 )
 def _write_messages(records: U8, position: int, count: int, template: U8, out: U8) -> tuple[int, int, int]:
-    """Write up to `count` records to `out` as MessagePack.
+    """Convert up to `count` records to MessagePack in `out`.
 
     Returns:
         The number of messages written, the position of the next record, and the bytes used in `out`.

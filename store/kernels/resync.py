@@ -39,9 +39,9 @@ _CRC_NAME = int.from_bytes(b"__CRC32#", "big")
 
 @kernel()
 def next_record(buffer: Bytes, start: int, stop: int, size: int, base: int) -> int:
-    """Return the position of the first valid record in [start, stop), or `stop`.
+    """Return the position of the first valid record that begins in [start, stop), or `stop` if not found.
 
-    `size` is the length of the file, `base` the CommitLog offset of its first byte.
+    `size` is the length of the log file, `base` the CommitLog offset of its first byte.
     """
     position = start
     while position + _HEAD_BYTES <= stop:
@@ -56,7 +56,10 @@ def next_record(buffer: Bytes, start: int, stop: int, size: int, base: int) -> i
 
 @kernel()
 def closing_blank(buffer: Bytes, start: int, stop: int, size: int) -> int:
-    """Return the position in [start, stop) of a blank record that ends at the end of the file, or `stop`."""
+    """Return the position in [start, stop) of the blank record that ends exactly at the end of the file.
+
+    Returns `stop` if there is no such blank record.
+    """
     position = start
     while position + _HEAD_BYTES <= stop:
         position = find_byte(buffer, position + 4, stop, _BLANK_FIRST) - 4
@@ -70,9 +73,10 @@ def closing_blank(buffer: Bytes, start: int, stop: int, size: int) -> int:
 
 @kernel()
 def append_end(buffer: Bytes, start: int, size: int, base: int) -> int:
-    """Return the end of the valid records from `start` on that can come from a single append.
+    """Return the position after the last of the consecutive valid records that can come from a single append.
 
-    Records of one append have the same topic, queue and storeTimestamp, and consecutive queue offsets.
+    The first of these records must begin at `start`. Records of one append have the same topic, queue and
+    storeTimestamp, and consecutive queue offsets.
     """
     position = start
     queue_id = queue_offset = timestamp = first_topic = first_length = 0
@@ -103,9 +107,10 @@ def append_end(buffer: Bytes, start: int, size: int, base: int) -> int:
 
 @kernel()
 def next_bad_crc_property(buffer: Bytes, start: int, end: int) -> tuple[int, int]:
-    """Return position and size of the next record in [start, end) whose whole-record CRC is wrong.
+    """Find the next record in [start, end) whose whole-record CRC is wrong.
 
-    Returns (end, 0) if there is no such record. Records without that property (store format 1.6) are skipped.
+    Returns the position and size of the record, or (end, 0) if no such record exists. Records without the
+    property that contains this CRC (store format 1.6) are skipped.
     """
     position = start
     while position < end:

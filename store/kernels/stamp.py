@@ -1,8 +1,10 @@
 """Stamps records: writes the fields that only the broker knows into records that a client encoded.
 
 These fields are bodyCRC, queueOffset, physicalOffset, bornHost, storeTimestamp and storeHost. The other
-fields are checked: sizes, magic, topic, queue id, flags, and the sizes of both hosts. On MessageInvalid some
-records may already be stamped; the caller must discard the whole batch.
+fields are checked: sizes, magic, topic, queue id, flags, and the sizes of both hosts. If a function raises
+MessageInvalid, some records may already be stamped; the caller must discard the whole batch.
+
+A run is a sequence of consecutive records of one queue (`store.message.runs`).
 """
 
 from collections.abc import Sequence
@@ -46,14 +48,18 @@ _BAD_COUNT = -6
 
 
 Shared: TypeAlias = tuple[int, U8, int, int, int, U8, U8]
-"""Magic, topic field, flags of the hosts, max_body_bytes, storeTimestamp, born host, store host."""
+"""The values that are the same for all records of one call: magic, topic field, sysFlag bits of the hosts,
+max_body_bytes, storeTimestamp, born host, store host.
+"""
 _SHARED = types.Tuple((types.int64, BYTES, types.int64, types.int64, types.int64, BYTES, BYTES))
 
 
 class Stamp(NamedTuple):
-    """The values that records must have (topic, queue id, maximum body size) and those to write into them.
+    """The values for checking and stamping a sequence of records.
 
-    Hosts are encoded addresses (`Host.packed`). Both offsets are those of the first record.
+    Each record must have `topic` and `queue_id`, and a body of at most `max_body_bytes`. The other values are
+    written into the records. Hosts are encoded addresses (`Host.packed`). `queue_offset` and
+    `physical_offset` are those of the first record.
     """
 
     topic: str
@@ -67,13 +73,13 @@ class Stamp(NamedTuple):
 
     @property
     def host_flags(self) -> int:
-        """The sysFlag bits for the sizes of both hosts."""
+        """The sysFlag bits that mark born host and store host as IPv6 addresses."""
         born = BORN_HOST_V6 if len(self.born_host) == V6_BYTES else 0
         return born | (STORE_HOST_V6 if len(self.store_host) == V6_BYTES else 0)
 
     @property
     def shared(self) -> Shared:
-        """The values that all records share, in the form that the kernels take."""
+        """The values that are the same for all records, in the form in which the kernels take them."""
         magic, topic = topic_field(self.topic)
         return (
             magic,
@@ -87,10 +93,10 @@ class Stamp(NamedTuple):
 
 
 def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
-    """Check and stamp consecutive records in place, and return their number.
+    """Check and stamp the consecutive records of one queue in place. Return the number of records.
 
     Raises:
-        MessageInvalid: A record is invalid; the message has its position.
+        MessageInvalid: A record is invalid; the error message contains its byte position.
     """
     count, position, fault = _stamp_records(
         np.frombuffer(records, np.uint8),
@@ -105,15 +111,16 @@ def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
 
 
 def stamp_runs(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
-    """Check and stamp the records of `runs` in place.
+    """Check and stamp the records of several queues in place.
 
     Args:
-        runs: Records of several queues.
+        runs: The records, as one run of consecutive records per queue.
         stamp: The values that all records share; its queue id and queue offset are not used.
         queue_offsets: The queue offset of the first record of each run.
 
     Raises:
-        MessageInvalid: A record or the number of records of a run is invalid; the message has the position.
+        MessageInvalid: A record is invalid, or a run contains another number of records than its header says.
+            The error message contains the byte position.
     """
     number, position, fault = _stamp_runs(
         np.frombuffer(runs.records, np.uint8),
@@ -146,7 +153,10 @@ def stamp_records_plain(records: bytearray | memoryview, stamp: Stamp) -> int:
 
 
 def _stamp_plain(view: memoryview, stamp: Stamp, begin: int) -> int:
-    """Stamp the records in `view`, which starts at byte `begin` of the batch; return their number."""
+    """Check and stamp the records of one queue in `view`. Return the number of records.
+
+    `begin` is the byte position of `view` in the batch, for error messages.
+    """
     hosts = stamp.born_host + stamp.store_timestamp.to_bytes(8, "big") + stamp.store_host
     position = 0
     count = 0
@@ -171,7 +181,7 @@ def _stamp_plain(view: memoryview, stamp: Stamp, begin: int) -> int:
 
 
 def _find_fault_plain(message: MessageExt, magic: int, stamp: Stamp) -> int:
-    """Return the code of the first fault of a record, or 0."""
+    """Return the code of the first fault of a record, or 0 if the record is valid."""
     if message.sys_flag & ~FREE_FLAGS != stamp.host_flags:
         return _BAD_FLAGS
     if (message.topic, magic) != (stamp.topic, topic_field(stamp.topic)[0]):
@@ -213,10 +223,10 @@ def _find_fault(
     host_flags: int,
     max_body_bytes: int,
 ) -> tuple[int, int, int, int]:
-    """Check the record at `position`, which must not extend beyond `end`.
+    """Check the record at `position`, which must end at or before `end`.
 
     Returns:
-        The code of its first fault or 0, its size, and the start and end of its body.
+        The code of the record's first fault or 0, its size, and the start and end positions of its body.
     """
     size = record_size(records, position, end)
     if size <= 0:
@@ -238,7 +248,10 @@ def _find_fault(
 
 @helper()
 def _same_bytes(records: U8, start: int, topic: U8) -> bool:
-    """Return True if the topic field at `start` equals `topic`. Both include their length prefix."""
+    """Return True if the topic field at position `start` of the record equals `topic`.
+
+    Both topic fields include their length prefix.
+    """
     for index in range(len(topic)):  # noqa: SIM110 -- numba compiles no generator expressions
         if records[start + index] != topic[index]:
             return False
@@ -249,12 +262,13 @@ def _same_bytes(records: U8, start: int, topic: U8) -> bool:
 def _stamp_run(
     records: U8, begin: int, end: int, queue_id: int, queue_offset: int, physical_offset: int, shared: Shared
 ) -> tuple[int, int, int]:
-    """Check and stamp the records of one queue in [begin, end).
+    """Check and stamp the consecutive records of one queue in `records[begin:end]`.
 
-    `physical_offset` is the CommitLog offset of the first byte of `records`.
+    `queue_offset` is that of the first record. `physical_offset` is the CommitLog offset of `records[0]`.
 
     Returns:
-        The number of records stamped, and position and fault code (0 if valid) of the first invalid record.
+        The number of records stamped, the position at which the check stopped, and the fault code of the
+        invalid record at this position (0 if all records are valid).
     """
     magic, topic, host_flags, max_body_bytes, store_timestamp, born_host, store_host = shared
     store_timestamp_at = BORN_HOST + len(born_host)
@@ -283,7 +297,10 @@ def _stamp_run(
 def _stamp_records(
     records: U8, queue_id: int, queue_offset: int, physical_offset: int, shared: Shared
 ) -> tuple[int, int, int]:
-    """Apply `_stamp_run` to all of `records`."""
+    """Check and stamp all of `records`, which belong to one queue.
+
+    Parameters and result as in `_stamp_run`.
+    """
     return _stamp_run(records, 0, len(records), queue_id, queue_offset, physical_offset, shared)
 
 
@@ -291,12 +308,15 @@ def _stamp_records(
     [types.UniTuple(types.int64, 3)(WRITABLE_BYTES, types.int64[:, ::1], types.int64, _SHARED)],
 )
 def _stamp_runs(records: U8, runs: I64, physical_offset: int, shared: Shared) -> tuple[int, int, int]:
-    """Check and stamp the records of all runs.
+    """Check and stamp the records of several queues, one run of consecutive records per queue.
 
-    The rows of `runs` are queue ids, numbers of messages, sizes in bytes, and first queue offsets.
+    `runs` has one column per run; its rows are queue id, number of records, size in bytes, and queue offset
+    of the first record.
 
     Returns:
-        The number of the first invalid run, and position and fault code (0 if all are valid) of its error.
+        A tuple: the index of the first invalid run, the byte position of its fault in `records`, and the
+            fault
+        code. If all runs are valid, these are the number of runs, the end position and 0.
     """
     begin = 0
     for number in range(runs.shape[1]):

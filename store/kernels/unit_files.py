@@ -1,14 +1,16 @@
-"""Writes units to the consume-queue files of many queues: opens, writes and closes each file, in one kernel.
+"""Writes units to the consume queue files of many queues: opens, writes and closes each file, in one kernel.
 
 With tens of thousands of queues, a Python loop would take longer than the system calls.
 
-The path of a queue's file, below the directory of all queues, ends with the position of its first byte (store
-format 3):
+The path of a queue's file, relative to the directory of all queues, ends with the byte position of the file
+in the queue (store format 3):
 
     <topic>/<queueId>/<20 digits>
 
-A new file is created sparse, with its final size, and so are missing directories. Creating 20,000 of them may
-take the disk seconds.
+A new file is created sparse, with its final size. Missing directories are created too. Creating 20,000 of
+them may take the disk seconds.
+
+A group contains the units of one queue from one call of `store.kernels.units.dispatch_records`.
 """
 
 import os
@@ -52,7 +54,10 @@ _close = types.ExternalFunction("close", types.intc(types.intc))
 
 @helper()
 def _write_digits(path: U8, end: int, value: int, digits: int) -> int:
-    """Write `value` in decimal, with at least `digits` digits, before `end`; return the start position."""
+    """Write `value` in decimal into `path`, with at least `digits` digits, so that it ends before `end`.
+
+    Returns the position of the first digit.
+    """
     start = end
     while value > 0 or end - start < digits:
         start -= 1
@@ -63,7 +68,10 @@ def _write_digits(path: U8, end: int, value: int, digits: int) -> int:
 
 @helper()
 def _write_path(path: U8, log: U8, topic: int, length: int, queue_id: int, base: int) -> int:
-    """Write the path of the file and a final zero byte to the end of `path`; return its start position."""
+    """Write the path of a queue's file, followed by a zero byte, to the end of the buffer `path`.
+
+    Returns the position at which the path starts in the buffer. The topic name is copied from the log file.
+    """
     end = len(path) - 1
     store_u8(path, end, 0)
     start = _write_digits(path, end, base, _PLACE_DIGITS) - 1
@@ -77,7 +85,10 @@ def _write_path(path: U8, log: U8, topic: int, length: int, queue_id: int, base:
 
 @helper()
 def _make_directory(directory: int, path: U8, start: int, end: int) -> None:
-    """Create the directory `path[start:end]` if it does not exist; a slash follows at `end`."""
+    """Create the directory whose path is `path[start:end]`, if it does not exist.
+
+    The directory is relative to the descriptor `directory`. A slash must follow the path at `end`.
+    """
     store_u8(path, end, 0)
     _mkdirat(directory, path.ctypes.data + start, _DIRECTORY_MODE)
     store_u8(path, end, _SLASH)
@@ -85,7 +96,10 @@ def _make_directory(directory: int, path: U8, start: int, end: int) -> None:
 
 @helper()
 def _make_file(directory: int, path: U8, start: int, topic_length: int, file_bytes: int) -> int:
-    """Create the file of a queue and its directories; return its descriptor, or _FAILED."""
+    """Create the consume queue file at `path[start:]` and its directories.
+
+    Returns the file's descriptor, or _FAILED if the file cannot be created.
+    """
     _make_directory(directory, path, start, start + topic_length)
     _make_directory(directory, path, start, len(path) - 2 - _PLACE_DIGITS)
     descriptor = _openat(directory, path.ctypes.data + start, _FLAGS | os.O_CREAT, _FILE_MODE)
@@ -104,16 +118,17 @@ def write_units(
     is_new: NDArray[np.bool_],
     units: U8,
 ) -> int:
-    """Write the units of some groups of `dispatch_records` to the files of their queues.
+    """Write the consume queue units of some groups of a dispatched log slice to the files of their queues.
 
-    Stops at the first group whose units cannot be written completely.
+    A group contains the units of one queue. The function stops at the first group whose units cannot be
+    written completely.
 
     Args:
-        directory: Descriptor of the directory of all queues.
-        file_bytes: Size of a consume-queue file. The units of a group must not cross the end of a file.
+        directory: Descriptor of the directory that contains the directories of all topics.
+        file_bytes: Size of a consume queue file. The units of a group must not cross the end of a file.
         log: The log file that was dispatched: it contains the topic names.
         groups: The groups, as filled by `dispatch_records`. First queue offsets must not be negative.
-        chosen: Indices of the groups to write.
+        chosen: Indexes of the groups to write.
         is_new: For each of `chosen`, True to create the file. Other files must exist.
         units: The units, as filled by `dispatch_records`.
 
@@ -141,7 +156,7 @@ def _write_units(
     units: U8,
     path: U8,
 ) -> int:
-    """Implement `write_units`; `path` is a work area."""
+    """Compiled implementation of `write_units`; `path` is a work area for the paths of the files."""
     for done in range(len(chosen)):
         group = chosen[done]
         place = groups[group, GROUP_FIRST_QUEUE_OFFSET] * UNIT_BYTES

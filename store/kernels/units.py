@@ -1,8 +1,8 @@
-"""The dispatch kernel: converts records of the log to consume-queue units and index keys.
+"""The dispatch kernel: converts records of the log to consume queue units and index keys.
 
 This is the only dispatch (design section 3, invariant 3). It reads records that were checked when they were
-written or recovered, groups them by topic and queue, and stores the units of each group contiguously, so that
-each queue needs one write regardless of its number of records.
+written or recovered. The records of one call that belong to the same queue form a group. The units of a group
+are stored contiguously, so that each queue needs one write regardless of its number of records.
 
 A unit has 20 bytes, big-endian (store format 3.1):
 
@@ -130,9 +130,10 @@ def _group_of(
     count: int,
     buckets: NDArray[np.int32],
 ) -> int:
-    """Return the index of the group of a queue. Add a group with index `count` if it is new.
+    """Return the index in `groups` of the group for a queue, which is given by topic and queue id.
 
-    Returns -1 if `groups` is full.
+    A group collects the units of one queue. If `groups` has no group for this queue, one is initialized at
+    index `count`. Returns -1 if `groups` is full. `buckets` is a hash table from queues to group indexes.
     """
     wanted = _topic_hash(buffer, topic, length, queue_id)
     bucket = wanted & (buckets.size - 1)
@@ -166,7 +167,7 @@ def _group_of(
 
 @kernel()
 def _add_to_group(groups: Numbers, group: int, queue_offset: int, physical_offset: int, size: int) -> None:
-    """Update the counters and offsets of a group for one more record."""
+    """Count one more record of a queue in the queue's group: update its counters and offsets."""
     if groups[group, GROUP_FIRST_QUEUE_OFFSET] < 0:
         groups[group, GROUP_FIRST_QUEUE_OFFSET] = queue_offset
         groups[group, GROUP_FIRST_PHYSICAL_OFFSET] = physical_offset
@@ -239,10 +240,10 @@ def dispatch_records(
     keys: Numbers,  # output: the index keys (KEY_FIELDS of store.kernels.index)
     found: Numbers,  # work area (FOUND_FIELDS of store.kernels.properties)
 ) -> tuple[int, int, int, int, int, int]:
-    """Dispatch the records in [start, end) of a log file: fill `groups`, `units` and `keys`.
+    """Convert the records in [start, end) of a log file to consume queue units and index keys.
 
-    Returns the position at which it stopped, the reason, the numbers of records, groups and keys, and the
-    storeTimestamp of the last record.
+    Returns the position at which the conversion stopped, the reason (AT_END, AT_BLANK or a code of
+    `store.kernels.walk`), the numbers of records, groups and keys, and the last record's storeTimestamp.
     """
     position = start
     status = AT_END
@@ -289,10 +290,14 @@ def dispatch_records(
 
 @kernel()
 def valid_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tuple[int, int]:
-    """Return how many of the first `count` units are valid, and the end of the last one's record in the log.
+    """Check the first `count` consume queue units in `units`.
 
-    Valid units have ascending CommitLog offsets of at least `previous_end` and positive sizes, and their
-    records end at or before `log_end`. Placeholder units are valid anywhere.
+    Valid units have positive sizes and ascending CommitLog offsets of at least `previous_end`, and their
+    records end at or before `log_end`. Placeholder units for lost records are valid anywhere.
+
+    Returns:
+        The number of units before the first invalid one, and the CommitLog offset at which the record of the
+        last of them ends.
     """
     end = previous_end
     for index in range(count):
@@ -308,7 +313,10 @@ def valid_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tu
 
 
 class PlainUnit(NamedTuple):
-    """The result of `plain_dispatch` for one record: its unit, or None, and its index keys."""
+    """The result of `plain_dispatch` for one record: its consume queue unit, and its index keys.
+
+    `unit` is None for a transaction's record that belongs to no consume queue.
+    """
 
     topic: str
     queue_id: int
@@ -318,7 +326,10 @@ class PlainUnit(NamedTuple):
 
 
 def plain_dispatch(buffer: Any, start: int, end: int, base: int, delays_ms: list[int]) -> list[PlainUnit]:
-    """Pure-Python equivalent of `dispatch_records`, for tests. Stops at the first invalid record header."""
+    """Pure-Python equivalent of `dispatch_records`, for tests.
+
+    Stops at the first invalid record header.
+    """
     made: list[PlainUnit] = []
     position = start
     while position < end and record_size(np.frombuffer(buffer, dtype=np.uint8), position, end) > 0:

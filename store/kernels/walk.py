@@ -1,7 +1,8 @@
 """Checks the records of a CommitLog file (store format 6.1). Recovery and dispatch use the same rules.
 
-The functions return a code: the size of the record, BLANK, or a negative reason why it is not valid. In
-addition to RocketMQ's rules, the physicalOffset of a record must equal its position.
+Most functions return a check code: the size of a valid record, BLANK for a blank record, or one of the
+negative constants below, the reason why no valid record starts at the position. In addition to RocketMQ's
+rules, the physicalOffset of a record must equal its position.
 """
 
 from typing import Any
@@ -51,7 +52,10 @@ _SPACE, _DOT, _SLASH = 0x20, 0x2E, 0x2F
 
 @kernel()
 def hosts_extra(buffer: Bytes, position: int) -> tuple[int, int]:
-    """Return the bytes that IPv6 hosts add before storeTimestamp, and before reconsumeTimes."""
+    """Return how many bytes IPv6 hosts add to a record, before storeTimestamp and before reconsumeTimes.
+
+    The offsets of these two fields in a record are those with IPv4 hosts plus these numbers.
+    """
     sys_flag = load_i32(buffer, position + 36)
     born = 12 if sys_flag & 0x10 else 0
     return born, born + (12 if sys_flag & 0x20 else 0)
@@ -59,7 +63,10 @@ def hosts_extra(buffer: Bytes, position: int) -> tuple[int, int]:
 
 @kernel()
 def record_size(buffer: Bytes, position: int, limit: int) -> int:
-    """Return the size of the record at `position`, BLANK or a reason, checking totalSize and magic only."""
+    """Check only totalSize and magic of the record at `position`.
+
+    Returns the size of the record, BLANK, or a negative reason code.
+    """
     if limit - position < 8:
         return NO_ROOM
     size = load_i32(buffer, position)
@@ -73,9 +80,11 @@ def record_size(buffer: Bytes, position: int, limit: int) -> int:
 
 @kernel()
 def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int, int, int, int]:
-    """Return start and length of body, topic and properties of the record at `position`.
+    """Return the positions of the variable parts of the record at `position`, whose size is `size` bytes.
 
-    The length of the body is -1 if the fields do not add up to `size`.
+    Returns:
+        Start and length of the body, start and length of the topic, start and length of the properties. The
+        length of the body is -1 if the length fields do not add up to `size`.
     """
     bad = (0, -1, 0, 0, 0, 0)
     end = position + size
@@ -99,7 +108,10 @@ def record_parts(buffer: Bytes, position: int, size: int) -> tuple[int, int, int
 
 @kernel()
 def body_is_valid(buffer: Bytes, position: int, body: int, body_length: int) -> bool:
-    """Return True if the CRC of the body equals bodyCRC of the record at `position`, or the body is empty."""
+    """Return True if the body of the record at `position` is empty, or its CRC equals the field bodyCRC.
+
+    `body` is the position of the body.
+    """
     return body_length == 0 or crc32_kernel(buffer, body, body + body_length) == load_i32(
         buffer, position + 8
     )
@@ -107,7 +119,10 @@ def body_is_valid(buffer: Bytes, position: int, body: int, body_length: int) -> 
 
 @kernel()
 def is_topic(buffer: Bytes, start: int, length: int) -> bool:
-    """Return True if a topic is usable as a directory name. No CRC covers the topic, so it may be damaged."""
+    """Return True if the topic name at `start` can be used as a directory name.
+
+    No CRC covers the topic of a record, so it may be damaged.
+    """
     is_name = length > 0
     only_dots = True
     for position in range(start, start + length):
@@ -119,7 +134,7 @@ def is_topic(buffer: Bytes, start: int, length: int) -> bool:
 
 @kernel()
 def check_record_at(buffer: Bytes, position: int, limit: int, base: int, check_crc: bool) -> int:
-    """Check the record at `position`; return its size, BLANK or a reason.
+    """Check the record at `position`. Return its size, BLANK or a negative reason code.
 
     `limit` is the end of the data in the file, `base` the CommitLog offset of the file's first byte.
     """
@@ -147,13 +162,13 @@ def store_timestamp_at(buffer: Bytes, position: int) -> int:
 def scan_records(
     buffer: Bytes, start: int, limit: int, base: int, check_crc: bool, found: Numbers
 ) -> tuple[int, int]:
-    """Check consecutive records from `start` up to the first position without a valid record.
+    """Check consecutive records, beginning at `start`, up to the first position without a valid record.
 
-    `found` (SCAN_FIELDS numbers) receives the number of records, and position (-1 without records) and
-    storeTimestamp of the last record.
+    `found` (SCAN_FIELDS numbers) receives the number of records, and the position (-1 if there are no
+    records) and storeTimestamp of the last record.
 
     Returns:
-        The position at which it stopped, and its code: BLANK or a reason.
+        The position at which the scan stopped, and the reason: BLANK or a negative reason code.
     """
     position = start
     count = 0
@@ -174,7 +189,7 @@ def scan_records(
 
 
 def plain_check_record_at(buffer: Any, position: int, limit: int, base: int, check_crc: bool) -> int:
-    """Pure-Python equivalent of `check_record_at`, for tests. Returns BAD_PARTS for all reasons."""
+    """Pure-Python equivalent of `check_record_at`, for tests. Returns BAD_PARTS for every kind of damage."""
     view = memoryview(buffer)[:limit]
     check = check_record(view, position, check_crc=check_crc)
     if check.verdict == RecordVerdict.BLANK:

@@ -27,9 +27,10 @@ _SHORT = Struct(">h")
 
 
 class BatchElement(NamedTuple):
-    """One message of a batch. The request header names the topic and queue of all elements.
+    """One message in the body of a batch request.
 
-    `properties` is the encoded property string (see `store.message.properties`).
+    The request header contains topic and queue of all messages. `properties` is the encoded property string
+    (see `store.message.properties`).
     """
 
     flag: int

@@ -23,7 +23,7 @@ MAX_PLAIN_BYTES = 64 << 20  # limits the memory that a small malicious body can 
 def compress(
     body: bytes, compression: int = COMPRESSION_ZLIB, level: int = DEFAULT_LEVEL
 ) -> tuple[bytes, int]:
-    """Compress a body with one of the COMPRESSION_ codecs of `sys_flag`.
+    """Compress a message body; `sys_flag` selects the codec with one of the COMPRESSION_ constants.
 
     Returns:
         The compressed body, and the sysFlag bits that mark it as compressed with this codec.

@@ -1,6 +1,6 @@
-"""Decode fetched records into messages with decompressed bodies.
+"""Decode fetched records into messages with decompressed bodies, in pure Python.
 
-The compiled implementation of the same function is `store.kernels.records_to_messages`.
+`store.kernels.records_to_messages` is the compiled equivalent.
 """
 
 from store.message.buffers import Buffer
@@ -13,12 +13,12 @@ from store.store_errors import MessageInvalid, RecordDamaged
 def decode_messages(
     records: Buffer, position: int, count: int, broker_name: str
 ) -> tuple[list[MessageExt], int]:
-    """Decode up to `count` messages, starting at byte `position` of `records`.
+    """Decode up to `count` records into messages, starting at byte `position` of `records`.
 
-    Stops before a record that cannot be decoded, unless it is the first.
+    Decoding stops before a record that cannot be decoded, unless it is the first one.
 
     Returns:
-        The messages, and the position of the next record.
+        The messages, and the byte position of the next record.
 
     Raises:
         RecordDamaged: The first record is damaged.

@@ -1,4 +1,4 @@
-"""Addresses inside records and message ids (store format, sections 1.2 and 10).
+"""Encoded addresses (IP address and port) in records and message ids (store format, sections 1.2 and 10).
 
 An IP address of 4 or 16 bytes and the port as a big-endian i32:
 

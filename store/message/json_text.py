@@ -26,9 +26,9 @@ _STRING_OR_KEY: Final = re.compile(
 
 
 def parse_rocketmq_json(text: Buffer) -> dict[str, Any]:
-    """Parse a JSON object.
+    """Parse a JSON object as written by RocketMQ.
 
-    An unquoted key (a number or an object) becomes a string that holds its JSON text.
+    A map key without quotes (a number or an object) becomes a string that contains the key's JSON text.
 
     Raises:
         ValueError: `text` is not valid JSON, or is not a JSON object.

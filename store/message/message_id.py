@@ -59,13 +59,13 @@ def decode_message_id(message_id: str) -> tuple[Host, int]:
 
 
 class UniqKeyBlock(NamedTuple):
-    """A block of consecutive UNIQ_KEYs: key number n is `prefix` followed by `first + n` as 12 hex digits."""
+    """A block of consecutive UNIQ_KEYs: key i is `prefix` followed by `first + i` as 12 hex digits."""
 
     prefix: str
     first: int
 
     def key(self, index: int) -> str:
-        """Return UNIQ_KEY number `index` of the block, counted from 0."""
+        """Return the UNIQ_KEY at `index` in the block, counted from 0."""
         return f"{self.prefix}{self.first + index:0{SEQUENCE_HEX}X}"
 
     def keys(self, count: int) -> list[str]:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 class MessageQueue(NamedTuple):
     """Identifies one queue of a topic on one broker.
 
-    Sorts by topic, broker name and queue id: the order in which RocketMQ assigns queues to consumers.
+    Instances are ordered by topic, broker name and queue id, as in RocketMQ's assignment of queues to
+    consumers.
     """
 
     topic: str

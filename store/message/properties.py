@@ -15,7 +15,7 @@ PROPERTY_SEPARATOR = "\x02"
 
 
 class MessageConst:
-    """The names of the properties that RocketMQ itself reads or writes."""
+    """The names of the properties that RocketMQ's brokers and clients use."""
 
     KEYS = "KEYS"
     TAGS = "TAGS"
@@ -85,9 +85,9 @@ def properties_text(properties: Mapping[str, str]) -> str:
 
 
 def properties_texts(maps: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return `properties_text` of each map. Raises MessageInvalid as `properties_text` does.
+    """Return the property strings of several maps. Raises MessageInvalid as `properties_text` does.
 
-    Faster than separate calls: the joined text is checked once.
+    Faster than separate calls of `properties_text`, because the joined text is checked once.
     """
     texts: list[str] = []
     for properties in maps:
@@ -103,7 +103,10 @@ def properties_texts(maps: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _checked_text(properties: Mapping[str, str]) -> str:
-    """Return `properties_text`, checking each pair: the slow path for empty names, values or separators."""
+    """Return the property string of a map, checking each pair separately.
+
+    The slow path of `properties_text` for maps with empty names, empty values or separator characters.
+    """
     parts: list[str] = []
     for name, value in properties.items():
         if not name or not value:

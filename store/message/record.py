@@ -61,6 +61,7 @@ CRC_PROPERTY_BYTES = len(MessageConst.CRC32) + 1 + CRC_PROPERTY_DIGITS + 1
 _INT = Struct(">i")
 _SHORT = Struct(">h")
 _SIZE_AND_MAGIC = Struct(">ii")
+_SYS_FLAG_AND_BODY_LENGTH = Struct(f">{SYS_FLAG}xi{BODY_LENGTH - SYS_FLAG - 4}xi")
 
 
 def _header(born_host_bytes: int, store_host_bytes: int) -> Struct:
@@ -74,9 +75,10 @@ _HEADERS = {
 
 @dataclass(slots=True)
 class RecordDraft:
-    """The fields of a record that are known before it gets its queue offset and CommitLog offset.
+    """The fields of a record that are known before the record gets its queue offset and CommitLog offset.
 
-    `properties` is a property string, `born_host` an encoded address (`Host.packed`), `born_timestamp` in ms.
+    `properties` is a property string, `born_host` an encoded address (`Host.packed`), and `born_timestamp` is
+    in ms since the epoch.
     """
 
     topic: str
@@ -93,7 +95,7 @@ class RecordDraft:
 
 @lru_cache(maxsize=8192)
 def topic_field(topic: str) -> tuple[int, bytes]:
-    """Return the magic for records of this topic, and the topic prefixed with its length."""
+    """Return the magic for records of this topic, and the encoded topic field: length, then name."""
     name = topic.encode()
     if len(name) <= MAX_V1_TOPIC_BYTES:
         return MAGIC_V1, len(name).to_bytes(1, "big") + name
@@ -173,9 +175,9 @@ def encode_record(
 
 
 def record_template(draft: RecordDraft, store_timestamp: int, store_host: bytes) -> bytes:
-    """Return the fixed-length header of a record of `draft`, with the lengths of an empty body.
+    """Return the fixed-length header of a record of `draft`, with the length fields of an empty body.
 
-    Kernels that encode many similar records copy it and fill in the fields that differ.
+    Kernels that encode many similar records copy this header and fill in the fields that differ.
     """
     empty = replace(draft, body=b"", properties=b"")
     return encode_record(empty, 0, 0, store_timestamp, store_host)[
@@ -189,7 +191,7 @@ def encode_blank(size_bytes: int) -> bytes:
 
 
 def no_room_for_crc(properties_bytes: int) -> MessageInvalid:
-    """Return the error for properties that leave no room for the CRC of the whole record."""
+    """Return the error to raise if the properties leave no room for the CRC of the whole record."""
     return MessageInvalid(
         f"properties of {properties_bytes:,} bytes and {CRC_PROPERTY_BYTES} bytes of CRC are over the limit "
         f"of {MAX_PROPERTIES_BYTES:,} bytes: move data to the body"
@@ -214,7 +216,7 @@ def _with_crc(record: bytes) -> bytes:
 
 
 class RecordVerdict(IntEnum):
-    """The result of checking a position of the log: a valid record, a blank record, or neither."""
+    """Result of checking a position of the log: a valid record, a blank record, or damage."""
 
     RECORD = 0
     BLANK = 1
@@ -233,7 +235,7 @@ class RecordCheck(NamedTuple):
 
 
 class _Parsed(NamedTuple):
-    """The header's fields, and the positions of the other fields in the buffer."""
+    """The fields of a record's header, and the positions of its other fields in the buffer."""
 
     fields: tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
     body: int
@@ -272,7 +274,7 @@ def check_record(
 def decode_record(
     buffer: Buffer, offset: int = 0, *, check_crc: bool = True, broker_name: str = ""
 ) -> MessageExt:
-    """Decode the record at `offset` of `buffer`. Raises RecordDamaged if it is not valid.
+    """Decode the record at byte `offset` of `buffer`. Raises RecordDamaged if it is not valid.
 
     The body is returned as stored: it may be compressed.
     """
@@ -308,6 +310,19 @@ def decode_records(buffer: Buffer, *, check_crc: bool = True, broker_name: str =
         messages.append(message)
         position += message.store_size
     return messages
+
+
+def record_properties(record: memoryview, before: bytes = b"") -> bytes:
+    """Return `before` and the property string of a record that is known to be valid."""
+    sys_flag, body_length = _SYS_FLAG_AND_BODY_LENGTH.unpack_from(record)
+    topic = BODY + body_length
+    if sys_flag & HOST_BITS:
+        parsed = _parse(record, 0, check_crc=False)
+        return before + record[parsed.properties : parsed.end]
+    if record[MAGIC + 3] == MAGIC_V1 & 0xFF:
+        return before + record[topic + 1 + record[topic] + _SHORT.size :]
+    (topic_length,) = _SHORT.unpack_from(record, topic)
+    return before + record[topic + 2 + topic_length + _SHORT.size :]
 
 
 def _parse(buffer: Buffer, position: int, *, check_crc: bool) -> _Parsed:

@@ -22,8 +22,10 @@ from store.message.buffers import Buffer
 from store.store_errors import MessageInvalid
 
 RUNS_MAX = 1024
-"""Maximum number of runs in one body: each takes a broker about 3 µs, and one request must not block the
-event loop for long."""
+"""Maximum number of runs in one request body, so that one request does not block the broker's event loop.
+
+A broker needs about 3 µs for each run.
+"""
 
 _COUNT = Struct(">i")
 _HEAD_FIELDS = 3
@@ -31,7 +33,7 @@ _HEAD_BYTES = 4 * _HEAD_FIELDS
 
 
 class Runs(NamedTuple):
-    """The runs of one body, in columns.
+    """The runs in one request body, as columns. A run is a sequence of records of one queue.
 
     Run i belongs to queue `queue_ids[i]` and has `messages[i]` records of `sizes[i]` bytes in total.
     `records` holds the consecutive records of all runs.
@@ -44,12 +46,18 @@ class Runs(NamedTuple):
 
     @property
     def heads(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        """The numeric columns, in the order of the fields in the body."""
+        """The numeric columns: queue ids, numbers of messages and sizes of all runs.
+
+        Their order is that of the fields in the request body.
+        """
         return self.queue_ids, self.messages, self.sizes
 
 
 def encode_heads(runs: Runs) -> bytes:
-    """Return the part of the body that precedes the records: the number of runs, and three fields per run."""
+    """Encode the part of the request body that precedes the records.
+
+    It contains the number of runs, and three fields per run.
+    """
     count = len(runs.queue_ids)
     fields = [0] * (_HEAD_FIELDS * count)
     for number, column in enumerate(runs.heads):
@@ -58,7 +66,7 @@ def encode_heads(runs: Runs) -> bytes:
 
 
 def decode_runs(body: Buffer) -> Runs:
-    """Decode a request body. The records themselves are not checked.
+    """Decode a request body into its runs. The records in the runs are not checked.
 
     Raises:
         MessageInvalid: The number of runs, or a field of a run, is not valid.
@@ -111,12 +119,15 @@ def _run_error(runs: Runs) -> MessageInvalid:
 
 
 def encode_offsets(offsets: Sequence[int]) -> bytes:
-    """Encode the response body: one queue offset per run."""
+    """Encode the response body: the queue offset of the first record of each run."""
     return pack(f">{len(offsets)}q", *offsets)
 
 
 def decode_offsets(body: Buffer, count: int) -> tuple[int, ...]:
-    """Decode the queue offsets of `count` runs. Raises ValueError if the body has another length."""
+    """Decode a response body: the queue offset of the first record of each of `count` runs.
+
+    Raises ValueError if the body does not have the length for `count` offsets.
+    """
     try:
         return unpack(f">{count}q", body)
     except error:

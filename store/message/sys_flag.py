@@ -31,5 +31,5 @@ COMPRESSION_ZLIB = 0x300
 
 
 def is_compressed(sys_flag: int) -> bool:
-    """Return True if the body is compressed."""
+    """Return True if `sys_flag` marks the body as compressed."""
     return bool(sys_flag & COMPRESSED)

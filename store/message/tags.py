@@ -19,5 +19,5 @@ def _cached_hash(tags: str) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """Return the tagsCode of a ConsumeQueue unit: the hash of the TAGS property, or 0 without it."""
+    """Return the tagsCode of a consume queue unit: the hash of the TAGS property, or 0 without it."""
     return _cached_hash(tags) if tags else 0

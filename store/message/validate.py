@@ -48,7 +48,10 @@ def check_body(body: Buffer, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None
 
 
 def check_properties(properties: bytes, reserved_bytes: int = 0) -> None:
-    """Check a property string: at most 32,767 bytes, less `reserved_bytes` for properties the store adds."""
+    """Check a property string: at most 32,767 bytes, less `reserved_bytes`.
+
+    `reserved_bytes` is the size of the properties that the broker adds when it stores the message.
+    """
     limit_bytes = MAX_PROPERTIES_BYTES - reserved_bytes
     if len(properties) > limit_bytes:
         raise MessageInvalid(

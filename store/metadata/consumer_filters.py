@@ -1,4 +1,4 @@
-"""`consumerFilter.json`: the filter expressions other than tags (SQL92) of the consumer groups."""
+"""`consumerFilter.json`: the filter expressions (SQL92, not tags) of consumer groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ _BY_GROUP = "groupFilterData"
 
 
 class ConsumerFilterData(ConfigObject, frozen=True):
-    """The filter expression of one group on one topic.
+    """The filter expression of one consumer group on one topic (RocketMQ's ConsumerFilterData).
 
-    `dead_time_ms` is 0 as long as the group is registered. Corresponds to RocketMQ's ConsumerFilterData.
+    `dead_time_ms` is the time at which the group was unregistered, or 0 while it is registered.
     """
 
     topic: str
@@ -30,7 +30,7 @@ class ConsumerFilterData(ConfigObject, frozen=True):
 
 @dataclass(slots=True)
 class ConsumerFilterTable:
-    """Filter expressions by topic and group: `filters[topic][group]`."""
+    """Filter expressions by topic and consumer group: `filters[topic][group]`."""
 
     filters: dict[str, dict[str, ConsumerFilterData]] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
@@ -65,13 +65,13 @@ class ConsumerFilterTable:
         return {**self.unknown, _BY_TOPIC: by_topic}
 
     def remove_group(self, group: str) -> bool:
-        """Remove all expressions of a group. Return True if it had any."""
+        """Remove all filter expressions of a consumer group. Return True if it had any."""
         having = [groups for groups in self.filters.values() if group in groups]
         for groups in having:
             del groups[group]
         return bool(having)
 
     def remove_topic(self, topic: str) -> bool:
-        """Remove all expressions on a topic. Return True if it had any."""
+        """Remove the filter expressions of all groups on a topic. Return True if there were any."""
         self._unknown_by_topic.pop(topic, None)
         return self.filters.pop(topic, None) is not None

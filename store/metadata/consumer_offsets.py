@@ -1,4 +1,4 @@
-"""`consumerOffset.json`: the next offset that each group reads from each queue."""
+"""`consumerOffset.json`: the queue offset at which each consumer group continues to read each queue."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ _DERIVED = "groupTopicMap"  # RocketMQ writes this field but never reads it
 
 @dataclass(slots=True)
 class ConsumerOffsetTable:
-    """Committed offsets: `offsets["topic@group"][queue_id]` is the next offset that the group reads.
+    """Committed offsets: `offsets["topic@group"][queue_id]` is the next queue offset that the group reads.
 
     Every 500th commit changes the data version, as in RocketMQ.
     """
@@ -48,12 +48,12 @@ class ConsumerOffsetTable:
         return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
     def to_pieces(self) -> Iterator[bytes]:
-        """Yield the JSON text of the table in pieces, so that other work can run between two of them."""
+        """Yield the JSON text of the table in pieces, so that the caller can do other work between them."""
         head = {**self.unknown, DATA_VERSION: self.data_version.to_json()}
         return table_pieces(head, _TABLE, self.offsets)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set the next offset that `group` reads; it may be lower than before (an offset reset)."""
+        """Set the next queue offset that `group` reads. It may be lower than before (an offset reset)."""
         self.offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset
         self._commits += 1
         if self._commits % COMMITS_PER_VERSION == 0:

@@ -14,7 +14,10 @@ _Long = Annotated[int, msgspec.Meta(ge=-(2**63 - 1), le=2**63 - 1)]
 
 
 class DataVersion(msgspec.Struct, frozen=True):
-    """A table's version: `counter` grows with each change, `timestamp_ms` is the time of the last change."""
+    """The version of a table.
+
+    `counter` grows with each change, and `timestamp_ms` is the time of the last change.
+    """
 
     counter: _Long = 0
     timestamp_ms: _Long = msgspec.field(name="timestamp", default=0)
@@ -22,12 +25,12 @@ class DataVersion(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "DataVersion":
-        """Return the version in a JSON object of RocketMQ. Raises ValueError if a field has a wrong type."""
+        """Decode a version from RocketMQ's JSON object. Raises ValueError if a field has a wrong type."""
         return typed({name: value for name, value in content.items() if value is not None}, cls, DATA_VERSION)
 
     @classmethod
     def of_table(cls, content: Mapping[str, Any]) -> "DataVersion":
-        """Return the version in the JSON of a table, or the initial version if it has none.
+        """Return the version stored in the JSON content of a table, or the initial version if it has none.
 
         Raises ValueError if a field has a wrong type.
         """
@@ -35,9 +38,9 @@ class DataVersion(msgspec.Struct, frozen=True):
         return cls() if version is None else cls.from_json(typed(version, dict, DATA_VERSION))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the version as a JSON object of RocketMQ."""
+        """Encode the version as RocketMQ's JSON object."""
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
     def next(self, now_ms: int) -> "DataVersion":
-        """Return the version that follows this one, for a change at time `now_ms`."""
+        """Return the version that the table gets after a change at time `now_ms`."""
         return DataVersion(self.counter + 1, now_ms, self.state_version)

@@ -1,4 +1,4 @@
-"""`delayOffset.json`: the delivery progress of each delay level."""
+"""`delayOffset.json`: the delivery progress of delayed messages, by delay level."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,9 @@ _TABLE = "offsetTable"
 
 @dataclass(slots=True)
 class DelayOffsetTable:
-    """Delivery progress: `offsets[level]` is the next offset to deliver from the level's queue.
+    """Delivery progress of delayed messages.
 
+    `offsets[level]` is the queue offset of the next message to deliver from the queue of this delay level.
     Every 200th change of an offset changes the data version, as in RocketMQ.
     """
 
@@ -41,7 +42,10 @@ class DelayOffsetTable:
         return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
     def move(self, level: int, offset: int) -> None:
-        """Set the next offset to deliver of a level: all messages before it have been delivered."""
+        """Set the offset of the next message to deliver from a delay level.
+
+        All earlier ones are delivered.
+        """
         if self.offsets.get(level) == offset:
             return
         self.offsets[level] = offset

@@ -22,16 +22,17 @@ _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 class ConfigObject(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of the objects in RocketMQ's tables; a field `read_queue_nums` is `readQueueNums` in JSON.
+    """Base class of the objects in RocketMQ's tables.
 
-    `unknown` holds the fields that are not declared; `to_json` writes them back unchanged.
+    A field `read_queue_nums` is named `readQueueNums` in JSON. `unknown` holds JSON fields that are not
+    declared; `to_json` writes them back unchanged.
     """
 
     unknown: Mapping[str, Any] = msgspec.field(name=_UNKNOWN, default_factory=dict)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return the object in `content`; a null field counts as absent.
+        """Decode the object from its JSON fields `content`; a null field counts as absent.
 
         Raises ValueError, with the field's name and value, if a value has a wrong type.
         """
@@ -42,16 +43,16 @@ class ConfigObject(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return typed(fields, cls)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object of RocketMQ; fields that are UNSET are left out."""
+        """Encode the object as RocketMQ's JSON object; fields that are UNSET are left out."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         unknown = fields.pop(_UNKNOWN)
         return {**unknown, **fields} if unknown else fields
 
 
 def typed(value: Any, kind: type[Typed], name: str = "") -> Typed:
-    """Return `value` converted to `kind`. Raises ValueError that names the field, the value and the type.
+    """Convert `value` to the type `kind`; `name` is the field's name, for the error.
 
-    `name` is the field's name, for the error.
+    Raises ValueError, with the field's name, value and type, if that is not possible.
     """
     try:
         return msgspec.convert(value, kind, str_keys=True)
@@ -63,7 +64,7 @@ def typed(value: Any, kind: type[Typed], name: str = "") -> Typed:
 
 
 def _fault(error: msgspec.ValidationError, value: Any, name: str) -> str:
-    """Return the error text of msgspec, with the path and the value of the invalid field."""
+    """Convert an error of msgspec to an error text with the path and the value of the invalid field."""
     match = _FAULT.fullmatch(str(error))
     assert match is not None
     fault, missing, place = match[1], match[2], match[3] or ""
@@ -75,16 +76,16 @@ def _fault(error: msgspec.ValidationError, value: Any, name: str) -> str:
 
 
 def entries(content: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """Return the objects in the field `name` of `content`, by key; empty if the field is absent.
+    """Return the JSON objects in the field `name` of `content`, by their keys; empty if the field is absent.
 
-    Raises ValueError if the field is not an object of objects.
+    Raises ValueError if the field is not an object whose values are objects.
     """
     table = content.get(name)
     return {} if table is None else typed(table, dict[str, dict[str, Any]], name)
 
 
 def table_entries(content: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """Return the objects in the main field `name` of a table file, by key.
+    """Return the JSON objects in the main field `name` of a table file, by their keys.
 
     Raises ValueError if the field has a wrong type, or is absent although the file has other content.
     """
@@ -100,7 +101,7 @@ def fields_except(content: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 @contextmanager
 def store_errors_for(file_name: str) -> Iterator[None]:
-    """Convert a ValueError raised in the `with` block to a StoreError that names the file."""
+    """Convert a ValueError raised in the `with` block to a StoreError whose text contains the file name."""
     try:
         yield
     except ValueError as error:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from store.clock import NS_PER_MS
 from store.disk.files import sync_directory
 from store.logs import get_logger
 from store.message.json_text import parse_rocketmq_json
@@ -23,26 +24,33 @@ Parsed = TypeVar("Parsed")
 
 
 class JsonConfigFile:
-    """A file of a store's `config` directory.
+    """A JSON file in a store's `config` directory, and its backup.
 
-    `save` may run in another thread, but only one save at a time.
+    `save` may be called in another thread, but only one save may run at a time.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, temporary: Path | None = None) -> None:
+        """Create the file's handler. `temporary` is the file that `save` writes first."""
         self.path = path
         self.backup = path.with_name(f"{path.name}.bak")
-        self._temporary = path.parent.parent / f"{path.name}.new"
+        self._temporary = temporary or path.parent.parent / f"{path.name}.new"
         self._is_damaged = False
 
+    @property
+    def saved_ms(self) -> int:
+        """Time of the last save in ms since the epoch; 0 if neither the file nor its backup exists."""
+        found = [path for path in (self.path, self.backup) if path.exists()]
+        return max((path.stat().st_mtime_ns // NS_PER_MS for path in found), default=0)
+
     def load(self) -> dict[str, Any] | None:
-        """Return the content of the file or its backup, or None if neither exists; see `read`."""
+        """Return the JSON object in the file or its backup, or None if neither file exists; see `read`."""
         return self.read(dict)
 
     def read(self, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed | None:
-        """Return `parse(content)` for the file, or for the backup if the file is missing or damaged.
+        """Return `parse` of the JSON object in the file, or in the backup if the file is missing or damaged.
 
         A file is damaged if it does not contain a JSON object or if `parse` raises StoreError or ValueError.
-        Return None if neither file exists. Raises StoreError if all files that exist are damaged.
+        Returns None if neither file exists. Raises StoreError if all files that exist are damaged.
         """
         faults: list[str] = []
         for path in (self.path, self.backup):
@@ -66,12 +74,12 @@ class JsonConfigFile:
         return None
 
     def save(self, content: dict[str, Any]) -> None:
-        """Replace the file's content with `content` as JSON, durably. Raises OSError."""
+        """Replace the file's content with the JSON object `content`, durably. Raises OSError."""
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
         self.save_text(orjson.dumps(content, option=options))
 
     def save_text(self, text: bytes) -> None:
-        """Replace the file's content with `text`, a JSON object, durably. Raises OSError."""
+        """Replace the file's content with `text`, which is a JSON object, durably. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._temporary.open("wb") as file:
             file.write(text)

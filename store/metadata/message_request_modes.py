@@ -1,4 +1,4 @@
-"""`messageRequestMode.json`: whether a group consumes a topic by PULL or by POP."""
+"""`messageRequestMode.json`: whether a consumer group receives a topic by PULL or by POP requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ _TABLE = "messageRequestModeMap"
 
 
 class MessageRequestMode(ConfigObject, frozen=True):
-    """The mode of one group on one topic (RocketMQ's SetMessageRequestModeRequestBody)."""
+    """The request mode of one consumer group on one topic (RocketMQ's SetMessageRequestModeRequestBody)."""
 
     topic: str
     consumer_group: str
@@ -20,7 +20,10 @@ class MessageRequestMode(ConfigObject, frozen=True):
 
 @dataclass(slots=True)
 class MessageRequestModeTable:
-    """The modes that were set: `modes[topic][group]`. A group that is not in the table uses PULL."""
+    """The request modes that were set: `modes[topic][group]`.
+
+    A consumer group that is not in the table uses PULL.
+    """
 
     modes: dict[str, dict[str, MessageRequestMode]] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
@@ -50,15 +53,15 @@ class MessageRequestModeTable:
         return {**self.unknown, _TABLE: by_topic}
 
     def put(self, mode: MessageRequestMode) -> None:
-        """Set the mode of a group on a topic."""
+        """Set the request mode of a consumer group on a topic."""
         self.modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
 
     def remove_topic(self, topic: str) -> bool:
-        """Remove the modes of all groups on a topic. Return True if there were any."""
+        """Remove the request modes of all groups on a topic. Return True if there were any."""
         return self.modes.pop(topic, None) is not None
 
     def remove_group(self, group: str) -> bool:
-        """Remove the modes of a group on all topics. Return True if there were any."""
+        """Remove the request modes of a group on all topics. Return True if there were any."""
         found = [topic for topic, groups in self.modes.items() if group in groups]
         for topic in found:
             del self.modes[topic][group]

@@ -14,9 +14,10 @@ ROWS_PER_PIECE = 1_000
 def table_pieces(
     head: Mapping[str, Any], name: str, table: Mapping[str, Mapping[int, int]]
 ) -> Iterator[bytes]:
-    """Yield the JSON of `head` with `table` as its last member `name`, about 1,000 rows in each piece.
+    """Yield the JSON of the object `head` with an additional last member `name`, the nested dict `table`.
 
-    The table may change between two pieces: a row is encoded as it is when its piece is produced.
+    Each piece has about 1,000 rows, the inner entries of `table`. The table may change between two pieces: a
+    row is encoded as it is when its piece is produced.
     """
     piece = [orjson.dumps(head)[:-1], b"," if head else b"", orjson.dumps(name), b":{"]
     rows = 0

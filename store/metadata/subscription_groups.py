@@ -36,7 +36,7 @@ class SubscriptionGroupConfig(ConfigObject, frozen=True):
 
 @dataclass(slots=True)
 class SubscriptionGroupTable:
-    """All groups by name; every change changes the data version.
+    """All consumer groups by name; every change also changes the data version.
 
     `forbidden[group][topic]` is RocketMQ's bit mask of the operations that the group must not do on the
     topic.
@@ -72,12 +72,12 @@ class SubscriptionGroupTable:
         }
 
     def put(self, group: SubscriptionGroupConfig) -> None:
-        """Create a group or replace its settings."""
+        """Create a consumer group, or replace its settings."""
         self.groups[group.group_name] = group
         self.data_version = self.data_version.next(self.clock.wall_ms())
 
     def remove(self, group_name: str) -> bool:
-        """Remove a group. Return True if it existed."""
+        """Remove a consumer group. Return True if it existed."""
         if self.groups.pop(group_name, None) is None:
             return False
         self.data_version = self.data_version.next(self.clock.wall_ms())

@@ -31,7 +31,7 @@ class TopicConfig(ConfigObject, frozen=True):
 
 @dataclass(slots=True)
 class TopicConfigTable:
-    """All topics by name; every change changes the data version."""
+    """All topics by name; every change also changes the data version."""
 
     clock: Clock
     topics: dict[str, TopicConfig] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class TopicConfigTable:
         self.touch()
 
     def touch(self) -> None:
-        """Change the data version, so that nameservers and slaves fetch the topics again."""
+        """Change only the data version, so that nameservers and slaves fetch the table again."""
         self.data_version = self.data_version.next(self.clock.wall_ms())
 
     def remove(self, topic_name: str) -> bool:

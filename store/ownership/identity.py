@@ -57,7 +57,7 @@ class StoreIdentity:
 
 @dataclass(frozen=True)
 class StoreName:
-    """The content of raymq.json."""
+    """The content of raymq.json: the broker replica to which a store belongs, and the store's file sizes."""
 
     identity: StoreIdentity
     store_id: str
@@ -66,7 +66,10 @@ class StoreName:
     index_slots: int
     index_entries: int
     commit_log_paths: tuple[str, ...] = (COMMIT_LOG,)
-    """Directories of the log's files, including read-only ones; relative paths are relative to the root."""
+    """Directories of the CommitLog's files, including read-only ones.
+
+    Relative paths are relative to the root.
+    """
 
 
 def read_name(root: Path) -> StoreName | None:
@@ -123,7 +126,7 @@ def write_name(root: Path, name: StoreName) -> None:
 
 
 def refuse_foreign_kinds(root: Path) -> None:
-    """Raise StoreError if the store has files of an unsupported kind (RocksDB consume queues, DLedger, …)."""
+    """Raise StoreError if the store has files that RayMQ cannot read (RocksDB consume queues, DLedger, …)."""
     for directory, kind in _FOREIGN.items():
         path = root / directory
         if path.is_dir() and any(path.iterdir()):
@@ -133,7 +136,7 @@ def refuse_foreign_kinds(root: Path) -> None:
 
 
 def resolve_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *, adopt: bool) -> StoreName:
-    """Return the content for raymq.json, after a check of the existing file; nothing is written.
+    """Check an existing raymq.json, and return the content to be written to it; nothing is written.
 
     Raises StoreError if the store belongs to another broker, has other file sizes than `settings`, or has a
     log but no raymq.json and `adopt` is not set.
@@ -177,7 +180,7 @@ def resolve_name(root: Path, identity: StoreIdentity, settings: StoreSettings, *
 
 
 def _check_directories_exist(root: Path, noted: Iterable[str]) -> None:
-    """Raise StoreError if a directory of the log outside the store's root does not exist."""
+    """Raise StoreError if a CommitLog directory outside the store's root does not exist."""
     for directory in sorted(root / path for path in noted):
         if not directory.is_relative_to(root) and not directory.is_dir():
             raise StoreError(
@@ -188,7 +191,7 @@ def _check_directories_exist(root: Path, noted: Iterable[str]) -> None:
 
 
 def _check_no_directory_dropped(root: Path, noted: Iterable[str], configured: Iterable[str]) -> None:
-    """Raise StoreError if a directory that contains log files is no longer in the settings."""
+    """Raise StoreError if a CommitLog directory that contains log files is no longer in the settings."""
     left_out = {root / path for path in noted} - {root / path for path in configured}
     for directory in sorted(left_out):
         if not LogPaths(root, [directory]).is_empty:
@@ -204,7 +207,7 @@ def _describe(identity: StoreIdentity) -> str:
 
 
 class StoreLock:
-    """The lock of a store, held from `acquire` to `release`; compatible with RocketMQ's lock file."""
+    """The lock of a store, held from `acquire` to `release`; RocketMQ uses the same lock file."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / LOCK_FILE
@@ -212,10 +215,10 @@ class StoreLock:
         self._descriptor = -1
 
     def acquire(self, wait_ms: int) -> None:
-        """Lock the store; retry for up to `wait_ms`.
+        """Lock the store. If it is locked by another process, retry for up to `wait_ms`.
 
-        Raises StoreLocked, with the PID of the holder, if another process holds the lock, and StoreError if
-        this process already holds it.
+        Raises StoreLocked, with the PID of the other process, if that process still holds the lock then, and
+        StoreError if this process already holds the lock.
         """
         if self._key in _locked_here:
             raise StoreError("the store is already open in this process: close it first", self._path.parent)
@@ -280,7 +283,11 @@ def writer_of(root: Path) -> int | None:
 
 
 class WriterEpoch:
-    """The epoch of this writer, which is fenced once another process has increased the store's epoch."""
+    """The epoch file of a store, and the epoch number of this writer.
+
+    Another process that opens the store for writing increases the epoch. This writer is then fenced: it must
+    not write any more.
+    """
 
     def __init__(self, root: Path) -> None:
         self._path = root / EPOCH_FILE
@@ -306,7 +313,7 @@ class WriterEpoch:
         self._descriptor = os.open(self._path, os.O_RDONLY)
 
     def is_ours(self) -> bool:
-        """Return True as long as no other process has increased the epoch."""
+        """Return True if no other process has increased the epoch, so that this process may write."""
         # A new epoch replaces the file, so the file that this writer has open then has no link left.
         return self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink > 0
 

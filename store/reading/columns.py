@@ -51,7 +51,7 @@ _LAST_ASCII = 0x7F
 def records_to_arrow(
     records: Buffer, broker_name: str, columns: Sequence[str] | None = None, *, check_crc: bool = True
 ) -> pa.RecordBatch:
-    """Convert contiguous records to rows of RECORD_SCHEMA, or of the given `columns` of it.
+    """Convert contiguous records to an Arrow batch with the columns of RECORD_SCHEMA, or only `columns`.
 
     Raises RecordDamaged with the position of the first invalid record.
     """
@@ -70,15 +70,18 @@ def records_at_to_arrow(
     *,
     check_crc: bool = True,
 ) -> tuple[pa.RecordBatch, list[RecordDamaged]]:
-    """Convert the valid records at `positions` in `buffer` to rows of RECORD_SCHEMA.
+    """Convert the records at byte positions `positions` of `buffer` to an Arrow batch.
 
-    Also returns one error for each position without a valid record.
+    The batch has the columns of RECORD_SCHEMA, or only `columns`. Damaged records are left out.
+
+    Returns:
+        The batch, and one error for each position without a valid record.
     """
     return _batch(np.frombuffer(buffer, np.uint8), positions, broker_name, columns, check_crc)
 
 
 def text_column(array: pa.Array | pa.ChunkedArray) -> TextColumn:
-    """Convert an Arrow column of strings, bytes or numbers to the kernels' text format.
+    """Convert an Arrow column of strings, bytes or numbers to a `TextColumn`, the format of the kernels.
 
     Nulls become empty texts, and numbers become decimal text. Raises MessageInvalid if the column's type
     cannot be converted to text.
@@ -102,7 +105,7 @@ def text_column(array: pa.Array | pa.ChunkedArray) -> TextColumn:
 
 
 class _Rows:
-    """Valid records; each column is built on first use."""
+    """The valid records of a conversion. Each Arrow column is built when it is first needed."""
 
     def __init__(self, buffer: U8, fields: RecordColumns, broker_name: str) -> None:
         self.buffer = buffer
@@ -120,7 +123,10 @@ class _Rows:
         return _array(pa.string(), self.count, None, offsets, data)
 
     def texts(self, spans: Spans) -> pa.Array:
-        """Build a text column: null for rows without a value; bytes that are not UTF-8 become U+FFFD."""
+        """Build an Arrow text column from byte strings of the buffer.
+
+        A record without such a string gets null; bytes that are not UTF-8 become U+FFFD.
+        """
         offsets, data = gather(self.buffer, spans)
         array = _array(pa.string(), len(spans.starts), _validity(spans), offsets, data)
         if len(data) and data.max() > _LAST_ASCII:
@@ -188,7 +194,10 @@ def _numbers(values: I32 | I64) -> pa.Array:
 
 
 def _validity(spans: Spans) -> U8 | None:
-    """Return Arrow's validity bitmap of the rows that have a value; None if all rows have one."""
+    """Return Arrow's validity bitmap for a column: a bit is set if the row has a value.
+
+    Returns None if all rows have a value.
+    """
     present = spans.lengths >= 0
     return None if present.all() else np.packbits(present, bitorder="little")
 

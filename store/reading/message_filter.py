@@ -27,26 +27,34 @@ def codes_of_units(units: memoryview | bytes | NDArray[np.uint8]) -> NDArray[np.
 
 
 class MessageFilter(ABC):
-    """A filter, compiled once per subscription. Equal filters accept the same messages."""
+    """Decides which messages a subscription receives; compiled once per subscription.
+
+    Filters that compare equal accept the same messages.
+    """
 
     accepts_all = False
     """True if the filter accepts every message, so that a read need not apply it."""
+    reads_units = True
+    """False if `prefilter` accepts every tags code, so that a read need not call it."""
     reads_records = True
-    """True if `matches` may reject a record that `prefilter` accepted."""
+    """True if `matches` may reject a record whose tags code `prefilter` accepted."""
 
     @abstractmethod
     def prefilter(self, tags_code: int | None) -> bool:
-        """Return False if no message with this tags code can match; None means that the code is unknown."""
+        """Return False if no message with this tags code can match; None stands for an unknown code."""
 
     @abstractmethod
     def matches(self, record: memoryview) -> bool:
-        """Return True if the record matches; called only for records whose tags code passed `prefilter`."""
+        """Return True if the record matches.
+
+        A read calls this only for records whose tags code `prefilter` accepted.
+        """
 
     def accepted_codes(self, units: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return all tags codes in `units` that pass `prefilter`; codes not in `units` may be included.
+        """Return all tags codes in the consume queue units `units` that `prefilter` accepts.
 
-        A read calls this once for all its units. Override it if the accepted codes are known without reading
-        the units.
+        The result may include codes that are not in `units`. A read calls this once for all its units.
+        Override it if the accepted codes are known without reading the units.
         """
         codes = frozenset(codes_of_units(units).tolist())
         return np.array([code for code in codes if self.prefilter(code)], dtype=np.int64)
@@ -54,6 +62,7 @@ class MessageFilter(ABC):
 
 class _MatchAll(MessageFilter):
     accepts_all = True
+    reads_units = False
     reads_records = False
 
     def prefilter(self, tags_code: int | None) -> bool:
@@ -64,13 +73,14 @@ class _MatchAll(MessageFilter):
 
 
 MATCH_ALL: MessageFilter = _MatchAll()
-"""The filter that accepts every message."""
+"""The filter that accepts every message, for subscriptions that select no tags."""
 
 
 class TagFilter(MessageFilter):
-    """Accepts messages by the hash of their tag; compares the low 32 bits, as RocketMQ does.
+    """Accepts messages with one of several tags, by the hash of the tag.
 
-    Different tags may have the same hash, so clients compare the tags themselves.
+    Only the low 32 bits of the hash are compared, as in RocketMQ. Different tags may have the same hash, so
+    clients compare the tags themselves.
     """
 
     reads_records = False
@@ -80,15 +90,15 @@ class TagFilter(MessageFilter):
         self._low = frozenset((self._codes & _LOW_32_BITS).tolist())
 
     def prefilter(self, tags_code: int | None) -> bool:
-        """Return True if the code is the hash of one of the tags, or is unknown."""
+        """Return True if the tags code is the hash of one of the wanted tags, or is unknown."""
         return tags_code is None or tags_code & _LOW_32_BITS in self._low
 
     def matches(self, record: memoryview) -> bool:
-        """Return True: `prefilter` has already decided."""
+        """Return True, because `prefilter` has already decided."""
         return True
 
     def accepted_codes(self, units: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the hashes of all tags."""
+        """Return the hashes of the wanted tags."""
         return self._codes
 
     def __eq__(self, other: object) -> bool:

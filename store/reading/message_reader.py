@@ -1,10 +1,11 @@
-"""MessageReader: reads messages of a queue that match a filter, as slices of the log.
+"""MessageReader: reads messages of a queue that match a filter, as slices of the CommitLog.
 
 Each record is compared with its consume queue unit before it is served.
 """
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ _log = get_logger(__name__)
 # A filtered read checks at most this many units (RocketMQ's maxFilterMessageSize: 16,000 bytes of units), or
 # `max_messages` units if that is more.
 _FILTER_SCAN_UNITS = 800
+# A read whose filter reads records also stops after it has rejected this many bytes.
+_FILTER_SCAN_BYTES = 4 * 1024 * 1024
+_SIZE = Struct(">i")  # a record begins with its size
 # A bulk read reads at least this many units.
 _BULK_UNITS_MIN = 4096
 _NO_CODES = np.zeros(0, dtype=np.int64)
@@ -47,7 +51,11 @@ class GetMessageStatus(IntEnum):
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """Result of a read; `slices` are runs of whole records, and adjacent records share a slice."""
+    """Result of a read.
+
+    Each slice contains one or more complete records; records that are adjacent in the CommitLog share a
+    slice.
+    """
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -59,7 +67,10 @@ class GetMessageResult:
 
 
 def out_of_range_result(queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
-    """Return the result for an offset outside the queue; None for an offset in it (store format 3.8)."""
+    """Return the result for a read at `offset` if the queue does not contain this offset (store format 3.8).
+
+    Returns None if the queue contains the offset.
+    """
     status = GetMessageStatus
     if queue is None:
         return GetMessageResult(status.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -96,10 +107,10 @@ class MessageReader:
         max_bytes: int,
         wanted: MessageFilter,
     ) -> GetMessageResult:
-        """Return records from `offset` on that `wanted` accepts.
+        """Read the messages from queue offset `offset` on that the filter `wanted` accepts.
 
-        At most `max_messages` records and `max_bytes` are returned, but one record is returned even if it is
-        larger. A read ends at the end of the consume queue file in which it begins.
+        At most `max_messages` records and `max_bytes` are returned, but the first record is returned even if
+        it is larger. A read ends at the end of the consume queue file in which it begins.
 
         Raises StoreError if the queue cannot be read, and NotResident if the read would have to wait for the
         disk inside `resident_only`.
@@ -111,6 +122,8 @@ class MessageReader:
         result = GetMessageResult(GetMessageStatus.FOUND, offset, queue.min_offset, queue.next_offset)
         if wanted.accepts_all:
             count = min(max_messages, self._units_for(max_bytes))
+        elif wanted.reads_records:
+            count = _FILTER_SCAN_UNITS  # reading records takes longer than reading units
         else:
             count = max(max_messages, _FILTER_SCAN_UNITS)
         units = queue.read_units(offset, count)
@@ -127,9 +140,10 @@ class MessageReader:
         return result
 
     def _units_for(self, max_bytes: int) -> int:
-        """Return the number of units to read for `max_bytes` of records of the recent mean size.
+        """Estimate how many units must be read for `max_bytes` bytes of records.
 
-        If the estimate is too low, the read returns less than `max_bytes`.
+        The estimate uses the mean record size of the last read. If it is too low, the read returns less than
+        `max_bytes`.
         """
         at_most = max_bytes // MIN_RECORD_BYTES + 1
         return min(at_most, max(max_bytes * 3 // 2 // self._mean_bytes, _BULK_UNITS_MIN))
@@ -146,11 +160,12 @@ class MessageReader:
         progress = self._progress
         progress[:] = 0
         count = len(units) // UNIT_BYTES
-        filters = not wanted.accepts_all
+        filters = wanted.reads_units
         codes = wanted.accepted_codes(units) if filters else _NO_CODES
         topic = np.frombuffer(queue.topic.encode(), dtype=np.uint8)
         first = result.next_begin_offset
-        while progress[kernel.READ_UNITS] < count:
+        rejected_bytes = 0
+        while progress[kernel.READ_UNITS] < count and rejected_bytes < _FILTER_SCAN_BYTES:
             unit = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
             physical_offset = int.from_bytes(units[unit : unit + 8].tobytes(), "big", signed=True)
             if not self._log.positions.min <= physical_offset < self._log.positions.written:
@@ -159,24 +174,23 @@ class MessageReader:
             file = self._log.file_at(physical_offset)
             limit = min(self._log.positions.written, file.end) - file.base
             if self._log.may_be_cold(physical_offset):
-                max_messages = self._require_resident(
-                    file, limit, units, codes, filters, max_messages, max_bytes
-                )
-            # Filters that read records get one record at a time; rejected records do not count as read.
-            stop = int(progress[kernel.READ_MESSAGES]) + 1 if wanted.reads_records else max_messages
+                try:
+                    max_messages = self._require_resident(
+                        file, limit, units, codes, filters, max_messages, max_bytes
+                    )
+                except NotResident:
+                    if not rejected_bytes:
+                        raise
+                    break  # do not examine the rejected records again: the next read resumes here
             runs, status = kernel.gather_records(
                 file.array, limit, file.base, units, first, queue.queue_id, topic, codes, filters,
-                min(stop, max_messages), max_bytes, progress, self._runs,
+                max_messages, max_bytes, progress, self._runs,
             )  # fmt: skip
-            for start, end in self._runs[:runs].tolist():
-                if not wanted.reads_records or wanted.matches(file.view[start:end]):
-                    result.slices.append(file.view[start:end])
-                else:
-                    progress[kernel.READ_MESSAGES] -= 1
-                    progress[kernel.READ_BYTES] -= end - start
+            rejected = self._take(file.view, runs, result, wanted)
+            rejected_bytes += rejected
             if status == kernel.BAD_UNIT:
                 self._skip_bad(queue, first + int(progress[kernel.READ_UNITS]), physical_offset)
-            elif status == kernel.ENOUGH and not (runs and wanted.reads_records):
+            elif status == kernel.ENOUGH and not rejected:
                 break
         if progress[kernel.READ_FILLERS]:
             self._report_gap(queue, first, units[: int(progress[kernel.READ_UNITS]) * UNIT_BYTES])
@@ -185,6 +199,28 @@ class MessageReader:
         if result.message_count:
             self._mean_bytes = max(result.size_bytes // result.message_count, MIN_RECORD_BYTES)
         result.next_begin_offset = first + int(progress[kernel.READ_UNITS])
+
+    def _take(self, view: memoryview, runs: int, result: GetMessageResult, wanted: MessageFilter) -> int:
+        """Add the matching records of the first `runs` runs to the result; return the bytes of the others."""
+        slices, progress, rejected_bytes = result.slices, self._progress, 0
+        for begin, end in self._runs[:runs].tolist():
+            if not wanted.reads_records:
+                slices.append(view[begin:end])
+                continue
+            first = position = begin  # records from `first` to `position` match and are not in the result yet
+            while position < end:
+                following = position + _SIZE.unpack_from(view, position)[0]
+                if not wanted.matches(view[position:following]):
+                    if first < position:
+                        slices.append(view[first:position])
+                    first = following
+                    rejected_bytes += following - position
+                    progress[kernel.READ_MESSAGES] -= 1
+                position = following
+            if first < end:
+                slices.append(view[first:end])
+        progress[kernel.READ_BYTES] -= rejected_bytes
+        return rejected_bytes
 
     def _require_resident(
         self,
@@ -196,10 +232,11 @@ class MessageReader:
         max_messages: int,
         max_bytes: int,
     ) -> int:
-        """Raise NotResident unless everything that the next read of this file accesses is resident.
+        """Raise NotResident unless the next read accesses only resident bytes of the log file `file`.
 
-        Returns the number of messages at which that read stops. The number is limited if the records are in
-        many different places, because loading all of them would take long.
+        The read begins with the next of `units` in `self._progress`. Returns the number of messages to which
+        the caller must limit the read. It is less than `max_messages` if the records are in many different
+        places, because loading all of them would take long.
         """
         residency, progress = self._log.residency, self._progress
         first = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
@@ -220,7 +257,10 @@ class MessageReader:
         return min(max_messages, messages) if spans == kernel.SPANS_MAX else max_messages
 
     def _skip_bad(self, queue: ConsumeQueue, offset: int, physical_offset: int) -> None:
-        """Log and skip a unit that does not lead to its record, so that later valid units are served."""
+        """Log and skip a unit that does not point to a record of its queue offset.
+
+        Later units are then served.
+        """
         self._progress[kernel.READ_UNITS] += 1
         self.bad_units += 1
         if self._is_first_report(queue, offset):
@@ -246,7 +286,10 @@ class MessageReader:
             )
 
     def _is_first_report(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Return True if this offset has not been logged yet, so that repeated pulls log it only once."""
+        """Return True if no problem has been logged yet for this queue offset.
+
+        Repeated pulls of the same offset therefore log a problem only once.
+        """
         place = (queue.topic, queue.queue_id, offset)
         if place in self._reported:
             return False

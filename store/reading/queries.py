@@ -21,7 +21,7 @@ _PROBED_ONE_BY_ONE = 64
 
 
 def has_key(record: Buffer, topic: str, key: str) -> bool:
-    """Return True if the record is of this topic and has `key` as its UNIQ_KEY or among its KEYS."""
+    """Return True if the record belongs to this topic and has `key` as its UNIQ_KEY or among its KEYS."""
     message = decode_record(record, check_crc=False)
     properties = message.properties
     return message.topic == topic and (
@@ -30,9 +30,10 @@ def has_key(record: Buffer, topic: str, key: str) -> bool:
 
 
 class KeyQuery:
-    """A search by key, in steps.
+    """A search for messages by key, executed in steps.
 
-    `find` may run on any thread. After it, the store's thread calls `check_candidates` until it returns True.
+    Call `find` once, on any thread; it may wait for the disk. Then call `check_candidates` on the store's
+    thread until it returns True. `records` then has the result.
     """
 
     def __init__(
@@ -45,7 +46,10 @@ class KeyQuery:
         begin_ms: int,
         end_ms: int,
     ) -> None:
-        """Search for the newest `max_messages` records with this key, stored in [begin_ms, end_ms]."""
+        """Prepare a search for the newest `max_messages` records with this key.
+
+        Their storeTimestamps must be in [begin_ms, end_ms].
+        """
         self._log = log
         self._topic = topic
         self._key = key
@@ -59,15 +63,15 @@ class KeyQuery:
         self._found: dict[int, memoryview] = {}
 
     def find(self) -> None:
-        """Find the candidates in the index: records with a key of the same hash."""
+        """Look up the candidates in the index: records with a key of the same hash as the searched key."""
         if self._max_messages:
             self._candidates = self._search.run()
 
     def check_candidates(self) -> bool:
-        """Check the next candidates and keep matching records; return True when the search is complete.
+        """Read the next candidates and keep those that really have the key.
 
-        Raises NotResident if it would have to wait for the disk inside `resident_only`; call it again after
-        the pages are loaded.
+        Returns True when the search is complete. Raises NotResident if the call would have to wait for the
+        disk inside `resident_only`; the caller must repeat the call after the pages are loaded.
         """
         stop = self._checked + _CANDIDATES_PER_STEP
         batch = self._candidates[self._checked : stop]
@@ -103,12 +107,13 @@ class KeyQuery:
 
 
 def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
-    """Return a queue offset for a storeTimestamp, as RocketMQ's ConsumeQueue.getOffsetInQueueByTime does.
+    """Return the queue offset for a storeTimestamp, as RocketMQ's ConsumeQueue.getOffsetInQueueByTime does.
 
     If `upper` is False, that is the first offset stored at or after the time, or the end of the queue. If
     `upper` is True, it is the last offset stored at or before the time, or the beginning of the queue. Unlike
-    RocketMQ, this never returns an offset whose record is deleted, but the first one that exists. A damaged
-    record counts as stored at the time of the next valid one. Raises StoreError if the queue cannot be read.
+    RocketMQ, this function never returns an offset whose record is deleted; it returns the first existing
+    offset instead. A damaged record counts as stored at the time of the next valid one. Raises StoreError if
+    the queue cannot be read.
     """
     low, high = queue.min_offset, queue.next_offset
     while low < high:
@@ -124,10 +129,11 @@ def offset_by_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, 
 
 
 def _next_valid(log: CommitLog, queue: ConsumeQueue, offset: int, stop: int) -> int:
-    """Return the first offset in [offset, stop) whose record is valid; `stop` if all are invalid.
+    """Return a queue offset in [offset, stop) whose record is valid; `stop` if all records are invalid.
 
-    A hole may have millions of damaged records. In a hole of more than `_PROBED_ONE_BY_ONE` records, a binary
-    search is used: it returns a valid record that follows a damaged one, which may not be the first.
+    It is the first such offset if at most `_PROBED_ONE_BY_ONE` damaged records precede it. A hole may have
+    millions of damaged records, so a binary search is used for larger holes. It finds a valid record that
+    directly follows a damaged one, which may not be the first such record.
     """
     offset = queue.skip_fillers(offset, stop)
     for probe in range(offset, min(offset + _PROBED_ONE_BY_ONE, stop)):
@@ -162,7 +168,7 @@ def _stored_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int | None:
 
 
 def _begins_with_header(record: Buffer, physical_offset: int) -> bool:
-    """Return True if the record begins with a valid header for this physical offset.
+    """Return True if `record` begins with a valid header whose physicalOffset is `physical_offset`.
 
     The body is not checked.
     """

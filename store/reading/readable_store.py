@@ -23,11 +23,14 @@ from store.upkeep.retention import Retention
 class ReadableStore:
     """The read operations of a MessageStore. Used only on the store's thread.
 
-    Inside `with store.resident_only:` a read raises NotResident instead of waiting for the disk.
+    Inside the context `with store.resident_only:` a read raises NotResident instead of waiting for the disk.
     """
 
     def __init__(self, parts: StoreParts, retention: Retention) -> None:
-        """Read from `parts`; `retention` knows which queues may begin with deleted records."""
+        """Create the read operations of a store from its `parts`.
+
+        `retention` is needed because a queue may begin with deleted records after log files were deleted.
+        """
         self.positions: Positions = parts.positions
         self.resident_only: Residency = parts.residency
         self.retention = retention
@@ -50,19 +53,19 @@ class ReadableStore:
         max_bytes: int,
         wanted: MessageFilter = MATCH_ALL,
     ) -> GetMessageResult:
-        """Read messages of a queue from `offset` on; see `MessageReader.read`."""
+        """Read messages of a queue from queue offset `offset` on; see `MessageReader.read`."""
         queue = self._find(topic, queue_id)
         return self._reader.read(queue, offset, max_messages, max_bytes, wanted)
 
     def _find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue after correcting its first offset if log files have been deleted."""
+        """Return a queue, or None; its first offset is corrected if log files have been deleted."""
         queue = self._queues.find(topic, queue_id)
         if queue is not None and self.retention.has_stale_queues:
             self.retention.correct(queue)
         return queue
 
     def record_at(self, physical_offset: int) -> memoryview:
-        """Return the record at a physical offset.
+        """Return the record at a CommitLog offset.
 
         Raises StoreError if there is no valid record at this offset, or if the offset is not confirmed.
         """
@@ -74,19 +77,22 @@ class ReadableStore:
         return self._log.record_at(physical_offset)
 
     def record_timestamp(self, physical_offset: int) -> int:
-        """Return the storeTimestamp of the record at a physical offset. Raises the errors of `record_at`."""
+        """Return the storeTimestamp of the record at a CommitLog offset. Raises the errors of `record_at`."""
         return store_timestamp_of(self.record_at(physical_offset))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first queue offset that can be read; 0 if the queue does not exist.
 
         The call never waits for the disk. Immediately after a log file is deleted, the result may therefore
-        be an offset whose record is deleted. Inside `resident_only` NotResident is raised instead.
+        be an offset whose record is deleted. Inside `resident_only`, NotResident is raised in this case.
         """
         return self.known_min_offset(topic, queue_id) or 0
 
     def known_min_offset(self, topic: str, queue_id: int) -> int | None:
-        """Return `min_offset`, or None if the queue has never received a message."""
+        """Return the first queue offset that can be read.
+
+        Returns None if the queue has never received a message.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return None
@@ -105,7 +111,10 @@ class ReadableStore:
         return -1 if queue is None else store_timestamp_at(self._log, queue, offset)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]:
-        """Return up to `count` consume queue units from `offset` on; fewer at the end of the queue."""
+        """Return up to `count` consume queue units from queue offset `offset` on.
+
+        Fewer at the end of the queue.
+        """
         queue = self._find(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return []
@@ -139,5 +148,5 @@ class ReadableStore:
         return query.records
 
     def queues(self) -> Iterator[tuple[str, int]]:
-        """Iterate over (topic, queue id) of all queues that have received messages."""
+        """Iterate over all queues that have received messages, as (topic, queue id)."""
         return ((queue.topic, queue.queue_id) for queue in self._queues if queue.next_offset)

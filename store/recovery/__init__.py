@@ -1,1 +1,1 @@
-"""Opening a store: find the end of its log, and dispatch the records that derived files lack."""
+"""Opening a store: find the end of the CommitLog, and dispatch the records that derived files lack."""

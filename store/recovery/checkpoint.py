@@ -1,6 +1,6 @@
-"""StoreCheckpoint: RocketMQ's `checkpoint` file, which tells its recovery what is durable (store format 5.1).
+"""StoreCheckpoint: the file `checkpoint`, which lists what is durable (store format 5.1).
 
-4,096 bytes, big-endian, zeros after the last field:
+RocketMQ's recovery reads this file. It has 4,096 bytes, big-endian, zeros after the last field:
 
     0                   8                    16                  24                   32
     | physicMsgTimestamp | logicsMsgTimestamp | indexMsgTimestamp | masterFlushedOffset | confirmPhyOffset |
@@ -20,7 +20,7 @@ _FIELDS = Struct(">qqqqq")
 class StoreCheckpoint:
     """The fields of the checkpoint file.
 
-    The timestamps are the storeTimestamps of the last durable message in log, consume queues and index.
+    The timestamps are the storeTimestamps of the last durable message in CommitLog, consume queues and index.
     """
 
     physic_msg_timestamp: int = 0
@@ -31,7 +31,10 @@ class StoreCheckpoint:
 
     @classmethod
     def read(cls, path: Path) -> "StoreCheckpoint":
-        """Read the file; a missing or short file gives zeros, which make recovery check everything."""
+        """Read the checkpoint file at `path`.
+
+        A missing or short file results in zeros, which make recovery check everything.
+        """
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -51,5 +54,8 @@ class StoreCheckpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """Messages stored before this time are durable in log and queues (RocketMQ's getMinTimestamp)."""
+        """The time before which all stored messages are durable in CommitLog and consume queues, in ms.
+
+        Corresponds to RocketMQ's getMinTimestamp.
+        """
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - MARGIN_MS, 0)

@@ -51,7 +51,7 @@ class StoreParts:
     holes: list[Hole] = field(default_factory=list)
 
     def close(self) -> None:
-        """Stop the background work and close all files, without writing anything."""
+        """Stop background work and close all files; nothing is written."""
         self.jobs.close()
         self.log.close()
         self.log.paths.unlock()
@@ -61,10 +61,10 @@ class StoreParts:
 
 
 def open_parts(root: Path, settings: StoreSettings, sinks: Sequence[DispatchSink] = ()) -> StoreParts:
-    """Create the components of a store and check the names and sizes of its files; change nothing on disk.
+    """Create the components of a store, and check the names and sizes of its files.
 
-    `sinks` receive dispatched records in addition to index and consume queues. Raises StoreError for
-    unexpected files and for files that were created with other settings.
+    Nothing on disk is changed. `sinks` receive dispatched records in addition to index and consume queues.
+    Raises StoreError for unexpected files and for files that were created with other settings.
     """
     positions = Positions(CONFIRM_POLICIES[settings.flush])
     residency = Residency()
@@ -122,7 +122,10 @@ def _walk_log(
     start: int,
     is_ours: bool,
 ) -> Tail:
-    """Find the end of the log and the holes in it, from the record at `start` on."""
+    """Read the log from the record at `start` to its end.
+
+    Store the result and the damaged ranges in `parts`.
+    """
     confirmed = summary.position if summary is not None else 0
     tail = find_tail(
         parts.log, start, check_crc=settings.check_crc_on_recover, is_ours=is_ours, confirmed=confirmed
@@ -143,9 +146,10 @@ def recover(
     closed_cleanly: bool,
     is_ours: bool,
 ) -> None:
-    """Recover the store at `root`: lock it, truncate damaged ends, and dispatch what derived files lack.
+    """Lock the log's directories, truncate damaged ends, and dispatch records that derived files lack.
 
-    `is_ours`: RayMQ wrote this store, so no stale records follow its log. Raises StoreError, OSError.
+    `is_ours` is True if RayMQ wrote this store, so that no old records follow the end of its log. Raises
+    StoreError, OSError.
     """
     parts.log.paths.prepare()
     parts.log.paths.lock()

@@ -1,4 +1,4 @@
-"""ScanAhead: scans the log file by file, while other threads already scan the next files.
+"""ScanAhead: scans the CommitLog file by file, while other threads already scan the next files.
 
 Each log file begins with a record, so it can be scanned before the scan of the previous file is finished. The
 result of another thread is used only if the sequential scan really reaches the beginning of that file.
@@ -24,10 +24,11 @@ _THREADS_MAX = 4
 
 
 class Scan(NamedTuple):
-    """Result of scanning records within one file.
+    """Result of scanning records within one log file.
 
-    `position` is the offset at which the scan stopped, and `code` the reason (`kernels.walk`). The offset and
-    storeTimestamp of the last record are undefined if `records` is 0.
+    `position` is the CommitLog offset at which the scan stopped, and `code` the reason (`kernels.walk`).
+    `last_record` and `last_timestamp`, the offset and storeTimestamp of the last record, are undefined if
+    `records` is 0.
     """
 
     position: int
@@ -38,7 +39,7 @@ class Scan(NamedTuple):
 
 
 class ScanAhead:
-    """Scans log files sequentially and the next files in advance.
+    """Scans log files one after another, and the next files in advance in other threads.
 
     It is a context manager; its threads stop when it exits.
     """
@@ -60,9 +61,9 @@ class ScanAhead:
         self._lane.close()
 
     def scan(self, position: int) -> Scan:
-        """Scan from `position` to the end of its file, or to the first invalid record.
+        """Scan records from CommitLog offset `position` on, within one log file.
 
-        Raises StoreError.
+        The scan stops at the end of the file or at the first invalid record. Raises StoreError.
         """
         while self._ahead and self._ahead[0][0] < position:
             self._ahead.popleft()[1].cancel()

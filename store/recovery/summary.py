@@ -1,9 +1,9 @@
-"""The summary of derived files (`raymq.derived`): what queues and index contained at the last checkpoint.
+"""The derived summary (file `raymq.derived`): the state of consume queues and index at the last checkpoint.
 
 The file is written at every checkpoint and at shutdown. It is a lower bound, whatever kind of crash followed:
-data that it lists and that a start does not find was lost, and is rebuilt from the log. The file may be
-deleted at any time; all derived files are then compared with the log in one walk. A wrong digit in it could
-hide records permanently, so its first line is the CRC-32 of the rest.
+data that it lists and that is missing at the next start was lost, and is rebuilt from the CommitLog. The file
+may be deleted at any time; all derived files are then compared with the log in one walk. A wrong digit in the
+file could hide records permanently, so its first line is the CRC-32 of the rest.
 """
 
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ _VERSION = 2
 
 @dataclass(frozen=True)
 class DerivedSummary:
-    """State of the derived files at a checkpoint.
+    """State of the derived files (consume queues and index) at a checkpoint.
 
-    All records before `position` were dispatched; `last_record` is the offset of the last of them, or -1.
-    `queues` and `index_files` are the snapshots at that time; `index_files` is None for a store without an
-    index. `holes` are the damaged ranges of the log found so far.
+    All records before the CommitLog offset `position` were dispatched; `last_record` is the offset of the
+    last of them, or -1. `queues` and `index_files` are the snapshots at that time; `index_files` is None for
+    a store without an index. `holes` are the damaged ranges of the log found so far.
     """
 
     store_id: str
@@ -45,7 +45,10 @@ class DerivedSummary:
 
 
 class QueueSnapshots:
-    """The latest snapshots of all queues; a checkpoint updates only those of changed queues."""
+    """The latest snapshots of all consume queues of a store.
+
+    A checkpoint takes new snapshots only of queues that changed.
+    """
 
     def __init__(self, queues: ConsumeQueueTable) -> None:
         self._queues = queues
@@ -61,11 +64,11 @@ class QueueSnapshots:
 
     @property
     def has_unsettled(self) -> bool:
-        """True if some snapshots lack modification times, because files had just changed."""
+        """True if some snapshots lack modification times, because their files had just changed."""
         return bool(self._unsettled)
 
     def begin(self) -> None:
-        """Collect the queues that changed since the last checkpoint; `resume` takes their snapshots."""
+        """Begin a checkpoint: collect the queues that changed since the last one, for `resume`."""
         for topic, queue_id in self._queues.gone:
             snapshots = self._by_topic.get(topic, {})
             snapshots.pop(str(queue_id), None)
@@ -79,14 +82,17 @@ class QueueSnapshots:
         changed.clear()
 
     def resume(self, count: int) -> bool:
-        """Take the snapshots of up to `count` queues; return True if all are done."""
+        """Take the snapshots of up to `count` collected queues. Return True if no more queues are left."""
         for queue in self._remaining[:count]:
             self._take_snapshot(queue, is_last=False)
         del self._remaining[:count]
         return not self._remaining
 
     def finish(self) -> None:
-        """Take all remaining snapshots, with modification times, because no further change is expected."""
+        """Take all remaining snapshots at shutdown.
+
+        They include modification times, because the queues will not change any more.
+        """
         for queue in self._remaining:
             self._take_snapshot(queue, is_last=True)
         self._remaining = []
@@ -106,7 +112,10 @@ class QueueSnapshots:
             self._unsettled.append(queue)
 
     def encode(self, summary: DerivedSummary) -> bytes:
-        """Return the content of the summary file: these queues, and everything else from `summary`."""
+        """Return the content of the summary file.
+
+        It contains the queue snapshots of this object, and all other fields of `summary`.
+        """
         index_files = summary.index_files
         content = orjson.dumps(
             {
@@ -124,12 +133,15 @@ class QueueSnapshots:
 
 
 def summary_path(root: Path) -> Path:
-    """Return the path of the summary file."""
+    """Return the path of the summary file of the store at `root`."""
     return root / _FILE
 
 
 def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
-    """Return the summary of this store; None if the file is missing, damaged or of another store."""
+    """Read the derived summary of the store at `root`.
+
+    Returns None if the file is missing, damaged, or belongs to another store than `store_id`.
+    """
     path = summary_path(root)
     try:
         crc, _, text = path.read_bytes().partition(b"\n")
@@ -159,5 +171,10 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        _log.warning("summary_unreadable", path=str(path), error=str(error))
+        _log.warning(
+            "derived_summary_unreadable",
+            path=str(path),
+            error=str(error),
+            effect="the next start compares all consume queues and the index with the log",
+        )
         return None

@@ -1,14 +1,14 @@
-"""Find the end of the log, and the offset from which derived files lack records.
+"""Find the end of the CommitLog, and the offset from which on derived files lack records.
 
 Fault model. A kill may stop an append at any byte. The first 8 bytes of an append are written last, so the
 append is either complete or at least one of these bytes is still zero. A power loss keeps any subset of the
-pages that were not flushed. Consume queues, index and the summary file may be missing, truncated, stale or
-damaged in any way.
+pages that were not flushed. Consume queues, index and the derived summary (`store.recovery.summary`) may be
+missing, truncated, stale or damaged in any way.
 
-The end of the log is found by walking its records from a record that is known to be valid. Damage before the
-end is logged and recorded as a hole (`store.commitlog.holes`). Dispatch then resumes at the minimum of the
-offsets that the derived files lack. RocketMQ's rule, the last file only, would miss a derived file that was
-further behind.
+The end of the log is found by reading its records one after another, beginning with a record that is known to
+be valid. Damage before the end is logged and recorded as a hole (`store.commitlog.holes`). Dispatch then
+resumes at the smallest of the offsets from which on some derived file lacks records. RocketMQ's rule, which
+checks the last file only, would miss a derived file that was further behind.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +27,10 @@ _log = get_logger(__name__)
 
 
 class Tail(NamedTuple):
-    """The end of the log, at `position`, and the results of the walk to it.
+    """Result of searching the end of the log, which is at CommitLog offset `position`.
 
-    `last_record` is -1 if no record was found. `unfinished_bytes` is the size of an incomplete append after
-    the end; it was never acknowledged.
+    `last_record` is the offset of the last record, or -1 if no record was found. `unfinished_bytes` is the
+    size of an incomplete append after the end of the log; this append was never acknowledged.
     """
 
     position: int
@@ -42,7 +42,7 @@ class Tail(NamedTuple):
 
     @property
     def damaged_bytes(self) -> int:
-        """Total size of the holes in bytes."""
+        """Total size in bytes of the holes (damaged ranges) before the end of the log."""
         return sum(hole.size_bytes for hole in self.holes)
 
 
@@ -55,15 +55,17 @@ def find_tail(
     confirmed: int = 0,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Tail:
-    """Walk the log from the record at `start` to its end.
+    """Find the end of the log by reading its records, beginning with the record at CommitLog offset `start`.
 
-    Invalid bytes that are followed by valid records are a hole, not the end. The log of RocketMQ (`is_ours`
-    is False) may have stale records after its end, so records older than the last one before the damage are
-    ignored there.
+    Invalid bytes that are followed by valid records are a hole, not the end of the log. If RocketMQ wrote the
+    log (`is_ours` is False), old records may remain after its end. Valid records after damage are therefore
+    ignored if they are older than the last record before the damage.
 
-    An append that was interrupted by a kill is the end: one of its first 8 bytes is zero, and only its own
-    records follow. Below `confirmed` there are no interrupted appends. `on_progress` is called with the
-    current position.
+    If a kill interrupted an append, the log ends where this append begins: one of its first 8 bytes is zero,
+    and no records of later appends follow. Before the CommitLog offset `confirmed`, no append can be
+    incomplete. `on_progress` is called with the offsets that the search reaches.
+
+    Returns the end of the log, its last record, and the holes.
     """
     holes: list[Hole] = []
     position, last_record, last_timestamp, records, unfinished_bytes = start, -1, 0, 0, 0
@@ -99,9 +101,9 @@ def find_tail(
 
 
 def scan_start(log: CommitLog, summary: DerivedSummary | None) -> int:
-    """Return the offset at which `find_tail` begins.
+    """Return the CommitLog offset at which `find_tail` must begin.
 
-    That is the last record of the summary if it is valid, else the beginning of the log.
+    That is the last record in the derived summary if it is valid, otherwise the beginning of the log.
     """
     first = log.bases[0] if log.bases else 0
     if summary is None or not first <= summary.last_record < log.end:
@@ -112,9 +114,9 @@ def scan_start(log: CommitLog, summary: DerivedSummary | None) -> int:
 
 
 class DispatchStart(NamedTuple):
-    """The offset at which dispatch must begin.
+    """The CommitLog offset at which dispatch must begin after a start.
 
-    `reasons` lists why it is before the position of the summary; empty if it is not.
+    `reasons` lists why it is before the position in the derived summary; empty if it is not.
     """
 
     position: int
@@ -129,9 +131,10 @@ def dispatch_start(
     loaded: list[LoadedQueue],
     sinks: Sequence[DispatchSink],
 ) -> DispatchStart:
-    """Return the minimum of the offsets that derived files lack.
+    """Return the smallest of the CommitLog offsets from which on some derived file lacks records.
 
-    A queue that lacks its first files is emptied, and is rebuilt from the beginning of the log.
+    `tail` is the end of the log. A queue that lacks its first files is emptied, and is rebuilt from the
+    beginning of the log.
     """
     if summary is None:
         return DispatchStart(log_min, ["there is no usable summary of the derived files"])
@@ -161,7 +164,8 @@ def dispatch_start(
 def reserve_lost_offsets(queues: ConsumeQueueTable, following: Mapping[tuple[str, int], int]) -> None:
     """Append fillers to queues whose last records are in a hole, so that no queue offset is used twice.
 
-    `following` maps each queue to its next offset in the summary. Raises OSError.
+    `following` maps each queue, as (topic, queue id), to the next queue offset in the derived summary. Raises
+    OSError.
     """
     for (topic, queue_id), offset in following.items():
         queue = queues.find(topic, queue_id)

@@ -1,4 +1,4 @@
-"""Dump the messages of a store, or query it by key, without changing it."""
+"""Print the messages of a store, or find messages by key, without changing the store."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -21,13 +21,13 @@ Line = dict[str, Any]
 
 
 def dump(root: Path, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
-    """Yield one dict for each consume queue unit, in order of topic, queue and offset.
+    """Yield one dict for each message in the consume queues, in order of topic, queue and offset.
 
-    Records that recovery would still dispatch are included. For a unit whose record is damaged the dict has
-    the fields of the unit and `damage`, the reason.
+    Records that are not dispatched yet, because recovery would do that, are included. If the record of a
+    message is damaged, the dict has the fields of the consume queue unit and `damage`, the reason.
 
-    `log_paths` are the directories of the log, if it is a store of RocketMQ and they are not `commitlog`.
-    Raises StoreError if there is no store at `root`.
+    `log_paths` are the directories of the CommitLog; give them for a store of RocketMQ if they are not
+    `commitlog`. Raises StoreError if there is no store at `root`.
     """
     image = StoreImage(root, log_paths)
     try:
@@ -38,7 +38,7 @@ def dump(root: Path, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
 
 
 def query(root: Path, topic: str, key: str, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
-    """Yield one dict with the CommitLog offsets of the records of `topic` that have this key.
+    """Yield one dict with the CommitLog offsets of all records of `topic` that have this key.
 
     Raises StoreError if there is no store at `root`.
     """

@@ -34,7 +34,10 @@ _FOREVER_MS = 1 << 62
 
 
 class ImageQueue(ConsumeQueue):
-    """A consume queue whose new units are kept in memory; `read_units` reads from files and memory."""
+    """A consume queue whose new units are kept in memory; `read_units` reads from files and memory.
+
+    The files of the queue are not changed.
+    """
 
     __slots__ = ("_extra", "_extra_from")
 
@@ -44,7 +47,7 @@ class ImageQueue(ConsumeQueue):
         self._extra_from = -1  # the first offset whose unit is in memory; −1 if all are in files
 
     def append_units(self, units: memoryview, end_physical_offset: int) -> None:
-        """Append units in memory."""
+        """Append units in memory only."""
         if self._extra_from < 0:
             self._extra_from = self.next_offset
         self._extra += units
@@ -52,16 +55,16 @@ class ImageQueue(ConsumeQueue):
         self.end_physical_offset = end_physical_offset
 
     def start_at(self, offset: int) -> None:
-        """Start an empty queue at `offset`."""
+        """Make an empty queue begin at queue offset `offset`."""
         self.first_offset = self.next_offset = self.min_offset = self._extra_from = offset
         self._extra.clear()
 
     def fill_to(self, offset: int) -> None:
-        """Append filler units up to `offset`, for messages whose records are lost."""
+        """Append filler units before queue offset `offset`, for messages whose records are lost."""
         self.append_units(memoryview(FILLER * (offset - self.next_offset)), self.end_physical_offset)
 
     def truncate_to(self, next_offset: int, end_physical_offset: int) -> None:
-        """Remove the units from `next_offset` on; the files are not changed."""
+        """Remove the units from queue offset `next_offset` on; the files are not changed."""
         if self._extra_from < 0 or next_offset < self._extra_from:
             self._extra_from = next_offset
         del self._extra[(next_offset - self._extra_from) * UNIT_BYTES :]
@@ -69,7 +72,7 @@ class ImageQueue(ConsumeQueue):
         self.end_physical_offset = end_physical_offset
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """Return up to `count` units from `offset` on, from one file or from memory."""
+        """Return up to `count` units from queue offset `offset` on, from one file or from memory."""
         if self._extra_from < 0:
             return super().read_units(offset, count)
         if offset < self._extra_from:
@@ -79,13 +82,13 @@ class ImageQueue(ConsumeQueue):
 
 
 class StoreImage:
-    """Log, consume queues and queries by key of a store that is not opened."""
+    """Read access to CommitLog, consume queues and index of a store that no broker has to open."""
 
     def __init__(self, root: Path, log_paths: Sequence[Path] = ()) -> None:
-        """Find the end of the log of the store at `root`.
+        """Find the end of the CommitLog of the store at `root`.
 
         `log_paths` are the directories of the log, if they are neither in raymq.json nor `commitlog`.
-        Raises StoreError if there is no store, or one of an unsupported kind.
+        Raises StoreError if there is no store, or a store of an unsupported kind.
         """
         require_directory(root)
         name = read_name(root)
@@ -120,7 +123,10 @@ class StoreImage:
         self.log.positions.set_all(log_min, self.tail.position)
 
     def load_queues(self) -> list[ConsumeQueue]:
-        """Return all queues by topic and id; units that are missing in the files are built from the log."""
+        """Return all consume queues by topic and queue id.
+
+        Units that their files lack are built from the log.
+        """
         positions = self.log.positions
         self.queues.load(positions.written, {})
         self._dispatcher.run(positions.min, positions.written, Mode.RECOVERY)
@@ -129,9 +135,9 @@ class StoreImage:
         return sorted(self.queues, key=lambda queue: (queue.topic, queue.queue_id))
 
     def query_by_key(self, topic: str, key: str) -> list[int]:
-        """Return the physical offsets of the records of `topic` with this key, in ascending order.
+        """Return the CommitLog offsets of the records of `topic` with this key, in ascending order.
 
-        Uses the index, and a walk over the part of the log that is not indexed.
+        Searches the index, and then reads the part of the log that is not indexed.
         """
         key_hash = plain_key_hash(f"{topic}#{key}".encode())
         candidates: set[int] = set()
@@ -166,7 +172,10 @@ class StoreImage:
         return StoreCheckpoint.read(self.root / CHECKPOINT)
 
     def _abnormal_start(self) -> int:
-        """Return the base of the log file that RocketMQ starts from after a crash (store format 6.2)."""
+        """Return the base (first CommitLog offset) of the log file that RocketMQ reads first after a crash.
+
+        The rule is in the store format, section 6.2.
+        """
         durable_ms = self._checkpoint().min_timestamp
         for base in reversed(self.log.bases):
             file = self.log.file_at(base)

@@ -1,4 +1,4 @@
-"""Summary of a store: identity, topics and files. Fast, because it reads only the ends of files."""
+"""Show a summary of a store: identity, topics and files. Fast, because only the ends of files are read."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ _OPEN_QUEUES = 64
 
 
 class QueueInfo(NamedTuple):
-    """Offsets of one queue, and the store times of its first and last message.
+    """Offsets of one queue, and the storeTimestamps of its first and last message in ms.
 
     A time is None if the queue is empty or the record cannot be read.
     """
@@ -53,7 +53,7 @@ class QueueInfo(NamedTuple):
 
 @dataclass
 class FilesInfo:
-    """Number, total size and disk usage of the files of one kind."""
+    """Number, total size and disk usage of the store's files of one kind, for example CommitLog files."""
 
     files: int = 0
     size_bytes: int = 0
@@ -82,7 +82,7 @@ class StoreInfo:
     """Damage seen without reading whole files; `raymq store verify` finds the rest."""
 
     def topics(self) -> list[dict[str, Any]]:
-        """Return one row for each topic: numbers of queues and messages, ranges of offsets and times."""
+        """Return one table row for each topic: number of queues and messages, ranges of offsets and times."""
         by_topic: dict[str, list[QueueInfo]] = {}
         for queue in self.queues:
             by_topic.setdefault(queue.topic, []).append(queue)
@@ -193,9 +193,9 @@ class _StoreInspection:
         self.descriptors.close()
 
     def _tail(self) -> Tail:
-        """Find the end of the log.
+        """Find the end of the CommitLog.
 
-        Start at the last record that is in raymq.derived or in a consume queue.
+        The search begins at the last record that is listed in raymq.derived or in a consume queue.
         """
         noted = self.summary.last_record if self.summary is not None else -1
         starts = (max(noted, self.last_unit), self.log.first)
@@ -203,7 +203,10 @@ class _StoreInspection:
         return find_tail(self.log, start, check_crc=False, is_ours=self.name is not None)
 
     def _timestamp(self, position: int) -> int | None:
-        """Return the store time of the record at a physical offset, or None if there is no valid record."""
+        """Return the storeTimestamp of the record at a CommitLog offset.
+
+        Returns None if there is no valid record.
+        """
         if not self.log.first <= position < self.log.end:
             return None
         file = self.log.file_at(position)
@@ -252,7 +255,10 @@ class _StoreInspection:
 
 
 def _end_of(queue: ConsumeQueue, first: int) -> int:
-    """Return the offset after the last unit of the file that begins at unit `first`, or −1 if it is empty."""
+    """Return the queue offset after the last unit of a consume queue file, or −1 if the file is empty.
+
+    `first` is the queue offset at which the file begins.
+    """
     low, high = first, first + queue.units_per_file
     while low < high:
         middle = (low + high) // 2

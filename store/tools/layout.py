@@ -20,9 +20,10 @@ def require_directory(root: Path) -> None:
 
 
 def log_directories(root: Path, given: Sequence[Path], name: StoreName | None) -> list[Path]:
-    """Return the directories of the log: the `given` ones, else those in raymq.json, else `commitlog`.
+    """Return the directories of the CommitLog.
 
-    Raises StoreError if one of them does not exist.
+    They are those of `given` if it is not empty, otherwise those in raymq.json, otherwise `commitlog`. Raises
+    StoreError if one of them does not exist.
     """
     directories = [*given] or [Path(path) for path in (name.commit_log_paths if name else (COMMIT_LOG,))]
     for directory in directories:
@@ -41,13 +42,13 @@ class StoreSizes(NamedTuple):
 
 
 def _first_size(paths: list[Path], fallback_bytes: int) -> int:
-    """Return the size that most of the files have, or `fallback_bytes` if the list is empty."""
+    """Return the size that most of the files at `paths` have, or `fallback_bytes` if there are no files."""
     sizes = [path.stat().st_size for path in paths if path.is_file()]
     return max(set(sizes), key=sizes.count) if sizes else fallback_bytes
 
 
 def find_sizes(root: Path, log_paths: Sequence[Path], name: StoreName | None) -> StoreSizes:
-    """Return the file sizes of a store: those in raymq.json, else as measured on the files."""
+    """Return the file sizes of a store: those in raymq.json, or else those of the existing files."""
     if name is not None:
         return StoreSizes(
             name.commit_log_file_bytes, name.consume_queue_file_bytes, name.index_slots, name.index_entries

@@ -53,7 +53,7 @@ _SLICE_BYTES = 4 << 20
 _NOTE_EVERY_BYTES = 256 << 20
 
 Progress = Callable[[int, int], None]
-"""Called with the number of bytes done and the total."""
+"""A callback that reports progress: it is called with the bytes of the log done so far, and the total."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,10 @@ class Rebuilt:
     records: int
     holes: int
     resumed_from: int | None
-    """The log position at which an interrupted rebuild was resumed; None if it began from the start."""
+    """The CommitLog offset at which an interrupted rebuild was resumed.
+
+    None if the rebuild began from the start.
+    """
     queues: int
     index_files: int
     is_done: bool
@@ -87,7 +90,7 @@ class Rebuilt:
 
 
 class _Mark:
-    """The file `raymq.rebuild`, which exists while a rebuild runs or after it was interrupted."""
+    """The file `raymq.rebuild`, which exists while a rebuild runs, and after a rebuild was interrupted."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / _MARK
@@ -111,20 +114,20 @@ class _Mark:
 
 
 def is_interrupted(root: Path) -> bool:
-    """Return True if an interrupted rebuild can be resumed: no broker has opened the store since."""
+    """Return True if an interrupted rebuild can be resumed, because no broker has opened the store since."""
     begun = _Mark(root).read()
     return begun is not None and begun.get("epoch") == read_epoch(root)
 
 
 class Rebuild:
-    """Rebuilds consume queues and index of one store. Nothing is changed before `run`."""
+    """A rebuild of consume queues and index of one store. Nothing is changed before `run` is called."""
 
     def __init__(
         self, root: Path, log_paths: Sequence[Path], settings: StoreSettings, *, with_index: bool
     ) -> None:
         """Read the identity of the store and the state of an interrupted rebuild.
 
-        Raises StoreError if there is no store, one of an unsupported kind, or one that is open.
+        Raises StoreError if there is no store, the store is of an unsupported kind, or a process has it open.
         """
         require_directory(root)
         refuse_foreign_kinds(root)
@@ -160,7 +163,7 @@ class Rebuild:
 
     @property
     def resumes_from(self) -> int | None:
-        """The log position at which `run` resumes; None if it begins from the start."""
+        """The CommitLog offset at which `run` will resume; None if it will begin from the start."""
         return self.summary.position if self._begun is not None and self.summary is not None else None
 
     def plan(self) -> Rebuilt:
@@ -225,7 +228,10 @@ class Rebuild:
         )  # fmt: skip
 
     def _begin(self, first: int, tail: Tail) -> None:
-        """Write raymq.derived for an empty store, then raymq.rebuild – in this order."""
+        """Write raymq.derived with the content for an empty store, and then raymq.rebuild.
+
+        The order matters: see the module docstring.
+        """
         had_abort = self._abort.exists
         places: dict[str, dict[str, int]] = {}
         if self.summary is not None and tail.position >= self.summary.position:
@@ -279,7 +285,10 @@ class Rebuild:
 
     @property
     def places(self) -> dict[tuple[str, int], int]:
-        """The next offset of each queue before the rebuild, as far as raymq.derived contained it."""
+        """Maps each queue, as (topic, queue id), to its next queue offset before the rebuild.
+
+        Contains only queues that raymq.derived listed.
+        """
         noted = self._begun["places"] if self._begun is not None else {}
         return {
             (topic, int(queue_id)): offset
@@ -314,7 +323,10 @@ class _Derived:
         self._notes: QueueSnapshots | None = None
 
     def load(self) -> None:
-        """Load the files that an interrupted rebuild has left. Raises OSError, StoreError."""
+        """Load the consume queue and index files that an interrupted rebuild has written.
+
+        Raises OSError, StoreError.
+        """
         first, end = self._log.positions.min, self._tail.position
         summary = self._rebuild.summary
         loaded = self.queues.load(end, summary.queues if summary is not None else {})
@@ -326,9 +338,9 @@ class _Derived:
         self._notes = QueueSnapshots(self.queues)
 
     def build(self, progress: Callable[[int], None]) -> None:
-        """Dispatch the rest of the log; write the position to raymq.derived from time to time.
+        """Dispatch the rest of the CommitLog; write the position to raymq.derived from time to time.
 
-        Raises StoreError if a part of the log cannot be dispatched, OSError.
+        Raises StoreError if a part of the log cannot be dispatched, and OSError.
         """
         position, noted = self._begin, self._begin
         while position < self._tail.position:
@@ -351,7 +363,10 @@ class _Derived:
         self._note(position)
 
     def _note(self, position: int) -> None:
-        """Flush queues and index, then write `position` to raymq.derived. Raises OSError."""
+        """Flush queues and index, and then write to raymq.derived that dispatch has reached `position`.
+
+        Raises OSError.
+        """
         assert self._notes is not None
         self._notes.begin()
         self._notes.finish()
@@ -391,13 +406,14 @@ def rebuild(
     dry_run: bool = False,
     progress: Progress = lambda _done, _total: None,
 ) -> Rebuilt:
-    """Recreate the consume queues and, with `with_index`, the index of a store from its log.
+    """Recreate the consume queues and, with `with_index`, the index of a store from its CommitLog.
 
     `log_paths` are the directories of the log, if they are neither in raymq.json nor `commitlog`.
     `message_delay_level` is needed for a broker with other delay levels than RocketMQ's: the units of delayed
     messages depend on them. `progress` is called with the bytes done and the total.
 
-    Raises StoreError if there is no store, one of an unsupported kind or one that is open, and OSError.
+    Raises StoreError if there is no store, the store is of an unsupported kind, or a process has it open, and
+    OSError.
     """
     given = {} if message_delay_level is None else {"message_delay_level": message_delay_level}
     work = Rebuild(root, log_paths, StoreSettings.model_validate(given), with_index=with_index)

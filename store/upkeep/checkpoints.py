@@ -3,8 +3,9 @@
     idle ──(due, or requested)──→ snapshots of 100 queues per turn ──→ a job syncs and writes ──→ idle
                                                                        └──(sync failed)──→ no more checkpoints
 
-A checkpoint is a lower bound. Its position is the dispatched offset at its beginning; the snapshots of queues
-are taken later and may contain more records, but never fewer.
+Derived files are consume queues and index. A checkpoint is a lower bound of their contents. Its position is
+the offset up to which the log was dispatched when the checkpoint began; the snapshots of queues are taken
+later and may contain more records, but never fewer.
 """
 
 import errno
@@ -33,7 +34,7 @@ _PAUSE_MAX_NS = 15_000_000_000
 
 
 class CheckpointJob:
-    """Background job that syncs derived files and then writes the checkpoint and summary files."""
+    """Background job that syncs derived files to disk and then writes the checkpoint and summary files."""
 
     def __init__(
         self,
@@ -47,12 +48,12 @@ class CheckpointJob:
         """Create the job.
 
         Args:
-            paths: The files to sync.
+            paths: The derived files to sync.
             directories: The directories to sync.
             checkpoint: Path and content of the checkpoint file.
-            summary_path: The path of the summary file.
-            summary: Returns the content of the summary file.
-            position: All records before this physical offset were dispatched when the checkpoint began.
+            summary_path: The path of the file with the derived summary.
+            summary: Returns the content of that file.
+            position: All records before this CommitLog offset were dispatched when the checkpoint began.
         """
         self._paths = paths
         self._directories = directories
@@ -63,7 +64,7 @@ class CheckpointJob:
         self.is_synced = False
 
     def run(self) -> None:
-        """Sync and write all files. Raises OSError."""
+        """Sync and write all files of the checkpoint. Raises OSError."""
         sync_files(self._paths, self._summary_path.parent)
         for directory in self._directories:
             if directory.is_dir():
@@ -97,7 +98,7 @@ class Checkpoints:
 
     @property
     def has_more_snapshots(self) -> bool:
-        """True if a requested checkpoint needs further turns."""
+        """True if a checkpoint that a caller requested needs further turns to take snapshots."""
         return self._draft is not None and bool(self._callbacks or self._next_callbacks)
 
     @property
@@ -106,18 +107,21 @@ class Checkpoints:
         return self._last.timestamp
 
     def mark_changed(self) -> None:
-        """Do not skip the next checkpoint: derived files were changed other than by dispatch."""
+        """Record that derived files were changed without a dispatch.
+
+        The next checkpoint is then not skipped.
+        """
         self._checkpoint_position = -1
 
     def add_step(self, step: Step) -> None:
-        """Report a completed dispatch step."""
+        """Record the result of a dispatch step that all sinks have completed."""
         if step.last_record >= 0:
             self._last = step
 
     def on_next_checkpoint(self, callback: Callback) -> None:
-        """Request a checkpoint; call back during a turn when it is durable or has failed.
+        """Request a checkpoint. `callback` is called, during a later turn, when it is durable or has failed.
 
-        The checkpoint begins after this call, even if another one is under way.
+        The requested checkpoint begins after this call, even if another one is under way.
         """
         if self._sync_failed:
             callback(self._checkpoint_error(self._sync_error()))
@@ -125,13 +129,13 @@ class Checkpoints:
             self._next_callbacks.append(callback)
 
     def fail(self, error: StoreError) -> None:
-        """Report this error to all callers that wait for a checkpoint."""
+        """Call the callbacks of all callers that wait for a checkpoint with this error."""
         callbacks, self._callbacks, self._next_callbacks = self._callbacks + self._next_callbacks, [], []
         for callback in callbacks:
             callback(error)
 
     def turn(self) -> None:
-        """Begin a checkpoint if one is due, or take the next snapshots.
+        """Begin a checkpoint if one is due, or take the next snapshots of the current one.
 
         Called by every `advance` of the store.
         """
@@ -170,7 +174,8 @@ class Checkpoints:
     def _begin_checkpoint(self) -> None:
         """Begin a checkpoint.
 
-        The dispatched position is read before the snapshots are taken, because it must not exceed them.
+        The dispatched position is read before the snapshots are taken, because it must not include records
+        that a snapshot lacks.
         """
         self._callbacks, self._next_callbacks = self._callbacks + self._next_callbacks, []
         self._snapshots.begin()

@@ -27,7 +27,7 @@ _REMOVED = "removed-"
 
 
 class Maintenance:
-    """The maintenance of one store; driven by the store's `advance`."""
+    """Background maintenance of one store; the store's `advance` calls `turn`."""
 
     def __init__(
         self, root: Path, settings: StoreSettings, store_id: str, clock: Clock, parts: StoreParts
@@ -56,14 +56,14 @@ class Maintenance:
             self._remove(self._removal(leftover))
 
     def on_step(self, step: Step) -> None:
-        """Report a completed dispatch step."""
+        """Record a completed dispatch step, and prepare the index file that later steps will need."""
         self.checkpoints.add_step(step)
         self._index_ahead.prepare_next()
         if self._parts.index is not None and (file := self._parts.index.last) is not None:
             self._index_touches.look(str(file.path), 0, file.size_bytes, file.written_bytes)
 
     def turn(self) -> None:
-        """Start the tasks that are due; called by every `advance` of the store."""
+        """Start the background tasks that are due; called by every `advance` of the store."""
         self.allocator.turn()
         written = self._parts.positions.written
         if written >= self._log_touches.look_at:
@@ -72,9 +72,9 @@ class Maintenance:
         self.checkpoints.turn()
 
     def take_out_topic(self, topic: str) -> tuple[int, RemoveTreeJob]:
-        """Remove all queues of a topic from the table.
+        """Remove all queues of a topic from the table of consume queues.
 
-        Returns their number and the job that deletes their files. Raises OSError.
+        Returns the number of queues, and a job that deletes their files. Raises OSError.
         """
         paths = (self._root / f"{_REMOVED}{number}" for number in count())
         target = next(path for path in paths if not path.exists())
@@ -84,7 +84,10 @@ class Maintenance:
         return RemoveTreeJob(path, lambda: self._is_closing)
 
     def remove_soon(self, removal: RemoveTreeJob, callback: Callback) -> None:
-        """Run a removal job in the background; call back when a checkpoint has made the deletion durable."""
+        """Run a job that deletes files in the background.
+
+        `callback` is called when a checkpoint has made the deletion durable.
+        """
         self._remove(removal)
         self.checkpoints.on_next_checkpoint(callback)
 
@@ -96,7 +99,7 @@ class Maintenance:
         self._removals.submit(removal.run, done)
 
     def fail(self, error: StoreError) -> None:
-        """Report this error to all callers that wait for a checkpoint."""
+        """Call the callbacks of all callers that wait for a checkpoint with this error."""
         self.checkpoints.fail(error)
 
     def finish(self) -> None:

@@ -33,10 +33,10 @@ _MANUAL_ROUNDS = 20  # rounds for which a manual request stays active, as in Roc
 
 
 class Round(NamedTuple):
-    """Input of one cleaning round.
+    """The state of the store and its disks from which one cleaning round decides which files to delete.
 
-    `changed_ms` maps the first offset of each removable file to its modification time, oldest file first.
-    `excess_bytes` is how much the disk usage exceeds the level for forced cleaning.
+    `changed_ms` maps the CommitLog offset at which each removable log file begins to the file's modification
+    time, oldest file first. `excess_bytes` is how much the disk usage exceeds `disk_force_clean_percent`.
     """
 
     now_ms: int
@@ -56,7 +56,10 @@ def is_time_to_delete(delete_when_h: str, now_ms: int) -> bool:
 
 
 def files_to_delete(settings: StoreSettings, found: Round) -> list[int]:
-    """Return the first offsets of the files to delete in this round, oldest first, without gaps."""
+    """Choose the log files to delete in this cleaning round: always the oldest ones, without gaps.
+
+    Returns the CommitLog offset at which each of these files begins.
+    """
     by_force = settings.force_clean_enabled and found.pressure >= Pressure.FORCE
     if not (
         by_force
@@ -76,7 +79,7 @@ def files_to_delete(settings: StoreSettings, found: Round) -> list[int]:
 
 
 class Retention:
-    """The retention of one store; driven by the store's `advance`."""
+    """The retention of one store; the store's `advance` calls `turn`."""
 
     def __init__(
         self,
@@ -86,7 +89,11 @@ class Retention:
         probe: DiskProbe,
         on_derived_changed: Callable[[], None],
     ) -> None:
-        """Create the retention of a store; `on_derived_changed` is called when queues or index lost files."""
+        """Create the retention of a store.
+
+        `probe` returns the usage of the disk that contains a path. `on_derived_changed` is called when queue
+        or index files were deleted.
+        """
         self.refusal: str | None = None
         self._settings = settings
         self._clock = clock
@@ -105,7 +112,7 @@ class Retention:
     # ---- on request ----------------------------------------------------------------------------------------
 
     def delete_expired(self) -> None:
-        """Delete expired files now, at any hour (RocketMQ deleteExpiredCommitLog)."""
+        """Delete expired log files now, at any hour (RocketMQ's deleteExpiredCommitLog)."""
         self._requested_rounds = _MANUAL_ROUNDS
         self._due_ns = self._clock.monotonic_ns()
 
@@ -137,7 +144,10 @@ class Retention:
     # ---- turns ---------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Start the tasks that are due and correct some queues; called by every `advance` of the store."""
+        """Start the tasks that are due, and correct the first offsets of some queues.
+
+        Called by every `advance` of the store.
+        """
         now_ns = self._clock.monotonic_ns()
         if now_ns >= self._due_ns and not self._is_surveying:
             self._due_ns = now_ns + self._settings.clean_interval_ms * NS_PER_MS
@@ -181,7 +191,7 @@ class Retention:
         self._lane.submit(job.run, partial(self._on_removed, job))
 
     def _on_removed(self, job: RemoveJob, error: Exception | None) -> None:
-        """Keep the files that could not be deleted for the next survey, and log the failure once."""
+        """Keep the files that could not be deleted for the next disk check, and log the failure once."""
         if error is not None and not all(file.is_failure_logged for file in job.left):
             _log.warning("file_removal_failed", path=str(job.left[0].path), error=str(error))
         for file in job.left:
@@ -207,9 +217,9 @@ class Retention:
         )
 
     def _will_free_space_soon(self) -> bool:
-        """Return True if space will soon be freed, because deleted files are still being read.
+        """Return True if disk space will soon be freed, because deleted files are only still being read.
 
-        No further files are then deleted by force.
+        In that case no unexpired files are deleted.
         """
         timeout_ns = self._settings.file_release_timeout_ms * NS_PER_MS
         now_ns = self._clock.monotonic_ns()
@@ -219,14 +229,16 @@ class Retention:
         if pressure is Pressure.REFUSE:
             if self.refusal is None:
                 _log.error(
-                    "disk_full", log_percent=state.log[1].percent, derived_percent=state.derived[1].percent
+                    "disk_full",
+                    log_disk_percent=state.log[1].percent,
+                    consume_queue_disk_percent=state.derived[1].percent,
                 )
             self.refusal = state.refusal(levels)
         elif pressure < Pressure.FORCE and self.refusal is not None:
             _log.info(
                 "disk_space_recovered",
-                log_percent=state.log[1].percent,
-                derived_percent=state.derived[1].percent,
+                log_disk_percent=state.log[1].percent,
+                consume_queue_disk_percent=state.derived[1].percent,
             )
             self.refusal = None
 
@@ -253,15 +265,18 @@ class Retention:
 
     @property
     def has_stale_queues(self) -> bool:
-        """True if some queues may begin with deleted records; call `correct` before reading a queue."""
+        """True if some queues may begin with deleted records.
+
+        The caller must then call `correct` before it reads a queue.
+        """
         return self.stale_queues.has_any
 
     def correct(self, queue: ConsumeQueue) -> None:
-        """Correct the first offset of a queue if log files have been deleted (see `StaleQueues.correct`)."""
+        """Correct the first offset of a queue after log files were deleted (see `StaleQueues.correct`)."""
         self.stale_queues.correct(queue)
 
     def correct_if_resident(self, queue: ConsumeQueue) -> None:
-        """Correct the first offset of a queue without waiting (see `StaleQueues.correct_if_resident`)."""
+        """Correct the first offset of a queue without disk reads (see `StaleQueues.correct_if_resident`)."""
         self.stale_queues.correct_if_resident(queue)
 
     def _remove_dead_files(self, paths: Sequence[Path]) -> None:

@@ -3,8 +3,8 @@
     log file deleted ──→ all queues are stale ──→ a few queues per turn, and each queue before it is read,
                                                   get their first offset corrected
 
-Consume queue files without any existing record are then deleted. A queue whose units are not resident is
-corrected after another thread has loaded them.
+Then consume queue files without any existing record are deleted. If the units of a queue are not resident
+(not in the page cache), another thread loads them before the queue is corrected.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ class StaleQueues:
     def __init__(
         self, parts: StoreParts, lane: Lane, clock: Clock, remove: Callable[[Sequence[Path]], None]
     ) -> None:
-        """Find queues that a killed process left stale; `remove` deletes files in the background."""
+        """Find queues that a killed process left stale. `remove` must delete files in the background."""
         self._queues = parts.queues
         self._positions = parts.positions
         self._residency = parts.residency
@@ -54,14 +54,14 @@ class StaleQueues:
         self._stale = dict.fromkeys(self._queues)
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """Drop a queue that has been deleted."""
+        """Forget a queue that has been deleted."""
         self._stale.pop(queue, None)
 
     def correct(self, queue: ConsumeQueue) -> None:
-        """Correct the first offset of a stale queue, so that it begins with an existing record.
+        """Correct the first offset of a stale queue, so that the queue begins with an existing record.
 
-        Raises StoreError, and NotResident if it would have to wait for the disk inside `resident_only`; the
-        queue stays stale then.
+        Raises StoreError, and NotResident if the correction would have to wait for the disk inside
+        `resident_only`; the queue stays stale then.
         """
         if queue not in self._stale:
             return
@@ -75,9 +75,9 @@ class StaleQueues:
             self._remove(dead)
 
     def correct_if_resident(self, queue: ConsumeQueue) -> None:
-        """Call `correct` if its units are resident; otherwise leave the queue stale.
+        """Call `correct` if the units of the queue are resident; otherwise leave the queue stale.
 
-        Inside `resident_only` NotResident is raised instead.
+        Inside `resident_only`, NotResident is raised instead.
         """
         if self._residency.is_required:
             self.correct(queue)
@@ -86,7 +86,7 @@ class StaleQueues:
             self.correct(queue)
 
     def correct_some(self) -> None:
-        """Correct some stale queues, within a time limit."""
+        """Correct some of the stale queues, within a time limit."""
         began_ns = self._clock.monotonic_ns()
         for queue in list(islice(self._stale, _CORRECTIONS_MAX)):
             if self._loading >= _LOADING_MAX or self._clock.monotonic_ns() - began_ns > _CORRECTION_NS:

@@ -1,1 +1,1 @@
-"""Appending records to a store."""
+"""Appending records to the CommitLog of a store."""

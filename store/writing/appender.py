@@ -1,4 +1,4 @@
-"""Appender: assigns position, queue offset and timestamp to records, and writes them to the log.
+"""Appender: assigns offsets and timestamps to records, and writes the records to the CommitLog.
 
 An append writes all its records or none.
 """
@@ -30,10 +30,10 @@ _AHEAD_MAX_MS = 24 * 3_600_000
 
 @dataclass(slots=True)
 class AppendResult:
-    """Result of an append; the offsets are those of the first record.
+    """Result of an append. `physical_offset` and `queue_offset` are those of the first record.
 
-    `physical_offsets` has one entry per record of a batch. `queue_offsets` has the first queue offset of each
-    run.
+    `physical_offsets` has one CommitLog offset per record of a batch request. For records of several queues,
+    `queue_offsets` has the first queue offset of each run (the records of one queue).
     """
 
     physical_offset: int
@@ -46,7 +46,7 @@ class AppendResult:
 
 
 class Appender:
-    """Appends records to one log."""
+    """Appends records to one CommitLog."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Appender:
         """Create an appender for `log`.
 
         `last_timestamp` is the storeTimestamp of the last record in the log; later records never get an
-        earlier one. It is ignored if it is more than a day ahead of the clock: the record CRC does not cover
-        it, and all later records would inherit a damaged value.
+        earlier one. A value more than a day ahead of the clock is ignored: the record CRC does not cover the
+        timestamp, and all later records would inherit a damaged value.
 
-        `undispatched` yields (topic, queue id, next queue offset) for the records that are not in their
-        queues yet.
+        `undispatched` yields (topic, queue id, next queue offset) for records in the log whose units are not
+        in their consume queues yet.
         """
         self._log = log
         self._positions = log.positions
@@ -112,7 +112,7 @@ class Appender:
         return AppendResult(position, queue_offset, size_bytes, timestamp)
 
     def append_batch(self, draft: RecordDraft, batch: Buffer) -> AppendResult:
-        """Append the messages of a RocketMQ batch body. Raises StoreError, MessageInvalid."""
+        """Append the messages in the body of a RocketMQ batch request. Raises StoreError, MessageInvalid."""
         if not self.assigned_is_known:
             self._recount_assigned()
         queue = self._queues.get(draft.topic, draft.queue_id)
@@ -136,7 +136,7 @@ class Appender:
     ) -> AppendResult:
         """Append contiguous records of one queue that a client encoded.
 
-        Their offsets, timestamps and hosts are filled in place. Raises StoreError, MessageInvalid.
+        Offsets, timestamps and hosts are written into `records` in place. Raises StoreError, MessageInvalid.
         """
         if not self.assigned_is_known:
             self._recount_assigned()
@@ -155,9 +155,10 @@ class Appender:
         return AppendResult(position, queue_offset, size_bytes, timestamp, count)
 
     def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
-        """Append records of several queues of one topic that a client encoded.
+        """Append records of several queues of one topic that a client encoded; `runs` has one run per queue.
 
-        Raises StoreError, MessageInvalid.
+        Offsets, timestamps and hosts are written into the records in place. Raises StoreError,
+        MessageInvalid.
         """
         if not self.assigned_is_known:
             self._recount_assigned()
@@ -183,7 +184,7 @@ class Appender:
         )
 
     def append_raw(self, offset: int, data: Buffer) -> None:
-        """Append bytes of another replica's log at `offset`. Raises StoreError."""
+        """Append bytes copied from another replica's log at CommitLog offset `offset`. Raises StoreError."""
         try:
             self._log.append_raw(offset, data)
         except OSError as error:
@@ -238,14 +239,17 @@ class Appender:
         return self.last_timestamp
 
     def discard_assigned(self) -> None:
-        """Recount the queues' assigned offsets before the next append.
+        """Mark the `assigned_offset` of all queues as unknown; the next append computes these offsets again.
 
-        Called if the log has changed in another way than by appends.
+        Called after the log was truncated, or extended with the bytes of another replica.
         """
         self.assigned_is_known = False
 
     def _recount_assigned(self) -> None:
-        """Set each queue's assigned offset, counting records that are written but not dispatched."""
+        """Compute the `assigned_offset` of each queue from the log.
+
+        It is the queue offset after the last record in the log, whether this record is dispatched or not.
+        """
         for queue in self._queues:
             queue.assigned_offset = queue.next_offset
         for topic, queue_id, following in self._undispatched():

@@ -99,7 +99,8 @@ class Multi:
 
 def write_topology(file: Path, address: str, host: str) -> None:
     content = {
-        "cluster": "Multi", "namespace": "multi", "listen_host": host, "ray": {"address": address},
+        "cluster": "Multi", "namespace": "multi", "listen_host": host, "insecure": True,
+        "ray": {"address": address},
         "broker_settings": {
             "store": {"commit_log_file_bytes": COMMIT_LOG_FILE_BYTES}, "register_interval_ms": 1000,
         },
@@ -146,7 +147,9 @@ def failing(multi: Multi) -> dict[str, str]:
 
 
 def test_loopback_address_is_refused_on_several_nodes(multi: Multi, raymq: RayMQ) -> None:
-    with pytest.raises(TopologyError, match=r"brokers\[0\]\.advertised_host: 127\.0\.0\.1 is advertised"):
+    with pytest.raises(
+        TopologyError, match=r"brokers\[0\]\.advertised_host: advertised address 127\.0\.0\.1"
+    ):
         launch.up(overrides=raymq.overrides)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,14 +19,22 @@ JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 class Mqadmin:
     """A JVM that runs mqadmin commands, also concurrently."""
 
-    def __init__(self, kit: JavaKit, nameserver: str, home: Path, *, profile: str = ROCKETMQ) -> None:
+    def __init__(
+        self,
+        kit: JavaKit,
+        nameserver: str,
+        home: Path,
+        *,
+        profile: str = ROCKETMQ,
+        jvm: Sequence[str] = (),
+    ) -> None:
         """Start the JVM; `home` is its working directory, in which some commands write files."""
         home.mkdir(parents=True, exist_ok=True)
         options = (
             f"-Drocketmq.home.dir={home}",
             f"-Drocketmq.namesrv.addr={nameserver}",
         )
-        command = kit.command("compat.Mqadmin", home=home, profile=profile, jvm=(*JVM, *options))
+        command = kit.command("compat.Mqadmin", home=home, profile=profile, jvm=(*JVM, *options, *jvm))
         self._program = Program(command, home / "mqadmin.log", cwd=home)
         self._numbers = itertools.count(1)
         self._program.wait_for("@ready", LIMIT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,8 +20,14 @@ BROKER_NAME = "broker-a"
 class RayMQ:
     """Nameserver, rebalancer and one broker in one process; they keep their ports across restarts."""
 
-    def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
-        """Choose the ports; nothing is started. `settings` are entries of RocketMQ's broker.conf."""
+    def __init__(
+        self, root: Path, settings: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> None:
+        """Choose the ports; nothing is started.
+
+        `settings` are entries of RocketMQ's broker.conf, `options` those of `actors.host.standalone`.
+        """
+        self._more = list(options)
         self.root = root
         self.store_root = root / "store" / f"{BROKER_NAME}-0"
         self._settings = dict(settings or {})
@@ -92,7 +98,7 @@ class RayMQ:
         options += ["--flush", "sync" if flush == "SYNC_FLUSH" else "async"]
         for key, value in settings.items():
             options += ["--store", f"{key}={value}"]
-        return options
+        return [*options, *self._more]
 
     def __enter__(self) -> Self:
         return self.start()

@@ -46,8 +46,6 @@ NOT_OFFERED = {
     "updateColdDataFlowCtrGroupConfig -b {broker} -g G -v 100": "2001 (UPDATE_COLD_DATA_FLOW_CTR_CONFIG)",
     "removeColdDataFlowCtrGroupConfig -b {broker} -g G": "2002 (REMOVE_COLD_DATA_FLOW_CTR_CONFIG)",
     "setCommitLogReadAheadMode -b {broker} -m 0": "2004 (SET_COMMITLOG_READ_MODE)",
-    "listUser -b {broker}": "3005 (AUTH_LIST_USER)",
-    "listAcl -b {broker}": "3010 (AUTH_LIST_ACL)",
 }
 
 

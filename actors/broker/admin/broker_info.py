@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import orjson
 
 from actors.broker.group.clients import Clients
-from actors.broker.group.subscriptions import compile_filter, subscription_data
+from actors.broker.group.subscriptions import filter_of, subscription_data
 from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
 from actors.broker.stats import DAY, HOUR, MINUTE, BrokerStats, Count, Tally
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
@@ -51,7 +51,7 @@ class BrokerInfo:
         self._describe = describe
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, row, get = RequestCode, RequestRow, on_cluster(Action.GET)
         return (
             row(code.VIEW_BROKER_STATS_DATA, self.stats_data, BrokerStatsHeader, get),
@@ -114,7 +114,7 @@ class BrokerInfo:
             else:
                 result.subscription = subscription_data(subscription)
                 result.filter_data = "null"
-                message_filter = compile_filter(subscription.expression)
+                message_filter = filter_of(subscription)
         units = store.units(topic, queue_id, header.index, min(header.count, UNITS_MAX))
         if not units and header.count > 0:
             raise Refused(

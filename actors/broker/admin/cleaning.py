@@ -33,7 +33,7 @@ class Cleaning:
         self._remove_queues = remove_queues
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, delete = RequestCode, on_cluster(Action.DELETE)
         return (
             RequestRow(code.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None, delete),

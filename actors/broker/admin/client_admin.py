@@ -60,7 +60,7 @@ class ClientAdmin:
         self._reads = reads
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, row = RequestCode, RequestRow
         get, update = on_group(Action.GET), on_group(Action.UPDATE)
         producers, every = on_group(Action.GET, "producer_group"), on_every(Resource.GROUP, Action.LIST)

@@ -30,7 +30,7 @@ class GroupAdmin:
         self._stats = stats
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, row, groups = RequestCode, RequestRow, on_every(Resource.GROUP, Action.LIST)
         get, delete = on_group(Action.GET, "group"), on_group(Action.DELETE, "group_name")
         return (

@@ -53,7 +53,7 @@ class OffsetAdmin:
         self._wake = wake
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, update = RequestCode, Action.UPDATE
         reset = each_of(on_group(update, "group"), on_topic(update))
         clone = each_of(

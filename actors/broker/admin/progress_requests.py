@@ -76,7 +76,7 @@ class ProgressRequests:
         self._clock = clock
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, row = RequestCode, RequestRow
         by_topic, by_group = on_topic(Action.GET), on_group(Action.GET, "group")
         stats, every = on_group(Action.GET), on_every(Resource.GROUP, Action.LIST)

@@ -31,7 +31,7 @@ class ReplicaRequests:
         self._tables = tables
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, row, get, update = RequestCode, RequestRow, on_cluster(Action.GET), on_cluster(Action.UPDATE)
         return (
             row(code.GET_ALL_CONSUMER_OFFSET, self.consumer_offsets, None, get),

@@ -62,7 +62,7 @@ class RuntimeInfo:
         self._more = more
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         return (RequestRow(code, self.runtime, None, on_cluster(Action.GET)),)
 

@@ -49,7 +49,7 @@ class TopicAdmin:
         self._when_registered = when_registered
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, row = RequestCode, RequestRow
         update, get, delete = on_topic(Action.UPDATE), on_topic(Action.GET), on_topic(Action.DELETE)
         topics = on_every(Resource.TOPIC, Action.LIST)

@@ -14,7 +14,8 @@ RocketMQ refuses all pulls until the heartbeat arrives. This broker lets a pull 
     pull ──► waiting ── heartbeat ──► pulled again
                 └────── WAIT_MS ────► refused, as by RocketMQ ── the client's next pull ──► gets all tags
 
-The last step is safe, because every client compares tags itself: the broker's tag hashes may collide.
+The last step is safe, because every client compares tags itself: the broker's tag hashes may collide. Clients
+do not evaluate SQL92 expressions, so a pull with that type is refused until the heartbeat arrives.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from actors.broker.group.clients import Clients
-from actors.broker.group.subscriptions import NotSubscribed, filter_of, require_tag_type, subscription_for
+from actors.broker.group.subscriptions import TAG_TYPE, NotSubscribed, filter_of, subscription_for
 from actors.remoting.connection import Connection
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.request import RequestContext
@@ -64,15 +65,15 @@ class LateSubscriptions:
         A waiting pull is handled again when the heartbeat arrives, or refused after WAIT_MS.
 
         Raises:
-            Refused: the type of the filter is not supported.
+            Refused: the filter is invalid or of an unsupported type.
             NotSubscribed: too many pulls are waiting.
         """
         header: PullMessageHeader = context.header
         try:
             return filter_of(subscription_for(self._clients, header))
         except NotSubscribed as refusal:
-            if refusal.heartbeat_may_follow and self._was_refused(header, context.connection):
-                require_tag_type(header.expression_type)
+            may_get_all = refusal.heartbeat_may_follow and header.expression_type == TAG_TYPE
+            if may_get_all and self._was_refused(header, context.connection):
                 return MATCH_ALL
             self._wait(context, refusal)
             return None

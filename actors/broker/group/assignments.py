@@ -87,7 +87,7 @@ class Assignments:
         self._find_members = find_members
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         return (RequestRow(RequestCode.QUERY_ASSIGNMENT, self.query, None, _targets, Cost.CLIENT),)
 
     def query(self, context: RequestContext) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
 from actors.broker.group.rebalancer_link import RebalancerLink
-from actors.broker.group.subscriptions import require_tag_type, subscription_data
+from actors.broker.group.subscriptions import compile_filter, subscription_data
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.registration import WhenRegistered
 from actors.remoting.bodies.groups import (
@@ -56,7 +56,7 @@ class ClientRequests:
         self._when_registered = when_registered
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, cost, sub = RequestCode, Cost.CLIENT, on_group(Action.SUB)
         leave = each_of(on_group(Action.PUB, "producer_group"), sub)
         return (
@@ -96,12 +96,11 @@ class ClientRequests:
         self._when_registered(lambda: context.reply(RemotingCommand.response()))
 
     def check(self, context: RequestContext) -> RemotingCommand:
-        """Handle CHECK_CLIENT_CONFIG: raise Refused if a starting consumer's filter type is not supported."""
-        subscription = get_object(
-            load_object(context.command.body, "client configuration"), "subscriptionData"
-        )
-        if subscription:
-            require_tag_type(SubscriptionData.from_json(subscription).expression_type)
+        """Handle CHECK_CLIENT_CONFIG: raise Refused if a starting consumer's filter is invalid."""
+        fields = get_object(load_object(context.command.body, "client configuration"), "subscriptionData")
+        if fields:
+            subscription = SubscriptionData.from_json(fields)
+            compile_filter(subscription.sub_string, subscription.expression_type)
         return RemotingCommand.response()
 
     def unregister(self, context: RequestContext) -> RemotingCommand:

@@ -31,7 +31,7 @@ class OffsetRequests:
         self._offsets = tables.offsets
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, cost = RequestCode, Cost.CLIENT
         both = each_of(on_group(Action.SUB), on_topic(Action.SUB))
         return (

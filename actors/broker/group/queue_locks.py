@@ -4,6 +4,11 @@ A member that consumes in order locks its queues with LOCK_BATCH_MQ before it pu
 locks every 20 s, and releases them with UNLOCK_BATCH_MQ. A lock expires 60 s after its last renewal. These
 are RocketMQ's periods, on which its clients rely. When a member's connection closes, its locks stay until
 they expire, because the member may still process messages.
+
+Python members name the generation under which the rebalancer granted a queue. A later generation takes over
+the lock of an earlier one, because the rebalancer has granted it only after the former owner had released
+the queue or its lease had expired. So a queue of a killed member is consumed again after its lease, not after
+60 s. Java members have no generation (0): only their release or the expiry ends their locks.
 """
 
 from __future__ import annotations
@@ -26,6 +31,12 @@ LOCK_TIMEOUT_NS = 60_000_000_000
 class _Lock(NamedTuple):
     owner: str
     until_ns: int
+    generation: int
+
+    def is_over(self, client_id: str, generation: int, now_ns: int) -> bool:
+        """Return True if `client_id` may lock the queue under `generation`."""
+        is_superseded = 0 < self.generation < generation
+        return self.owner == client_id or self.until_ns <= now_ns or is_superseded
 
 
 class QueueLocks:
@@ -35,15 +46,20 @@ class QueueLocks:
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock the queues that no other client holds, or renew their locks. Return the queues now held."""
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[tuple[MessageQueue, int]]
+    ) -> list[MessageQueue]:
+        """Lock the queues that no other client holds, or renew their locks. Return the queues now held.
+
+        Each queue comes with the generation of its assignment, or 0.
+        """
         now_ns = self._clock.monotonic_ns()
         locks = self._groups.setdefault(group, {})
         taken = []
-        for queue in queues:
+        for queue, generation in queues:
             held = locks.get(queue)
-            if held is None or held.owner == client_id or held.until_ns <= now_ns:
-                locks[queue] = _Lock(client_id, now_ns + LOCK_TIMEOUT_NS)
+            if held is None or held.is_over(client_id, generation, now_ns):
+                locks[queue] = _Lock(client_id, now_ns + LOCK_TIMEOUT_NS, generation)
                 taken.append(queue)
         return taken
 
@@ -73,7 +89,7 @@ class QueueLocks:
                 del self._groups[group]
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, cost = RequestCode, Cost.CLIENT
         return (
             RequestRow(code.LOCK_BATCH_MQ, self.lock_batch, None, _targets, cost),
@@ -83,7 +99,7 @@ class QueueLocks:
     def lock_batch(self, context: RequestContext) -> RemotingCommand:
         """Handle LOCK_BATCH_MQ: lock or renew queues, and return those that the client now holds."""
         request = LockRequest.decode(context.command.body)
-        taken = self.lock(request.group, request.client_id, request.queues)
+        taken = self.lock(request.group, request.client_id, request.locks())
         return RemotingCommand.response(body=encode_locked(taken))
 
     def unlock_batch(self, context: RequestContext) -> RemotingCommand:

@@ -1,4 +1,4 @@
-"""Subscriptions of consumer groups: tag expressions, and the message filters compiled from them."""
+"""Subscriptions of consumer groups: tag and SQL92 expressions, and the message filters compiled from them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,46 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.remoting_errors import Refused
+from store.filter.operands import ExpressionInvalid
 from store.message.tags import tags_code
 from store.reading.message_filter import MATCH_ALL, MessageFilter, TagFilter
+from store.reading.sql_filter import SqlFilter
 
 ALL_TAGS = "*"
 TAG_TYPE = "TAG"
+SQL_TYPE = "SQL92"
+_QUOTED_MAX = 200  # characters of an expression that an error response quotes
+
+
+def compile_filter(expression: str, expression_type: str | None = TAG_TYPE) -> MessageFilter:
+    """Compile a tag expression such as `a || b`, or a SQL92 expression.
+
+    An empty tag expression and `*` match all messages.
+
+    Raises:
+        Refused: (SUBSCRIPTION_PARSE_FAILED) the tag expression consists of bars and names no tag, or the
+            SQL92 expression is invalid; (SYSTEM_ERROR) the type is neither TAG nor SQL92.
+    """
+    if not expression_type or expression_type == TAG_TYPE:
+        return _compile_tags(expression)
+    if expression_type != SQL_TYPE:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            # RocketMQ's remark up to the colon.
+            f"The broker does not support consumer to filter message by {expression_type}: "
+            f"use expression type {TAG_TYPE} or {SQL_TYPE}",
+        )
+    compiled = _compile_sql(expression)
+    if isinstance(compiled, ExpressionInvalid):
+        quoted = expression if len(expression) <= _QUOTED_MAX else f"{expression[:_QUOTED_MAX]}…"
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the SQL92 expression {quoted!r} is invalid: {compiled}"
+        )
+    return compiled
 
 
 @lru_cache(maxsize=8192)
-def compile_filter(expression: str) -> MessageFilter:
-    """Compile a tag expression such as `a || b`. An empty expression and `*` match all messages.
-
-    Raises:
-        Refused: (SUBSCRIPTION_PARSE_FAILED) the expression consists of bars and names no tag.
-    """
+def _compile_tags(expression: str) -> MessageFilter:
     if not expression or expression.strip() == ALL_TAGS:
         return MATCH_ALL
     tags = [tag for part in expression.split("||") if (tag := part.strip())]
@@ -33,6 +59,15 @@ def compile_filter(expression: str) -> MessageFilter:
             f"the subscription expression {expression!r} has no tag: write `tag1 || tag2`, or `*` for all",
         )
     return MATCH_ALL if ALL_TAGS in tags else TagFilter(tags)
+
+
+@lru_cache(maxsize=256)
+def _compile_sql(expression: str) -> SqlFilter | ExpressionInvalid:
+    """Compile a SQL92 expression, or return the error: clients repeat requests with invalid expressions."""
+    try:
+        return SqlFilter(expression)
+    except ExpressionInvalid as error:
+        return error.with_traceback(None)
 
 
 class NotSubscribed(Refused):
@@ -74,20 +109,8 @@ def subscription_for(clients: Clients[Connection], header: PullMessageHeader) ->
 
 
 def filter_of(subscription: Subscription) -> MessageFilter:
-    """Return the message filter of a subscription. Raises Refused if its type is not supported."""
-    require_tag_type(subscription.expression_type)
-    return compile_filter(subscription.expression)
-
-
-def require_tag_type(expression_type: str | None) -> None:
-    """Raise Refused if the expression type is not supported: this broker filters by TAG only."""
-    if expression_type and expression_type != TAG_TYPE:
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR,
-            # RocketMQ's remark up to the colon.
-            f"The broker does not support consumer to filter message by {expression_type}: "
-            f"use expression type {TAG_TYPE}",
-        )
+    """Return the message filter of a subscription. Raises Refused as `compile_filter` does."""
+    return compile_filter(subscription.expression, subscription.expression_type)
 
 
 def subscription_data(subscription: Subscription) -> SubscriptionData:

@@ -84,7 +84,7 @@ class Groups:
             _check(group)
         for group in groups:
             self.table.put(group)
-            _log.info("group_changed", group=group.group_name)
+            _log.info("group_config_changed", group=group.group_name)
             self._on_change(group.group_name)
 
     def delete(self, name: str) -> None:

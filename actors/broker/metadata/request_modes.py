@@ -40,7 +40,7 @@ class RequestModes:
         self._on_change = on_change
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code = RequestCode
         every = on_every(Resource.GROUP, Action.LIST)
         return (

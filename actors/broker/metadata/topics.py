@@ -302,7 +302,10 @@ class Topics:
             )
         self.table.put(topic)
         _log.info(
-            "topic_changed", topic=topic.topic_name, queues=topic.write_queue_nums, permission=topic.perm
+            "topic_config_changed",
+            topic=topic.topic_name,
+            queues=topic.write_queue_nums,
+            permission=topic.perm,
         )
         self._on_change(topic.topic_name)
 

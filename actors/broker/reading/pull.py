@@ -17,7 +17,7 @@ from typing import NamedTuple
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.compat.late_subscriptions import LateSubscriptions
 from actors.broker.group.clients import Clients
-from actors.broker.group.subscriptions import compile_filter, filter_of, require_tag_type
+from actors.broker.group.subscriptions import compile_filter, filter_of
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, suspend_ms
 from actors.broker.metadata.tables import BrokerTables
@@ -156,7 +156,7 @@ class Puller:
         self._ends = QueueEnds(store)
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         sub = each_of(on_topic(Action.SUB), on_group(Action.SUB))
         pull, cost = PullMessageHeader, Cost.PULL
         return (
@@ -176,8 +176,7 @@ class Puller:
         self._groups.for_consuming(group)
         self._check_queue(header.topic, header.queue_id)
         if header.sys_flag & SUBSCRIPTION:
-            require_tag_type(header.expression_type)
-            consumer = Consumer(group, compile_filter(header.subscription or ""))
+            consumer = Consumer(group, compile_filter(header.subscription or "", header.expression_type))
         else:
             message_filter = self._subscriptions.filter_for(context)
             if message_filter is None:
@@ -208,7 +207,7 @@ class Puller:
         if group or header.commit_offset is not None:
             self._groups.for_consuming(group)
         self._check_queue(header.topic, header.queue_id)
-        require_tag_type(header.expression_type)
+        message_filter = compile_filter(header.subscription, header.expression_type)
         if header.commit_offset is not None and header.commit_offset >= 0:
             self._offsets.commit(group, header.topic, header.queue_id, header.commit_offset)
         request = PullRequest(
@@ -217,7 +216,7 @@ class Puller:
             (header.topic, header.queue_id),
             header.queue_offset,
             ReadLimits(max(header.max_messages, 1), max(min(header.max_bytes, PULL_RECORDS_BYTES_MAX), 1)),
-            Consumer(group, compile_filter(header.subscription)),
+            Consumer(group, message_filter),
             min(header.wait_ms, self._settings.max_hold_ms),
         )
         self._respond_or_hold(request)

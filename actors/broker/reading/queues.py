@@ -24,7 +24,7 @@ from actors.remoting.headers import (
 )
 from actors.remoting.raymq_requests import QueueRange, SplitsBody
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, on_topic
 from store.consumequeue.unit import UNIT_BYTES
 from store.message.record import decode_record
@@ -51,7 +51,13 @@ class QueueQueries:
     """Request handler for queries about queues and messages, and for DESCRIBE_SPLITS."""
 
     def __init__(
-        self, settings: BrokerSettings, store: MessageStore, reads: Reads, topics: Topics, address: str
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        reads: Reads,
+        topics: Topics,
+        address: str,
+        may_read: TopicCheck,
     ) -> None:
         """Create the handler. Bulk readers connect to `address`, the broker's `host:port`."""
         self._settings = settings
@@ -59,9 +65,10 @@ class QueueQueries:
         self._reads = reads
         self._topics = topics
         self._address = address
+        self._may_read = may_read
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, get, query = RequestCode, on_topic(Action.GET), Cost.QUERY
         queue, search = TopicQueueHeader, SearchOffsetHeader
         splits = RayMQRequestCode.DESCRIBE_SPLITS
@@ -147,7 +154,11 @@ class QueueQueries:
                     ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {header.offset}: {error}"
                 ) from error
 
-        self._reads.serve(context, read, lambda record: RemotingCommand.response(parts=[record]))
+        def respond(record: memoryview) -> RemotingCommand:
+            self._may_read(context, decode_record(record, check_crc=False).topic)
+            return RemotingCommand.response(parts=[record])
+
+        self._reads.serve(context, read, respond)
 
     def query_message(self, context: RequestContext) -> None:
         """Handle QUERY_MESSAGE: return the messages of a topic with a key, stored within a period of time.

@@ -28,7 +28,7 @@ from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_records
-from store.message.validate import DLQ_TOPIC_PREFIX
+from store.message.validate import DLQ_TOPIC_PREFIX, check_topic
 from store.message_store import GetMessageResult, MessageStore
 from store.metadata import DelayOffsetTable
 from store.store_errors import MessageInvalid, RecordTooLarge, StoreError
@@ -204,13 +204,14 @@ class Delays:
 
 
 def _delivered(message: MessageExt) -> RecordDraft:
-    """Return the record to append to the message's own topic. Raises MessageInvalid if it has none."""
+    """Return the record to append to the message's own topic. Raises MessageInvalid if that is invalid."""
     topic = message.properties.get(MessageConst.REAL_TOPIC)
     queue_id = message.properties.get(MessageConst.REAL_QUEUE_ID, "0")
     if not topic or not _QUEUE_ID.fullmatch(queue_id):
         raise MessageInvalid(
             f"invalid delivery target: REAL_TOPIC is {topic!r}, REAL_QID is {queue_id[:40]!r}"
         )
+    check_topic(topic)
     return RecordDraft(
         topic,
         int(queue_id),

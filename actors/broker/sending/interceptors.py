@@ -14,12 +14,9 @@ from typing import Protocol
 
 from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.metadata.tables import BrokerTables
-from actors.broker.sending.stored_properties import dead_letter_properties, delay_level, is_prepared
-from actors.remoting.codes import ResponseCode
+from actors.broker.sending.stored_properties import dead_letter_properties
 from actors.remoting.hot_headers import SendMessageHeader
-from actors.remoting.remoting_errors import Refused
 from store.message.record import RecordDraft
-from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 
@@ -72,22 +69,3 @@ class DeadLetters:
         draft.record.topic = self._topics.ensure(f"{DLQ_TOPIC_PREFIX}{group.group_name}", 1).topic_name
         draft.record.queue_id = 0
         draft.properties = dead_letter_properties(draft.properties)
-
-
-class TransactionRefusal:
-    """Refuses transactional messages, which this broker does not support."""
-
-    def before_append(self, draft: SendDraft) -> None:
-        """Raise Refused if the message is the half message of a transaction."""
-        if draft.header.sys_flag & TRANSACTION_MASK or (
-            is_prepared(draft.properties) and not _is_retry_of_old_client(draft)
-        ):
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                "this broker does not support transactional messages: send the message without a transaction",
-            )
-
-
-def _is_retry_of_old_client(draft: SendDraft) -> bool:
-    """Return True for a retry sent by a client before 4.6.1, which keeps the properties of the first send."""
-    return draft.header.reconsume_times > 0 and delay_level(draft.properties) > 0

@@ -18,7 +18,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, on_group
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, properties_text
@@ -42,6 +42,7 @@ class SendBack:
         delays: Delays,
         acks: Acks,
         stats: BrokerStats,
+        may_read: TopicCheck,
     ) -> None:
         self._store = store
         self._reads = reads
@@ -50,6 +51,7 @@ class SendBack:
         self._delays = delays
         self._acks = acks
         self._stats = stats
+        self._may_read = may_read
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the rows of the request table that this object handles."""
@@ -74,6 +76,7 @@ class SendBack:
     def _store_retry(
         self, context: RequestContext, header: ConsumerSendMsgBackHeader, message: MessageExt
     ) -> RemotingCommand | None:
+        self._may_read(context, message.topic)
         group = self._groups.get(header.group)
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         is_dead = message.reconsume_times >= limit or header.delay_level < 0

@@ -78,6 +78,24 @@ class Admin(BlockingFace[aio.Admin]):
     clone_offsets = blocking(aio.Admin.clone_offsets)
     running_info = blocking(aio.Admin.running_info)
 
+    # ---- dead letters --------------------------------------------------------------------------------------
+
+    dead_letter_counts = blocking(aio.Admin.dead_letter_counts)
+    dead_letter_count = blocking(aio.Admin.dead_letter_count)
+    dead_letters = blocking(aio.Admin.dead_letters)
+    resend_dead_letters = blocking(aio.Admin.resend_dead_letters)
+    purge_dead_letters = blocking(aio.Admin.purge_dead_letters)
+
+    # ---- users and policies --------------------------------------------------------------------------------
+
+    users = blocking(aio.Admin.users)
+    put_user = blocking(aio.Admin.put_user)
+    delete_user = blocking(aio.Admin.delete_user)
+    acls = blocking(aio.Admin.acls)
+    put_policies = blocking(aio.Admin.put_policies)
+    permit = blocking(aio.Admin.permit)
+    delete_policies = blocking(aio.Admin.delete_policies)
+
     # ---- brokers, and requests to a single broker ----------------------------------------------------------
 
     brokers = blocking(aio.Admin.brokers)

@@ -19,7 +19,8 @@ from actors.remoting.headers import (
     ViewMessageHeader,
 )
 from actors.remoting.raymq_requests import SplitsBody
-from cluster.client.admin.aio_broker_admin import BrokerAdmin
+from cluster.client.admin.aio_access_admin import AccessAdmin
+from cluster.client.admin.aio_dlq_admin import DeadLetterAdmin
 from cluster.client.admin.aio_group_admin import GroupAdmin
 from cluster.client.errors import (
     BrokerRefused,
@@ -49,7 +50,7 @@ reads the first units of each queue from disk, which takes longer than the defau
 """
 
 
-class Admin(GroupAdmin, BrokerAdmin):
+class Admin(GroupAdmin, DeadLetterAdmin, AccessAdmin):
     """Admin client: inspects and changes topics, consumer groups, offsets and brokers of a cluster.
 
     async with Admin("127.0.0.1:9876") as admin:

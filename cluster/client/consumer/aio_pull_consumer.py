@@ -19,6 +19,7 @@ from cluster.client.consumer.arguments import (
 from cluster.client.consumer.deliveries import Deliveries
 from cluster.client.consumer.pull_core import PullCore, consumer_config
 from cluster.client.errors import ClientClosed, QueueNotAssigned
+from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.faces import AsyncFace
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
@@ -73,14 +74,15 @@ class PullConsumer(AsyncFace[PullCore]):
         # offsets are not committed.
         await self.close(commit=None if error is None else False)
 
-    async def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
+    async def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector = "*") -> None:
         """Subscribe to `topics`: the members of the group share their queues.
 
-        `expression` selects messages by tag: `*` for all, or `tag || tag`. Raises ConfigInvalid.
+        `expression` selects messages by tag, `*` for all or `tag || tag`, or is a MessageSelector.
+        Raises ConfigInvalid.
         """
         self._opened().subscribe(topics, expression)
 
-    async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
+    async def assign(self, queues: Iterable[MessageQueue], expression: str | MessageSelector = "*") -> None:
         """Read exactly these queues, without group assignment.
 
         Each queue starts at the group's committed offset. If there is no committed offset, the setting

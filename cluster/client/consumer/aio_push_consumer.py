@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from cluster.client.config import Nameservers, PushConfig
 from cluster.client.consumer.listener import Listener
 from cluster.client.consumer.pull_core import consumer_config
 from cluster.client.consumer.push_core import PushCore
 from cluster.client.errors import ConfigInvalid
+from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.faces import AsyncFace
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
@@ -29,9 +31,13 @@ class PushConsumer(AsyncFace[PushCore]):
     threads. At most `consume_threads` calls run concurrently, each with at most `consume_batch` messages.
 
     The messages are consumed if the listener returns None, True or CONSUME_SUCCESS. If it returns False or
-    RECONSUME_LATER, or raises an exception, they are retried after a back-off, and after
+    RECONSUME_LATER, or raises an exception, they are retried as the setting `retry` says, and after
     `max_reconsume_times` retries they are sent to the dead-letter queue of the group. Exceptions are logged
     to the logger `raymq` (Python's logging), which writes to standard error if logging is not configured.
+
+    With `ordered=True`, the listener gets the messages of each queue in order, one call after another, and
+    the queue waits while a message is retried. Messages with the same sharding key are in the same queue.
+    With `PushConfig(message_model="broadcasting")`, each member of the group gets all messages.
 
     The listener may call `close`; the consumer then closes after the listener has returned. Offsets are
     committed every `commit_interval_ms`, when a queue is released, and at `close`.
@@ -44,6 +50,7 @@ class PushConsumer(AsyncFace[PushCore]):
         listener: Listener | None = None,
         *,
         config: PushConfig | None = None,
+        ordered: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
         if listener is None:
@@ -57,6 +64,8 @@ class PushConsumer(AsyncFace[PushCore]):
         if config is not None and not isinstance(config, PushConfig):
             raise ConfigInvalid(f"config is a {type(config).__name__}: a push consumer needs a PushConfig")
         config = consumer_config(nameservers, group, config or PushConfig())
+        if ordered is not None:
+            config = replace(config, ordered=ordered)
         super().__init__("consumer", lambda: PushCore(config, listener, clock))
 
     async def close(self) -> None:
@@ -67,10 +76,11 @@ class PushConsumer(AsyncFace[PushCore]):
         if (core := self._closing()) is not None:
             await core.close()
 
-    async def subscribe(self, topics: str | Iterable[str], expression: str = "*") -> None:
+    async def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector = "*") -> None:
         """Subscribe to `topics`: the members of the group share their queues.
 
-        `expression` selects messages by tag: `*` for all, or `tag || tag`. Raises ConfigInvalid.
+        `expression` selects messages by tag, `*` for all or `tag || tag`, or is a MessageSelector.
+        Raises ConfigInvalid.
         """
         self._opened().subscribe(topics, expression)
 

@@ -8,11 +8,11 @@ from operator import index
 from typing import SupportsIndex
 
 from cluster.client.errors import ConfigInvalid
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from store.message.message_queue import MessageQueue
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
 
-ALL = "*"
 OFFSET_MAX = (1 << 63) - 1
 _SQL = re.compile(r"[<>=]|\b(AND|OR|NOT|IS|IN|BETWEEN)\b")
 
@@ -31,16 +31,22 @@ def topics_of(topics: str | Iterable[str]) -> list[str]:
     return names
 
 
-def expression_of(expression: str) -> str:
-    """Return a valid filter expression: `*` or `tag || tag`. An empty one becomes `*`, as in RocketMQ."""
+def selector_of(expression: str | MessageSelector) -> MessageSelector:
+    """Return a selector for an expression: `*` or `tag || tag`. An empty one means `*`, as in RocketMQ."""
+    if isinstance(expression, MessageSelector):
+        if expression.type != "TAG":
+            return MessageSelector.by_sql(expression.expression)
+        expression = expression.expression
     if not isinstance(expression, str):
-        raise ConfigInvalid(f"the filter expression is {expression!r}: give '*' or 'tag || tag'")
+        raise ConfigInvalid(
+            f"the filter expression is {expression!r}: give '*', 'tag || tag' or a MessageSelector"
+        )
     if any(_is_like_sql(tag.strip()) for tag in expression.split("||")):
         raise ConfigInvalid(
-            f"the filter expression {expression!r} looks like SQL92, which is not supported: "
-            "give '*' or 'tag || tag'"
+            f"the filter expression {expression!r} looks like SQL92: "
+            "give MessageSelector.by_sql(expression), or tags as 'tag || tag'"
         )
-    return expression if expression.strip() else ALL
+    return MessageSelector(expression) if expression.strip() else ALL_MESSAGES
 
 
 def _is_like_sql(tag: str) -> bool:

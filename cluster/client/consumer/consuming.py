@@ -1,8 +1,7 @@
 """Consuming: calls the listener for the messages of all queues, with retries and dead letters.
 
     ready ─→ listener ─ success ────────────────────────────→ finished
-                └ exception or RECONSUME_LATER ─ back-off ─→ ready   (up to `max_reconsume_times`)
-                                                         └→ dead letter ─→ finished
+                └ exception or RECONSUME_LATER ─→ `Retries` ─→ ready again, or finished
 
 A queue that has messages is put into the ready list once. A worker takes a portion of its messages, offers
 the queue again if it has more, and decodes the portion, so the event loop does no work per message. Workers
@@ -14,20 +13,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 
 from actors.host.supervisor import Supervisor
 from cluster.client.config import PushConfig
 from cluster.client.consumer.listener import ListenerCall, Outcome
 from cluster.client.consumer.queue_work import QueueWork, Task
+from cluster.client.consumer.retries import Retries
 from cluster.client.errors import DataDamaged
 from cluster.client.hooks import ConsumeContext, call_hooks
+from cluster.client.results import ReconsumeLater
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
-from store.message.message import MessageExt
 
 log = get_logger(__name__, has_last_resort=True)
 
@@ -47,7 +46,7 @@ class Consuming:
         clock: Clock,
         supervisor: Supervisor,
         settled: Callable[[QueueWork], None],
-        dead_letter: Callable[[QueueWork, Sequence[MessageExt]], Awaitable[bool]],
+        retries: Retries,
     ) -> None:
         """Create the workers' shared state; call this on the event loop.
 
@@ -58,14 +57,14 @@ class Consuming:
             supervisor: Runs the tasks.
             settled: Called on the event loop when a full queue can fetch again, or when a queue that is
                 being released has no running listener any more.
-            dead_letter: Sends messages to the dead-letter topic. It returns False if that failed.
+            retries: Retries the messages that the listener did not consume.
         """
         self.listener = listener
         self._config = config
         self._clock = clock
         self._supervisor = supervisor
         self._settled = settled
-        self._dead_letter = dead_letter
+        self._retries = retries
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(config.consume_threads, f"consume-{config.group}")
         self._ready: deque[Item] = deque()
@@ -202,10 +201,11 @@ class Consuming:
             task.work.note_time(self._clock.monotonic_ns() // NS_PER_MS - task.started_ms)
         if task.is_abandoned:
             return
-        if task.work.settle(task, succeeded=succeeded):
+        if not succeeded:
+            level = outcome.delay_level if isinstance(outcome, ReconsumeLater) else 0
+            self._on_loop(self._retries.failed, task, level, self.offer)
+        elif task.work.settle(task, succeeded=True):
             self._on_loop(self._settled, task.work)
-        if not succeeded and not task.work.is_leaving:
-            self._on_loop(self._schedule_retry, task)
 
     def _context(self, task: Task) -> ConsumeContext | None:
         hooks = self._config.consume_hooks
@@ -214,26 +214,6 @@ class Consuming:
         context = ConsumeContext(self._config.group, task.work.queue, task.messages)
         call_hooks([hook.before_consume for hook in hooks], context)
         return context
-
-    def _schedule_retry(self, task: Task) -> None:
-        for message in task.messages:
-            message.reconsume_times += 1
-        attempts = max(message.reconsume_times for message in task.messages)
-        delays_ms = self._config.retry_backoff_ms
-        delay_s = delays_ms[min(attempts, len(delays_ms)) - 1] / 1000
-        if attempts > self._config.max_reconsume_times:
-            self._supervisor.start("dead letter", partial(self._send_to_dlq, task, delay_s))
-        else:
-            self._loop.call_later(delay_s, self.offer, task)
-
-    async def _send_to_dlq(self, task: Task, delay_s: float) -> None:
-        work = task.work
-        while not work.is_leaving:
-            if await self._dead_letter(work, task.messages):
-                work.finish(task)
-                self._settled(work)
-                return
-            await asyncio.sleep(delay_s)
 
 
 def _nothing() -> None:

@@ -95,7 +95,7 @@ class Deliveries:
         self.wake()
 
     def restart(self, state: QueueState, fetcher: Fetcher, offset: int) -> None:
-        """Continue at `offset` with a new fetcher and drop the chunks of the old one. Hold the lock."""
+        """Continue at `offset` with a new fetcher. The caller must hold the lock."""
         if state.fetcher is not None:
             state.fetcher.stop()
         state.fetcher = fetcher
@@ -103,7 +103,7 @@ class Deliveries:
         self._unacknowledged.discard(state)
 
     def drop(self, state: QueueState) -> None:
-        """Remove a queue and deliver no more messages of it. Hold the lock."""
+        """Remove a queue and deliver no more messages of it. The caller must hold the lock."""
         state.is_leaving = True
         if state.fetcher is not None:
             state.fetcher.stop()
@@ -111,7 +111,7 @@ class Deliveries:
         self._unacknowledged.discard(state)
 
     def resumed(self) -> None:
-        """Put the chunks of paused queues back at the head, after a queue was resumed. Hold the lock."""
+        """Requeue all chunks of paused queues at the head, after a resume. The caller must hold the lock."""
         self._ready.extendleft(reversed(self._paused_items))
         self._paused_items.clear()
 

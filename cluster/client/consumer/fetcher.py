@@ -12,6 +12,7 @@ from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from cluster.client.config import ConsumerConfig
 from cluster.client.errors import ClientError, refused
+from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.plain_requests import PLAIN_LATE_MS, count_records, plain_pull
@@ -79,7 +80,7 @@ class Puller:
         self._plain: set[str] = set()  # the addresses of RocketMQ's brokers
 
     async def pull(
-        self, queue: MessageQueue, offset: int, expression: str, share_bytes: int
+        self, queue: MessageQueue, offset: int, selector: MessageSelector, share_bytes: int
     ) -> RemotingCommand:
         """Pull `queue` from `offset` on, and return the response, whose code is one of PULL_CODES.
 
@@ -93,7 +94,8 @@ class Puller:
             max_messages=self._max_messages,
             max_bytes=min(share_bytes, self._config.fetch_bytes),
             wait_ms=self._config.long_poll_ms,
-            subscription=expression,
+            subscription=selector.expression,
+            expression_type=selector.type,
         )
         address = self._instance.master_of(queue.topic, queue.broker_name)
         response = await self._send(address, header)
@@ -127,7 +129,7 @@ class Fetcher:
         puller: Puller,
         queue: MessageQueue,
         offset: int,
-        expression: str,
+        selector: MessageSelector,
         share_bytes: Callable[[], int],
         sink: FetchSink,
     ) -> None:
@@ -139,7 +141,7 @@ class Fetcher:
         """Time of the last pull request, in monotonic ms; 0 before the first one."""
         self._instance = instance
         self._puller = puller
-        self._expression = expression
+        self._selector = selector
         self._share_bytes = share_bytes
         self._sink = sink
         self._buffered_bytes = 0
@@ -156,10 +158,10 @@ class Fetcher:
         if self._task is not None:
             self._task.cancel()
 
-    def filter_by(self, expression: str) -> None:
-        """Use another filter expression from the current offset on. A pull in flight is repeated with it."""
-        if expression != self._expression:
-            self._expression = expression
+    def filter_by(self, selector: MessageSelector) -> None:
+        """Use another selector from the current offset on. A pull in flight is repeated with it."""
+        if selector != self._selector:
+            self._selector = selector
             if self._task is not None and not self._task.done():
                 self._task.cancel()
                 self.start()
@@ -204,7 +206,7 @@ class Fetcher:
     async def _fetch(self, share_bytes: int) -> bool:
         """Pull once. Return False if the broker had no message and did not hold the pull."""
         self.pulled_ms = self._instance.now_ms()
-        response = await self._puller.pull(self.queue, self.offset, self._expression, share_bytes)
+        response = await self._puller.pull(self.queue, self.offset, self._selector, share_bytes)
         took_ms = self._instance.now_ms() - self.pulled_ms
         if response.code == ResponseCode.PULL_NOT_FOUND:
             return took_ms > HELD_AT_LEAST_MS

@@ -94,7 +94,7 @@ class HeldQueues:
         """
         found = {}
         for work in self.all():
-            queue, pulled_ms = work.process_queue, work.fetcher.pulled_ms
+            queue, pulled_ms, locked_ms = work.process_queue, work.fetcher.pulled_ms, work.locked_ms
             found[work.queue] = QueueInfo(
                 queue.commit_offset,
                 queue.commit_offset,
@@ -104,5 +104,6 @@ class HeldQueues:
                 work.is_leaving,
                 pulled_ms and pulled_ms + epoch_ms,
                 work.taken_ms and work.taken_ms + epoch_ms,
+                locked_ms and locked_ms + epoch_ms,
             )
         return found

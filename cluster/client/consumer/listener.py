@@ -8,13 +8,16 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import cast
 
-from cluster.client.results import ConsumeStatus
+from cluster.client.results import ConsumeStatus, ReconsumeLater
 from store.message.message import MessageExt
 
-Verdict = ConsumeStatus | bool | None
+Verdict = ConsumeStatus | ReconsumeLater | bool | None
 Listener = Callable[[list[MessageExt]], Verdict | Awaitable[Verdict]]
-Outcome = bool | Exception
-"""Result of a listener call: True if the messages are consumed, False to retry them, or the exception."""
+Outcome = bool | ReconsumeLater | Exception
+"""Result of a listener call: True if the messages are consumed, or the exception.
+
+False and ReconsumeLater mean that the messages are to be retried.
+"""
 
 
 class ListenerCall:
@@ -43,7 +46,7 @@ class ListenerCall:
             verdict = self._listener(messages)
             if verdict is not None and inspect.isawaitable(verdict):
                 verdict = asyncio.run_coroutine_threadsafe(_awaited(verdict), self._loop).result()
-            return is_success(verdict)
+            return outcome_of(verdict)
         except BaseException as raised:  # noqa: BLE001 -- any exception of a listener is a failure of its messages
             return _failure(raised)
         finally:
@@ -53,7 +56,7 @@ class ListenerCall:
         """Call a coroutine function. Raises CancelledError if the client cancels the running task."""
         token = self._is_inside.set(True)
         try:
-            return is_success(await cast("Awaitable[Verdict]", self._listener(messages)))
+            return outcome_of(await cast("Awaitable[Verdict]", self._listener(messages)))
         except BaseException as raised:  # noqa: BLE001 -- as above
             return _failure(raised)
         finally:
@@ -66,18 +69,17 @@ class ListenerCall:
         return await asyncio.to_thread(self.call, [message])
 
 
-def is_success(verdict: Verdict) -> bool:
-    """Return True if the listener's return value means success, False if it means retry.
-
-    Raises TypeError for any other value.
-    """
+def outcome_of(verdict: Verdict) -> Outcome:
+    """Return the outcome that the listener's return value means. Raises TypeError for any other value."""
     if verdict in (None, True, ConsumeStatus.CONSUME_SUCCESS):
         return True
     if verdict in (False, ConsumeStatus.RECONSUME_LATER):
         return False
+    if isinstance(verdict, ReconsumeLater):
+        return verdict
     raise TypeError(
         f"the listener returned {verdict!r}: return None, True or CONSUME_SUCCESS if the messages are "
-        "consumed, False or RECONSUME_LATER to retry them"
+        "consumed, False, RECONSUME_LATER or reconsume_later(level) to retry them"
     )
 
 

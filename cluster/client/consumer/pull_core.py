@@ -14,12 +14,11 @@ from actors.remoting.bodies.groups import GrantedQueue
 from actors.remoting.table import RequestTable
 from cluster.client.config import ConsumerConfig, Nameservers
 from cluster.client.consumer.arguments import (
-    ALL,
     check_queue,
-    expression_of,
     offset_of,
     offsets_of,
     queues_of,
+    selector_of,
     topics_of,
 )
 from cluster.client.consumer.deliveries import OFFSET_UNKNOWN, Deliveries, QueueState
@@ -35,8 +34,9 @@ from cluster.client.errors import (
     DeadlineExceeded,
     QueueNotAssigned,
 )
-from cluster.client.group.group_session import GroupSession, register_group_change, tags_of
+from cluster.client.group.group_session import GroupSession, register_group_change
 from cluster.client.group.offset_client import Commit, OffsetClient
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
 from store.logs import get_logger
@@ -88,7 +88,7 @@ class PullCore:
         self.deliveries = Deliveries(self._on_taken)
         self._puller = Puller(self.instance, config)
         self._loop = asyncio.get_running_loop()
-        self._expressions: dict[str, str] = {}
+        self._selectors: dict[str, MessageSelector] = {}
         self._is_assigned = False
         self._is_paused = False
         self._releases: set[asyncio.Task[None]] = set()
@@ -119,26 +119,26 @@ class PullCore:
                 "this consumer has no subscription and no assigned queue: subscribe, or assign, first"
             )
 
-    def subscribe(self, topics: str | Iterable[str], expression: str) -> None:
+    def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector) -> None:
         """Subscribe to topics: the members of the group share their queues. Raises ConfigInvalid."""
         if self._is_assigned:
             raise ConfigInvalid("this consumer uses assign and cannot subscribe too: create another consumer")
-        names, expression = topics_of(topics), expression_of(expression)
+        names, selector = topics_of(topics), selector_of(expression)
         for topic in names:
-            self.session.subscribe(topic, expression)
-        self._filter(names, expression)
+            self.session.subscribe(topic, selector)
+        self._filter(names, selector)
 
-    def _filter(self, topics: Iterable[str], expression: str) -> None:
-        """Set the filter expression of `topics`, also for queues that are already being fetched."""
-        self._expressions.update(dict.fromkeys(topics, expression))
-        tags = tags_of(expression)
+    def _filter(self, topics: Iterable[str], selector: MessageSelector) -> None:
+        """Set the selector of `topics`, also for queues that are already being fetched."""
+        self._selectors.update(dict.fromkeys(topics, selector))
+        tags = selector.tags
         for state in self.deliveries.states.values():
             if state.queue.topic in topics:
                 state.wanted_tags = frozenset(tags) if tags else None
                 if state.fetcher is not None:
-                    state.fetcher.filter_by(expression)
+                    state.fetcher.filter_by(selector)
 
-    async def assign(self, queues: Iterable[MessageQueue], expression: str) -> None:
+    async def assign(self, queues: Iterable[MessageQueue], expression: str | MessageSelector) -> None:
         """Read exactly these queues, without group assignment. Returns when their starting offsets are known.
 
         Raises ConfigInvalid, BrokerUnreachable and DeadlineExceeded.
@@ -147,7 +147,7 @@ class PullCore:
             raise ConfigInvalid(
                 "this consumer uses subscribe and cannot assign queues too: create another consumer"
             )
-        wanted, expression = set(queues_of(queues)), expression_of(expression)
+        wanted, selector = set(queues_of(queues)), selector_of(expression)
         by_topic = [(topic, set(named)) for topic, named in groupby(sorted(wanted), attrgetter("topic"))]
         await asyncio.gather(*starmap(self._check_exist, by_topic))
         self._is_assigned = True
@@ -158,7 +158,7 @@ class PullCore:
                 self.deliveries.drop(state)
         if self.config.auto_commit:
             await self.commit_states(dropped)
-        self._filter({queue.topic for queue in wanted}, expression)
+        self._filter({queue.topic for queue in wanted}, selector)
         added = [self._add(queue, 0) for queue in sorted(wanted - states.keys())]
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -198,13 +198,13 @@ class PullCore:
         self.instance.supervisor.start(f"begin {granted.queue}", begin)
 
     def _add(self, queue: MessageQueue, generation: int) -> QueueState:
-        tags = tags_of(self._expressions.get(queue.topic, ALL))
+        tags = self._selectors.get(queue.topic, ALL_MESSAGES).tags
         state = QueueState(queue, generation, frozenset(tags) if tags else None, is_paused=self._is_paused)
         self.deliveries.states[queue] = state
         return state
 
     async def _start_queue(self, state: QueueState, *, retry_refusals: bool = False) -> None:
-        consume_from, generation = self.config.consume_from, state.generation
+        consume_from, generation = self.config.start_from, state.generation
         offset = await self.offsets.starting(
             state.queue, consume_from, generation, retry_refusals=retry_refusals
         )
@@ -218,7 +218,7 @@ class PullCore:
             self._puller,
             state.queue,
             offset,
-            self._expressions.get(state.queue.topic, ALL),
+            self._selectors.get(state.queue.topic, ALL_MESSAGES),
             self._share_bytes,
             self,
         )

@@ -29,9 +29,13 @@ class PushConsumer(BlockingFace[aio.PushConsumer]):
     `consume_batch` messages.
 
     The messages are consumed if the listener returns None, True or CONSUME_SUCCESS. If it returns False or
-    RECONSUME_LATER, or raises an exception, they are retried after a back-off, and after
+    RECONSUME_LATER, or raises an exception, they are retried as the setting `retry` says, and after
     `max_reconsume_times` retries they are sent to the dead-letter queue of the group. Exceptions are logged
     to the logger `raymq` (Python's logging), which writes to standard error if logging is not configured.
+
+    With `ordered=True`, the listener gets the messages of each queue in order, one call after another, and
+    the queue waits while a message is retried. Messages with the same sharding key are in the same queue.
+    With `PushConfig(message_model="broadcasting")`, each member of the group gets all messages.
 
     The listener may call `close`; the consumer then closes after the listener has returned. Offsets are
     committed every `commit_interval_ms`, when a queue is released, and at `close`.
@@ -44,9 +48,12 @@ class PushConsumer(BlockingFace[aio.PushConsumer]):
         listener: Listener | None = None,
         *,
         config: PushConfig | None = None,
+        ordered: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(aio.PushConsumer(nameservers, group, listener, config=config, clock=clock))
+        super().__init__(
+            aio.PushConsumer(nameservers, group, listener, config=config, ordered=ordered, clock=clock)
+        )
 
     def start(self) -> Self:
         """Start the consumer and return it. A `with` block and `subscribe` start it too."""

@@ -9,20 +9,24 @@ from functools import partial
 from actors.remoting.bodies.groups import GrantedQueue
 from actors.remoting.table import RequestTable
 from cluster.client.config import PushConfig
-from cluster.client.consumer.arguments import ALL, expression_of, topics_of
+from cluster.client.consumer.arguments import selector_of, topics_of
 from cluster.client.consumer.consumer_stats import SNAPSHOT_INTERVAL_S, ConsumerStats
 from cluster.client.consumer.consuming import Consuming
-from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller
+from cluster.client.consumer.fetcher import Chunk
 from cluster.client.consumer.held_queues import HeldQueues
 from cluster.client.consumer.listener import Listener, ListenerCall
-from cluster.client.consumer.process_queue import ProcessQueue
-from cluster.client.consumer.queue_work import Limits, QueueWork
+from cluster.client.consumer.local_offsets import make_offset_store
+from cluster.client.consumer.queue_locks import RENEWAL_MS
+from cluster.client.consumer.queue_opener import QueueOpener
+from cluster.client.consumer.queue_work import QueueWork
+from cluster.client.consumer.retries import make_retries
 from cluster.client.consumer.running_info import QueueInfo, respond_running_info
-from cluster.client.consumer.send_back import SendBack
+from cluster.client.consumer.send_back import TIMED_OUT_LEVEL, make_send_back
 from cluster.client.consumer.tool_responses import respond_consume_directly, respond_status
 from cluster.client.errors import ClientError
-from cluster.client.group.group_session import GroupSession, register_group_change, tags_of
-from cluster.client.group.offset_client import Commit, OffsetClient
+from cluster.client.group.group_session import GroupSession, register_group_change
+from cluster.client.group.offset_client import Commit
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
 from store.logs import get_logger
@@ -40,13 +44,12 @@ class PushCore:
     def __init__(self, config: PushConfig, listener: Listener, clock: Clock | None = None) -> None:
         table = RequestTable()
         self.instance = ClientInstance(config, clock=clock, table=table)
-        self.session = GroupSession(self.instance, config, self)
+        self.session = GroupSession(self.instance, config, self, is_broadcasting=config.is_broadcasting)
         self.held = HeldQueues(config)
         self.failure: ClientError | None = None
         self._config = config
-        self._offsets = OffsetClient(self.instance, config.group, config.consume_timestamp_ms)
-        self._puller = Puller(self.instance, config, max_messages=config.max_cached_messages)
-        self._send_back = SendBack(self.instance, config)
+        self._offsets = make_offset_store(self.instance, config)
+        self._send_back = make_send_back(self.instance, config)
         supervisor = self.instance.supervisor
         self._consuming = Consuming(
             ListenerCall(listener),
@@ -54,9 +57,12 @@ class PushCore:
             self.instance.clock,
             supervisor,
             self._settled,
-            self._send_back.send_to_dlq,
+            make_retries(config, supervisor, self._send_back, self._settled),
         )
-        self._pending: set[MessageQueue] = set()
+        self._opener = QueueOpener(
+            self.instance, config, self.session, self._offsets, self._consuming.offer, self
+        )
+        self._pending: dict[MessageQueue, GrantedQueue] = {}
         self._releases: set[asyncio.Task[None]] = set()
         self._is_paused = False
         self._changed = asyncio.Event()
@@ -67,28 +73,33 @@ class PushCore:
         self.instance.start_route_refresh()
         supervisor.every("commit", lambda: self.session.commit_interval_ms, self._commit_all)
         check_ms = min(config.consume_timeout_ms // 2, TIMEOUT_CHECK_MAX_MS)
-        supervisor.every("consume-timeout", lambda: check_ms, self._send_back_overdue)
+        if not config.is_broadcasting:
+            supervisor.every("consume-timeout", lambda: check_ms, self._send_back_overdue)
+        if self._opener.uses_locks:
+            supervisor.every("lock", lambda: RENEWAL_MS, self._renew_locks)
         supervisor.every("stats", lambda: SNAPSHOT_INTERVAL_S * 1000, stats.take_snapshot)
 
     def _respond_to_requests(self, table: RequestTable, stats: ConsumerStats) -> None:
         instance, session, threads = self.instance, self.session, self._config.consume_threads
         register_group_change(table, session.wake)
-        respond_running_info(table, instance, session, self._infos, threads, stats.status)
+        ordered = self._config.ordered
+        respond_running_info(table, instance, session, self._infos, threads, stats.status, ordered=ordered)
         respond_status(table, self._infos)
         respond_consume_directly(table, self._consuming.listener.call_directly, instance.now_ms)
 
     def _infos(self) -> Mapping[MessageQueue, QueueInfo]:
         return self.held.infos(self.instance.clock.wall_ms() - self.instance.now_ms())
 
-    def subscribe(self, topics: str | Iterable[str], expression: str) -> None:
-        """Subscribe to `topics` and to the retry topic of the group. Raises ConfigInvalid."""
-        names, expression = topics_of(topics), expression_of(expression)
+    def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector) -> None:
+        """Subscribe to `topics`, and to the retry topic if the group has one. Raises ConfigInvalid."""
+        names, selector = topics_of(topics), selector_of(expression)
         for topic in names:
-            self.session.subscribe(topic, expression)
+            self.session.subscribe(topic, selector)
         for work in self.held.all():
             if work.queue.topic in names:
-                work.fetcher.filter_by(expression)
-        self.session.subscribe(f"{RETRY_TOPIC_PREFIX}{self._config.group}", ALL)
+                work.fetcher.filter_by(selector)
+        if not self._config.is_broadcasting:
+            self.session.subscribe(f"{RETRY_TOPIC_PREFIX}{self._config.group}", ALL_MESSAGES)
 
     async def join(self) -> None:
         """Wait until the consumer is closed. Raises the error if the group refused this member."""
@@ -100,39 +111,19 @@ class PushCore:
 
     def granted(self, granted: GrantedQueue) -> None:
         """Start to consume a queue that the group has assigned."""
-        self._pending.add(granted.queue)
+        self._pending[granted.queue] = granted
         self.instance.supervisor.start(f"begin {granted.queue}", partial(self._start_queue, granted))
 
     async def _start_queue(self, granted: GrantedQueue) -> None:
-        queue, config = granted.queue, self._config
-        is_retry_queue = queue.topic.startswith(RETRY_TOPIC_PREFIX)
-        consume_from = "earliest" if is_retry_queue else config.consume_from
-        offset = await self._offsets.starting(queue, consume_from, granted.generation, retry_refusals=True)
-        if queue not in self._pending:
+        queue = granted.queue
+        work = await self._opener.open(granted, lambda: self._pending.get(queue) is granted)
+        if work is None:
             return  # the group has revoked the queue meanwhile
-        fetcher = Fetcher(
-            self.instance,
-            self._puller,
-            queue,
-            offset,
-            self.session.subscriptions.get(queue.topic, ALL),
-            lambda: config.fetch_bytes,
-            self,
-        )
-        limits = Limits.of(config, 1)
-        work = QueueWork(
-            queue,
-            granted.generation,
-            ProcessQueue(offset),
-            limits,
-            fetcher,
-            is_paused=self._is_paused,
-            committed=offset,
-        )
+        work.is_paused = self._is_paused
         self.held.add(work)
-        self._pending.discard(queue)
+        del self._pending[queue]
         self._control_flow(work)
-        fetcher.start()
+        work.fetcher.start()
 
     def arrived(self, chunk: Chunk) -> None:
         """Add a fetched chunk to its queue and offer the queue to the listeners."""
@@ -141,7 +132,7 @@ class PushCore:
         work = self.held.get(chunk.queue)
         if work is None or work.fetcher is not chunk.fetcher or work.is_leaving:
             return
-        tags = tags_of(self.session.subscriptions.get(chunk.queue.topic, ALL))
+        tags = self.session.subscriptions.get(chunk.queue.topic, ALL_MESSAGES).tags
         if work.put(chunk, frozenset(tags) if tags else None):
             self._consuming.offer(work)
         self._control_flow(work)
@@ -154,6 +145,7 @@ class PushCore:
         if not work.is_leaving:
             self._control_flow(work)
         elif not work.running:
+            self._opener.returned(work)
             self._release(work)
 
     # ---- pause
@@ -182,16 +174,29 @@ class PushCore:
         """Release a queue: stop fetching, wait for its running listeners, commit, and report the release."""
         work = self.held.get(queue)
         if work is None:
-            self._pending.discard(queue)
+            self._pending.pop(queue, None)
             self.session.released(queue)
             return
+        self._leave(work)
+
+    def _leave(self, work: QueueWork) -> None:
         work.fetcher.stop()
         if work.leave():
             self._release(work)
 
+    async def _renew_locks(self) -> None:
+        """Renew the queue locks of an ordered consumer, and release the queues that others have locked.
+
+        The group then assigns such a queue again, and this member waits for its lock.
+        """
+        for work in await self._opener.renew(self.held.all()):
+            log.warning("queue_lock_lost", group=self._config.group, queue=str(work.queue))
+            if work in self.held:
+                self._leave(work)
+
     def lost(self, queue: MessageQueue) -> None:
         """Drop a queue immediately: the lease had expired, so another member may hold it."""
-        self._pending.discard(queue)
+        self._pending.pop(queue, None)
         work = self.held.get(queue)
         if work is not None:
             log.warning("queue_lost", queue=str(queue), consumed=work.process_queue.commit_offset)
@@ -200,7 +205,8 @@ class PushCore:
             self.instance.supervisor.start(f"last commit {queue}", partial(self._commit, [work]))
 
     def _drop(self, work: QueueWork) -> None:
-        work.leave()
+        if not work.leave():
+            self._opener.dropped(work)
         work.fetcher.stop()
         if work in self.held:
             self.held.remove(work)
@@ -220,6 +226,7 @@ class PushCore:
 
     async def _commit_and_release(self, work: QueueWork) -> None:
         await self._commit([work])
+        await self._opener.close(work)
         self.session.released(work.queue)
 
     def suspended(self, *, is_suspended: bool) -> None:
@@ -238,6 +245,7 @@ class PushCore:
     # ---- offsets
 
     async def _commit(self, works: Sequence[QueueWork]) -> None:
+        works = [work for work in works if work.may_commit]
         moved = [work for work in works if work.process_queue.commit_offset != work.committed]
         commits = {work.queue: Commit(work.process_queue.commit_offset, work.generation) for work in moved}
         outcome = await self._offsets.commit_best_effort(commits)
@@ -267,8 +275,8 @@ class PushCore:
         started_before_ms = self.instance.now_ms() - self._config.consume_timeout_ms
         for work in self.held.all():
             for task in work.overdue(started_before_ms):
-                is_sent_back = await self._send_back.reconsume_later(work, task.messages)
-                if is_sent_back and work.abandon(task):
+                unsent = await self._send_back.send(work.queue, task.messages, TIMED_OUT_LEVEL)
+                if not unsent and work.abandon(task):
                     log.warning(
                         "listener_timed_out",
                         group=self._config.group,
@@ -305,4 +313,5 @@ class PushCore:
             self._consuming.stop()
             await self.session.leave()
             await self.instance.close()
+            self._offsets.close()
             self._ended.set()

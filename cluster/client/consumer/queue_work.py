@@ -26,7 +26,11 @@ from store.message.validate import RETRY_TOPIC_PREFIX
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """Messages for one listener call. `started_ms` is the start of the call, in monotonic ms."""
+    """Messages for one listener call.
+
+    `started_ms` is the start of the call, in monotonic ms. `is_returned` is True between the end of a call
+    that failed and the broker's response to the messages that are sent back.
+    """
 
     work: QueueWork
     process_queue: ProcessQueue
@@ -34,6 +38,7 @@ class Task:
     messages: list[MessageExt]
     started_ms: int = 0
     is_abandoned: bool = False
+    is_returned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ class QueueWork:
     is_offered: bool = False
     running: set[Task] = field(default_factory=set)
     paused_tasks: list[Task] = field(default_factory=list)
+    locked_ms: int = 0
+    """Time of the last request that locked the queue of an ordered consumer, in monotonic ms."""
     taken_ms: int = 0
     """Time of the last `take` that returned a task, in monotonic ms; 0 before the first one."""
     counts: ConsumeCounts = field(default_factory=ConsumeCounts)
@@ -90,6 +97,24 @@ class QueueWork:
     def is_retry_queue(self) -> bool:
         """Return True for a queue of the group's retry topic."""
         return self.queue.topic.startswith(RETRY_TOPIC_PREFIX)
+
+    @property
+    def may_commit(self) -> bool:
+        """Return True if this member may commit the offset of the queue."""
+        return True
+
+    # ---- extended by OrderedQueueWork; called with the lock held
+
+    def _may_run(self, now_ms: int) -> bool:
+        """Return True if the listener may be called at `now_ms` (monotonic ms)."""
+        return not self.is_paused
+
+    def _may_take(self) -> bool:
+        """Return True if a task may be taken although earlier tasks may be unfinished."""
+        return True
+
+    def _began(self, task: Task) -> None:
+        """Record that `task` was taken."""
 
     # ---- called on the event loop
 
@@ -117,7 +142,7 @@ class QueueWork:
             return self._offer()
 
     def _offer(self) -> bool:
-        is_due = bool(self._readers) and not self.is_offered and not self.is_paused
+        is_due = bool(self._readers) and not self.is_offered and not self.is_paused and self._may_take()
         self.is_offered = self.is_offered or is_due
         return is_due
 
@@ -141,9 +166,11 @@ class QueueWork:
             return self._offer(), tasks
 
     def overdue(self, started_before_ms: int) -> list[Task]:
-        """Return the running tasks that started before `started_before_ms` (monotonic ms)."""
+        """Return the tasks whose listener call started before `started_before_ms` and has not returned."""
         with self.lock:
-            return [task for task in self.running if task.started_ms < started_before_ms]
+            return [
+                task for task in self.running if task.started_ms < started_before_ms and not task.is_returned
+            ]
 
     def abandon(self, task: Task) -> bool:
         """Finish a running task without its listener, and ignore the later result of the listener.
@@ -167,7 +194,7 @@ class QueueWork:
         The task is None if no messages are available. Raises DataDamaged.
         """
         with self.lock:
-            while self._readers and not self.is_leaving and not self.is_paused:
+            while self._readers and not self.is_leaving and self._may_run(now_ms) and self._may_take():
                 reader, process_queue = self._readers[0], self.process_queue
                 before = reader.position
                 messages = reader.take_messages(count)
@@ -186,7 +213,8 @@ class QueueWork:
                 task = Task(self, process_queue, portion, messages, now_ms)
                 self.running.add(task)
                 self.taken_ms = now_ms
-                self.is_offered = bool(self._readers)
+                self._began(task)
+                self.is_offered = bool(self._readers) and self._may_take()
                 return task, self.is_offered
             self.is_offered = False
             return None, False
@@ -196,10 +224,11 @@ class QueueWork:
         with self.lock:
             if self.is_leaving:
                 return False
-            if self.is_paused:
+            if not self._may_run(now_ms):
                 self.paused_tasks.append(task)
                 return False
             task.started_ms = now_ms
+            task.is_returned = False
             self.running.add(task)
             return True
 

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import orjson
 
 from actors.remoting.bodies.body import queue_map
-from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.config import MIB
-from cluster.client.group.group_session import GroupSession, tags_of
+from cluster.client.group.group_session import GroupSession
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 
@@ -25,8 +24,9 @@ from store.message.message_queue import MessageQueue
 class QueueInfo(NamedTuple):
     """State of one assigned queue. Messages at the offsets [first, end) are fetched and not finished.
 
-    `pulled_ms` is the time of the last pull, `consumed_ms` the time at which a listener last got messages.
-    Both are in ms since the epoch.
+    `pulled_ms` is the time of the last pull, `consumed_ms` the time at which a listener last got messages,
+    `locked_ms` the time at which an ordered consumer last locked the queue. All are in ms since the epoch, or
+    0.
     """
 
     commit_offset: int
@@ -37,6 +37,7 @@ class QueueInfo(NamedTuple):
     is_dropped: bool = False
     pulled_ms: int = 0
     consumed_ms: int = 0
+    locked_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of RocketMQ's ProcessQueueInfo."""
@@ -48,9 +49,9 @@ class QueueInfo(NamedTuple):
             "commitOffset": self.commit_offset,
             "droped": self.is_dropped,
             "lastConsumeTimestamp": self.consumed_ms,
-            "lastLockTimestamp": 0,
+            "lastLockTimestamp": self.locked_ms,
             "lastPullTimestamp": self.pulled_ms,
-            "locked": False,
+            "locked": self.locked_ms > 0,
             "transactionMsgCount": 0,
             "transactionMsgMaxOffset": 0,
             "transactionMsgMinOffset": 0,
@@ -65,6 +66,8 @@ def respond_running_info(
     queues: Callable[[], Mapping[MessageQueue, QueueInfo]],
     threads: int,
     status: Callable[[str], dict[str, Any]] | None = None,
+    *,
+    ordered: bool = False,
 ) -> None:
     """Register the handler of GET_CONSUMER_RUNNING_INFO in `table`.
 
@@ -75,20 +78,20 @@ def respond_running_info(
         queues: Returns the state of each assigned queue.
         threads: Maximum number of concurrent listener calls.
         status: Returns RocketMQ's ConsumeStatus of a topic. None for a pull consumer.
+        ordered: True if the listener gets the messages of each queue in order.
     """
     started_ms = instance.clock.wall_ms()
 
     def respond(context: RequestContext) -> RemotingCommand:
         subscriptions = [
-            SubscriptionData(topic, expression, tags_of(expression)).to_json()
-            for topic, expression in session.subscriptions.items()
+            selector.subscription(topic).to_json() for topic, selector in session.subscriptions.items()
         ]
         body = {
             "mqPopTable": {},
             "mqTable": queue_map({queue: info.to_json() for queue, info in sorted(queues().items())}),
             "properties": {
                 "PROP_CLIENT_VERSION": "V5_3_3",
-                "PROP_CONSUMEORDERLY": "false",
+                "PROP_CONSUMEORDERLY": str(ordered).lower(),
                 "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
                 "PROP_NAMESERVER_ADDR": ";".join(instance.config.addresses()),

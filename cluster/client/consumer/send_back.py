@@ -8,11 +8,11 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from cluster.client.config import PushConfig
-from cluster.client.consumer.queue_work import QueueWork
 from cluster.client.errors import ClientError
 from cluster.client.transport.instance import ClientInstance
 from store.logs import get_logger
 from store.message.message import MessageExt
+from store.message.message_queue import MessageQueue
 
 log = get_logger(__name__)
 
@@ -27,30 +27,55 @@ class SendBack:
         self._instance = instance
         self._config = config
 
-    async def send_to_dlq(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
-        """Move `messages` to the dead-letter topic of the group. Return False if a request failed."""
-        return await self._send(work, messages, DEAD_LETTER_LEVEL)
+    async def send(
+        self, queue: MessageQueue, messages: Sequence[MessageExt], delay_level: int
+    ) -> list[MessageExt]:
+        """Send `messages` of `queue` back with a delay level. Return those that the broker did not accept.
 
-    async def reconsume_later(self, work: QueueWork, messages: Sequence[MessageExt]) -> bool:
-        """Let the broker deliver `messages` again after ten seconds. Return False if a request failed."""
-        return await self._send(work, messages, TIMED_OUT_LEVEL)
+        Level 0 lets the broker choose the delay, DEAD_LETTER_LEVEL moves the messages to the dead-letter
+        topic of the group. The broker also does that with a message that was retried
+        `max_reconsume_times` times.
+        """
+        return [each for each in messages if not await self._is_accepted(queue, each, delay_level)]
 
-    async def _send(self, work: QueueWork, messages: Sequence[MessageExt], delay_level: int) -> bool:
+    async def _is_accepted(self, queue: MessageQueue, message: MessageExt, delay_level: int) -> bool:
         config = self._config
-        for message in messages:
-            header = ConsumerSendMsgBackHeader(
-                message.commit_log_offset,
-                config.group,
-                delay_level,
-                message.msg_id,
-                message.topic,
-                max_reconsume_times=config.max_reconsume_times,
-            )
-            try:
-                address = self._instance.master_of(work.queue.topic, work.queue.broker_name)
-                command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
-                await self._instance.invoke(address, command)
-            except ClientError as error:
-                log.warning("send_back_failed", group=config.group, msg_id=message.msg_id, error=str(error))
-                return False
+        header = ConsumerSendMsgBackHeader(
+            message.commit_log_offset,
+            config.group,
+            delay_level,
+            message.msg_id,
+            message.topic,
+            max_reconsume_times=config.max_reconsume_times,
+        )
+        try:
+            address = self._instance.master_of(queue.topic, queue.broker_name)
+            command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+            await self._instance.invoke(address, command)
+        except ClientError as error:
+            log.warning("send_back_failed", group=config.group, msg_id=message.msg_id, error=str(error))
+            return False
         return True
+
+
+class DiscardFailed(SendBack):
+    """Discards messages after the last retry of a broadcasting consumer, as RocketMQ does."""
+
+    async def send(
+        self, queue: MessageQueue, messages: Sequence[MessageExt], delay_level: int
+    ) -> list[MessageExt]:
+        """Log and discard `messages`."""
+        for message in messages:
+            log.error(
+                "message_discarded",
+                group=self._config.group,
+                queue=str(queue),
+                offset=message.queue_offset,
+                msg_id=message.msg_id,
+            )
+        return []
+
+
+def make_send_back(instance: ClientInstance, config: PushConfig) -> SendBack:
+    """Return the destination of messages that a consumer cannot finish."""
+    return (DiscardFailed if config.is_broadcasting else SendBack)(instance, config)

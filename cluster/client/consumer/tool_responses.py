@@ -15,6 +15,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
+from cluster.client.consumer.listener import Outcome
 from cluster.client.consumer.running_info import QueueInfo
 from store.message.fetched import decode_messages
 from store.message.message import MessageExt
@@ -22,7 +23,7 @@ from store.message.message_queue import MessageQueue
 from store.message.properties import MessageConst
 from store.store_errors import MessageInvalid, RecordDamaged
 
-CallListener = Callable[[MessageExt], Awaitable[bool | Exception]]
+CallListener = Callable[[MessageExt], Awaitable[Outcome]]
 
 
 def respond_status(table: RequestTable, queues: Callable[[], Mapping[MessageQueue, QueueInfo]]) -> None:
@@ -39,7 +40,7 @@ def respond_status(table: RequestTable, queues: Callable[[], Mapping[MessageQueu
 def respond_consume_directly(table: RequestTable, call: CallListener, now_ms: Callable[[], int]) -> None:
     """Register the handler of CONSUME_MESSAGE_DIRECTLY in `table`.
 
-    `call` calls the listener and returns True for success, False for a retry, or the listener's exception.
+    `call` calls the listener with one message and returns the outcome.
     """
 
     async def consume(record: bytes, broker_name: str) -> RemotingCommand:
@@ -56,7 +57,7 @@ def respond_consume_directly(table: RequestTable, call: CallListener, now_ms: Ca
         if isinstance(outcome, Exception):
             result, remark = "CR_THROW_EXCEPTION", f"{type(outcome).__name__}: {outcome}"
         else:
-            result = "CR_SUCCESS" if outcome else "CR_LATER"
+            result = "CR_SUCCESS" if outcome is True else "CR_LATER"
         result_body = {
             "autoCommit": True,
             "consumeResult": result,

@@ -25,6 +25,7 @@ from actors.strategies import make_strategy
 from cluster.client.config import ConsumerConfig
 from cluster.client.errors import BrokerRefused, BrokerUnreachable, ClientError, SubscriptionDiffers
 from cluster.client.group.membership import Membership
+from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 
@@ -80,7 +81,7 @@ class SelfAssigningProtocol:
         instance: ClientInstance,
         config: ConsumerConfig,
         membership: Membership,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, MessageSelector],
     ) -> None:
         self._instance = instance
         self._config = config
@@ -154,7 +155,7 @@ class RebalancerProtocol:
         instance: ClientInstance,
         config: ConsumerConfig,
         membership: Membership,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, MessageSelector],
         averaging: SelfAssigningProtocol,
     ) -> None:
         self._instance = instance
@@ -212,7 +213,7 @@ class RebalancerProtocol:
             config.group,
             self._instance.client_id,
             self._membership.generation,
-            dict(self._subscriptions),
+            {topic: str(selector) for topic, selector in self._subscriptions.items()},
             self._membership.owned(),
             config.strategy,
             config.lease_ms,

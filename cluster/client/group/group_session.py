@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from actors.remoting.bodies.groups import (
+    BROADCASTING,
     ConsumerData,
     GrantedQueue,
     HeartbeatData,
-    SubscriptionData,
     SyncGroupReply,
 )
 from actors.remoting.codes import RequestCode
@@ -25,6 +25,7 @@ from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.config import AutoOffset, ConsumerConfig
 from cluster.client.errors import ClientError, NotSupported, SubscriptionDiffers
+from cluster.client.group.broadcasting import BroadcastingProtocol
 from cluster.client.group.group_protocols import (
     GroupProtocol,
     RebalancerProtocol,
@@ -32,6 +33,7 @@ from cluster.client.group.group_protocols import (
     broker_addresses,
 )
 from cluster.client.group.membership import Membership
+from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.instance import ClientInstance
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
@@ -71,16 +73,27 @@ class GroupListener(Protocol):
 class GroupSession:
     """Membership of one consumer in one group. Use it only on the event loop of its client instance."""
 
-    def __init__(self, instance: ClientInstance, config: ConsumerConfig, listener: GroupListener) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: ConsumerConfig,
+        listener: GroupListener,
+        *,
+        is_broadcasting: bool = False,
+    ) -> None:
+        """Create the session. With `is_broadcasting`, this member consumes all queues."""
         self.membership = Membership(config.lease_ms)
-        self.subscriptions: dict[str, str] = {}
+        self.subscriptions: dict[str, MessageSelector] = {}
         self.is_suspended = False
         self._instance = instance
         self._config = config
         self._listener = listener
         self._averaging = SelfAssigningProtocol(instance, config, self.membership, self.subscriptions)
-        self._protocol: GroupProtocol = RebalancerProtocol(
-            instance, config, self.membership, self.subscriptions, self._averaging
+        self._is_broadcasting = is_broadcasting
+        self._protocol: GroupProtocol = (
+            BroadcastingProtocol(instance, config, self.subscriptions)
+            if is_broadcasting
+            else RebalancerProtocol(instance, config, self.membership, self.subscriptions, self._averaging)
         )
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -92,9 +105,9 @@ class GroupSession:
         """Return the time between two commits of the consumer, in ms."""
         return self._protocol.commit_interval_ms
 
-    def subscribe(self, topic: str, expression: str) -> None:
-        """Subscribe to `topic`, or replace its filter expression. The first call joins the group."""
-        self.subscriptions[topic] = expression
+    def subscribe(self, topic: str, selector: MessageSelector) -> None:
+        """Subscribe to `topic`, or replace its selector. The first call joins the group."""
+        self.subscriptions[topic] = selector
         if self._task is None:
             supervisor = self._instance.supervisor
             self._task = supervisor.start(f"group {self._config.group}", self._run)
@@ -225,19 +238,12 @@ class GroupSession:
 
     def _heartbeat(self) -> HeartbeatData:
         config = self._config
-        where = CONSUME_FROM[config.consume_from]
-        subscriptions = [
-            SubscriptionData(topic, expression, tags_of(expression))
-            for topic, expression in self.subscriptions.items()
-        ]
+        where = CONSUME_FROM[config.start_from]
+        subscriptions = [selector.subscription(topic) for topic, selector in self.subscriptions.items()]
         data = ConsumerData(config.group, consume_from_where=where, subscriptions=subscriptions)
+        if self._is_broadcasting:
+            data.message_model = BROADCASTING
         return HeartbeatData(self._instance.client_id, [data])
-
-
-def tags_of(expression: str) -> list[str]:
-    """Return the tags of a filter expression such as `a || b`, or an empty list for `*`."""
-    tags = [tag for part in expression.split("||") if (tag := part.strip())]
-    return [] if "*" in tags else tags
 
 
 def register_group_change(table: RequestTable, wake: Callable[[], None]) -> None:

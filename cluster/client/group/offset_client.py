@@ -109,6 +109,12 @@ class OffsetClient:
         except OffsetNotFound:
             return None
 
+    async def initial(self, queue: MessageQueue, consume_from: AutoOffset) -> int:
+        """Return the offset given by `consume_from`."""
+        if consume_from == "timestamp":
+            return await self.at_time(queue, self._timestamp_ms)
+        return await (self.beginning(queue) if consume_from == "earliest" else self.end(queue))
+
     async def starting(
         self,
         queue: MessageQueue,
@@ -130,9 +136,7 @@ class OffsetClient:
                 committed = await self.committed(queue, generation)
                 if committed is not None:
                     return committed
-                if consume_from == "timestamp":
-                    return await self.at_time(queue, self._timestamp_ms)
-                return await (self.beginning(queue) if consume_from == "earliest" else self.end(queue))
+                return await self.initial(queue, consume_from)
             except ClientError as error:
                 if not error.retriable and not retry_refusals:
                     raise
@@ -142,7 +146,7 @@ class OffsetClient:
                         "starting_offset_failed", group=self._group, queue=str(queue), error=logged_error
                     )
             await asyncio.sleep(backoff.next_ms() / 1000)
-            await self._refresh(queue.topic)
+            await self.refresh(queue.topic)
 
     async def commit(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
         """Commit `offsets`, one request per broker. An error of one broker does not affect the others."""
@@ -182,7 +186,7 @@ class OffsetClient:
             await asyncio.sleep(backoff.next_ms() / 1000)
             unsent = {queue: offsets[queue] for queue in offsets if queue.broker_name in outcome.unconfirmed}
             for topic in {queue.topic for queue in unsent}:
-                await self._refresh(topic)
+                await self.refresh(topic)
             retried = await self.commit(unsent)
             outcome = Committed([*outcome.refused, *retried.refused], retried.unconfirmed)
         return outcome
@@ -201,6 +205,9 @@ class OffsetClient:
                 self._unconfirmed_brokers.add(broker_name)
                 log.warning("commit_failed", group=self._group, broker=broker_name, error=str(error))
         return outcome
+
+    def close(self) -> None:
+        """Do nothing. The brokers keep the offsets."""
 
     async def _commit(
         self, address: str, commits: Iterable[tuple[MessageQueue, Commit]]
@@ -235,7 +242,8 @@ class OffsetClient:
         response = await self._instance.invoke(address, RemotingCommand(code, ext))
         return OffsetResponse.from_ext(response.ext).offset
 
-    async def _refresh(self, topic: str) -> None:
+    async def refresh(self, topic: str) -> None:
+        """Refresh the route of `topic`. Without a response, the cached one stays in use."""
         try:
             await self._instance.routes.refresh(topic)
         except ClientError:

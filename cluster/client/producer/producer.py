@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -21,6 +21,7 @@ from cluster.client.producer.sender import Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from cluster.client.transport.faces import documented_by
+from cluster.client.transport.hooked_calls import hooks_of
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
 from store.message.message import Message
@@ -73,7 +74,7 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         self._config = producer_config(nameservers, group, config)
-        self._clock = clock
+        self._build: Callable[[], ProducerCore] = partial(open_producer, self._config, clock)
         self._opening = threading.Lock()
         self._opened: _Opened | None = None
         self._is_closed = False
@@ -241,8 +242,8 @@ class Producer:
                 if self._is_closed:
                     raise ClientClosed("the producer is closed: create a new one")
                 thread = LoopThread.shared()
-                core = thread.call(partial(open_producer, self._config, self._clock))
-                connections = DirectConnections(self._config.request_timeout_ms, self._config.call_hooks)
+                core = thread.call(self._build)
+                connections = DirectConnections(self._config.request_timeout_ms, hooks_of(self._config))
                 self._opened = _Opened(thread, core, connections)
             return self._opened
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from actors.remoting.bodies.groups import HeartbeatData
+from actors.remoting.table import RequestTable
 from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.errors import ClientError, ConfigInvalid
 from cluster.client.hooks import SendContext
@@ -57,10 +58,16 @@ def producer_config(
     return config
 
 
-def open_producer(config: ProducerConfig, clock: Clock | None) -> ProducerCore:
-    """Build a producer on the running event loop and start its background tasks. It does not connect yet."""
+def open_producer(
+    config: ProducerConfig, clock: Clock | None, table: RequestTable | None = None
+) -> ProducerCore:
+    """Build a producer on the running event loop and start its background tasks. It does not connect yet.
+
+    `table` has the handlers of requests that brokers send to the producer.
+    """
     clock = clock or SystemClock()
-    instance = ClientInstance(config, clock=clock, auto_create_queues=config.default_topic_queue_nums)
+    queues = config.default_topic_queue_nums
+    instance = ClientInstance(config, clock=clock, auto_create_queues=queues, table=table)
     factory = OutboundFactory(config, clock)
     hooks = SendHooks(config)
     # Random start, as in RocketMQ: many short-lived producers must not all use the first queue.

@@ -10,6 +10,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.table import RequestTable
+from actors.signing import Credentials, Signer
+from cluster.client.config import ClientConfig
 from cluster.client.hooks import CallHook, call_hooks
 from store.clock import Clock
 
@@ -40,6 +42,31 @@ class HookedRemotingClient(RemotingClient):
         before_call(self._hooks, address, command)
         super().oneway(address, command)
         after_call(self._hooks, address, command, None)
+
+
+class SigningHook:
+    """CallHook that signs each request as one user."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._signer = Signer(credentials)
+
+    def before_call(self, address: str, command: RemotingCommand) -> None:
+        """Sign the request."""
+        self._signer.sign(command)
+
+    def after_call(
+        self, address: str, command: RemotingCommand, response: RemotingCommand | RemotingError | None
+    ) -> None:
+        """Do nothing."""
+
+
+def hooks_of(config: ClientConfig) -> Sequence[CallHook]:
+    """Return the hooks of a client. The hook that signs is the last: others may add fields.
+
+    Raises ConfigInvalid if the credentials of the client are invalid.
+    """
+    credentials = config.credentials()
+    return config.call_hooks if credentials is None else (*config.call_hooks, SigningHook(credentials))
 
 
 def before_call(hooks: Sequence[CallHook], address: str, command: RemotingCommand) -> None:

@@ -25,7 +25,7 @@ from cluster.client.errors import (
     DeadlineExceeded,
     refused,
 )
-from cluster.client.transport.hooked_calls import HookedRemotingClient
+from cluster.client.transport.hooked_calls import HookedRemotingClient, hooks_of
 from cluster.client.transport.nameservers import Nameservers
 from cluster.client.transport.route_cache import RouteCache
 from store.clock import NS_PER_MS, Clock, SystemClock
@@ -75,9 +75,10 @@ class ClientInstance:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.client_id = unique_client_id(self.clock, config.instance_name)
+        hooks = hooks_of(config)
         self.remoting = (
-            HookedRemotingClient(self.clock, table, LIMITS, config.call_hooks)
-            if config.call_hooks
+            HookedRemotingClient(self.clock, table, LIMITS, hooks)
+            if hooks
             else RemotingClient(self.clock, table, LIMITS)
         )
         self.nameservers = Nameservers(self.remoting, config.addresses, config.request_timeout_ms)

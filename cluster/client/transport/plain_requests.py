@@ -37,6 +37,7 @@ def plain_pull(wanted: PullRecordsHeader) -> RemotingCommand:
         max_msg_nums=min(wanted.max_messages, PULL_MESSAGES),
         sys_flag=_SUSPEND | _SUBSCRIPTION,
         suspend_timeout_millis=wanted.wait_ms,
+        expression_type=wanted.expression_type,
         subscription=wanted.subscription,
     )
     return RemotingCommand(RequestCode.PULL_MESSAGE, header.to_ext())

@@ -1,4 +1,7 @@
-"""Checks that run in a second thread while the main thread walks the log: kernels release the GIL."""
+"""Checks that run in a second thread while the main thread reads the CommitLog.
+
+Both threads make progress at the same time, because kernels release the GIL.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,9 +18,9 @@ _WAITING_MAX = 8
 
 
 class BackgroundChecks:
-    """A dispatch sink that compares batches with the index in a thread.
+    """A dispatch sink that compares each batch of records with the index, in a second thread.
 
-    Until `finish` only that thread adds findings to the report.
+    Until `finish` is called, only that thread adds findings to the report.
     """
 
     def __init__(self, report: Report, index: IndexCheck) -> None:
@@ -32,15 +35,15 @@ class BackgroundChecks:
         self._submit(lambda: self._index.put(keys, len(keys)))
 
     def rewind(self, offset: int) -> None:
-        """Do nothing: a verification does not truncate the log."""
+        """Do nothing: a verification never truncates the log."""
 
     @property
     def missing_from(self) -> int | None:
-        """None, because a verification walks the whole log."""
+        """Always None, because a verification reads the whole log."""
         return None
 
     def check_whole(self, file: MappedFile, begin: int, end: int) -> None:
-        """Submit a check of the CRC of whole records, between the bytes `begin` and `end` of a log file.
+        """Submit a check of the CRCs that cover whole records, for the bytes [begin, end) of a log file.
 
         Only records written with enabledAppendPropCRC contain such a CRC.
         """
@@ -62,7 +65,7 @@ class BackgroundChecks:
         self._waiting.append(self._lane.submit(work))
 
     def finish(self) -> None:
-        """Wait until all checks are done. Raises the first exception of a check."""
+        """Wait until all submitted checks are done. Raises the first exception of a check."""
         try:
             while self._waiting:
                 self._waiting.popleft().result()

@@ -8,13 +8,13 @@ FINDINGS_MAX = 100_000
 
 
 class Finding(NamedTuple):
-    """Damage of `size_bytes` bytes at byte `place` of a file; −1 means the whole file."""
+    """Damage of `size_bytes` bytes at byte position `place` of a file; −1 means the whole file."""
 
     path: str
     place: int
     size_bytes: int
     kind: str
-    """One of file, hole, log, unit, index, checkpoint, notes and config."""
+    """Kind of the damage: one of file, hole, log, unit, index, checkpoint, notes and config."""
     reason: str
 
     def as_json(self) -> dict[str, Any]:
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Report:
-    """The result of a verification. Paths below `root` are relative to it."""
+    """The result of a verification. Paths of files in the store are relative to its directory `root`."""
 
     root: Path
     findings: list[Finding] = field(default_factory=list)
@@ -43,9 +43,10 @@ class Report:
     """PID of the process that has the store open; None if the store is not open."""
 
     def add(self, path: Path | str, place: int, size_bytes: int, kind: str, reason: str) -> None:
-        """Add a finding.
+        """Add a finding to the report.
 
-        Merge it with the last one if that has the same reason and ends where this one begins.
+        The finding is merged with the last one if both have the same reason and adjacent byte ranges in one
+        file.
         """
         name = self.name(path)
         last = self.findings[-1] if self.findings else None
@@ -61,7 +62,7 @@ class Report:
             self.omitted += 1
 
     def name(self, path: Path | str) -> str:
-        """Return the path as the report shows it: relative to the store if it is below it."""
+        """Return `path` as the report shows it: relative to the store's directory if possible."""
         path = Path(path)
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 

@@ -1,4 +1,4 @@
-"""Compare the index files with the keys that a rebuild would put into them."""
+"""Compare the index files with the keys that a rebuild would insert into them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +35,7 @@ _COUNT_AT = 36
 
 
 class LogExtent(NamedTuple):
-    """Begin and end of the log, and the holes in it."""
+    """The CommitLog offsets [begin, end) of the log, and the damaged ranges (holes) in it."""
 
     begin: int
     end: int
@@ -48,7 +48,7 @@ class LogExtent(NamedTuple):
 
 
 class IndexCheck:
-    """Compares the entries of the index files with the keys of the log, in the order of the log."""
+    """Compares the entries of the index files with the keys of the records in the log, in the log's order."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class IndexCheck:
         return valid
 
     def _open_next(self) -> bool:
-        """Open the next file. Return False if there are no more."""
+        """Open the next index file. Return False if there are no more."""
         if not self._paths:
             return False
         path = self._paths.pop(0)
@@ -112,9 +112,10 @@ class IndexCheck:
         return True
 
     def _next_entry_number(self, file: IndexFile) -> int:
-        """Return the number that the next entry of the file gets: indexCount in its header.
+        """Return the index at which the next entry of the file will be stored (indexCount in its header).
 
-        If slots and entries agree on another number, report indexCount as damaged and return that number.
+        If slots and entries agree on another value, indexCount is reported as damaged and that value is
+        returned.
         """
         stored = int.from_bytes(file.array[_COUNT_AT:HEADER_BYTES].tobytes(), "big", signed=True)
         count = max(stored, 1)  # 0 in a new file of RocketMQ
@@ -133,7 +134,7 @@ class IndexCheck:
     # ---- called by the dispatch ----------------------------------------------------------------------------
 
     def put(self, keys: NDArray[np.int64], count: int) -> None:
-        """Compare the first `count` rows of `keys` with the next entries of the index."""
+        """Compare the next keys of the log, the first `count` rows of `keys`, with the index entries."""
         row = 0
         while row < count:
             if self._file is None:
@@ -161,11 +162,11 @@ class IndexCheck:
 
     @property
     def missing_count(self) -> int:
-        """Number of keys in the log after the last one in the index."""
+        """Number of keys in the log after the last key in the index."""
         return self._missing[0]
 
     def finish(self) -> None:
-        """Check the rest of the index after the last key of the log; report missing keys."""
+        """Check the entries that remain after the last key of the log, and report missing keys."""
         while self._file is not None:
             self._end_file(self._file)
             self._file = None

@@ -20,7 +20,7 @@ _OPEN_MAX = 256
 
 
 class PaddedFile(MappedFile):
-    """A log file with a wrong size, or a missing one: a copy in memory, filled up with zeros."""
+    """A copy in memory of a log file that is missing or has a wrong size, extended with zeros."""
 
     __slots__ = ("_data_end",)
 
@@ -38,15 +38,15 @@ class PaddedFile(MappedFile):
         self.array = np.frombuffer(memory, dtype=np.uint8)
 
     def data_end(self) -> int:
-        """Return the end of the file's data; only zeros follow."""
+        """Return the byte position in the file after which only zeros follow."""
         return self._data_end
 
 
 class LogView:
-    """The files of a log for reading, with the interface of `CommitLog`."""
+    """Read access to the files of a log, which may be damaged, with the interface of `CommitLog`."""
 
     def __init__(self, paths: LogPaths, file_bytes: int, report: Report) -> None:
-        """Find the files of the log; report wrong names, sizes and gaps."""
+        """Find the files of the log. Report wrong names, wrong sizes and missing files."""
         self.file_bytes = file_bytes
         self._paths: dict[int, Path] = {}
         self._odd: set[int] = set()
@@ -87,16 +87,16 @@ class LogView:
 
     @property
     def first(self) -> int:
-        """The first offset of the log."""
+        """The CommitLog offset at which the first file begins."""
         return min(self._paths, default=0)
 
     @property
     def end(self) -> int:
-        """The offset after the last file of the log."""
+        """The CommitLog offset after the last file of the log."""
         return max(self._paths) + self.file_bytes if self._paths else 0
 
     def path_of(self, base: int) -> Path:
-        """Return the path of the file that begins at offset `base`; the file may be missing."""
+        """Return the path of the log file that begins at CommitLog offset `base`; it may be missing."""
         return self._paths.get(base, self._directory / file_name(base))
 
     def file_at(self, offset: int) -> MappedFile:
@@ -117,7 +117,7 @@ class LogView:
         return file
 
     def slice(self, offset: int, size_bytes: int) -> memoryview:
-        """Return the bytes [offset, offset + size_bytes).
+        """Return the bytes at the CommitLog offsets [offset, offset + size_bytes).
 
         Raises StoreError if they are not within one file.
         """

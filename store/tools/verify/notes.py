@@ -42,7 +42,8 @@ def check_checkpoint(
 ) -> None:
     """Report fields of the checkpoint file that are after the end of the log.
 
-    With `exact` (the store was closed cleanly by RayMQ) report all fields that do not equal the log's end.
+    If `exact` is True, because RayMQ closed the store cleanly, report all fields that do not equal the log's
+    end.
     """
     path = root / CHECKPOINT
     try:
@@ -106,9 +107,10 @@ def check_summary(
     *,
     exact: bool,
 ) -> None:
-    """Report what is in raymq.derived but not in the queues.
+    """Report entries of raymq.derived that are after the end of the log or belong to missing queues.
 
-    With `exact` (the store was closed cleanly) report all differences between the two.
+    If `exact` is True, because the store was closed cleanly, report all differences between the file and the
+    queues.
     """
     path = summary_path(root)
     if summary is None:
@@ -135,7 +137,10 @@ def check_summary(
 def check_index_notes(
     root: Path, summary: DerivedSummary, log_min: int, sizes: StoreSizes, report: Report, *, exact: bool
 ) -> None:
-    """Report index files in raymq.derived that are missing or, with `exact`, differ from their entry."""
+    """Report index files that are listed in raymq.derived but are missing.
+
+    If `exact` is True, because the store was closed cleanly, also report differences between entry and file.
+    """
     for index_note in summary.index_files or []:
         index_path = root / INDEX / index_note.name
         if not index_path.exists() and index_note.end_physical_offset < log_min:
@@ -157,7 +162,7 @@ def check_index_notes(
 
 
 def _crcs(queue: CheckedQueue, first: int, end: int) -> list[int]:
-    """Return the CRC-32 of the units [first, end), one for each file."""
+    """Return the CRC-32 of the units [first, end) of a queue, as one value per consume queue file."""
     crcs = []
     while first < end:
         stop = min(end, first - first % queue.units_per_file + queue.units_per_file)

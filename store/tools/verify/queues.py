@@ -1,7 +1,7 @@
-"""Compare the consume queues with the log.
+"""Compare the consume queues with the CommitLog.
 
 The log is dispatched as in a rebuild. Each unit that a rebuild would write is compared with the unit in the
-file.
+consume queue file.
 """
 
 import os
@@ -30,14 +30,17 @@ class _Difference(NamedTuple):
 
 
 class _Absence(NamedTuple):
-    """Units [first, end) that are zeros or missing in the files."""
+    """A range of queue offsets [first, end) whose units are zeros or missing in the files."""
 
     first: int
     end: int
 
 
 class CheckedQueue(ConsumeQueue):
-    """A queue that compares the units it receives from the dispatch with those in its files."""
+    """A consume queue that does not write units, but compares them with the units in its files.
+
+    The dispatch passes it the units that a rebuild would write.
+    """
 
     __slots__ = ("absences", "bases", "differences", "unlisted")
 
@@ -52,7 +55,7 @@ class CheckedQueue(ConsumeQueue):
     # ---- called by the dispatch ----------------------------------------------------------------------------
 
     def append_units(self, units: memoryview, end_physical_offset: int) -> None:
-        """Compare `units` with the units from `next_offset` on in the files."""
+        """Compare `units` with the units that the files have from queue offset `next_offset` on."""
         done, count = 0, len(units) // UNIT_BYTES
         while done < count:
             there = self.on_disk(self.next_offset + done, count - done)
@@ -64,7 +67,7 @@ class CheckedQueue(ConsumeQueue):
         self.end_physical_offset = end_physical_offset
 
     def start_at(self, offset: int) -> None:
-        """Start at `offset`; units before it are not compared."""
+        """Start the comparison at queue offset `offset`; earlier units are not compared."""
         self.first_offset = self.next_offset = self.min_offset = offset
         self.truncate_to(offset, 0)
 
@@ -74,7 +77,7 @@ class CheckedQueue(ConsumeQueue):
         self.start_at(offset)
 
     def truncate_to(self, next_offset: int, end_physical_offset: int) -> None:
-        """Discard the differences from `next_offset` on; these units will be compared again."""
+        """Discard the differences from queue offset `next_offset` on: these units are compared again."""
         self.differences = [each for each in self.differences if each.offset < next_offset]
         self.absences = [
             _Absence(each.first, min(each.end, next_offset))
@@ -85,19 +88,22 @@ class CheckedQueue(ConsumeQueue):
         self.end_physical_offset = end_physical_offset
 
     def fill_to(self, offset: int) -> None:
-        """Compare the units up to `offset` with filler units."""
+        """Compare the units before queue offset `offset` with filler units."""
         while self.next_offset < offset:
             count = min(offset - self.next_offset, _READ_UNITS)
             self.append_units(memoryview(FILLER * count), self.end_physical_offset)
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """Return up to `count` units from `offset` on, from one file; see `on_disk`."""
+        """Return up to `count` units from queue offset `offset` on, from one file; see `on_disk`."""
         return self.on_disk(offset, count) if offset >= 0 and count > 0 else b""
 
     # ---- the files -----------------------------------------------------------------------------------------
 
     def on_disk(self, offset: int, count: int) -> bytes:
-        """Return 1 to `count` units from `offset` on, up to the end of a file; zeros for a missing file."""
+        """Return 1 to `count` units from queue offset `offset` on, up to the end of one file.
+
+        Units of a missing file are returned as zeros.
+        """
         per_file = self.units_per_file
         count = min(count, per_file - offset % per_file)
         base = (offset - offset % per_file) * UNIT_BYTES
@@ -130,7 +136,7 @@ def _rows(units: bytes | memoryview) -> NDArray[np.uint8]:
 
 
 class QueueChecker:
-    """Reports the differences of each queue as findings, after the whole log has been walked."""
+    """Reports the differences that the queues have found, after the whole log has been dispatched."""
 
     def __init__(
         self,
@@ -144,8 +150,8 @@ class QueueChecker:
     ) -> None:
         """Create a checker; call it after the dispatch of the whole log, which ends at `log_end`.
 
-        `refused` are the positions of records with a damaged queue offset. `may_lag` is True if the store is
-        open or was not closed cleanly, so that the last units may be missing.
+        `refused` are the CommitLog offsets of records with a damaged queue offset. `may_lag` is True if the
+        store is open or was not closed cleanly, so that the last units may be missing.
         """
         self._report = report
         self._holes = holes
@@ -156,7 +162,10 @@ class QueueChecker:
         self.lagging = 0
 
     def check(self, queue: CheckedQueue, *, is_deleted: bool) -> None:
-        """Report all damage of a queue. A deleted topic may have records without a queue."""
+        """Report all damage of a queue.
+
+        `is_deleted` is True if the topic was deleted; its records may then have no queue.
+        """
         self._check_files(queue)
         if is_deleted and not queue.bases:
             return
@@ -195,7 +204,10 @@ class QueueChecker:
         return offset % queue.units_per_file * UNIT_BYTES
 
     def _is_lost(self, physical_offset: int) -> bool:
-        """Return True if the record at this offset was deleted, is in a hole or has a wrong queue offset."""
+        """Return True if no unit is expected for the record at a CommitLog offset.
+
+        That is the case if the record was deleted, is in a hole, or has a damaged queue offset.
+        """
         return (
             physical_offset < self._log_min
             or physical_offset in self._refused
@@ -237,7 +249,7 @@ class QueueChecker:
             first = stop
 
     def _check_outside(self, queue: CheckedQueue) -> None:
-        """Check the units before the first and after the last one that the log has records for."""
+        """Check the units before the first one and after the last one for which the log has a record."""
         per_file = queue.units_per_file
         for base, size_bytes in sorted(queue.bases.items()):
             first = base // UNIT_BYTES
@@ -248,7 +260,10 @@ class QueueChecker:
                     self._check_data(queue, base, begin, min(end, first + size_bytes // UNIT_BYTES))
 
     def _check_data(self, queue: CheckedQueue, base: int, begin: int, end: int) -> None:
-        """Check the units in [begin, end) of the file at `base`, except those in sparse regions."""
+        """Check the units [begin, end) of the consume queue file at byte position `base`.
+
+        Skip sparse ranges.
+        """
         path = Path(queue.file_path(begin))
         with path.open("rb") as file:
             ranges = list(data_ranges(file.fileno(), begin * UNIT_BYTES - base, end * UNIT_BYTES - base))

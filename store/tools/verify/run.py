@@ -1,4 +1,7 @@
-"""Verify a whole store. A verification only reads; it takes the store's lock only with `is_locking`."""
+"""Verify a whole store: compare all its files with the CommitLog.
+
+A verification only reads. It takes the store's lock only with `is_locking`.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,7 +34,7 @@ from store.tools.verify.log_view import LogView
 from store.tools.verify.queues import CheckedQueue, QueueChecker
 
 Progress = Callable[[int, int], None]
-"""Called with the number of bytes done and the total."""
+"""A callback that reports progress: it is called with the bytes of the log done so far, and the total."""
 
 _OPEN_QUEUES = 512
 _SLICE_BYTES = 4 << 20
@@ -117,7 +120,10 @@ class Verification:
             self.report.add(file.path, hole.position - file.base, hole.size_bytes, "hole", hole.reason)
 
     def _check_tail(self, tail: Tail) -> None:
-        """Check the end of the log; after a clean close by RayMQ only zeros may follow it."""
+        """Check the bytes after the end of the log.
+
+        If RayMQ closed the store cleanly, they must all be zeros.
+        """
         noted = self.summary.position if self.summary is not None else 0
         if tail.position < noted and tail.position < self.log.end:
             file = self.log.file_at(tail.position)
@@ -150,7 +156,8 @@ class Verification:
     def _dispatch(self, tail: Tail, index: IndexCheck, done: Callable[[int], None]) -> dict[int, int]:
         """Dispatch the log, except for its holes, to the sinks that compare queues and index.
 
-        Returns physical offset → queue offset of the records whose queue offset is damaged.
+        Returns a map with the records whose queue offset is damaged, from their CommitLog offset to that
+        queue offset.
         """
         checks = BackgroundChecks(self.report, index)
         queue_sink = ConsumeQueueSink(self.log, self.queues)
@@ -237,14 +244,15 @@ def verify(
     is_locking: bool = False,
     progress: Progress = lambda _done, _total: None,
 ) -> Report:
-    """Compare all files of a store with its log. Return the report.
+    """Compare all files of a store with its CommitLog. Return the report.
 
     `log_paths` are the directories of the log, if they are neither in raymq.json nor `commitlog`.
     `message_delay_level` is needed for a broker with other delay levels than RocketMQ's: the units of delayed
-    messages depend on them. With `is_locking` the store is locked meanwhile. `progress` is called with the
-    bytes done and the total.
+    messages depend on them. With `is_locking` the store is locked during the verification. `progress` is
+    called with the bytes done and the total.
 
-    Raises StoreError if there is no store, one of an unsupported kind, or one that is open if `is_locking`.
+    Raises StoreError if there is no store, if the store is of an unsupported kind, or, with `is_locking`, if
+    a process has the store open.
     """
     given = {} if message_delay_level is None else {"message_delay_level": message_delay_level}
     work = Verification(root, log_paths, StoreSettings.model_validate(given))

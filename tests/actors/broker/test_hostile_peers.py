@@ -31,7 +31,7 @@ FIELDS = (
 )  # fmt: skip
 VALUES = (
     "", "T", "0", "-1", "7", "4294967296", "9223372036854775807", "true", "%RETRY%G", "G", "a || b", "\x00",
-    "x" * 300, "TAG", "SQL92", "SCHEDULE_TOPIC_XXXX", "1e9", "ü",
+    "x" * 300, "TAG", "SQL92", "a > 1", "SCHEDULE_TOPIC_XXXX", "1e9", "ü",
 )  # fmt: skip
 BODIES = (b"", b"{}", b"[]", b"null", b'{"clientID":5}', b'{"offsets":[[1]]}', b"\xff" * 40, b"x" * 5000)
 

@@ -47,10 +47,15 @@ class Cluster:
         brokers: int = 2,
         nameservers: int = 1,
         rebalancer_clock: Clock | None = None,
+        broker_clock: Clock | None = None,
         **broker_settings: Any,
     ) -> None:
-        """Start all parts. `rebalancer_clock` determines when leases expire."""
+        """Start all parts.
+
+        `rebalancer_clock` determines when leases expire, `broker_clock` when delayed messages are due.
+        """
         self._root = root
+        self._broker_clock = broker_clock or SystemClock()
         self._rebalancer_clock = rebalancer_clock or SystemClock()
         self._thread = LoopThread("test-cluster")
         self._broker_settings = broker_settings
@@ -120,7 +125,7 @@ class Cluster:
             **self._broker_settings,
             **more,
         }
-        broker = BrokerService(BrokerSettings(**settings), SystemClock())
+        broker = BrokerService(BrokerSettings(**settings), self._broker_clock)
         self._thread.run(broker.start())
         self.brokers[name] = broker
         self.ports[name] = int(broker.address.rpartition(":")[2])

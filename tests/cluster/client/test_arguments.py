@@ -50,6 +50,8 @@ UNUSED_ADDRESS = "127.0.0.1:9"
         (ConsumerConfig, {"strategy": 5}),
         (PushConfig, {"close_timeout_ms": -1}),
         (PushConfig, {"max_reconsume_times": -2}),
+        (PushConfig, {"retry": "later"}),
+        (PushConfig, {"ordered": True, "retry": "broker"}),
         (PushConfig, {"retry_backoff_ms": 5}),
         (PushConfig, {"retry_backoff_ms": [100, -1]}),
     ],

@@ -14,9 +14,13 @@ from cluster.client import aio
 from cluster.client.errors import ClientClosed
 
 # Only the blocking producer returns futures and supports fork; the blocking consumer uses `acknowledged`.
-ONLY_BLOCKING = {("Producer", "send_async"), ("Producer", "reset_after_fork")}
+ONLY_BLOCKING = {
+    (producer, method)
+    for producer in ("Producer", "TransactionProducer")
+    for method in ("send_async", "reset_after_fork")
+}
 ONLY_ASYNC = {("PullConsumer", "acknowledged")}
-CLASSES = ["Admin", "Producer", "PullConsumer", "PushConsumer"]
+CLASSES = ["Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]
 
 
 def methods(kind: type) -> dict[str, Callable[..., object]]:

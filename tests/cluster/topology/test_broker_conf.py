@@ -118,6 +118,22 @@ def test_missing_flush_disk_type_is_reported_as_a_different_default(home: Path, 
     assert "flushDiskType is not set: RocketMQ's default is ASYNC_FLUSH" in warnings[0]
 
 
+@pytest.mark.parametrize("key", ["initAuthenticationUser", "innerClientAuthenticationCredentials"])
+def test_secret_in_a_file_is_refused_and_not_shown(conf, key: str) -> None:
+    path = conf(f'{key}={{"accessKey":"inner","secretKey":"top-secret"}}\n')
+    text = refusal(path)
+    assert "set inner_credentials_file" in text
+    assert "top-secret" not in text
+
+
+def test_switches_of_access_control_become_settings(home: Path, conf) -> None:
+    lines = "authenticationEnabled=true\nauthorizationEnabled=true\ninner_credentials_file=/etc/inner.key\n"
+    (spec,), _ = specs_of(home, conf(lines))
+    assert spec.settings["authentication_enabled"] is True
+    assert spec.settings["authorization_enabled"] is True
+    assert str(spec.settings["inner_credentials_file"]) == "/etc/inner.key"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -126,7 +142,7 @@ def test_missing_flush_disk_type_is_reported_as_a_different_default(home: Path, 
         ("enableDLegerCommitLog=true", "it changes the store format"),
         ("brokerRole=SLAVE", "RayMQ does not support replicas yet"),
         ("brokerId=1", "RayMQ does not support replicas yet"),
-        ("aclEnable=true", "RayMQ does not support access control yet"),
+        ("aclEnable=true", "set authenticationEnabled and authorizationEnabled"),
         ("storePathIndex=/fast/index", "RayMQ stores it at /s/index; move it there"),
     ],
 )

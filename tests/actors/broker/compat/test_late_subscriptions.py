@@ -27,8 +27,8 @@ async def report_subscription(
     assert (await peer.ask(RequestCode.HEART_BEAT, body=beat.encode())).code == ResponseCode.SUCCESS
 
 
-async def pull(peer: Peer, version: int, topic: str = "T") -> RemotingCommand:
-    header = PullMessageHeader("G", topic, 0, 0, sys_flag=SUSPEND, sub_version=version)
+async def pull(peer: Peer, version: int, topic: str = "T", kind: str = "TAG") -> RemotingCommand:
+    header = PullMessageHeader("G", topic, 0, 0, sys_flag=SUSPEND, sub_version=version, expression_type=kind)
     return await peer.ask(RequestCode.PULL_MESSAGE, header.to_ext())
 
 
@@ -105,6 +105,16 @@ def test_repeated_pull_is_served_without_a_heartbeat(tmp_path: Path) -> None:
         await stranger.client.close()
         await report_subscription(peer, 2, "b")
         assert bodies(await pull(peer, 2)) == [b"b"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_repeated_pull_with_a_sql_filter_is_refused_without_a_heartbeat(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await send_a_and_b(peer)
+        for _ in range(3):  # unlike tags, the client does not evaluate the expression itself
+            refused = await pull(peer, 1, kind="SQL92")
+            assert refused.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
     with_broker(story, settings_of(tmp_path))
 

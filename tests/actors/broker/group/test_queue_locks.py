@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import orjson
@@ -15,30 +16,52 @@ from tests.actors.broker.brokers import Peer, settings_of, with_broker
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]
 
 
+def ungenerated(queues: list[MessageQueue]) -> list[tuple[MessageQueue, int]]:
+    """Return the queues as a Java member locks them, which has no generations."""
+    return [(queue, 0) for queue in queues]
+
+
 def test_queue_has_one_lock_owner_per_group(clock) -> None:
     locks = QueueLocks(clock)
-    assert locks.lock("G", "one", QUEUES[:2]) == QUEUES[:2]
-    assert locks.lock("G", "two", QUEUES) == QUEUES[2:]
-    assert locks.lock("H", "two", QUEUES) == QUEUES
+    assert locks.lock("G", "one", ungenerated(QUEUES[:2])) == QUEUES[:2]
+    assert locks.lock("G", "two", ungenerated(QUEUES)) == QUEUES[2:]
+    assert locks.lock("H", "two", ungenerated(QUEUES)) == QUEUES
 
 
 def test_lock_expires_60_seconds_after_its_last_renewal(clock) -> None:
     locks = QueueLocks(clock)
-    locks.lock("G", "one", QUEUES[:2])
+    locks.lock("G", "one", ungenerated(QUEUES[:2]))
     clock.advance(59_000)
-    assert locks.lock("G", "one", QUEUES[:1]) == QUEUES[:1]
+    assert locks.lock("G", "one", ungenerated(QUEUES[:1])) == QUEUES[:1]
     clock.advance(1_000)
     locks.expire()
-    assert locks.lock("G", "two", QUEUES[:2]) == [QUEUES[1]]
+    assert locks.lock("G", "two", ungenerated(QUEUES[:2])) == [QUEUES[1]]
 
 
 def test_only_the_owner_can_unlock(clock) -> None:
     locks = QueueLocks(clock)
-    locks.lock("G", "one", QUEUES)
+    locks.lock("G", "one", ungenerated(QUEUES))
     locks.unlock("G", "two", QUEUES)
-    assert locks.lock("G", "two", QUEUES) == []
+    assert locks.lock("G", "two", ungenerated(QUEUES)) == []
     locks.unlock("G", "one", QUEUES)
-    assert locks.lock("G", "two", QUEUES) == QUEUES
+    assert locks.lock("G", "two", ungenerated(QUEUES)) == QUEUES
+
+
+def test_later_generation_takes_over_the_lock_of_an_earlier_one(clock) -> None:
+    locks = QueueLocks(clock)
+    assert locks.lock("G", "one", [(QUEUES[0], 5)]) == QUEUES[:1]
+    assert locks.lock("G", "two", [(QUEUES[0], 5)]) == []
+    assert locks.lock("G", "java", [(QUEUES[0], 0)]) == [], "a member without generation waits"
+    assert locks.lock("G", "two", [(QUEUES[0], 6)]) == QUEUES[:1]
+    assert locks.lock("G", "one", [(QUEUES[0], 5)]) == []
+
+
+def test_no_generation_takes_over_the_lock_of_a_java_member(clock) -> None:
+    locks = QueueLocks(clock)
+    assert locks.lock("G", "java", ungenerated(QUEUES[:1])) == QUEUES[:1]
+    assert locks.lock("G", "one", [(QUEUES[0], 9)]) == []
+    clock.advance(60_000)
+    assert locks.lock("G", "one", [(QUEUES[0], 9)]) == QUEUES[:1]
 
 
 def test_clients_lock_and_unlock_over_the_socket(tmp_path: Path) -> None:
@@ -53,6 +76,22 @@ def test_clients_lock_and_unlock_over_the_socket(tmp_path: Path) -> None:
         assert await ask(RequestCode.LOCK_BATCH_MQ, "two") == {"lockOKMQSet": []}
         assert await ask(RequestCode.UNLOCK_BATCH_MQ, "one") is None
         assert await ask(RequestCode.LOCK_BATCH_MQ, "two") == mine
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_generations_that_do_not_match_the_queues_are_refused(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for generations in ([1, 2], [-1], [1 << 70], ["x"], "x"):
+            body = {
+                "consumerGroup": "G",
+                "clientId": "c",
+                "mqSet": [{"topic": "T"}],
+                "generations": generations,
+            }
+            answer = await peer.ask(RequestCode.LOCK_BATCH_MQ, body=json.dumps(body).encode())
+            assert answer.code in (ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR)
+            assert "generations" in (answer.remark or "")
 
     with_broker(story, settings_of(tmp_path))
 

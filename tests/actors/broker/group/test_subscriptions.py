@@ -1,13 +1,14 @@
-"""Tag expressions: the filters compiled from them, and invalid expressions."""
+"""Tag and SQL92 expressions: the filters compiled from them, and invalid expressions."""
 
 from __future__ import annotations
 
 import pytest
 
-from actors.broker.group.subscriptions import compile_filter, require_tag_type
+from actors.broker.group.subscriptions import compile_filter
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.reading.message_filter import MATCH_ALL, TagFilter
+from store.reading.sql_filter import SqlFilter
 
 
 @pytest.mark.parametrize("expression", ["", "*", " * ", "a || *"])
@@ -25,8 +26,34 @@ def test_expression_without_tags_is_refused() -> None:
     assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
+def test_sql_expression_is_compiled_once() -> None:
+    compiled = compile_filter("a > 10", "SQL92")
+    assert compiled == SqlFilter("a > 10")
+    assert compile_filter("a > 10", "SQL92") is compiled
+    assert compile_filter("a > 10", "TAG") == TagFilter(["a > 10"])
+
+
+@pytest.mark.parametrize(
+    ("expression", "remark"),
+    [
+        ("", "the expression is empty"),
+        ("a > ", "the SQL92 expression 'a > ' is invalid: the expression is incomplete"),
+        ("a > > 5", "(at character 5)"),
+        ("a = 1 OR " * 12_000 + "a = 2", "108,005 characters, over the limit of 8,192"),
+        ("(" * 1000 + "a = 1" + ")" * 1000, "nested more than 100 deep"),
+    ],
+)
+def test_invalid_sql_expression_is_refused_with_the_position(expression: str, remark: str) -> None:
+    for _ in range(2):
+        with pytest.raises(Refused) as refused:
+            compile_filter(expression, "SQL92")
+        assert refused.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert remark in refused.value.remark
+        assert len(refused.value.remark) < 500
+
+
 def test_unsupported_expression_type_is_refused_by_name() -> None:
-    require_tag_type(None)
-    require_tag_type("TAG")
-    with pytest.raises(Refused, match="SQL92"):
-        require_tag_type("SQL92")
+    assert compile_filter("a", None) == compile_filter("a", "") == compile_filter("a", "TAG")
+    with pytest.raises(Refused, match=r"by XPATH: use expression type TAG or SQL92") as refused:
+        compile_filter("a", "XPATH")
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR

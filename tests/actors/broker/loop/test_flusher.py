@@ -170,8 +170,8 @@ def test_any_exception_of_a_flush_fails_the_store(tmp_path: Path, fault: Excepti
             patched.setattr(FlushJob, "run", lambda _: (_ for _ in ()).throw(fault))
             flusher.flush_if_idle()
             await progress.wait()
-        assert "failed, restart to recover" in str(errors[0])
-        assert "failed, restart to recover" in (store.write_refusal or "")
+        assert "restart the broker to recover" in str(errors[0])
+        assert "restart the broker to recover" in (store.write_refusal or "")
         await flusher.stop()
         store.close()
 

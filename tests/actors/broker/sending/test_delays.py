@@ -298,6 +298,19 @@ def test_message_with_an_impossible_queue_id_is_skipped(digits: int, tmp_path: P
     with_broker(story, settings_of(tmp_path), clock)
 
 
+@pytest.mark.parametrize("topic", ["a/b", "..", "T" * 200, "a b"])
+def test_message_with_an_invalid_real_topic_is_skipped(topic: str, tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        real = f"REAL_TOPIC\x01{topic}\x02REAL_QID\x010\x02".encode()  # possible in an adopted store
+        peer.broker.graph.loop.store.append(RecordDraft("SCHEDULE_TOPIC_XXXX", 0, b"lost", real))
+        await peer.send("T", b"after", properties="DELAY\x011\x02")
+        clock.advance(1_000)
+        assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"after"
+        assert peer.broker.describe()["delayed_messages_skipped"] == 1
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
 def test_skipped_message_stays_skipped_after_a_restart(tmp_path: Path, clock) -> None:
     def skipped(peer: Peer) -> object:
         return peer.broker.describe()["delayed_messages_skipped"]

@@ -82,13 +82,16 @@ def test_dead_letter_ignores_queue_and_delay_of_the_retry(tmp_path: Path) -> Non
     with_broker(story, settings_of(tmp_path))
 
 
-def test_transactional_retry_is_refused_as_a_dead_letter(tmp_path: Path) -> None:
-    """A dead letter has no delay, by which a retry of an old client is recognized (as in RocketMQ 5.3.3)."""
+def test_retry_of_a_committed_message_is_not_a_half_message(tmp_path: Path) -> None:
+    """TRAN_MSG is a property of the message that the consumer received (a consumer before 4.6.1 keeps it)."""
 
     async def story(peer: Peer) -> None:
         prepared = "TRAN_MSG\x01true\x02DELAY\x013\x02"
         assert (await peer.send("%RETRY%G", properties=prepared, reconsume_times=3)).code == 0
-        refused = await peer.send("%RETRY%G", properties=prepared, reconsume_times=17)
-        assert refused.code == ResponseCode.NO_PERMISSION
+        sent = await peer.send("%RETRY%G", properties=prepared, reconsume_times=17, sys_flag=4)
+        assert sent.code == ResponseCode.SUCCESS
+        [dead] = await peer.messages("%DLQ%G")
+        assert (dead.properties["TRAN_MSG"], dead.sys_flag) == ("true", 0)
+        assert await peer.messages("RMQ_SYS_TRANS_HALF_TOPIC") == []
 
     with_broker(story, settings_of(tmp_path))

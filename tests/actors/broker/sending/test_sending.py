@@ -270,7 +270,7 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"topic": "READ_ONLY"}, ResponseCode.NO_PERMISSION, "permission is 4"),
     ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "SCHEDULE_TOPIC_XXXX"),
     ({"topic": "T", "sys_flag": 4}, ResponseCode.NO_PERMISSION, "transaction"),
-    ({"topic": "T", "properties": "a\x01b\x02TRAN_MSG\x01TRUE"}, ResponseCode.NO_PERMISSION, "transaction"),
+    ({"topic": "T", "properties": "TRAN_MSG\x01TRUE\x02DELAY\x011"}, ResponseCode.MESSAGE_ILLEGAL, "delayed"),
     ({"topic": "T", "properties": "DELAY\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
     ({"topic": "T", "properties": "TIMER_DELAY_MS\x019\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
     ({"topic": "T", "properties": "DELAY\x010\x02TIMER_DELAY_MS\x01"}, ResponseCode.MESSAGE_ILLEGAL, "timer"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -27,16 +27,17 @@ Steps = Callable[[Consuming], Coroutine[Any, Any, None]]
 
 
 def run(listener: Listener, steps: Steps, config: PushConfig = CONFIG) -> None:
-    """Run `steps` with a Consuming that calls `listener`. Sending to the dead-letter topic always fails."""
+    """Run `steps` with a Consuming that calls `listener` and does not retry failed calls."""
 
-    async def no_broker(_work: QueueWork, _messages: Sequence[MessageExt]) -> bool:
-        return False
+    class NoRetries:
+        def failed(self, task: Task, delay_level: int, offer: Callable[[Task], None]) -> None:
+            pass
 
     async def main() -> None:
         clock = SystemClock()
         supervisor = Supervisor(clock)
         call = ListenerCall(listener)
-        consuming = Consuming(call, config, clock, supervisor, lambda _work: None, no_broker)
+        consuming = Consuming(call, config, clock, supervisor, lambda _work: None, NoRetries())
         try:
             await steps(consuming)
         finally:

@@ -17,6 +17,7 @@ from cluster.client.config import ConsumerConfig
 from cluster.client.consumer import fetcher as module
 from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller
 from cluster.client.errors import BrokerUnreachable, ClientError, DeadlineExceeded
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from cluster.client.transport.instance import ClientInstance
 from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
@@ -111,7 +112,7 @@ def run(
         sink = Sink()
         instance = cast("ClientInstance", broker)
         puller = Puller(instance, ConsumerConfig(fetch_bytes=1_000))
-        fetcher = Fetcher(instance, puller, QUEUE, 0, "*", lambda: 250, sink)
+        fetcher = Fetcher(instance, puller, QUEUE, 0, ALL_MESSAGES, lambda: 250, sink)
         fetcher.start()
         await steps(fetcher, sink, slept)
         fetcher.stop()
@@ -240,15 +241,15 @@ def test_changed_expression_repeats_pull_immediately(
 
     async def steps(fetcher: Fetcher, _sink: Sink, _slept: list[float]) -> None:
         await settled()
-        fetcher.filter_by("*")
+        fetcher.filter_by(ALL_MESSAGES)
         await settled()
         assert [request.ext["subscription"] for request in broker.requests] == ["*"]
-        fetcher.filter_by("a || b")
+        fetcher.filter_by(MessageSelector("a || b"))
         await settled()
         assert [request.ext["subscription"] for request in broker.requests] == ["*", "a || b"]
         fetcher.stop()
         await settled()
-        fetcher.filter_by("c")  # a stopped fetcher stays stopped
+        fetcher.filter_by(MessageSelector("c"))  # a stopped fetcher stays stopped
         await settled()
         assert len(broker.requests) == 2
 

@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** The running clients, by the names that the tests give them. Their intervals are short for quick tests. */
 final class Clients {
@@ -39,9 +40,23 @@ final class Clients {
         client.setMqClientApiTimeout(TIMEOUT_MS);
     }
 
+    /** RocketMQ's hook that signs requests with the keys of system properties; null without them. */
+    static RPCHook signing() throws Exception {
+        String accessKey = System.getProperty("compat.accessKey");
+        if (accessKey == null) {
+            return null;
+        }
+        // By reflection, because 4.9.8 has these classes in a jar that is not used here.
+        Class<?> credentials = Class.forName("org.apache.rocketmq.acl.common.SessionCredentials");
+        Object keys = credentials.getConstructor(String.class, String.class)
+            .newInstance(accessKey, System.getProperty("compat.secretKey"));
+        return (RPCHook) Class.forName("org.apache.rocketmq.acl.common.AclClientRPCHook")
+            .getConstructor(credentials).newInstance(keys);
+    }
+
     DefaultMQProducer producer() throws Exception {
         if (producer == null) {
-            producer = new DefaultMQProducer("CompatProducers");
+            producer = new DefaultMQProducer("CompatProducers", signing());
             configure(producer);
             producer.setSendMsgTimeout(TIMEOUT_MS);
             producer.start();
@@ -52,7 +67,7 @@ final class Clients {
     DefaultMQPullConsumer puller(String group) throws Exception {
         DefaultMQPullConsumer puller = pullers.get(group);
         if (puller == null) {
-            puller = new DefaultMQPullConsumer(group);
+            puller = new DefaultMQPullConsumer(group, signing());
             configure(puller);
             puller.start();
             pullers.put(group, puller);

@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -55,11 +56,13 @@ final class PullOperations {
 
     /** Starts a lite pull consumer: assigned to all queues of the topic, or subscribed with rebalance in its group. */
     private Object startLite(Request request) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.text("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(request.text("group"), Clients.signing());
         clients.configure(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(request.flag("autoCommit"));
-        if (!request.flag("assign")) {
+        if (request.has("sql")) {
+            consumer.subscribe(request.text("topic"), MessageSelector.bySql(request.text("sql")));
+        } else if (!request.flag("assign")) {
             consumer.subscribe(request.text("topic"), request.text("expression", "*"));
         }
         consumer.start();
@@ -84,7 +87,9 @@ final class PullOperations {
         MessageQueue queue = request.queue();
         String expression = request.text("expression", "*");
         int most = (int) request.number("max", 32);
-        PullResult result = request.flag("wait")
+        PullResult result = request.has("sql")
+            ? puller.pull(queue, MessageSelector.bySql(request.text("sql")), request.number("offset"), most)
+            : request.flag("wait")
             ? puller.pullBlockIfNotFound(queue, expression, request.number("offset"), most)
             : puller.pull(queue, expression, request.number("offset"), most);
         Map<String, Object> facts = new LinkedHashMap<>();

@@ -6,6 +6,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -142,7 +143,7 @@ final class PushOperations {
         long heartbeatTakesMs = request.number("heartbeatTakesMs", 0);
         DefaultMQPushConsumer consumer = heartbeatTakesMs > 0
             ? new DefaultMQPushConsumer(group, new SlowHeartbeats(heartbeatTakesMs), new AllocateMessageQueueAveragely())
-            : new DefaultMQPushConsumer(group);
+            : new DefaultMQPushConsumer(group, Clients.signing(), new AllocateMessageQueueAveragely());
         clients.configure(consumer);
         if (heartbeatTakesMs > 0) {
             consumer.setHeartbeatBrokerInterval(Integer.MAX_VALUE); // no later heartbeat repairs the effect of the slow ones
@@ -175,7 +176,11 @@ final class PushOperations {
                 ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
                 : ConsumeConcurrentlyStatus.RECONSUME_LATER);
         }
-        consumer.subscribe(request.text("topic"), request.text("expression", "*"));
+        if (request.has("sql")) {
+            consumer.subscribe(request.text("topic"), MessageSelector.bySql(request.text("sql")));
+        } else {
+            consumer.subscribe(request.text("topic"), request.text("expression", "*"));
+        }
         consumer.start();
         inboxes.put(request.text("name"), inbox);
         clients.pushers.put(request.text("name"), consumer);

@@ -11,6 +11,9 @@ import java.util.Base64;
 import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.DefaultParser;
 import org.apache.commons.cli.Options;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
@@ -67,8 +70,15 @@ public final class Mqadmin {
         Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
         CommandLine line = ServerUtil.parseCmdLine("mqadmin " + name, arguments, options, new DefaultParser());
         synchronized (command) { // a command keeps its client in a field
-            command.execute(line, options, null);
+            command.execute(line, options, signing());
         }
+    }
+
+    private static RPCHook signing() {
+        String accessKey = System.getProperty("compat.accessKey");
+        return accessKey == null
+            ? null
+            : new AclClientRPCHook(new SessionCredentials(accessKey, System.getProperty("compat.secretKey")));
     }
 
     private static final class Commands extends MQAdminStartup {

@@ -1,0 +1,50 @@
+"""BrokerAccess: the parts of a broker's access control, built from its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.broker.auth.access_file import AccessFile
+from actors.broker.auth.access_requests import AccessControl
+from actors.broker.auth.steps import Authentication, Authorization, Users
+from actors.broker.broker_settings import BrokerSettings
+from actors.host.cluster_access import inner_signer
+from actors.remoting.chain import Step
+from actors.remoting.request import RequestContext, TopicCheck
+from actors.remoting.targets import Action
+from actors.signing import Signer
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAccess:
+    """Access control of one broker. If it is disabled there are no steps, and the checks pass."""
+
+    signer: Signer | None
+    """Signs the broker's own requests as the cluster's inner user."""
+    control: AccessControl | None
+    steps: tuple[Step, ...]
+    may_read: TopicCheck
+    may_send: TopicCheck
+
+
+def build_access(settings: BrokerSettings) -> BrokerAccess:
+    """Build the access control of a broker and load its users.
+
+    Raises StoreError if the inner user's credentials or the file of users are invalid.
+    """
+    signer = inner_signer(settings)
+    if not settings.authentication_enabled or signer is None:
+        return BrokerAccess(signer, None, (), _permit, _permit)
+    file = AccessFile(settings.store_root)
+    file.load()
+    users = Users(file, signer)
+    control, authentication = AccessControl(file, users), Authentication(users)
+    if not settings.authorization_enabled:
+        return BrokerAccess(signer, control, (authentication,), _permit, _permit)
+    authorization = Authorization(users, file, settings.cluster_name)
+    may_read, may_send = authorization.topic_check(Action.GET), authorization.topic_check(Action.PUB)
+    return BrokerAccess(signer, control, (authentication, authorization), may_read, may_send)
+
+
+def _permit(context: RequestContext, topic: str) -> None:
+    """Permit everything."""

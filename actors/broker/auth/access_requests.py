@@ -1,0 +1,177 @@
+"""Requests that create, change, delete and list users and their policies (mqadmin createUser … listAcl)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from actors.broker.auth.access_file import AccessFile
+from actors.broker.auth.policies import policy_type
+from actors.broker.auth.steps import Users
+from actors.broker.auth.users import SUBJECT_PREFIX, AccessTable
+from actors.remoting.admin_headers import (
+    AclHeader,
+    DeleteAclHeader,
+    ListAclsHeader,
+    ListUsersHeader,
+    UserHeader,
+)
+from actors.remoting.bodies.access import AclInfo, PolicyInfo, UserInfo
+from actors.remoting.bodies.body import encode_json
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, on_cluster
+from actors.signing import ACCESS_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class AccessControl:
+    """The users of a broker and the file that holds them."""
+
+    file: AccessFile
+    users: Users
+
+
+class AccessRequests:
+    """Request handler for users and policies. A response never contains a secret key."""
+
+    def __init__(self, access: AccessControl | None) -> None:
+        """Create the handler. With `access` None, authentication is disabled and all requests are refused."""
+        self._access = access
+
+    def rows(self) -> Iterable[RequestRow]:
+        """Return the request table rows of this handler."""
+        code, row = RequestCode, RequestRow
+        get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
+        return (
+            row(code.AUTH_CREATE_USER, self.create_user, UserHeader, update),
+            row(code.AUTH_UPDATE_USER, self.update_user, UserHeader, update),
+            row(code.AUTH_DELETE_USER, self.delete_user, UserHeader, update),
+            row(code.AUTH_GET_USER, self.get_user, UserHeader, get),
+            row(code.AUTH_LIST_USER, self.list_users, ListUsersHeader, get),
+            row(code.AUTH_CREATE_ACL, self.set_acl, AclHeader, update),
+            row(code.AUTH_UPDATE_ACL, self.set_acl, AclHeader, update),
+            row(code.AUTH_DELETE_ACL, self.delete_acl, DeleteAclHeader, update),
+            row(code.AUTH_GET_ACL, self.get_acl, AclHeader, get),
+            row(code.AUTH_LIST_ACL, self.list_acls, ListAclsHeader, get),
+        )
+
+    def create_user(self, context: RequestContext) -> None:
+        """Handle AUTH_CREATE_USER: add a user; only a super user may add a super user."""
+        info = self._user_of(context)
+        self._check_may_change(context, info)
+        self._change(context, lambda table: table.add_user(info))
+
+    def update_user(self, context: RequestContext) -> None:
+        """Handle AUTH_UPDATE_USER: change secret key, type or status; only a super user may change one."""
+        info = self._user_of(context)
+        self._check_may_change(context, info)
+        self._change(context, lambda table: table.update_user(info))
+
+    def delete_user(self, context: RequestContext) -> None:
+        """Handle AUTH_DELETE_USER: delete a user and its policies; only a super user may delete one."""
+        header: UserHeader = context.header
+        self._check_may_change(context, UserInfo(_given(header.username)))
+        self._change(context, lambda table: table.delete_user(header.username))
+
+    def get_user(self, context: RequestContext) -> RemotingCommand:
+        """Handle AUTH_GET_USER: return a user without its secret key; no body if it does not exist."""
+        header: UserHeader = context.header
+        user = self._enabled().users.find(_given(header.username))
+        return RemotingCommand.response(body=b"" if user is None else user.to_info().encode())
+
+    def list_users(self, context: RequestContext) -> RemotingCommand:
+        """Handle AUTH_LIST_USER: return the users whose names contain a text, without secret keys."""
+        header: ListUsersHeader = context.header
+        users = self._enabled().file.table.users
+        found = [user.to_info() for name, user in sorted(users.items()) if header.filter in name]
+        return RemotingCommand.response(body=encode_json(found) if found else b"")
+
+    def set_acl(self, context: RequestContext) -> None:
+        """Handle AUTH_CREATE_ACL and AUTH_UPDATE_ACL: add rules, or replace those of the same resource."""
+        header: AclHeader = context.header
+        acl = AclInfo.decode(context.command.body)
+        acl.subject = acl.subject or header.subject
+        self._change(context, lambda table: table.set_policies(acl))
+
+    def delete_acl(self, context: RequestContext) -> None:
+        """Handle AUTH_DELETE_ACL: delete the rule of a resource, or all policies of a user."""
+        header: DeleteAclHeader = context.header
+        type_name = policy_type(header.policy_type)
+        self._change(context, lambda table: table.delete_policies(header.subject, type_name, header.resource))
+
+    def get_acl(self, context: RequestContext) -> RemotingCommand:
+        """Handle AUTH_GET_ACL: return the policies of a user; no body if it has none."""
+        header: AclHeader = context.header
+        acl = self._enabled().file.table.acl(header.subject.removeprefix(SUBJECT_PREFIX))
+        return RemotingCommand.response(body=b"" if acl is None else acl.encode())
+
+    def list_acls(self, context: RequestContext) -> RemotingCommand:
+        """Handle AUTH_LIST_ACL: return the policies whose subject and resources contain two texts."""
+        header: ListAclsHeader = context.header
+        table = self._enabled().file.table
+        acls = [acl for name in sorted(table.policies) if (acl := table.acl(name)) is not None]
+        found = [
+            shown
+            for acl in acls
+            if header.subject_filter in (acl.subject or "")
+            and (shown := _filtered(acl, header.resource_filter)).policies
+        ]
+        return RemotingCommand.response(body=encode_json(found) if found else b"")
+
+    def _user_of(self, context: RequestContext) -> UserInfo:
+        header: UserHeader = context.header
+        info = UserInfo.of_request(context.command.body)
+        info.username = _given(header.username)
+        return info
+
+    def _check_may_change(self, context: RequestContext, info: UserInfo) -> None:
+        users = self._enabled().users
+        name = info.username or ""
+        if users.is_inner(name):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"user {name[:100]!r} is the cluster's inner user: change it in inner_credentials_file",
+            )
+        concerns_super = users.is_super(name) or (info.user_type or "").lower() == "super"
+        if concerns_super and not users.is_super(context.command.ext.get(ACCESS_KEY, "")):
+            raise Refused(
+                ResponseCode.NO_PERMISSION, "The super user can only be created or changed by a super user"
+            )
+
+    def _change(self, context: RequestContext, change: Callable[[AccessTable], None]) -> None:
+        file = self._enabled().file
+
+        async def work() -> RemotingCommand:
+            await file.change(change)
+            return RemotingCommand.response()
+
+        context.spawn(work())
+
+    def _enabled(self) -> AccessControl:
+        if self._access is None:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                "access control is disabled on this broker: set authentication_enabled and "
+                "inner_credentials_file",
+            )
+        return self._access
+
+
+def _given(username: str) -> str:
+    if not username.strip():
+        raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
+    return username
+
+
+def _filtered(acl: AclInfo, text: str) -> AclInfo:
+    """Return the rules of an access control list whose resources contain `text`."""
+    if not text or text in (acl.subject or ""):
+        return acl
+    policies = [
+        PolicyInfo(each.policy_type, [entry for entry in each.entries if text in (entry.resource or "")])
+        for each in acl.policies
+    ]
+    return AclInfo(acl.subject, [each for each in policies if each.entries])

@@ -1,0 +1,212 @@
+"""Policies: decide if a user may perform an action on a resource (RocketMQ 5's access control lists).
+
+A rule has a resource, actions, optional source addresses and a decision:
+
+    resource   `*` (all), `Topic:*` (all topics), `Topic:order*` (a prefix), `Topic:orders` (one); the same
+               for `Group:` and `Cluster:`
+    actions    All, Pub, Sub, Create, Update, Delete, Get, List
+    sources    addresses or networks such as 10.0.0.0/8; without sources the rule applies to all
+
+Of the rules that match a request the most specific one decides: a resource of the request's type before `*`,
+one name before a prefix, a longer prefix before a shorter one, a prefix before all; between equals, Deny.
+Rules of type Default apply only if no Custom rule matches. If no rule matches, the request is denied.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from actors.remoting.bodies.access import PolicyEntryInfo, PolicyInfo
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.targets import EVERY, Action, Resource, Target
+
+ALL: Final = "All"
+CUSTOM, DEFAULT = "Custom", "Default"
+ALLOW, DENY = "Allow", "Deny"
+
+_ACTIONS: Final = {name.lower(): name for name in (ALL, *(str(action).title() for action in Action))}
+_RESOURCES: Final = {str(resource): str(resource).title() for resource in Resource}
+_POLICY_TYPES: Final = {"custom": CUSTOM, "default": DEFAULT}
+_DECISIONS: Final = {"allow": ALLOW, "deny": DENY}
+_NAME_CHARS_MAX: Final = 512
+
+# The actions of a rule that grant an action of a request. RocketMQ permits a consumer (Sub) to read offsets
+# and to query messages, and a user with Create to create a topic by the request that also changes one.
+_GRANTED_BY: Final[Mapping[Action, frozenset[str]]] = {
+    Action.GET: frozenset({ALL, "Get", "Sub"}),
+    Action.LIST: frozenset({ALL, "List", "Get"}),
+    Action.UPDATE: frozenset({ALL, "Update", "Create"}),
+}
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Pattern(IntEnum):
+    """How a resource's name is compared; the most specific pattern first."""
+
+    LITERAL = 0
+    PREFIXED = 1
+    ANY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePattern:
+    """The resources of a rule; `type_name` is empty for resources of all types."""
+
+    type_name: str
+    pattern: Pattern
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str | None) -> ResourcePattern:
+        """Return the pattern of a text such as `Topic:order*`. Raises Refused if it is invalid."""
+        if text == EVERY:
+            return cls("", Pattern.ANY)
+        type_text, colon, name = (text or "").partition(":")
+        type_name = _RESOURCES.get(type_text.lower())
+        if type_name is None or not colon or not name or len(name) > _NAME_CHARS_MAX:
+            raise _invalid(
+                f"resource {(text or '')[:100]!r} is not valid: use `*`, or Topic:, Group: or Cluster: and "
+                "a name, a prefix ending in `*`, or `*`"
+            )
+        if name == EVERY:
+            return cls(type_name, Pattern.ANY)
+        if name.endswith(EVERY):
+            return cls(type_name, Pattern.PREFIXED, name[:-1])
+        return cls(type_name, Pattern.LITERAL, name)
+
+    @property
+    def key(self) -> str:
+        """The pattern as text."""
+        if not self.type_name:
+            return EVERY
+        return f"{self.type_name}:{self.name}{'' if self.pattern is Pattern.LITERAL else EVERY}"
+
+    def matches(self, type_name: str, name: str) -> bool:
+        """Return True if a resource belongs to this pattern. The name EVERY matches only pattern ANY."""
+        if self.type_name and self.type_name != type_name:
+            return False
+        if self.pattern is Pattern.ANY or name == EVERY:
+            return self.pattern is Pattern.ANY
+        return name == self.name if self.pattern is Pattern.LITERAL else name.startswith(self.name)
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """The sort key: specific patterns before general ones."""
+        return not self.type_name, int(self.pattern), -len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of a policy."""
+
+    resource: ResourcePattern
+    actions: tuple[str, ...]
+    is_allowed: bool
+    sources: tuple[str, ...] = ()
+    networks: tuple[Network, ...] = ()
+
+    @classmethod
+    def parse(cls, info: PolicyEntryInfo) -> Rule:
+        """Return the rule of a request or a file. Raises Refused that names the invalid value."""
+        actions = []
+        for text in info.actions:
+            action = _ACTIONS.get(text.strip().lower())
+            if action is None:
+                names = ", ".join(_ACTIONS.values())
+                raise _invalid(f"action {text[:100]!r} is not valid: use {names}")
+            actions.append(action)
+        if not actions:
+            raise _invalid("The actions is empty.")
+        decision = _DECISIONS.get((info.decision or "").lower())
+        if decision is None:
+            raise _invalid(f"decision {(info.decision or '')[:100]!r} is not valid: use Allow or Deny")
+        sources = tuple(text.strip() for text in info.source_ips or ())
+        networks = tuple(map(_network, sources))
+        resource = ResourcePattern.parse(info.resource)
+        return cls(resource, tuple(dict.fromkeys(actions)), decision == ALLOW, sources, networks)
+
+    def matches(self, target: Target, type_name: str, source: Address) -> bool:
+        """Return True if the rule applies to an action on a resource, requested from an address."""
+        granting = _GRANTED_BY.get(target.action)
+        if granting is None:
+            granting = frozenset({ALL, str(target.action).title()})
+        return (
+            self.resource.matches(type_name, target.name)
+            and not granting.isdisjoint(self.actions)
+            and (not self.networks or any(source in network for network in self.networks))
+        )
+
+    def to_info(self) -> PolicyEntryInfo:
+        """Return the rule as it is sent and stored."""
+        decision = ALLOW if self.is_allowed else DENY
+        return PolicyEntryInfo(self.resource.key, list(self.actions), list(self.sources) or None, decision)
+
+
+Policies = dict[str, list[Rule]]
+"""The rules of one user by policy type, the most specific rule first."""
+
+
+def parse_policies(infos: Iterable[PolicyInfo]) -> Policies:
+    """Return the rules of a request or a file by policy type. Raises Refused if a rule is invalid."""
+    found: Policies = {}
+    for info in infos:
+        rules = [Rule.parse(entry) for entry in info.entries]
+        if not rules:
+            raise _invalid("The policy entries is empty.")
+        found[policy_type(info.policy_type)] = merged(found.get(policy_type(info.policy_type), []), rules)
+    if not found:
+        raise _invalid("The policies is empty.")
+    return found
+
+
+def policy_type(text: str | None) -> str:
+    """Return Custom or Default; Custom if there is no text. Raises Refused for another text."""
+    found = _POLICY_TYPES.get((text or CUSTOM).lower())
+    if found is None:
+        raise _invalid(f"policy type {(text or '')[:100]!r} is not valid: use Custom or Default")
+    return found
+
+
+def merged(rules: Sequence[Rule], added: Sequence[Rule]) -> list[Rule]:
+    """Return the rules with those of `added`, which replace rules of the same resource, in sorted order."""
+    replaced = {rule.resource for rule in added}
+    kept = [rule for rule in rules if rule.resource not in replaced]
+    return sorted([*kept, *added], key=lambda rule: (rule.resource.rank, rule.is_allowed))
+
+
+def to_infos(policies: Policies) -> list[PolicyInfo]:
+    """Return policies as they are sent and stored."""
+    return [
+        PolicyInfo(type_name, [rule.to_info() for rule in rules])
+        for type_name, rules in sorted(policies.items())
+    ]
+
+
+def decide(policies: Policies, target: Target, source: Address) -> bool | None:
+    """Return True if the rules allow the action, False if they deny it, None if no rule matches."""
+    type_name = _RESOURCES[target.resource]
+    for name in (CUSTOM, DEFAULT):
+        for rule in policies.get(name, ()):
+            if rule.matches(target, type_name, source):
+                return rule.is_allowed
+    return None
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise _invalid(
+            f"source address {text[:100]!r} is not valid: use an address or a network such as 10.0.0.0/8"
+        ) from None
+
+
+def _invalid(remark: str) -> Refused:
+    return Refused(ResponseCode.NO_PERMISSION, remark)

@@ -1,0 +1,1 @@
+"""Transactions: messages that consumers see only after their producer has committed them."""

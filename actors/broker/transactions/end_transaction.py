@@ -1,0 +1,166 @@
+"""EndTransaction: a producer commits or rolls back a transaction (END_TRANSACTION).
+
+    commit    append the message to its own topic, then an op message; respond when the message is confirmed
+    rollback  append an op message; respond when it is confirmed
+    unknown   nothing: the broker checks the transaction later
+
+RocketMQ's clients send this request one-way, so every refusal is logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.topics import TRANSACTION_HALF_TOPIC, Topics
+from actors.broker.sending.acks import Acks
+from actors.broker.sending.responses import SendAck
+from actors.broker.stats import BrokerStats
+from actors.broker.transactions.half_messages import first_offset, real_queue
+from actors.broker.transactions.open_transactions import HalfPlace
+from actors.broker.transactions.transaction_log import TransactionLog
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import EndTransactionHeader
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import Cost, RequestContext, RequestRow, TopicCheck
+from actors.remoting.targets import Action, each_of, on_group, on_topic
+from store.logs import get_logger
+from store.message.message import MessageExt
+from store.message.properties import MessageConst
+from store.message.record import decode_record
+from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
+from store.message_store import MessageStore
+from store.store_errors import StoreError
+
+_log = get_logger(__name__)
+
+
+class EndTransaction:
+    """Handles END_TRANSACTION."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        reads: Reads,
+        transactions: TransactionLog,
+        topics: Topics,
+        acks: Acks,
+        stats: BrokerStats,
+        may_send: TopicCheck,
+    ) -> None:
+        self._store = store
+        self._reads = reads
+        self._transactions = transactions
+        self._topics = topics
+        self._acks = acks
+        self._stats = stats
+        self._may_send = may_send
+
+    def rows(self) -> Iterable[RequestRow]:
+        """Return the rows of the request table that this object handles."""
+        targets = each_of(on_topic(Action.PUB), on_group(Action.PUB, "producer_group"))
+        code = RequestCode.END_TRANSACTION
+        # Not Cost.SEND: the half message was admitted, and a one-way request that is refused is lost.
+        return (RequestRow(code, self.end, EndTransactionHeader, targets, Cost.CLIENT),)
+
+    def end(self, context: RequestContext) -> RemotingCommand | None:
+        """Handle END_TRANSACTION; respond when the outcome is confirmed."""
+        outcome = context.header.commit_or_rollback
+        if outcome == TRANSACTION_NONE:
+            return RemotingCommand.response()
+        if outcome not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback is {outcome}: it must be {TRANSACTION_COMMIT} (commit), "
+                f"{TRANSACTION_ROLLBACK} (rollback) or {TRANSACTION_NONE} (unknown)",
+            )
+        if self._transactions.is_loaded:
+            self._read_half(context)
+        else:
+            context.spawn(self._when_loaded(context))
+        return None
+
+    async def _when_loaded(self, context: RequestContext) -> None:
+        await self._transactions.when_loaded()
+        self._read_half(context)
+
+    def _read_half(self, context: RequestContext) -> None:
+        header: EndTransactionHeader = context.header
+
+        def read() -> MessageExt:
+            try:
+                return decode_record(self._store.record_at(header.commit_log_offset))
+            except StoreError as error:
+                raise _refusal(
+                    header, f"no half message at CommitLog offset {header.commit_log_offset}: {error}"
+                ) from error
+
+        self._reads.serve(context, read, lambda half: self._end(context, header, half))
+
+    def _end(
+        self, context: RequestContext, header: EndTransactionHeader, half: MessageExt
+    ) -> RemotingCommand | None:
+        _check_half(header, half)
+        self._may_send(context, real_queue(half)[0])  # clients before 5.0 do not send the topic
+        place = self._transactions.find(half)
+        if place is None:
+            raise _refusal(
+                header, "the transaction is finished: it was committed, rolled back or given up before",
+                ResponseCode.ILLEGAL_OPERATION,
+            )  # fmt: skip
+        if header.commit_or_rollback == TRANSACTION_COMMIT:
+            self._commit(context, header, half, place)
+        else:
+            self._transactions.finish(place.offset, first_offset(half), SendAck(context, {}))
+        return None
+
+    def _commit(
+        self, context: RequestContext, header: EndTransactionHeader, half: MessageExt, place: HalfPlace
+    ) -> None:
+        topic, _ = real_queue(half)
+        if self._topics.find(topic) is None:
+            raise _refusal(
+                header, f"topic {topic!r} does not exist any more: create it again to commit the message",
+                ResponseCode.TOPIC_NOT_EXIST,
+            )  # fmt: skip
+        try:
+            result = self._transactions.commit(half, place)
+        except StoreError as error:
+            raise _refusal(header, str(error), ResponseCode.SERVICE_NOT_AVAILABLE) from error
+        self._stats.put(topic, 1, result.size_bytes)
+        self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
+
+
+def _check_half(header: EndTransactionHeader, half: MessageExt) -> None:
+    """Raise Refused if the record is not the half message that the request describes."""
+    if half.topic != TRANSACTION_HALF_TOPIC:
+        raise _refusal(header, f"the record at CommitLog offset {half.commit_log_offset} is no half message")
+    group = half.properties.get(MessageConst.PRODUCER_GROUP)
+    if header.producer_group != group:
+        raise _refusal(header, "the producer group is not that of the half message")
+    if header.tran_state_table_offset != half.queue_offset:
+        raise _refusal(
+            header, f"tranStateTableOffset is {header.tran_state_table_offset}, but the half message at "
+            f"CommitLog offset {half.commit_log_offset} has queue offset {half.queue_offset}"
+        )  # fmt: skip
+    if header.transaction_id not in ("", half.properties.get(MessageConst.UNIQ_KEY)):
+        raise _refusal(
+            header, f"transactionId {header.transaction_id[:100]!r} is not that of the half message"
+        )
+    # Compared, because access control checks the topic of the header.
+    if header.topic not in ("", half.properties.get(MessageConst.REAL_TOPIC)):
+        raise _refusal(header, f"topic {header.topic[:100]!r} is not that of the half message")
+
+
+def _refusal(
+    header: EndTransactionHeader, cause: str, code: ResponseCode = ResponseCode.SYSTEM_ERROR
+) -> Refused:
+    _log.warning(
+        "end_transaction_refused",
+        group=header.producer_group,
+        transaction_id=header.transaction_id[:100],
+        from_check=header.from_transaction_check,
+        cause=cause,
+    )
+    return Refused(code, cause)

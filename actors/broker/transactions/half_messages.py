@@ -1,0 +1,148 @@
+"""Half messages: how the messages of a transaction are stored before and after its commit.
+
+    SEND_MESSAGE with TRAN_MSG = true  →  RMQ_SYS_TRANS_HALF_TOPIC, queue 0, with REAL_TOPIC and REAL_QID
+    END_TRANSACTION, commit            →  REAL_TOPIC, queue REAL_QID, with the same properties
+
+A half message has no transaction bits in sysFlag. The committed message has COMMIT, and the CommitLog offset
+of its half message in `preparedTransactionOffset` (store format 11.1 and 11.2).
+
+Before each check the broker appends a copy of the half message, and only the newest copy counts. A copy has
+the queue offset of the first half message in TRAN_PREPARED_QUEUE_OFFSET, and the number of checks in
+TRANSACTION_CHECK_TIMES.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from actors.broker.metadata.topics import TRANSACTION_HALF_TOPIC
+from actors.broker.sending.interceptors import SendDraft
+from actors.broker.sending.stored_properties import PropertyWriter, delay_level, is_prepared, uniq_key_of
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused
+from store.message.message import MessageExt
+from store.message.properties import MessageConst, decode_properties, encode_properties, properties_text
+from store.message.record import RecordDraft
+from store.message.sys_flag import HOST_BITS, TRANSACTION_COMMIT, TRANSACTION_MASK
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.store_errors import MessageInvalid
+
+HALF_QUEUE_ID = 0
+FIRST_HALF_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+_QUEUE_ID = re.compile(r"[0-9]{1,9}")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+# Written by brokers only: a client could otherwise refer to the transaction of another one.
+_OF_BROKER = (
+    FIRST_HALF_OFFSET,
+    MessageConst.TRANSACTION_CHECK_TIMES,
+    MessageConst.REAL_TOPIC,
+    MessageConst.REAL_QUEUE_ID,
+    MessageConst.TRANSACTION_ID,
+)
+
+
+class HalfMessages:
+    """Send interceptor that stores the messages of transactions as half messages."""
+
+    def __init__(self, properties: PropertyWriter) -> None:
+        """Create the interceptor; `properties` generates a UNIQ_KEY for a message without one."""
+        self._properties = properties
+
+    def before_append(self, draft: SendDraft) -> None:
+        """Redirect a message of a transaction to the half topic.
+
+        Retries and dead letters are no half messages: a consumer sends them, and TRAN_MSG is a property of
+        the message that it received.
+
+        Raises:
+            Refused: sysFlag marks a transaction but TRAN_MSG does not, or the message is delayed.
+        """
+        header, record = draft.header, draft.record
+        if not is_prepared(draft.properties):
+            if header.sys_flag & TRANSACTION_MASK:
+                raise Refused(
+                    ResponseCode.NO_PERMISSION,
+                    f"sysFlag {header.sys_flag} marks a transaction, but property "
+                    f"{MessageConst.TRANSACTION_PREPARED} is not true: set it, or clear these bits",
+                )
+            return
+        is_delayed = delay_level(draft.properties) > 0
+        if record.topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)) or (
+            header.reconsume_times > 0 and is_delayed
+        ):
+            record.sys_flag &= ~TRANSACTION_MASK
+            return
+        if is_delayed:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a message of a transaction cannot be delayed: remove property {MessageConst.DELAY}",
+            )
+        uniq_key = uniq_key_of(draft.properties) or self._properties.next_uniq_key()
+        properties = decode_properties(draft.properties.encode("utf-8", "replace"))
+        for name in _OF_BROKER:
+            properties.pop(name, None)
+        properties.setdefault(MessageConst.PRODUCER_GROUP, header.producer_group)
+        properties |= {
+            MessageConst.UNIQ_KEY: uniq_key,
+            MessageConst.TRANSACTION_ID: uniq_key,
+            MessageConst.REAL_TOPIC: record.topic,
+            MessageConst.REAL_QUEUE_ID: str(record.queue_id),
+        }
+        draft.properties = properties_text(properties)
+        record.topic, record.queue_id = TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID
+        record.sys_flag &= ~TRANSACTION_MASK
+
+
+def real_queue(half: MessageExt) -> tuple[str, int]:
+    """Return the topic and queue id that a half message was sent to. Raises MessageInvalid without them."""
+    topic = half.properties.get(MessageConst.REAL_TOPIC)
+    queue_id = half.properties.get(MessageConst.REAL_QUEUE_ID, "")
+    if not topic or not _QUEUE_ID.fullmatch(queue_id):
+        raise MessageInvalid(
+            f"the half message cannot be committed: REAL_TOPIC is {topic!r}, REAL_QID {queue_id[:40]!r}"
+        )
+    return topic, int(queue_id)
+
+
+def number_property(half: MessageExt, name: str) -> int | None:
+    """Return the number in a property; None if it is missing or is not a number."""
+    text = half.properties.get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def first_offset(half: MessageExt) -> int:
+    """Return the queue offset of the first half message of this transaction."""
+    first = number_property(half, FIRST_HALF_OFFSET)
+    return half.queue_offset if first is None else first
+
+
+def committed_draft(half: MessageExt, half_position: int) -> RecordDraft:
+    """Return the record that makes a half message visible.
+
+    Args:
+        half: the half message or any of its copies.
+        half_position: CommitLog offset of the newest copy. Raises MessageInvalid if it has no real topic.
+    """
+    topic, queue_id = real_queue(half)
+    draft = stored_draft(half, topic, queue_id, {})
+    draft.sys_flag |= TRANSACTION_COMMIT
+    draft.prepared_transaction_offset = half_position
+    return draft
+
+
+def stored_draft(half: MessageExt, topic: str, queue_id: int, added: Mapping[str, str]) -> RecordDraft:
+    """Return a record with the content of a half message and more properties, for another queue."""
+    properties = {**half.properties, **added}
+    properties.pop(MessageConst.CRC32, None)  # of the stored record; the store computes it again
+    return RecordDraft(
+        topic,
+        queue_id,
+        half.body,
+        encode_properties(properties),
+        half.flag,
+        half.sys_flag & ~(TRANSACTION_MASK | HOST_BITS),
+        half.born_timestamp,
+        half.born_host.packed,
+        half.reconsume_times,
+    )

@@ -1,0 +1,269 @@
+"""TransactionLog: the half messages and op messages of one broker.
+
+The CommitLog is the source of truth. `load` finds the open transactions again after a restart: half messages
+that no op message names, that no copy replaces, and whose committed message is not stored. So a broker that
+is killed between the append of a committed message and that of its op message does not commit again.
+
+The offsets of group CID_RMQ_SYS_TRANS limit how much `load` reads. They are saved only up to what was
+flushed: after a power failure they never exceed the end of a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.consumer_offsets import ConsumerOffsets
+from actors.broker.metadata.topics import TRANSACTION_HALF_TOPIC, TRANSACTION_OP_TOPIC, Topics
+from actors.broker.sending.acks import PendingAck
+from actors.broker.transactions.half_messages import (
+    FIRST_HALF_OFFSET,
+    HALF_QUEUE_ID,
+    committed_draft,
+    first_offset,
+    number_property,
+    real_queue,
+    stored_draft,
+)
+from actors.broker.transactions.op_messages import REMOVED_TAG, OpWriter, finished_offsets
+from actors.broker.transactions.open_transactions import HalfPlace, OpenTransactions
+from actors.remoting.remoting_errors import Refused
+from store.logs import get_logger
+from store.message.message import MessageExt
+from store.message.properties import MessageConst
+from store.message.record import decode_record, decode_records
+from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from store.message_store import AppendResult, GetMessageResult, MessageStore
+from store.store_errors import MessageInvalid
+
+_log = get_logger(__name__)
+
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+READ_MESSAGES = 32
+READ_BYTES = 256 * 1024
+# Steps over finished half messages before other work gets a turn.
+SKIPS_PER_TURN = 4096
+
+
+class TransactionLog:
+    """Stores the progress of the transactions of one broker and finds the open ones."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        reads: Reads,
+        topics: Topics,
+        offsets: ConsumerOffsets,
+        ops: OpWriter,
+    ) -> None:
+        """Create the log; it is usable when `load` has finished.
+
+        Args:
+            store: stores the messages.
+            reads: reads them without blocking the loop.
+            topics: gets the topics of open transactions that it lacks.
+            offsets: keeps the progress of group CID_RMQ_SYS_TRANS.
+            ops: writes the op messages.
+        """
+        self._store = store
+        self._reads = reads
+        self._topics = topics
+        self._offsets = offsets
+        self._ops = ops
+        self._open = OpenTransactions(0)
+        self._loaded = asyncio.Event()
+        # Half offset and op offset that may be saved when the log is flushed up to the third number.
+        self._unsaved: tuple[int, int, int] | None = None
+
+    @property
+    def open_count(self) -> int:
+        """Number of transactions that are neither committed nor rolled back."""
+        return self._open.count(self._end(TRANSACTION_HALF_TOPIC))
+
+    @property
+    def is_loaded(self) -> bool:
+        """True if the open transactions are known."""
+        return self._loaded.is_set()
+
+    async def when_loaded(self) -> None:
+        """Wait until the open transactions are known."""
+        await self._loaded.wait()
+
+    async def load(self) -> None:
+        """Find the open transactions."""
+        await self._reads.caught_up()
+        end = self._end(TRANSACTION_HALF_TOPIC)
+        self._open = state = OpenTransactions(self._saved(TRANSACTION_HALF_TOPIC))
+        op_begin = self._saved(TRANSACTION_OP_TOPIC)
+        self._ops.restart(op_begin)
+        async for op in self._messages(TRANSACTION_OP_TOPIC, op_begin):
+            offsets = finished_offsets(op.body) if op.tags == REMOVED_TAG else []
+            offsets = [offset for offset in offsets if offset < end]
+            self._ops.note(op.queue_offset, offsets)
+            for offset in offsets:
+                state.finish(offset)
+        async for half in self.open_halves(end):
+            first = number_property(half, FIRST_HALF_OFFSET)
+            if first is not None:
+                self._replace(first, half.queue_offset, half.commit_log_offset)
+            if await self._is_committed(half):
+                self.finish(half.queue_offset, first_offset(half))
+            elif self._open.is_open(half.queue_offset):
+                self._ensure_topic(half)
+        if self.open_count:
+            _log.info("open_transactions_loaded", transactions=self.open_count, begin=state.begin)
+        self._loaded.set()
+
+    def find(self, half: MessageExt) -> HalfPlace | None:
+        """Return the newest copy of a half message; None if its transaction is finished."""
+        place = HalfPlace(half.queue_offset, half.commit_log_offset)
+        return self._open.newest(first_offset(half), place)
+
+    def commit(self, half: MessageExt, place: HalfPlace) -> AppendResult:
+        """Append the committed message of an open transaction, and finish the transaction.
+
+        Args:
+            half: the half message or any of its copies.
+            place: the newest copy, as `find` has returned it.
+
+        Raises:
+            StoreError: the store refuses appends; the transaction stays open.
+            MessageInvalid: the message cannot be stored in its own topic; the transaction stays open.
+        """
+        result = self._store.append(committed_draft(half, place.position))
+        self.finish(place.offset, first_offset(half))
+        return result
+
+    def finish(self, offset: int, first: int, ack: PendingAck | None = None) -> None:
+        """Finish the transaction whose newest copy is at `offset` of the half queue.
+
+        The response `ack` is sent when this is confirmed.
+        """
+        self._open.finish(offset, first)
+        self._ops.add(offset, ack)
+
+    def copy(self, half: MessageExt, added: Mapping[str, str]) -> AppendResult:
+        """Replace an open half message by a copy with more properties. Raises StoreError."""
+        first = first_offset(half)
+        added = {**added, FIRST_HALF_OFFSET: str(first)}
+        result = self._store.append(stored_draft(half, TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID, added))
+        self._replace(first, result.queue_offset, result.physical_offset)
+        return result
+
+    async def stop(self) -> None:
+        """Write the pending op messages; the broker is about to stop."""
+        self.save_progress()
+
+    async def open_halves(self, end: int) -> AsyncGenerator[MessageExt, None]:
+        """Yield the open half messages before offset `end`; each is open when it is yielded."""
+        self._open.skip_to(self._store.min_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID))
+        offset = self._open.begin
+        while offset < end:
+            if not self._open.is_open(offset):
+                offset += 1
+                if offset % SKIPS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                continue
+            found = await self._read(TRANSACTION_HALF_TOPIC, offset)
+            for half in _decoded(found):
+                self._give_up(offset, min(half.queue_offset, end))
+                offset = half.queue_offset + 1
+                if offset <= end and self._open.is_open(half.queue_offset):
+                    yield half
+            self._give_up(offset, min(found.next_begin_offset, end))
+            offset = max(found.next_begin_offset, offset + (not found.slices))
+            await asyncio.sleep(0)
+
+    def save_progress(self) -> None:
+        """Commit the offsets of CID_RMQ_SYS_TRANS up to what was flushed; to be called periodically."""
+        if not self.is_loaded:
+            return
+        self._ops.write()
+        positions = self._store.positions
+        if self._unsaved is not None and positions.flushed >= self._unsaved[2]:
+            half_begin, op_begin, _ = self._unsaved
+            for topic, offset in ((TRANSACTION_HALF_TOPIC, half_begin), (TRANSACTION_OP_TOPIC, op_begin)):
+                if offset != (self._offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE_ID) or 0):
+                    self._offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE_ID, offset)
+            self._unsaved = None
+        if self._unsaved is None:
+            begin = self._open.begin
+            self._unsaved = (begin, self._ops.begin_for(begin), positions.written)
+
+    def _ensure_topic(self, half: MessageExt) -> None:
+        """Create the topic of a half message if it is missing.
+
+        A send that creates a topic may be acknowledged before the topic is saved; see
+        `BrokerTables.adopt_queues`.
+        """
+        try:
+            topic, queue_id = real_queue(half)
+            self._topics.ensure(topic, queue_id + 1)
+        except (MessageInvalid, Refused) as error:  # in a store of another broker
+            _log.warning("half_message_invalid", offset=half.queue_offset, error=str(error))
+
+    def _replace(self, first: int, offset: int, position: int) -> None:
+        for replaced in self._open.copied(first, HalfPlace(offset, position)):
+            self._finish_replaced(replaced)
+
+    def _finish_replaced(self, offset: int) -> None:
+        self._open.finish(offset)
+        self._ops.add(offset)
+
+    def _give_up(self, begin: int, end: int) -> None:
+        """Finish the half messages from `begin` to `end` that cannot be read."""
+        for offset in range(begin, end):
+            if self._open.is_open(offset):
+                _log.error("half_message_unreadable", offset=offset)
+                self._finish_replaced(offset)
+
+    async def _is_committed(self, half: MessageExt) -> bool:
+        """Return True if the committed message of a half message is stored."""
+        try:
+            topic, queue_id = real_queue(half)
+        except MessageInvalid:
+            return False
+        uniq_key = half.properties.get(MessageConst.UNIQ_KEY, "")
+        if self._store.settings.index and uniq_key:
+            records = await self._reads.search(self._store.key_query(topic, uniq_key))
+            return any(_commits(decode_record(record, check_crc=False), half) for record in records)
+        offset = await self._reads.read(
+            lambda: self._store.offset_by_timestamp(topic, queue_id, half.store_timestamp)
+        )
+        async for message in self._messages(topic, offset, queue_id):
+            if _commits(message, half):
+                return True
+        return False
+
+    async def _messages(
+        self, topic: str, offset: int, queue_id: int = HALF_QUEUE_ID
+    ) -> AsyncIterator[MessageExt]:
+        while offset < self._store.max_offset(topic, queue_id):
+            found = await self._read(topic, offset, queue_id)
+            for message in _decoded(found):
+                yield message
+            offset = max(found.next_begin_offset, offset + 1)
+            await asyncio.sleep(0)
+
+    async def _read(self, topic: str, offset: int, queue_id: int = HALF_QUEUE_ID) -> GetMessageResult:
+        return await self._reads.read(
+            lambda: self._store.get_message(topic, queue_id, offset, READ_MESSAGES, READ_BYTES)
+        )
+
+    def _end(self, topic: str) -> int:
+        return self._store.max_offset(topic, HALF_QUEUE_ID)
+
+    def _saved(self, topic: str) -> int:
+        saved = self._offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE_ID) or 0
+        return min(max(saved, self._store.min_offset(topic, HALF_QUEUE_ID)), self._end(topic))
+
+
+def _decoded(found: GetMessageResult) -> list[MessageExt]:
+    return [message for part in found.slices for message in decode_records(part, check_crc=False)]
+
+
+def _commits(message: MessageExt, half: MessageExt) -> bool:
+    """Return True if `message` is the committed message of `half`."""
+    is_commit = message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+    return is_commit and message.prepared_transaction_offset == half.commit_log_offset

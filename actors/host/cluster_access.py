@@ -1,0 +1,92 @@
+"""Access within a cluster: the inner user, whose requests brokers, nameservers and rebalancers accept.
+
+The processes of a cluster share the inner user's credentials in a file (setting `inner_credentials_file`).
+They sign the requests to each other with it. Nameservers and rebalancers know no other user:
+
+    rebalancer   accepts only requests of the inner user; clients never connect to it
+    nameserver   serves routes and other reads to everyone, as RocketMQ's does; changes need the inner user
+    broker       accepts the inner user as a super user, besides the users of its own file
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import AliasChoices, Field
+
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestContext
+from actors.remoting.targets import Action
+from actors.signing import ACCESS_KEY, CredentialsInvalid, Signer, read_credentials
+from store.settings_model import SettingsModel
+from store.store_errors import StoreError
+
+_READS: Final = frozenset({Action.GET, Action.LIST})
+
+
+class AccessSettings(SettingsModel):
+    """Settings of access control that all processes of a cluster have."""
+
+    authentication_enabled: bool = Field(
+        default=False, validation_alias=AliasChoices("authentication_enabled", "authenticationEnabled")
+    )
+    """Whether requests must be signed by a known user (RocketMQ's AccessKey and Signature). A nameserver
+    requires signatures only for changes, a rebalancer for all requests.
+    """
+    inner_credentials_file: Path | None = None
+    """A file of mode 0600 with the lines `AccessKey=…` and `SecretKey=…`: the user that the processes of the
+    cluster sign their requests to each other with, and a super user of the brokers. An absolute path.
+    """
+
+
+def inner_signer(settings: AccessSettings) -> Signer | None:
+    """Return the signer of the inner user, or None if no credentials file is set.
+
+    Raises StoreError if the file is missing or invalid, or if authentication is enabled without it.
+    """
+    path = settings.inner_credentials_file
+    if path is None:
+        if settings.authentication_enabled:
+            raise StoreError(
+                "authentication_enabled needs inner_credentials_file: create the file with "
+                "`raymq user credentials FILE` and give the same file to all processes of the cluster"
+            )
+        return None
+    if not path.is_absolute():
+        raise StoreError(f"inner_credentials_file {path} is a relative path: use an absolute one")
+    try:
+        return Signer(read_credentials(path))
+    except CredentialsInvalid as error:
+        raise StoreError(str(error)) from error
+
+
+class InnerUserOnly:
+    """A step of the request chain that accepts only requests of the inner user."""
+
+    def __init__(self, inner: Signer, *, reads_are_open: bool) -> None:
+        """Create the step. With `reads_are_open`, requests that only read need no signature."""
+        self._inner = inner
+        self._reads_are_open = reads_are_open
+
+    def __call__(self, context: RequestContext) -> None:
+        """Raise Refused (NO_PERMISSION) unless the inner user has signed the request."""
+        command = context.command
+        if self._reads_are_open and all(each.action in _READS for each in context.row.targets(context)):
+            return
+        if command.ext.get(ACCESS_KEY) != self._inner.access_key or not self._inner.has_signed(command):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                "this request needs a valid signature of the cluster's inner user: sign it with the keys of "
+                "inner_credentials_file",
+            )
+
+
+def inner_user_steps(
+    settings: AccessSettings, inner: Signer | None, *, reads_are_open: bool
+) -> tuple[InnerUserOnly, ...]:
+    """Return the chain steps of a nameserver or rebalancer; empty if authentication is disabled."""
+    if not settings.authentication_enabled or inner is None:
+        return ()
+    return (InnerUserOnly(inner, reads_are_open=reads_are_open),)

@@ -1,0 +1,88 @@
+"""JSON bodies of users and access control lists (AUTH_CREATE_USER to AUTH_LIST_ACL)."""
+
+from typing import Any
+
+import orjson
+
+from actors.remoting.bodies.body import Body, wire
+from actors.remoting.codes import ResponseCode
+from actors.remoting.command import Buffer
+from actors.remoting.remoting_errors import Refused
+
+
+class UserInfo(Body, omit_defaults=True):
+    """A user; `password` is the secret key, which is not part of the repr."""
+
+    title = "user"
+
+    username: str | None = None
+    password: str | None = None
+    user_type: str | None = None
+    user_status: str | None = None
+
+    def __repr__(self) -> str:
+        return f"UserInfo({self.username!r}, {self.user_type}, {self.user_status})"
+
+    @classmethod
+    def of_request(cls, body: Buffer) -> "UserInfo":
+        """Return the user in a request's body. Raises Refused, without a value: it may be the secret key."""
+        try:
+            content = orjson.loads(body)
+        except (ValueError, RecursionError):
+            content = None
+        return cls.of_content(content)
+
+    @classmethod
+    def of_content(cls, content: object) -> "UserInfo":
+        """Return the user of decoded JSON. Raises Refused, without a value: it may be the secret key."""
+        if not isinstance(content, dict):
+            raise Refused(ResponseCode.INVALID_PARAMETER, "the user is not a JSON object")
+        values: dict[str, Any] = {}
+        for name, key in _USER_KEYS.items():
+            value = content.get(key)
+            if value is not None and (not isinstance(value, str) or len(value) > TEXT_CHARS_MAX):
+                raise Refused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"field `{key}` of the user must be a string of at most {TEXT_CHARS_MAX} characters",
+                )
+            values[name] = value
+        return cls(**values)
+
+
+TEXT_CHARS_MAX = 512
+"""Maximum length of a user's name and secret key."""
+_USER_KEYS = {
+    "username": "username",
+    "password": "password",
+    "user_type": "userType",
+    "user_status": "userStatus",
+}
+
+
+class PolicyEntryInfo(Body, omit_defaults=True):
+    """One rule: actions on a resource from some source addresses are allowed or denied."""
+
+    title = "policy entry"
+
+    resource: str | None = None
+    actions: list[str] = wire(default_factory=list)
+    source_ips: list[str] | None = None
+    decision: str | None = None
+
+
+class PolicyInfo(Body, omit_defaults=True):
+    """The rules of one policy type, Custom or Default."""
+
+    title = "policy"
+
+    policy_type: str | None = None
+    entries: list[PolicyEntryInfo] = wire(default_factory=list)
+
+
+class AclInfo(Body, omit_defaults=True):
+    """The policies of one subject, `User:name`."""
+
+    title = "access control list"
+
+    subject: str | None = None
+    policies: list[PolicyInfo] = wire(default_factory=list)

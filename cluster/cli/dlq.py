@@ -1,0 +1,187 @@
+"""`raymq dlq`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_queue, parse_time_ms
+from cluster.cli.message_view import as_object, as_page, body_text
+from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
+
+if TYPE_CHECKING:
+    from cluster.client import Admin, MessageExt
+
+app = typer.Typer(no_args_is_help=True, help="Dead letters of consumer groups: list, show, resend, purge.")
+
+T = TypeVar("T")
+
+_COLUMNS = ("store_ms", "broker", "queue", "offset", "origin", "tags", "keys", "id", "shown")
+_SPARED = ("tags", "keys", "id")
+
+
+class To(StrEnum):
+    """Where `raymq dlq resend` sends the messages."""
+
+    GROUP = "group"
+    TOPIC = "topic"
+
+
+Limit = Annotated[int, typer.Option("--max", min=1, help="Maximum number of messages of each broker.")]
+QueueOf = Annotated[str | None, typer.Option("--queue", metavar="BROKER:QUEUE", help="Queue, as in `list`.")]
+OffsetOf = Annotated[int | None, typer.Option("--offset", min=0, help="Offset, as in `list`.")]
+Identifier = Annotated[str | None, typer.Option("--id", help="Message id, as in `list`.")]
+
+
+@app.command(
+    "list", epilog=examples("raymq dlq list", "raymq dlq list billing", "raymq dlq list billing --all")
+)
+def list_letters(
+    group: Annotated[str | None, typer.Argument(help="Consumer group.", show_default=False)] = None,
+    limit: Limit = 100,
+    include_handled: Annotated[
+        bool, typer.Option("--all", help="Include messages that were resent or purged.")
+    ] = False,
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """List the pending dead letters of a group, or without GROUP their number in all groups."""
+
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        if group is None:
+            counts = admin.dead_letter_counts().items()
+            rows = [{"group": name, "dead_letters": count} for name, count in counts]
+            out.table("dead letters", ("group", "dead_letters"), rows)
+            return
+        found = _letters(admin, group, limit, include_handled=include_handled)
+        rows = [_row(letter) for letter in found]
+        if out.is_json:
+            out.json([{name: value for name, value in row.items() if name != "shown"} for row in rows])
+            return
+        out.table(f"dead letters of {group}", _COLUMNS, rows, _SPARED)
+
+
+@app.command(
+    epilog=examples(
+        "raymq dlq show billing --queue broker-a:0 --offset 12", "raymq dlq show billing --id MESSAGE_ID"
+    )
+)
+def show(
+    group: Group,
+    queue: QueueOf = None,
+    offset: OffsetOf = None,
+    identifier: Identifier = None,
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Show one dead letter with its body, original topic and properties."""
+
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        if identifier is None and (queue is None or offset is None):
+            raise Refusal("a message is required: --id, or --queue with --offset")
+        for letter in _selected(admin, group, queue, offset, identifier):
+            if out.is_json:
+                out.json(as_object(letter) | {"origin": _origin(letter)})
+            else:
+                out.fields({"origin": _origin(letter)} | as_page(letter))
+
+
+@app.command(
+    epilog=examples(
+        "raymq dlq resend billing --dry-run",
+        "raymq dlq resend billing --max 10 --yes",
+        "raymq dlq resend billing --to topic --queue broker-a:0 --offset 12",
+    )
+)
+def resend(
+    group: Group,
+    to: Annotated[
+        To, typer.Option(help="group: only this group gets the messages; topic: all groups of the topic.")
+    ] = To.GROUP,
+    queue: QueueOf = None,
+    offset: OffsetOf = None,
+    identifier: Identifier = None,
+    limit: Limit = 1_000,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send pending dead letters again, the oldest first, or the one that is selected.
+
+    Resent messages are no longer pending. A selected message stays pending while an older one is.
+    """
+
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        if identifier is None and queue is None and offset is None:
+            found = _letters(admin, group, limit)
+        else:
+            found = _selected(admin, group, queue, offset, identifier)
+        if not dry_run and found:
+            confirmed(f"Send {len(found)} dead letters of {group} again?", yes=yes)
+            admin.resend_dead_letters(group, found, to=to.value)
+        _report(out, "resend", "resent", group, len(found), dry_run=dry_run)
+
+
+@app.command(
+    epilog=examples("raymq dlq purge billing --dry-run", "raymq dlq purge billing --until -7d --yes")
+)
+def purge(
+    group: Group,
+    until: Annotated[str | None, typer.Option(help="Only messages stored before, for example -7d.")] = None,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Mark pending dead letters as handled; `list --all` shows them until their log file expires."""
+
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        until_ms = None if until is None else parse_time_ms(until)
+        count = _existing(admin, group, admin.purge_dead_letters(group, until_ms, dry_run=True))
+        if not dry_run and count:
+            confirmed(f"Purge {count} dead letters of {group}?", yes=yes)
+            count = admin.purge_dead_letters(group, until_ms)
+        _report(out, "purge", "purged", group, count, dry_run=dry_run)
+
+
+def _letters(admin: Admin, group: str, limit: int, *, include_handled: bool = False) -> list[MessageExt]:
+    return _existing(admin, group, admin.dead_letters(group, limit, include_handled=include_handled))
+
+
+def _existing(admin: Admin, group: str, found: T) -> T:
+    """Return `found`. Raises Failed if it is empty and there is no such group."""
+    if not found and group not in admin.groups() and group not in admin.dead_letter_counts():
+        raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
+    return found
+
+
+def _selected(
+    admin: Admin, group: str, queue: str | None, offset: int | None, identifier: str | None
+) -> list[MessageExt]:
+    topic = f"%DLQ%{group}"
+    if identifier is not None:
+        letters = _letters(admin, group, 10_000, include_handled=True)
+        found = [each for each in letters if identifier in (each.offset_msg_id, each.uniq_key)]
+    elif queue is None or offset is None:
+        raise Refusal("--queue and --offset are required together")
+    else:
+        found = admin.messages_at(parse_queue(queue, topic), offset)
+    if not found:
+        raise Failed(f"no such dead letter; `raymq dlq list {group}` shows the pending ones")
+    return found
+
+
+def _origin(letter: MessageExt) -> str | None:
+    return letter.properties.get("RETRY_TOPIC")
+
+
+def _row(letter: MessageExt) -> dict[str, Any]:
+    return as_object(letter) | {"origin": _origin(letter), "shown": body_text(letter)}
+
+
+def _report(out: Output, verb: str, done: str, group: str, count: int, *, dry_run: bool) -> None:
+    what = f"{f'would {verb}' if dry_run else done} {count} dead letters of {group}"
+    out.done(what, group=group, messages=count, dry_run=dry_run)

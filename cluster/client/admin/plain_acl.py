@@ -1,0 +1,126 @@
+"""Reads the access control file of RocketMQ 4.x, `conf/plain_acl.yml`, as users and policies of RocketMQ 5.
+
+    accounts:
+      - accessKey, secretKey      the user; `admin: true` makes it a super user
+        topicPerms: [orders=PUB|SUB]    a Custom rule for Topic:orders
+        groupPerms: [billing=SUB]       a Custom rule for Group:billing
+        defaultTopicPerm: DENY          a Default rule for Topic:*
+        defaultGroupPerm: SUB           a Default rule for Group:*
+
+Addresses that need no signature (`globalWhiteRemoteAddresses`, `whiteRemoteAddress`) have no equivalent: they
+are reported and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from actors.remoting.bodies.access import PolicyEntryInfo, PolicyInfo
+from cluster.client.errors import ConfigInvalid
+
+_PERMISSIONS = {
+    "PUB": (["Pub"], "Allow"),
+    "SUB": (["Sub"], "Allow"),
+    "PUB|SUB": (["Pub", "Sub"], "Allow"),
+    "SUB|PUB": (["Pub", "Sub"], "Allow"),
+    "ANY": (["Pub", "Sub"], "Allow"),
+    "DENY": (["All"], "Deny"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One account of the file. The secret key is not part of the repr."""
+
+    name: str
+    secret_key: str = field(repr=False)
+    is_super: bool
+    policies: list[PolicyInfo]
+
+
+@dataclass(slots=True)
+class PlainAcl:
+    """The accounts of a file, and what was ignored in it."""
+
+    accounts: list[Account] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_plain_acl(path: Path) -> PlainAcl:
+    """Return the accounts of a file. Raises ConfigInvalid, without secrets, if it is invalid."""
+    content = _load(path)
+    found = PlainAcl()
+    if content.get("globalWhiteRemoteAddresses"):
+        found.warnings.append(f"{path}: globalWhiteRemoteAddresses is ignored: every client must sign")
+    accounts = content.get("accounts") or []
+    if not isinstance(accounts, list):
+        raise ConfigInvalid(f"{path}: `accounts` is not a list")
+    for number, account in enumerate(accounts):
+        where = f"{path}: accounts[{number}]"
+        if not isinstance(account, dict):
+            raise ConfigInvalid(f"{where} is not a map")
+        name, secret_key = account.get("accessKey"), account.get("secretKey")
+        if not name or not secret_key:
+            raise ConfigInvalid(f"{where}: accessKey and secretKey are required")
+        if account.get("whiteRemoteAddress"):
+            found.warnings.append(f"{where}: whiteRemoteAddress is ignored: every client must sign")
+        policies = list(_policies(where, account))
+        found.accounts.append(Account(str(name), str(secret_key), account.get("admin") is True, policies))
+    return found
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigInvalid(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        # The text of the error would contain the line, which may hold a secret key.
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}" if mark is not None else ""
+        raise ConfigInvalid(f"{path} is not valid YAML{place}") from None
+    if not isinstance(content, dict):
+        raise ConfigInvalid(f"{path} has no `accounts`: is it RocketMQ's plain_acl.yml?")
+    return content
+
+
+def _policies(where: str, account: dict[str, Any]) -> Iterator[PolicyInfo]:
+    custom = [
+        _entry(f"{where}.{key}", f"{kind}:{resource}", permission)
+        for key, kind in (("topicPerms", "Topic"), ("groupPerms", "Group"))
+        for resource, permission in _pairs(where, account, key)
+    ]
+    defaults = [
+        _entry(f"{where}.{key}", f"{kind}:*", str(account[key]))
+        for key, kind in (("defaultTopicPerm", "Topic"), ("defaultGroupPerm", "Group"))
+        if account.get(key)
+    ]
+    if custom:
+        yield PolicyInfo("Custom", custom)
+    if defaults:
+        yield PolicyInfo("Default", defaults)
+
+
+def _pairs(where: str, account: dict[str, Any], key: str) -> Iterator[tuple[str, str]]:
+    given = account.get(key) or []
+    if not isinstance(given, list):
+        raise ConfigInvalid(f"{where}.{key} is not a list")
+    for text in given:
+        name, equals, permission = str(text).partition("=")
+        if not equals or not name.strip():
+            raise ConfigInvalid(f"{where}.{key}: {text!r} does not have the form name=PUB|SUB")
+        yield name.strip(), permission.strip()
+
+
+def _entry(where: str, resource: str, permission: str) -> PolicyEntryInfo:
+    found = _PERMISSIONS.get(permission.strip().replace(" ", ""))
+    if found is None:
+        known = ", ".join(_PERMISSIONS)
+        raise ConfigInvalid(f"{where}: permission {permission!r} of {resource} is not one of {known}")
+    actions, decision = found
+    return PolicyEntryInfo(resource, list(actions), None, decision)

@@ -1,0 +1,124 @@
+"""QueueLocks: the broker locks of the queues that an ordered consumer holds (LOCK_BATCH_MQ).
+
+The rebalancer's generations give each queue a single owner in a group of Python members. The locks cover the
+cases without generations: groups with Java members, groups whose rebalancer is unavailable, and RocketMQ's
+brokers. A Java member that joins locks its queues at once, so a Python member must already hold the locks of
+its queues then. Therefore it takes the locks in every group.
+
+A lock expires 60 s after its last renewal at the broker. The client renews it every RENEWAL_MS, and does not
+call the listener if the last renewal is older than VALID_MS. These are the periods of RocketMQ's clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from actors.remoting.bodies.groups import GrantedQueue
+from actors.remoting.bodies.locks import LockedQueues, LockRequest
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import Refused
+from cluster.client.consumer.ordered_work import OrderedQueueWork
+from cluster.client.errors import ClientError
+from cluster.client.transport.backoff import Backoff
+from cluster.client.transport.instance import ClientInstance
+from store.logs import get_logger
+from store.message.message_queue import MessageQueue
+
+log = get_logger(__name__)
+
+RENEWAL_MS = 20_000
+VALID_MS = 30_000
+
+
+class Locked(NamedTuple):
+    """Result of a lock request. Queues of brokers that did not respond are in neither set."""
+
+    held: frozenset[MessageQueue]
+    refused: frozenset[MessageQueue]
+
+
+class QueueLocks:
+    """Acquires, renews and releases the queue locks of one ordered consumer."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._opening: dict[MessageQueue, GrantedQueue] = {}
+
+    async def acquire(self, granted: GrantedQueue, is_wanted: Callable[[], bool]) -> int | None:
+        """Lock a queue, and return the time of the successful request in monotonic ms.
+
+        Retries until the former owner has released the lock or it has expired. Returns None as soon as
+        `is_wanted()` is False.
+        """
+        queue, backoff, is_logged = granted.queue, Backoff(), False
+        self._opening[queue] = granted
+        while is_wanted():
+            requested_ms = self._instance.now_ms()
+            locked = await self._lock({queue: granted.generation})
+            if queue in locked.held:
+                if is_wanted():
+                    return requested_ms
+                break
+            if queue in locked.refused and not is_logged:
+                is_logged = True
+                log.info("queue_lock_awaited", group=self._group, queue=str(queue))
+            await asyncio.sleep(backoff.next_ms() / 1000)
+        await self.withdraw(granted)
+        return None
+
+    async def withdraw(self, granted: GrantedQueue) -> None:
+        """Release the lock of an unwanted queue, unless a later grant of the queue uses the lock."""
+        if self._opening.get(granted.queue) is granted:
+            await self.release(granted.queue)
+
+    async def renew(self, works: Iterable[OrderedQueueWork]) -> list[OrderedQueueWork]:
+        """Renew the locks of `works`. Return those whose queue another member has locked."""
+        by_queue = {work.queue: work for work in works}
+        requested_ms = self._instance.now_ms()
+        locked = await self._lock({queue: work.generation for queue, work in by_queue.items()})
+        for queue in locked.held:
+            work = by_queue[queue]
+            is_due, tasks = work.renew(requested_ms, requested_ms + VALID_MS)
+            for item in (*tasks, *((work,) if is_due else ())):
+                work.offer(item)
+        return [by_queue[queue] for queue in locked.refused]
+
+    async def release(self, queue: MessageQueue) -> None:
+        """Release the lock of a queue. Without a response, the lock expires at the broker."""
+        self._opening.pop(queue, None)
+        try:
+            await self._request(RequestCode.UNLOCK_BATCH_MQ, queue.broker_name, {queue: 0})
+        except ClientError as error:
+            log.info("queue_unlock_failed", group=self._group, queue=str(queue), error=str(error))
+
+    async def _lock(self, generations: Mapping[MessageQueue, int]) -> Locked:
+        by_broker: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
+        for queue, generation in generations.items():
+            by_broker[queue.broker_name][queue] = generation
+        results = await asyncio.gather(*map(self._lock_at, by_broker, by_broker.values()))
+        held = frozenset[MessageQueue]().union(*(each.held for each in results))
+        return Locked(held, frozenset[MessageQueue]().union(*(each.refused for each in results)))
+
+    async def _lock_at(self, broker: str, generations: Mapping[MessageQueue, int]) -> Locked:
+        try:
+            response = await self._request(RequestCode.LOCK_BATCH_MQ, broker, generations)
+            held = frozenset(LockedQueues.decode(response.body).queues) & generations.keys()
+        except (ClientError, Refused) as error:
+            log.info("queue_lock_failed", group=self._group, broker=broker, error=str(error))
+            return Locked(frozenset(), frozenset())
+        return Locked(held, frozenset(generations.keys() - held))
+
+    async def _request(
+        self, code: RequestCode, broker: str, generations: Mapping[MessageQueue, int]
+    ) -> RemotingCommand:
+        queues = list(generations)
+        address = self._instance.master_of(queues[0].topic, broker)
+        body = LockRequest(
+            self._group, self._instance.client_id, queues, generations=list(generations.values())
+        ).encode()
+        return await self._instance.invoke(address, RemotingCommand(code, body=body))

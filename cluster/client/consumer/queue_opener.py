@@ -1,0 +1,127 @@
+"""QueueOpener: prepares the queues that the group assigns to a push consumer, and returns them to the group.
+
+granted ─→ lock (ordered consumers) ─→ first offset ─→ QueueWork with its fetcher
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from actors.remoting.bodies.groups import GrantedQueue
+from cluster.client.config import PushConfig
+from cluster.client.consumer.fetcher import Fetcher, FetchSink, Puller
+from cluster.client.consumer.local_offsets import OffsetStore
+from cluster.client.consumer.ordered_work import OrderedQueueWork
+from cluster.client.consumer.process_queue import ProcessQueue
+from cluster.client.consumer.queue_locks import VALID_MS, QueueLocks
+from cluster.client.consumer.queue_work import Limits, QueueWork, Task
+from cluster.client.group.group_session import GroupSession
+from cluster.client.message_selector import ALL_MESSAGES
+from cluster.client.transport.instance import ClientInstance
+from store.message.message_queue import MessageQueue
+from store.message.validate import RETRY_TOPIC_PREFIX
+
+
+class QueueOpener:
+    """Opens and closes the assigned queues of one push consumer."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: PushConfig,
+        session: GroupSession,
+        offsets: OffsetStore,
+        offer: Callable[[QueueWork | Task], None],
+        sink: FetchSink,
+    ) -> None:
+        """Create the opener.
+
+        Args:
+            instance: The client instance.
+            config: Settings of the consumer.
+            session: The group session, which has the subscriptions.
+            offsets: Returns the first offset of a queue.
+            offer: Offers a queue to the listeners again, for ordered consumers.
+            sink: Receives what the fetchers fetch.
+        """
+        self._instance = instance
+        self._config = config
+        self._session = session
+        self._offsets = offsets
+        self._offer = offer
+        self._sink = sink
+        self._puller = Puller(instance, config, max_messages=config.max_cached_messages)
+        self._locks = (
+            QueueLocks(instance, config.group) if config.ordered and not config.is_broadcasting else None
+        )
+        # Listener calls that are still running on queues that the group has taken away.
+        self._running: dict[MessageQueue, asyncio.Event] = {}
+
+    @property
+    def uses_locks(self) -> bool:
+        """Return True if the queues are locked at their brokers, so `renew` must be called."""
+        return self._locks is not None
+
+    async def open(self, granted: GrantedQueue, is_wanted: Callable[[], bool]) -> QueueWork | None:
+        """Return the state of a granted queue, or None as soon as `is_wanted()` is False."""
+        queue, locked_ms = granted.queue, 0
+        while (call := self._running.get(queue)) is not None and self._config.ordered:
+            await call.wait()
+        if self._locks is not None:
+            acquired_ms = await self._locks.acquire(granted, is_wanted)
+            if acquired_ms is None:
+                return None
+            locked_ms = acquired_ms
+        is_retry_queue = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        consume_from = "earliest" if is_retry_queue else self._config.start_from
+        offset = await self._offsets.starting(queue, consume_from, granted.generation, retry_refusals=True)
+        if is_wanted():
+            return self._work(granted, offset, locked_ms)
+        if self._locks is not None:
+            await self._locks.withdraw(granted)
+        return None
+
+    async def close(self, work: QueueWork) -> None:
+        """Release the lock of a queue that is committed and has no running listener."""
+        if self._locks is not None and work.may_commit:
+            await self._locks.release(work.queue)
+
+    def dropped(self, work: QueueWork) -> None:
+        """Record that the group has taken away a queue on which the listener is running."""
+        self._running[work.queue] = asyncio.Event()
+
+    def returned(self, work: QueueWork) -> None:
+        """Record that no listener is running any more on a queue that is not assigned."""
+        call = self._running.pop(work.queue, None)
+        if call is not None:
+            call.set()
+
+    async def renew(self, works: Sequence[QueueWork]) -> list[QueueWork]:
+        """Renew the locks of `works`. Return those whose queue another member has locked."""
+        ordered = [work for work in works if isinstance(work, OrderedQueueWork) and not work.is_leaving]
+        if self._locks is None or not ordered:
+            return []
+        lost = await self._locks.renew(ordered)
+        for work in lost:
+            work.is_lock_lost = True
+        return list[QueueWork](lost)
+
+    def _work(self, granted: GrantedQueue, offset: int, locked_ms: int) -> QueueWork:
+        config, queue = self._config, granted.queue
+        fetcher = Fetcher(
+            self._instance,
+            self._puller,
+            queue,
+            offset,
+            self._session.subscriptions.get(queue.topic, ALL_MESSAGES),
+            lambda: config.fetch_bytes,
+            self._sink,
+        )
+        parts = (queue, granted.generation, ProcessQueue(offset), Limits.of(config, 1), fetcher)
+        if not config.ordered:
+            return QueueWork(*parts, committed=offset)
+        work = OrderedQueueWork(*parts, committed=offset, offer=self._offer)
+        if self._locks is not None:
+            work.renew(locked_ms, locked_ms + VALID_MS)
+        return work

@@ -1,0 +1,51 @@
+"""BroadcastingProtocol: each member consumes all queues of its topics, without any agreement in the group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply
+from cluster.client.config import ConsumerConfig
+from cluster.client.message_selector import MessageSelector
+from cluster.client.transport.instance import ClientInstance
+from store.message.message_queue import MessageQueue
+
+FIRST, ADDED = 0, 1
+"""Generations of the queues that a topic had when it was found, and of those that it got later."""
+
+
+class BroadcastingProtocol:
+    """Assigns all readable queues of the subscribed topics to this member."""
+
+    def __init__(
+        self, instance: ClientInstance, config: ConsumerConfig, subscriptions: Mapping[str, MessageSelector]
+    ) -> None:
+        self._instance = instance
+        self._config = config
+        self._subscriptions = subscriptions
+        self._queues: dict[str, dict[MessageQueue, int]] = {}
+
+    @property
+    def sync_interval_ms(self) -> int:
+        """Return the time until the next `sync`, in ms."""
+        return self._config.sync_interval_ms
+
+    @property
+    def commit_interval_ms(self) -> int:
+        """Return the time between two saves of consumed offsets, in ms."""
+        return self._config.commit_interval_ms
+
+    async def sync(self, *, is_leaving: bool) -> SyncGroupReply:
+        """Return the queues of the cached routes."""
+        granted = []
+        for topic in self._subscriptions:
+            route = self._instance.routes.peek(topic)
+            if route is None or not route.readable:
+                continue
+            generation = ADDED if topic in self._queues else FIRST
+            known = self._queues.setdefault(topic, {})
+            granted += [GrantedQueue(each, known.setdefault(each, generation)) for each in route.readable]
+        return SyncGroupReply(0, granted, members=[self._instance.client_id])
+
+    async def leave(self) -> None:
+        """Do nothing. The session's UNREGISTER_CLIENT request removes this member from the brokers."""

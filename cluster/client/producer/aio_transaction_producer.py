@@ -1,0 +1,93 @@
+"""The producer of transactions, asyncio API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cluster.client.config import Nameservers, ProducerConfig
+from cluster.client.producer.aio_producer import Producer
+from cluster.client.producer.producer_core import producer_config
+from cluster.client.producer.transaction_core import (
+    CheckListener,
+    ExecuteLocal,
+    LocalTransactionState,
+    TransactionCore,
+    TransactionSendResult,
+    call_async,
+    check_function,
+    open_transaction_producer,
+)
+from cluster.client.transport.faces import AsyncFace
+from store.clock import Clock
+from store.message.message import Message
+
+
+class TransactionProducer(Producer):
+    """Sends messages that consumers see only if a local transaction is committed.
+
+        async def store_order(message: Message) -> LocalTransactionState:
+            await database.insert(message.uniq_key, message.body)
+            return LocalTransactionState.COMMIT
+
+        async def was_stored(message: MessageExt) -> LocalTransactionState:
+            found = await database.contains(message.uniq_key)
+            return LocalTransactionState.COMMIT if found else LocalTransactionState.ROLLBACK
+
+        async with TransactionProducer("127.0.0.1:9876", "orders", was_stored) as producer:
+            await producer.send_in_transaction(Message("orders", b"4 apples"), store_order)
+
+    If the outcome does not reach the broker, the broker later requests it from any producer of the group:
+    `check_listener` gets the message and returns the state. Functions are coroutine functions, which run on
+    the event loop, or plain functions, which run in a thread. All methods of `Producer` work too.
+
+    Args:
+        nameservers: As for `Producer`.
+        group: Name of the producer group. All its producers must have the same listener.
+        check_listener: Function that returns the outcome of an earlier transaction. If it raises, the state
+            is unknown, and the broker repeats the check.
+        topics: Topics for whose transactions this producer is available from its start. For other topics it
+            is available after its first send to them.
+        config: Other settings; `nameservers` and `group` override its fields.
+        clock: Source of time, for tests.
+    """
+
+    def __init__(
+        self,
+        nameservers: Nameservers | None = None,
+        group: str | None = None,
+        check_listener: CheckListener | None = None,
+        *,
+        topics: Iterable[str] = (),
+        config: ProducerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_function("check_listener", check_listener)
+        assert check_listener is not None
+        config, listener, topics = producer_config(nameservers, group, config), check_listener, tuple(topics)
+        AsyncFace.__init__(
+            self, "producer", lambda: open_transaction_producer(config, clock, listener, topics)
+        )
+
+    async def send_in_transaction(
+        self, message: Message, execute_local: ExecuteLocal, *, timeout_ms: int | None = None
+    ) -> TransactionSendResult:
+        """Send `message`, call `execute_local(message)`, and commit or roll back as it returns.
+
+        `execute_local` gets a copy of the message with its UNIQ_KEY (`message.uniq_key`), which identifies
+        the transaction. Its exceptions are raised to the caller; the state is then unknown, and the broker
+        checks it. If the broker could not store the message durably (`status` is not SEND_OK), the message
+        is rolled back without a call.
+
+        When this method has returned COMMIT, consumers can see the message, unless a broker fails: then it
+        becomes visible after a check.
+
+        Raises the errors of `send` if the message was not stored, and ConfigInvalid for a delayed message.
+        """
+        check_function("execute_local", execute_local)
+        core = self._opened()
+        assert isinstance(core, TransactionCore)
+        half = await core.begin(message, timeout_ms)
+        state = LocalTransactionState.ROLLBACK
+        if half.is_durable:
+            state = await call_async(execute_local, half.message)
+        return await core.end(half, state)

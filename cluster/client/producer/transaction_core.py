@@ -1,0 +1,266 @@
+"""TransactionCore: the implementation that the blocking and the asyncio TransactionProducer share.
+
+    begin       send the half message, which no consumer sees
+    (caller)    execute the local transaction
+    end         END_TRANSACTION: commit or roll back
+
+If END_TRANSACTION does not arrive, the broker sends CHECK_TRANSACTION_STATE to any producer of the group,
+which calls the check listener and responds with END_TRANSACTION.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import cast
+
+from actors.remoting.bodies.groups import HeartbeatData
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.connection import Connection
+from actors.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
+from actors.remoting.request import RequestContext
+from actors.remoting.table import RequestTable
+from cluster.client.config import ProducerConfig
+from cluster.client.errors import ClientError, ConfigInvalid
+from cluster.client.producer.outbound import check_types
+from cluster.client.producer.producer_core import ProducerCore, open_producer
+from cluster.client.results import SendResult, SendStatus
+from store.clock import Clock
+from store.logs import get_logger
+from store.message.fetched import decode_messages
+from store.message.message import Message, MessageExt
+from store.message.message_id import decode_message_id
+from store.message.properties import MessageConst
+from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from store.store_errors import MessageInvalid, RecordDamaged
+
+_log = get_logger(__name__)
+
+CHECKS_MAX = 2000
+"""Limit of checks that wait for the listener, as in RocketMQ. The broker repeats a check that is dropped."""
+
+
+class LocalTransactionState(Enum):
+    """Outcome of a local transaction. UNKNOWN: the broker checks later."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+
+
+_SYS_FLAGS = {
+    LocalTransactionState.COMMIT: TRANSACTION_COMMIT,
+    LocalTransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
+}
+
+ExecuteLocal = Callable[[Message], LocalTransactionState | Awaitable[LocalTransactionState]]
+CheckListener = Callable[[MessageExt], LocalTransactionState | Awaitable[LocalTransactionState]]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSendResult(SendResult):
+    """Result of `send_in_transaction`.
+
+    Attributes:
+        state: Outcome of the local transaction. `queue_offset` is the offset of the half message, not that of
+            the message which consumers see.
+    """
+
+    state: LocalTransactionState = LocalTransactionState.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A half message that is stored, and the result of its send."""
+
+    message: Message
+    result: SendResult
+
+    @property
+    def is_durable(self) -> bool:
+        """False if the broker has stored the message, but not as durably as configured."""
+        return self.result.status is SendStatus.SEND_OK
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCore(ProducerCore):
+    """An open TransactionProducer."""
+
+    registered: set[str] = field(default_factory=set)
+    """Topics whose brokers know this producer."""
+
+    async def begin(self, message: Message, timeout_ms: int | None) -> Half:
+        """Send `message` as a half message. Raises as `send`, and ConfigInvalid for a delayed message."""
+        check_types([message])
+        if message.properties.get(MessageConst.DELAY, "0") != "0":
+            raise ConfigInvalid(
+                f"a message of a transaction cannot be delayed, but property {MessageConst.DELAY} is "
+                f"{message.properties[MessageConst.DELAY]!r}: send it without a delay level"
+            )
+        properties = message.properties | {
+            MessageConst.TRANSACTION_PREPARED: "true",
+            MessageConst.PRODUCER_GROUP: self.config.group,
+        }
+        properties.setdefault(MessageConst.UNIQ_KEY, self.factory.uniq_keys.next())
+        half = Message(message.topic, message.body, properties=properties, flag=message.flag)
+        send = self.prepare(half, None, timeout_ms)
+        send.outbound = send.outbound._replace(sys_flag=send.outbound.sys_flag | TRANSACTION_PREPARED)
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        self.sender.start(send, future)
+        result = await future
+        await self.register([message.topic])
+        return Half(half, result)
+
+    async def end(self, half: Half, state: LocalTransactionState) -> TransactionSendResult:
+        """Report the outcome to the broker. If that fails, the broker checks the transaction later."""
+        result = half.result
+        if state in _SYS_FLAGS:
+            _, position = decode_message_id(result.offset_msg_id)
+            command = self._end_command(
+                state,
+                half.message.topic,
+                result.transaction_id or result.msg_id,
+                result.queue_offset,
+                position,
+            )
+            try:
+                address = self.instance.master_of(half.message.topic, result.queue.broker_name)
+                await self.instance.invoke(address, command)
+            except ClientError as error:
+                _log.warning(
+                    "end_transaction_failed", msg_id=result.msg_id, state=state.value, error=str(error)
+                )
+        return TransactionSendResult(
+            result.status,
+            result.msg_id,
+            result.queue,
+            result.queue_offset,
+            result.offset_msg_id,
+            result.transaction_id,
+            state,
+        )
+
+    async def register(self, topics: Iterable[str]) -> None:
+        """Send a heartbeat to the brokers of `topics`, so that they send checks to this producer."""
+        new = [topic for topic in topics if topic not in self.registered]
+        if new:
+            beat = HeartbeatData(self.instance.client_id, producer_groups=[self.config.group])
+            await self.instance.send_heartbeats(beat, new)
+            self.registered.update(new)
+
+    async def register_known(self, topics: Iterable[str]) -> None:
+        """Fetch the routes of `topics`, and register with their brokers."""
+        for topic in topics:
+            try:
+                await self.instance.routes.get(topic)
+            except ClientError as error:
+                _log.warning("route_fetch_failed", topic=topic, error=str(error))
+            else:
+                await self.register([topic])
+
+    def check_end(
+        self, state: LocalTransactionState, check: CheckTransactionStateHeader, topic: str
+    ) -> RemotingCommand:
+        """Return the request that responds to a check."""
+        command = self._end_command(
+            state, topic, check.transaction_id, check.tran_state_table_offset, check.commit_log_offset
+        )
+        command.ext["fromTransactionCheck"] = "true"
+        return command
+
+    def _end_command(
+        self, state: LocalTransactionState, topic: str, transaction_id: str, offset: int, position: int
+    ) -> RemotingCommand:
+        header = EndTransactionHeader(
+            self.config.group,
+            offset,
+            position,
+            _SYS_FLAGS[state],
+            msg_id=transaction_id,
+            transaction_id=transaction_id,
+            topic=topic,
+        )
+        return RemotingCommand(RequestCode.END_TRANSACTION, header.to_ext())
+
+
+class TransactionChecks:
+    """Calls the check listener of one producer for each CHECK_TRANSACTION_STATE of a broker."""
+
+    def __init__(self, core: TransactionCore, listener: CheckListener) -> None:
+        self._core = core
+        self._listener = listener
+        self._pending = 0
+
+    def respond(self, context: RequestContext) -> None:
+        """Handle CHECK_TRANSACTION_STATE; it is one-way, and END_TRANSACTION is the response."""
+        if self._pending >= CHECKS_MAX:
+            _log.warning("transaction_check_dropped", pending=self._pending)
+            return
+        header = CheckTransactionStateHeader.from_ext(context.command.ext)
+        try:
+            [message], _ = decode_messages(bytes(context.command.body), 0, 1, header.broker_name)
+        except (RecordDamaged, MessageInvalid, ValueError) as error:
+            _log.warning("transaction_check_invalid", msg_id=header.msg_id, error=str(error))
+            return
+        self._pending += 1
+        work = self._check(context.connection, header, message)
+        self._core.instance.spawn(work, "transaction-check")
+
+    async def _check(
+        self, connection: Connection, header: CheckTransactionStateHeader, message: MessageExt
+    ) -> None:
+        try:
+            state = await call_async(self._listener, message)
+        except Exception:  # noqa: BLE001 -- of the caller's listener: the broker repeats the check
+            _log.exception("check_listener_failed", msg_id=message.msg_id)
+            return
+        finally:
+            self._pending -= 1
+        if state in _SYS_FLAGS:
+            # The topic of the header, because a broker of RocketMQ sends its half topic there.
+            connection.oneway(self._core.check_end(state, header, header.topic))
+
+
+async def call_async(
+    function: Callable[[Message], object] | Callable[[MessageExt], object], message: MessageExt | Message
+) -> LocalTransactionState:
+    """Call a listener: a coroutine function on the event loop, any other function in a thread."""
+    call = cast("Callable[[object], object]", function)
+    if inspect.iscoroutinefunction(call):
+        return checked_state(await call(message))
+    found = await asyncio.to_thread(call, message)
+    return checked_state(await found if inspect.isawaitable(found) else found)
+
+
+def checked_state(state: object) -> LocalTransactionState:
+    """Return the state that a listener has returned. Raises TypeError for another value."""
+    if not isinstance(state, LocalTransactionState):
+        raise TypeError(
+            f"the local transaction returned {state!r}: return LocalTransactionState.COMMIT, ROLLBACK or "
+            "UNKNOWN"
+        )
+    return state
+
+
+def check_function(name: str, function: object) -> None:
+    """Raise ConfigInvalid unless `function` can be called."""
+    if not callable(function):
+        raise ConfigInvalid(f"{name} is {function!r}: give a function that returns a LocalTransactionState")
+
+
+def open_transaction_producer(
+    config: ProducerConfig, clock: Clock | None, listener: CheckListener, topics: Iterable[str]
+) -> TransactionCore:
+    """Build a TransactionProducer on the running event loop. It registers with the brokers of `topics`."""
+    table = RequestTable()
+    plain = open_producer(config, clock, table)
+    core = TransactionCore(
+        plain.config, plain.instance, plain.factory, plain.hooks, plain.sender, plain.tables
+    )
+    table.add(RequestCode.CHECK_TRANSACTION_STATE, TransactionChecks(core, listener).respond)
+    core.instance.spawn(core.register_known(topics), "transaction-registration")
+    return core

@@ -1,0 +1,91 @@
+"""The producer of transactions, blocking API."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from functools import partial
+
+from cluster.client.config import Nameservers, ProducerConfig
+from cluster.client.errors import ConfigInvalid
+from cluster.client.producer import aio_transaction_producer as aio
+from cluster.client.producer.producer import Producer
+from cluster.client.producer.transaction_core import (
+    CheckListener,
+    ExecuteLocal,
+    LocalTransactionState,
+    TransactionCore,
+    TransactionSendResult,
+    check_function,
+    checked_state,
+    open_transaction_producer,
+)
+from cluster.client.transport.faces import documented_by
+from store.clock import Clock
+from store.message.message import Message
+
+
+@documented_by(aio.TransactionProducer)
+class TransactionProducer(Producer):
+    """Sends messages that consumers see only if a local transaction is committed.
+
+        def store_order(message: Message) -> LocalTransactionState:
+            database.insert(message.uniq_key, message.body)
+            return LocalTransactionState.COMMIT
+
+        def was_stored(message: MessageExt) -> LocalTransactionState:
+            found = database.contains(message.uniq_key)
+            return LocalTransactionState.COMMIT if found else LocalTransactionState.ROLLBACK
+
+        with TransactionProducer("127.0.0.1:9876", "orders", was_stored) as producer:
+            producer.send_in_transaction(Message("orders", b"4 apples"), store_order)
+
+    The local transaction runs in the caller's thread. If its outcome does not reach the broker, the broker
+    later requests it from any producer of the group: `check_listener`, which runs in another thread, gets
+    the message and returns the state. All methods of `Producer` work too.
+
+    Args:
+        nameservers: As for `Producer`.
+        group: Name of the producer group. All its producers must have the same listener.
+        check_listener: Function that returns the outcome of an earlier transaction. If it raises, the state
+            is unknown, and the broker repeats the check.
+        topics: Topics for whose transactions this producer is available from its start. For other topics it
+            is available after its first send to them.
+        config: Other settings; `nameservers` and `group` override its fields.
+        clock: Source of time, for tests.
+    """
+
+    def __init__(
+        self,
+        nameservers: Nameservers | None = None,
+        group: str | None = None,
+        check_listener: CheckListener | None = None,
+        *,
+        topics: Iterable[str] = (),
+        config: ProducerConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check_function("check_listener", check_listener)
+        assert check_listener is not None
+        super().__init__(nameservers, group, config=config, clock=clock)
+        self._build = partial(open_transaction_producer, self._config, clock, check_listener, tuple(topics))
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        execute_local: ExecuteLocal,
+        *,
+        timeout_ms: int | None = None,
+    ) -> TransactionSendResult:
+        check_function("execute_local", execute_local)
+        if inspect.iscoroutinefunction(execute_local):
+            raise ConfigInvalid(
+                "execute_local is a coroutine function: use cluster.client.aio, or a plain one"
+            )
+        thread, core, _ = self._open()
+        assert isinstance(core, TransactionCore)
+        half = thread.run(core.begin(message, timeout_ms))
+        state = LocalTransactionState.ROLLBACK
+        if half.is_durable:
+            state = checked_state(execute_local(half.message))
+        return thread.run(core.end(half, state))

@@ -1,0 +1,1 @@
+"""SQL92 filter expressions: grammar, compilation and evaluation as in RocketMQ's filter module."""

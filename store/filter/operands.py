@@ -1,0 +1,377 @@
+"""Operands of SQL92 filter expressions: checked at compile time, evaluated by closures.
+
+The rules are those of RocketMQ's filter module:
+
+- A property is a string, or null if the message does not have it. A comparison with a number converts the
+  string to the type of the number: 10 is an int, 3000000000 a long and 1.5 a double.
+- A comparison with null is null, except `value = null`, which is false, and `null = null`, which is true.
+  AND, OR and NOT follow three-valued logic. A message matches if the whole expression is true.
+- If a string cannot be converted, the evaluation fails, and the message does not match. AND and OR evaluate
+  their operands from left to right, and not further than necessary.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from store.filter.java_values import compare_doubles, parse_boolean, parse_double, parse_int, parse_long
+from store.message.properties import decode_properties
+
+DEPTH_MAX = 100
+"""Limit of nested operators and parentheses. A chain of ANDs or of ORs counts as one operator."""
+
+Value = str | int | float | bool | None
+Evaluate = Callable[[bytes], Value]
+"""Evaluates an operand for a message, given as its encoded properties after one 0x02 (`property_reader`)."""
+Truth = Callable[[bytes], bool | None]
+
+
+class ExpressionInvalid(ValueError):
+    """A filter expression is invalid. `position` is the index of the mistake in the expression."""
+
+    def __init__(self, reason: str, position: int) -> None:
+        super().__init__(reason, position)
+        self.reason = reason
+        self.position = position
+
+    def __str__(self) -> str:
+        return f"{self.reason} (at character {self.position + 1})"
+
+
+class Kind(Enum):
+    """The static type of an operand."""
+
+    PROPERTY = auto()
+    STRING = auto()
+    INT = auto()
+    LONG = auto()
+    DOUBLE = auto()
+    BOOLEAN = auto()
+    NULL = auto()
+    """The negation of something that is not a number: always null."""
+
+
+_TEXTS = frozenset({Kind.PROPERTY, Kind.STRING})
+_NUMBERS = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
+_PARSE: dict[Kind, Callable[[str], int | float]] = {
+    Kind.INT: parse_int,
+    Kind.LONG: parse_long,
+    Kind.DOUBLE: parse_double,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A compiled part of an expression, which begins at `position`.
+
+    `value` is the value of a number or literal. `is_literal` is True for a string, number, TRUE, FALSE or
+    NULL without a minus sign: RocketMQ checks only those at compile time.
+    """
+
+    kind: Kind
+    evaluate: Evaluate
+    position: int
+    depth: int = 1
+    value: Value = None
+    is_literal: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what the operand is, for error messages."""
+        if self.is_literal and self.kind in (Kind.STRING, Kind.BOOLEAN):
+            return "NULL" if self.value is None else repr(self.value)
+        return {Kind.PROPERTY: "a property", Kind.STRING: "a string", Kind.BOOLEAN: "a condition"}.get(
+            self.kind, "a number"
+        )
+
+
+def nested(position: int, *operands: Operand) -> int:
+    """Return the depth of an operator on `operands`. Raises ExpressionInvalid if it exceeds the limit."""
+    depth = 1 + max(each.depth for each in operands)
+    if depth > DEPTH_MAX:
+        raise ExpressionInvalid(
+            f"operators and parentheses are nested more than {DEPTH_MAX} deep: simplify the expression",
+            position,
+        )
+    return depth
+
+
+def literal(kind: Kind, value: Value, position: int) -> Operand:
+    """Return a literal."""
+    return Operand(kind, lambda _: value, position, value=value, is_literal=True)
+
+
+def property_reader(name: str) -> Callable[[bytes], str | None]:
+    """Return a function that returns the value of a property in encoded properties, or None.
+
+    The argument of the function is a property string after one 0x02, so that 0x02 precedes each name. As in
+    `decode_properties`, the last value counts, and empty values do not count.
+    """
+    prefix = b"\x02" + name.encode() + b"\x01"
+    size = len(prefix)
+
+    def read(properties: bytes) -> str | None:
+        found = properties.rfind(prefix)
+        if found < 0:
+            return None
+        begin = found + size
+        end = properties.find(b"\x02", begin)
+        value = properties[begin:end] if end >= 0 else properties[begin:]
+        if value:
+            return value.decode("utf-8", "replace")
+        return decode_properties(properties).get(name)
+
+    return read
+
+
+def property_of(name: str, position: int) -> Operand:
+    """Return the operand that reads a property."""
+    return Operand(Kind.PROPERTY, property_reader(name), position)
+
+
+def parenthesized(inner: Operand, position: int) -> Operand:
+    """Return `inner`, one level deeper."""
+    depth = nested(position, inner)
+    return Operand(inner.kind, inner.evaluate, inner.position, depth, inner.value, inner.is_literal)
+
+
+def negation(inner: Operand, position: int) -> Operand:
+    """Return `- inner`, which is null unless `inner` is a number."""
+    depth = nested(position, inner)
+    if inner.kind in _NUMBERS:
+        assert isinstance(inner.value, int | float)
+        value = -inner.value
+        return Operand(inner.kind, lambda _: value, position, depth, value)
+    evaluate = inner.evaluate
+
+    def null(properties: bytes) -> None:
+        evaluate(properties)  # it may fail
+
+    return Operand(Kind.NULL, null, position, depth)
+
+
+# ---- conditions
+
+
+def truth_of(value: Operand) -> Truth:
+    """Return the function that evaluates an operand of AND, OR or NOT, or a whole expression.
+
+    A property by itself is never true: it is a string. Raises ExpressionInvalid if the operand is neither a
+    condition nor a property.
+    """
+    evaluate = value.evaluate
+    if value.kind is Kind.BOOLEAN:
+        return evaluate  # type: ignore[return-value]  # a BOOLEAN evaluates to a bool or None
+    if value.kind is not Kind.PROPERTY:
+        raise ExpressionInvalid(f"{value.name} is not a condition: compare it with something", value.position)
+    return lambda properties: None if evaluate(properties) is None else False
+
+
+def not_(inner: Operand, position: int) -> Operand:
+    """Return `NOT inner`."""
+    truth = truth_of(inner)
+
+    def evaluate(properties: bytes) -> bool | None:
+        value = truth(properties)
+        return None if value is None else not value
+
+    return Operand(Kind.BOOLEAN, evaluate, position, nested(position, inner))
+
+
+def all_of(operands: Sequence[Operand]) -> Operand:
+    """Return the AND of at least two operands."""
+    return _chain(operands, decisive=False)
+
+
+def any_of(operands: Sequence[Operand]) -> Operand:
+    """Return the OR of at least two operands."""
+    return _chain(operands, decisive=True)
+
+
+def _chain(operands: Sequence[Operand], *, decisive: bool) -> Operand:
+    truths = tuple(map(truth_of, operands))
+    position = operands[0].position
+
+    def evaluate(properties: bytes) -> bool | None:
+        result: bool | None = not decisive
+        for truth in truths:
+            value = truth(properties)
+            if value is decisive:
+                return decisive
+            if value is None:
+                result = None
+        return result
+
+    return Operand(Kind.BOOLEAN, evaluate, position, nested(position, *operands))
+
+
+# ---- comparisons
+
+
+def ordered(left: Operand, symbol: str, right: Operand) -> Operand:
+    """Return `left symbol right` for `<`, `<=`, `>` or `>=`.
+
+    Raises ExpressionInvalid unless both are properties or numbers.
+    """
+    for each in (left, right):
+        if each.kind is Kind.BOOLEAN or each.kind is Kind.STRING:
+            raise ExpressionInvalid(
+                f"{each.name} cannot be compared by {symbol}: only numbers and properties can", each.position
+            )
+    compare = _ORDERS[symbol]
+    depth = nested(left.position, left, right)
+    if left.kind is Kind.PROPERTY and right.kind in (Kind.INT, Kind.LONG):
+        evaluate = _against_whole(left.evaluate, compare, _PARSE[right.kind], right.value)
+    else:
+        evaluate = _unless_null(left.evaluate, right.evaluate, _order(left.kind, compare, right.kind))
+    return Operand(Kind.BOOLEAN, evaluate, left.position, depth)
+
+
+_Compare = Callable[[float, float], bool]
+_ORDERS: dict[str, _Compare] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _against_whole(
+    read: Evaluate, compare: _Compare, parse: Callable[[str], int | float], number: Value
+) -> Evaluate:
+    """Return the comparison of a property with a whole number, the most frequent one."""
+
+    def evaluate(properties: bytes) -> bool | None:
+        text = read(properties)
+        return None if text is None else compare(parse(text), number)  # type: ignore[arg-type]
+
+    return evaluate
+
+
+def _unless_null(left: Evaluate, right: Evaluate, compare: Callable[..., bool]) -> Evaluate:
+    def evaluate(properties: bytes) -> bool | None:
+        first = left(properties)
+        if first is None:
+            return None
+        second = right(properties)
+        return None if second is None else compare(first, second)
+
+    return evaluate
+
+
+def _order(left: Kind, compare: _Compare, right: Kind) -> Callable[..., bool]:
+    """Return the comparison of two values of these kinds, which are not null."""
+    if left in _TEXTS and right in _TEXTS:
+        return lambda first, second: compare(compare_doubles(parse_double(first), parse_double(second)), 0)
+    convert_left, convert_right = _PARSE.get(right), _PARSE.get(left)
+    if left in _TEXTS and convert_left is not None:
+        inner = _order(right, compare, right)
+        return lambda first, second: inner(convert_left(first), second)
+    if right in _TEXTS and convert_right is not None:
+        inner = _order(left, compare, left)
+        return lambda first, second: inner(first, convert_right(second))
+    if Kind.DOUBLE in (left, right):
+        return lambda first, second: compare(compare_doubles(float(first), float(second)), 0)
+    return compare
+
+
+def equal(left: Operand, right: Operand) -> Operand:
+    """Return `left = right`.
+
+    Raises ExpressionInvalid if one is the literal NULL, or if TRUE or FALSE on the left is compared with a
+    literal of another type.
+    """
+    for each in (left, right):
+        if each.is_literal and each.value is None:
+            raise ExpressionInvalid("NULL cannot be compared by =: write IS NULL", each.position)
+    if left.is_literal and left.kind is Kind.BOOLEAN and right.is_literal and right.kind is not Kind.BOOLEAN:
+        raise ExpressionInvalid(f"{left.name} cannot be compared with {right.name}", left.position)
+    compare = _equality(left.kind, right.kind)
+    evaluate_left, evaluate_right = left.evaluate, right.evaluate
+
+    def evaluate(properties: bytes) -> bool | None:
+        first, second = evaluate_left(properties), evaluate_right(properties)
+        if first is None:
+            return True if second is None else None
+        return False if second is None else compare(first, second)
+
+    return Operand(Kind.BOOLEAN, evaluate, left.position, nested(left.position, left, right))
+
+
+def _equality(left: Kind, right: Kind) -> Callable[..., bool]:
+    """Return the comparison of two values of these kinds, which are not null."""
+    if left is Kind.BOOLEAN and right in _TEXTS:
+        return _fail  # RocketMQ casts the boolean to a string, which fails
+    if left in _TEXTS and right is Kind.BOOLEAN:
+        return lambda first, second: parse_boolean(first) is second
+    if (left in _TEXTS) == (right in _TEXTS) and Kind.DOUBLE not in (left, right):
+        return lambda first, second: type(first) is type(second) and first == second
+    if Kind.BOOLEAN in (left, right):
+        return lambda first, second: False
+    return _order(left, operator.eq, right)
+
+
+def _fail(first: Value, second: Value) -> bool:
+    raise ValueError(f"the boolean {first!r} cannot be compared with the string {second!r}")
+
+
+def is_null(inner: Operand) -> Operand:
+    """Return `inner IS NULL`."""
+    evaluate = inner.evaluate
+    depth = nested(inner.position, inner)
+    return Operand(Kind.BOOLEAN, lambda properties: evaluate(properties) is None, inner.position, depth)
+
+
+def between(value: Operand, low: Operand, high: Operand) -> Operand:
+    """Return `value BETWEEN low AND high`. Raises ExpressionInvalid also if `low` exceeds `high`."""
+    limits = (low, high)
+    are_numbers = all(each.is_literal and each.kind in _NUMBERS for each in limits)
+    if are_numbers and not _order(low.kind, operator.le, high.kind)(low.value, high.value):
+        raise ExpressionInvalid(
+            f"BETWEEN {low.value} AND {high.value} is empty: write the lower limit first", low.position
+        )
+    return all_of([ordered(value, ">=", low), ordered(value, "<=", high)])
+
+
+def not_between(value: Operand, low: Operand, high: Operand) -> Operand:
+    """Return `value NOT BETWEEN low AND high`."""
+    return any_of([ordered(value, "<", low), ordered(value, ">", high)])
+
+
+def in_strings(value: Operand, strings: Sequence[str], *, is_negated: bool) -> Operand:
+    """Return `value [NOT] IN (strings)`. Raises ExpressionInvalid unless `value` is a property."""
+    if value.kind is not Kind.PROPERTY:
+        raise ExpressionInvalid(f"the left side of IN is {value.name}: it must be a property", value.position)
+    read, wanted = value.evaluate, frozenset(strings)
+
+    def evaluate(properties: bytes) -> bool | None:
+        text = read(properties)
+        return None if text is None else (text in wanted) is not is_negated
+
+    return Operand(Kind.BOOLEAN, evaluate, value.position, nested(value.position, value))
+
+
+_STRING_TESTS: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": operator.contains,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+def string_test(value: Operand, name: str, part: str, *, is_negated: bool) -> Operand:
+    """Return `value [NOT] name 'part'` for CONTAINS, STARTSWITH or ENDSWITH.
+
+    It is false if `value` is null or not a string, or if `part` is empty, with and without NOT.
+    """
+    test, evaluate_value = _STRING_TESTS[name], value.evaluate
+
+    def evaluate(properties: bytes) -> bool:
+        if not part:
+            return False
+        text = evaluate_value(properties)
+        return isinstance(text, str) and test(text, part) is not is_negated
+
+    return Operand(Kind.BOOLEAN, evaluate, value.position, nested(value.position, value))

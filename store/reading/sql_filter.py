@@ -1,0 +1,35 @@
+"""SqlFilter: selects messages by a SQL92 expression over their properties, as RocketMQ's SqlFilter."""
+
+from __future__ import annotations
+
+from store.filter.sql92 import compile_expression
+from store.message.record import record_properties
+from store.reading.message_filter import MessageFilter
+
+
+class SqlFilter(MessageFilter):
+    """Accepts the messages for which an expression is true; null, and a failed evaluation, are not true."""
+
+    reads_units = False
+
+    def __init__(self, expression: str) -> None:
+        """Compile `expression`. Raises ExpressionInvalid."""
+        self.expression = expression
+        self._evaluate = compile_expression(expression)
+
+    def prefilter(self, tags_code: int | None) -> bool:
+        """Return True: only the record has the properties."""
+        return True
+
+    def matches(self, record: memoryview) -> bool:
+        """Return True if the expression is true for the properties of the record."""
+        try:
+            return self._evaluate(record_properties(record, b"\x02")) is True
+        except ValueError:  # a property cannot be compared as the expression requires
+            return False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SqlFilter) and other.expression == self.expression
+
+    def __hash__(self) -> int:
+        return hash(self.expression)

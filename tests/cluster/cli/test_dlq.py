@@ -1,0 +1,73 @@
+"""`raymq dlq`: list, show, resend and purge the dead letters of a group."""
+
+from __future__ import annotations
+
+from cluster.client import PushConfig, PushConsumer, reconsume_later
+from tests.cluster.cli.conftest import Raymq
+from tests.eventually import eventually
+
+CONFIG = PushConfig(retry="broker", sync_interval_ms=100, commit_interval_ms=50)
+
+
+def with_dead_letters(raymq: Raymq, count: int) -> tuple[str, str]:
+    """Create a topic with `count` messages that all are dead letters; return it and the group."""
+    topic = raymq.filled(count)
+    group = f"group-of-{topic}"
+    with PushConsumer(
+        raymq.cluster.address, group, lambda _messages: reconsume_later(-1), config=CONFIG
+    ) as consumer:
+        consumer.subscribe(topic)
+        eventually(lambda: sum(row["committed"] for row in raymq.ok("offset", "show", group, topic)) == count)
+    return topic, group
+
+
+def test_dlq_list_and_show(raymq: Raymq) -> None:
+    topic, group = with_dead_letters(raymq, 3)
+    counts = {row["group"]: row["dead_letters"] for row in raymq.ok("dlq", "list")}
+    assert counts[group] == 3
+    rows = raymq.ok("dlq", "list", group)
+    assert [(row["broker"], row["queue"], row["offset"]) for row in rows] == [("a", 0, n) for n in range(3)]
+    assert {row["body"] for row in rows} == {"0", "1", "2"}
+    assert {row["origin"] for row in rows} == {topic}
+    assert len(raymq.ok("dlq", "list", group, "--max", "2")) == 2
+    shown = raymq.ok("dlq", "show", group, "--queue", "a:0", "--offset", "1")
+    assert shown == rows[1]
+    assert raymq.ok("dlq", "show", group, "--id", rows[2]["unique_key"]) == rows[2]
+    assert f"dead letters of {group}" in raymq.shown("dlq", "list", group)
+    assert topic in raymq.shown("dlq", "show", group, "--id", rows[2]["id"])
+
+
+def test_dlq_resend_selected_then_all(raymq: Raymq) -> None:
+    topic, group = with_dead_letters(raymq, 4)
+    assert raymq.ok("dlq", "resend", group, "--dry-run") == {"group": group, "messages": 4, "dry_run": True}
+    assert len(raymq.ok("dlq", "list", group)) == 4
+    raymq.ok("dlq", "resend", group, "--queue", "a:0", "--offset", "0", "--to", "topic", "--yes")
+    assert len(raymq.ok("dlq", "list", group)) == 3
+    assert sum(row["lag"] for row in raymq.ok("offset", "show", group, topic)) == 1
+    assert raymq.ok("dlq", "resend", group, "--max", "2", "--yes")["messages"] == 2
+    assert "resent 1 dead letters" in raymq.shown("dlq", "resend", group, "--yes")
+    assert raymq.ok("dlq", "list", group) == []
+    assert len(raymq.ok("dlq", "list", group, "--all")) == 4
+    assert raymq.ok("dlq", "resend", group, "--yes")["messages"] == 0
+
+
+def test_dlq_purge(raymq: Raymq) -> None:
+    _, group = with_dead_letters(raymq, 2)
+    assert raymq.ok("dlq", "purge", group, "--dry-run")["messages"] == 2
+    assert raymq.ok("dlq", "purge", group, "--until", "-1h", "--yes")["messages"] == 0
+    assert raymq.ok("dlq", "purge", group, "--yes") == {"group": group, "messages": 2, "dry_run": False}
+    assert raymq.ok("dlq", "list", group) == []
+    assert group in {row["group"] for row in raymq.ok("dlq", "list")}
+
+
+def test_dlq_refuses_invalid_arguments(raymq: Raymq) -> None:
+    _, group = with_dead_letters(raymq, 1)
+    for command in ("list", "resend", "purge"):
+        assert "no group 'unknown'" in raymq.refused("dlq", command, "unknown")
+    assert "a message is required" in raymq.refused("dlq", "show", group, code=2)
+    assert "required together" in raymq.refused("dlq", "resend", group, "--offset", "1", code=2)
+    assert "'a' is not a queue" in raymq.refused(
+        "dlq", "show", group, "--queue", "a", "--offset", "1", code=2
+    )
+    assert "no such dead letter" in raymq.refused("dlq", "show", group, "--queue", "a:0", "--offset", "9")
+    assert "no such dead letter" in raymq.refused("dlq", "show", group, "--id", "F" * 32)
