@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,7 @@ from cluster.client import Admin, ClientError, MessageQueue, Producer
 from jobs import read_dataset
 from jobs.describe import describe_topic
 from jobs.job_errors import DataLoss, OffsetsInvalid, OptionInvalid
-from jobs.plan import ReadRange, plan_read
+from jobs.plan import ReadPlan, ReadRange, plan_read
 from jobs.schema import ALL_COLUMNS
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets
 from tests.jobs.conftest import MESSAGES, TOPIC, Orders
@@ -97,6 +100,28 @@ def test_missing_offsets_fail_the_read_or_are_skipped(orders: Orders) -> None:
         TOPIC, nameservers=orders.nameservers, end_offset=beyond, fail_on_data_loss=False, columns=["body"]
     )
     assert dataset.count() == MESSAGES + 1
+
+
+def test_lost_log_file_fails_the_read_with_queue_and_range(orders: Orders, tmp_path: Path) -> None:
+    import ray.data
+
+    from jobs.ray_data.read import QueueDatasource
+
+    plan = plan_read(orders.nameservers, TOPIC, ReadRange(Offsets(EARLIEST), Offsets(LATEST)))
+    split = max(plan.ranges, key=lambda each: each.message_count)
+    being_saved = shutil.ignore_patterns("*.new")  # tables being saved: these files may vanish
+    root = Path(shutil.copytree(split.location.store_root, tmp_path / "store", ignore=being_saved))
+    min((root / "commitlog").iterdir()).unlink()
+    broken = replace(split, location=replace(split.location, store_root=str(root)))
+
+    def source(fail_on_data_loss: bool) -> QueueDatasource:
+        return QueueDatasource(ReadPlan([broken], None), ("body",), fail_on_data_loss, True)
+
+    names = f"{TOPIC}/{split.queue.broker_name}/{split.queue.queue_id}"
+    with pytest.raises(DataLoss, match=rf"{names} \[0, \d+\): CommitLog file .*fail_on_data_loss"):
+        ray.data.read_datasource(source(True)).materialize()
+    left = ray.data.read_datasource(source(False)).count()
+    assert 0 < left < split.message_count
 
 
 def test_invalid_options_are_refused_by_the_driver(orders: Orders) -> None:
