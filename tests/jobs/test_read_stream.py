@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,6 +208,24 @@ def test_checkpoint_of_another_topic_cluster_or_query_is_refused(
     source.write_text(json.dumps({**json.loads(source.read_text()), "cluster": "OtherCluster"}))
     with pytest.raises(CheckpointMismatch, match="of cluster OtherCluster, not of cluster DefaultCluster"):
         read_stream(spark, stream.topic, **options)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("step", ["raymq/{topic}/manifests/{:020d}.json", "offsets/{}"])
+def test_killed_driver_loses_and_repeats_no_message(
+    orders: Orders, sink: Callable[[str], Sink], tmp_path: Path, step: str
+) -> None:
+    """Kill the driver between the manifest and its batch, and during the batch."""
+    stream = sink("stream-killed")
+    sent = send(orders, stream.topic, range(100))
+    file = "check point/" + step.format(1, topic=stream.topic)
+    command = [sys.executable, "-m", "tests.jobs.stream_driver"]
+    killed = subprocess.run(
+        [*command, orders.nameservers, stream.topic, str(tmp_path), file], check=False, timeout=2 * LIMIT_S
+    )
+    assert killed.returncode == -signal.SIGKILL
+    stream.drain(maxOffsetsPerTrigger=20)
+    assert stream.bodies() == sent
 
 
 def test_invalid_options_and_unknown_topic_are_refused_before_start(
