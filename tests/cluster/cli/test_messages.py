@@ -114,6 +114,7 @@ def test_tail_starts_at_the_given_position(raymq: Raymq) -> None:
             raymq.ok("tail", topic, "--from", "first", "--no-follow")
         )
     assert raymq.run("tail", topic, "--from", "latest", "--no-follow") == (0, "", "")
+    raymq.ok("group", "create", "g")
     ends = raymq.ok("offset", "reset", "g", topic, "--to", "latest", "--dry-run")
     for word in ("last", "end", "consume_from_last_offset"):
         assert raymq.ok("offset", "reset", "g", topic, "--to", word, "--dry-run") == ends
@@ -172,7 +173,7 @@ def test_invalid_arguments_are_reported_in_one_line(raymq: Raymq) -> None:
     assert "NAME=VALUE" in raymq.refused("send", topic, "x", "-p", "shop", code=2)
     assert "registered topic 'never-made'" in raymq.refused("topic", "stats", "never-made")
     assert "use r, w, rw or none" in raymq.refused("topic", "perm", topic, "all", code=2)
-    assert "does not exist" in raymq.refused("offset", "skip", "never-made", topic, "--yes")
+    assert "no group 'never-made'" in raymq.refused("offset", "skip", "never-made", topic, "--yes")
     assert "no group 'never-made'" in raymq.refused("offset", "show", "never-made")
     assert "--to, or --queue with --offset" in raymq.refused("offset", "reset", "g", topic, code=2)
     code, _, errors = raymq.run("send", topic, "--json-lines", given='{"body": "good"}\n{"body": 5}\n')

@@ -35,6 +35,12 @@ def never(message: MessageExt) -> LocalTransactionState:
     raise AssertionError(f"{message.msg_id} was checked")
 
 
+def stored(cluster: Cluster, topic: str) -> int:
+    """Return the number of messages in the queues of the topic."""
+    stores = [broker.graph.loop.store for broker in cluster.brokers.values()]
+    return sum(store.max_offset(*queue) for store in stores for queue in store.queues() if queue[0] == topic)
+
+
 def visible(cluster: Cluster, topic: str) -> list[bytes]:
     return sorted(body for _, body, _ in read_all(cluster, topic))
 
@@ -154,6 +160,7 @@ def test_another_producer_of_the_group_ends_the_transactions_of_a_killed_one(
     async def story() -> None:
         check = aio.TransactionProducer(cluster.address, "tx", lambda _: COMMIT, topics=[topic])
         async with check:
+            await eventually_async(lambda: stored(cluster, topic) == 4)
             await eventually_async(
                 lambda: all(b.describe()["open_transactions"] == 0 for b in cluster.brokers.values())
             )
