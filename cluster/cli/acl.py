@@ -1,4 +1,4 @@
-"""`raymq acl`."""
+"""`raymq acl`: lists, sets, deletes and imports the access rules of users."""
 
 from __future__ import annotations
 

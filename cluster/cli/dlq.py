@@ -1,4 +1,4 @@
-"""`raymq dlq`."""
+"""`raymq dlq`: lists, shows, resends and purges dead letters of consumer groups."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def command(
     with exiting_on_errors():
         place = parse_position(begin)
         if last and place != "latest":
-            raise Refusal("--last counts from the end and excludes --from")
+            raise Refusal("--last cannot be combined with --from")
         config = ConsumerConfig(
             nameservers=nameserver,
             group="TOOLS_CONSUMER",

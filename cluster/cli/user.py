@@ -1,4 +1,4 @@
-"""`raymq user`."""
+"""`raymq user`: lists, creates and deletes users, and writes credentials files."""
 
 from __future__ import annotations
 

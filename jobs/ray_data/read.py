@@ -152,7 +152,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def _parse(option: str, value: Offset, default: int) -> tuple[Offsets, Times | None]:
-    """Return the offsets of an option, or the time of a datetime."""
+    """Parse `start_offset` or `end_offset`: return the offset of each queue, or the time of a datetime."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             value = value.replace(tzinfo=UTC)
@@ -164,7 +164,7 @@ def _parse(option: str, value: Offset, default: int) -> tuple[Offsets, Times | N
 
 
 def _numbers(value: Any) -> Any:
-    """Replace the words in an object of offsets by their numbers."""
+    """Replace "earliest" and "latest" in an object of offsets by Spark's numbers -2 and -1."""
     if isinstance(value, Mapping):
         return {
             key: _numbers(each) if isinstance(each, Mapping) else _WORDS.get(each, each)

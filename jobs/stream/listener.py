@@ -102,7 +102,7 @@ _listeners: WeakKeyDictionary[SparkSession, StreamListener] = WeakKeyDictionary(
 
 
 def listener_of(spark: SparkSession) -> StreamListener:
-    """Return the listener of this session; register it if it is new."""
+    """Return the streaming query listener of a Spark session; create and register it on the first call."""
     listener = _listeners.get(spark)
     if listener is None:
         listener = _listeners[spark] = StreamListener(spark)

@@ -53,7 +53,7 @@ class ManifestDirectory:
         return json.loads(self._read(path)) if self._exists(path) else None
 
     def write_source(self, content: dict[str, Any]) -> None:
-        """Write `source.json`."""
+        """Write `source.json`: topic, cluster, query id and starting positions, checked by each restart."""
         self._write(f"{self._directory}/{SOURCE}", json.dumps(content).encode(), 0)
 
     def used_topics(self) -> list[str]:

@@ -29,7 +29,7 @@ class SyncFlush:
     """Confirms messages when they are flushed to disk."""
 
     def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
-        """Return `positions.flushed`."""
+        """Return the flushed position: records before it are confirmed."""
         return positions.flushed
 
 

@@ -47,4 +47,4 @@ def build_access(settings: BrokerSettings) -> BrokerAccess:
 
 
 def _permit(context: RequestContext, topic: str) -> None:
-    """Permit everything."""
+    """Permit every request; used if access control is disabled."""

@@ -42,7 +42,7 @@ class AccessRequests:
         self._access = access
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the request table rows of this handler."""
+        """Return the entries of the request table that this class handles."""
         code, row = RequestCode, RequestRow
         get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
         return (

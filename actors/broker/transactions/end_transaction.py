@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 
 
 class EndTransaction:
-    """Handles END_TRANSACTION."""
+    """Request handler for END_TRANSACTION."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class EndTransaction:
         self._may_send = may_send
 
     def rows(self) -> Iterable[RequestRow]:
-        """Return the rows of the request table that this object handles."""
+        """Return the entries of the request table that this class handles."""
         targets = each_of(on_topic(Action.PUB), on_group(Action.PUB, "producer_group"))
         code = RequestCode.END_TRANSACTION
         # Not Cost.SEND: the half message was admitted, and a one-way request that is refused is lost.

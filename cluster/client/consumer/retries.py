@@ -34,7 +34,7 @@ class Retries(Protocol):
     """Retries the tasks whose listener call failed. All calls are on the event loop."""
 
     def failed(self, task: Task, delay_level: int, offer: Offer) -> None:
-        """Settle a task whose listener call failed, and retry its messages.
+        """Retry the messages of a task whose listener call failed.
 
         Args:
             task: The task. It is still one of the running tasks of its queue.

@@ -35,7 +35,7 @@ class BroadcastingProtocol:
         return self._config.commit_interval_ms
 
     async def sync(self, *, is_leaving: bool) -> SyncGroupReply:
-        """Return the queues of the cached routes."""
+        """Return all readable queues of the subscribed topics, from the cached routes."""
         granted = []
         for topic in self._subscriptions:
             route = self._instance.routes.peek(topic)
