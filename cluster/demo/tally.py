@@ -68,7 +68,7 @@ class Tally:
             return known is None
 
     def judge(self, sent: int) -> Verdict:
-        """Count received, duplicate, lost and reordered flights, given that flights 0 … `sent` - 1 were sent."""
+        """Count received, duplicate, lost and reordered flights; flights 0 … `sent` - 1 were sent."""
         with self._lock:
             first = list(self._first.values())
             deliveries = self._deliveries

@@ -37,7 +37,7 @@ class AsyncFlush:
     """Confirms messages when they are written to the page cache."""
 
     def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
-        """Return `positions.written`."""
+        """Return the written position: records before it are confirmed."""
         return positions.written
 
 

@@ -189,7 +189,7 @@ class GroupSession:
                 self._apply(reply, requested_at_ms)
 
     def _note_failure(self, error: ClientError | None) -> None:
-        """Log each new sync failure once. Report to the consumer when the group starts or stops refusing it."""
+        """Log each new sync failure once; report to the consumer if the group starts or stops refusing it."""
         if error is not None and str(error) != str(self._failure):
             log.warning("group_sync_failed", group=self._config.group, error=str(error))
         if isinstance(error, SubscriptionDiffers) or isinstance(self._failure, SubscriptionDiffers):
