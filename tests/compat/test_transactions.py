@@ -56,6 +56,7 @@ def test_java_transactions_are_visible_after_their_commit(
     each_client.call("transaction_stop", name=topic)
 
 
+@pytest.mark.extended
 def test_open_transactions_survive_a_change_of_the_broker(kit: JavaKit, tmp_path: Path) -> None:
     """RayMQ, then RocketMQ, then RayMQ: each checks the transaction that the one before it has left open."""
     ours = RayMQ(tmp_path / "ours", SETTINGS)
