@@ -1,0 +1,122 @@
+"""Builds the parts of a broker that run its event loop: server, turns, flusher and reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from actors.broker.admission import Admission
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.loop.flusher import Flusher
+from actors.broker.loop.off_loop import OffLoop
+from actors.broker.loop.reads import Reads
+from actors.broker.loop.turns import TurnLoop, Turns
+from actors.broker.loop.wait_registry import WaitRegistry
+from actors.broker.sending.acks import Acks
+from actors.broker.stats import BrokerStats
+from actors.host.descriptors import connections_that_fit
+from actors.host.loop_lag import LoopLag
+from actors.remoting.chain import Step
+from actors.remoting.counters import RequestCounters
+from actors.remoting.limits import RemotingLimits
+from actors.remoting.server import RemotingServer
+from actors.remoting.table import RequestTable
+from store.clock import Clock
+from store.live_settings import LiveSettings
+from store.message_store import Arrival, MessageStore
+
+OTHER_DESCRIPTORS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoop:
+    """The parts of a broker that its request handlers use: store, server, turns, reads and counters."""
+
+    store: MessageStore
+    requests: RequestTable
+    counters: RequestCounters
+    server: RemotingServer
+    admission: Admission
+    stats: BrokerStats
+    lag: LoopLag
+    held: WaitRegistry[Arrival]
+    acks: Acks
+    flusher: Flusher
+    turns: Turns
+    off_loop: OffLoop
+    reads: Reads
+
+
+def build_loop(
+    live: LiveSettings[BrokerSettings], clock: Clock, store: MessageStore, access_steps: Sequence[Step]
+) -> BrokerLoop:
+    """Build the server and the event-loop services of a broker, with an empty request table.
+
+    Args:
+        live: the settings of the broker.
+        access_steps: the chain steps that authenticate and authorize requests; they run before admission.
+    """
+    settings = live.settings
+    requests, counters = RequestTable(), RequestCounters()
+    admission = Admission(settings, store, clock)
+
+    def end_turn() -> None:
+        turns.tick()
+        admission.end_turn()
+
+    steps: Sequence[Step] = (*access_steps, admission)
+    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps, (counters,))
+    live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
+    held = WaitRegistry[Arrival](clock, settings.max_held_pulls)
+    stats = BrokerStats(clock)
+    is_sync = settings.store.flush == "sync"
+    flusher = Flusher(
+        store,
+        clock,
+        server.request_tick,
+        flushes_each_tick=is_sync,
+        flush_interval_ms=settings.store.flush_interval_ms,
+    )
+    turns = Turns(
+        store,
+        flusher,
+        held,
+        clock,
+        TurnLoop(server.request_tick, server.hub.flush, server.hub.resume),
+        stats.put_times,
+        settings.wait_in_pull_queue_ms,
+    )
+    off_loop = OffLoop(
+        clock, settings.cold_read_threads, settings.pull_queue_capacity, settings.wait_in_pull_queue_ms
+    )
+    return BrokerLoop(
+        store,
+        requests,
+        counters,
+        server,
+        admission,
+        stats,
+        LoopLag(clock, admission.note_lag),
+        held,
+        Acks(store, clock, settings.sync_flush_timeout_ms, may_wait=is_sync),
+        flusher,
+        turns,
+        off_loop,
+        Reads(store, off_loop, admission.admit_response, turns),
+    )
+
+
+def _max_unread_bytes(settings: BrokerSettings) -> int:
+    return 2 * settings.max_unread_bytes  # `Admission` refuses pulls at half of this
+
+
+def _limits(settings: BrokerSettings) -> RemotingLimits:
+    return RemotingLimits(
+        busy_poll_us=settings.busy_poll_us,
+        max_unread_bytes=_max_unread_bytes(settings),
+        unread_ms=settings.unread_timeout_ms,
+        idle_ms=settings.idle_timeout_ms,
+        max_connections=connections_that_fit(
+            settings.max_connections, 2 * settings.store.max_open_files + OTHER_DESCRIPTORS
+        ),
+    )
