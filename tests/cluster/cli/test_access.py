@@ -89,7 +89,7 @@ def test_user_is_created_changed_and_deleted_on_all_brokers(raymq: Raymq, tmp_pa
     raymq.ok("user", "delete", "alice", "--yes")
     assert raymq.ok("user", "list") == []
     assert raymq.ok("acl", "list") == []
-    assert "no user 'alice'" in raymq.refused("user", "delete", "alice", "--yes")
+    assert "user 'alice' does not exist" in raymq.refused("user", "delete", "alice", "--yes")
 
 
 def test_secret_key_is_prompted_and_never_an_argument(raymq: Raymq) -> None:
