@@ -257,8 +257,8 @@ def checked_state(state: object) -> LocalTransactionState:
     """Return `state`, the result of a listener. Raises TypeError if it is not a LocalTransactionState."""
     if not isinstance(state, LocalTransactionState):
         raise TypeError(
-            f"the transaction listener returned {state!r}: return LocalTransactionState.COMMIT, ROLLBACK or "
-            "UNKNOWN"
+            f"execute_local or check_listener returned {state!r}: return LocalTransactionState.COMMIT, "
+            "ROLLBACK or UNKNOWN"
         )
     return state
 

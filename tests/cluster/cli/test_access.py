@@ -171,7 +171,7 @@ def test_plain_acl_of_rocketmq_4_is_imported(raymq: Raymq, tmp_path: Path) -> No
         ("accounts: {a: 1}", "`accounts` is not a list"),
         ("accounts: [7]", "accounts[0] is not a map"),
         ("accounts: [{accessKey: a, secretKey: 'top-secret\n}]", "is not valid YAML at line"),
-        ("top-secret", "is it RocketMQ's plain_acl.yml?"),
+        ("top-secret", "give a plain_acl.yml of RocketMQ 4.x"),
     ],
 )
 def test_invalid_plain_acl_is_refused_without_secrets(
