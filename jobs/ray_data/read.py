@@ -65,8 +65,7 @@ def read_dataset(
         columns: The columns to read; all by default.
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
-        map_files: Read stores on the machine of the read task by mapping their files. False: fetch all
-            messages from the brokers.
+        map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
         ray_options: Options of `ray.data.read_datasource`, for example `num_cpus`, `memory`, `resources`,
             `concurrency`, `override_num_blocks` and `ray_remote_args`.
 

@@ -47,10 +47,9 @@ def read_stream(
     """Read `topic` as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
 
     The offset ranges of a batch are fixed before it starts, and a restarted query repeats them. Therefore a
-    sink that ignores repeated batches, such as Parquet files, stores each message exactly once. Queues and
-    brokers that are added while the query is running are read from their first message. All triggers of
-    Spark's micro-batches are supported, including availableNow. The observed metrics `raymq_<topic>` in the
-    query's progress contain the number of messages in the batch (`messages`) and after it (`lag`).
+    sink that ignores repeated batches, such as Parquet files, stores each message exactly once. Queues that
+    are added while the query is running are read from their first message. The observed metrics
+    `raymq_<topic>` contain the number of messages in the batch (`messages`) and after it (`lag`).
 
     `checkpointLocation`: the checkpoint of the query, as in `writeStream.option("checkpointLocation", …)`.
     `startingOffsets`: start of a new query: "latest", "earliest", or offsets as in `read_queue`. Queues that
@@ -62,8 +61,7 @@ def read_stream(
     log the missing offsets and skip them.
     `columns`, `mapFiles`: as in `read_queue`.
     `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages.
-    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: number and interval of the retries of such a
-    request. If all fail, the query ends with an error.
+    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails.
 
     Raises `CheckpointMismatch` if the checkpoint belongs to another topic or cluster, `OffsetsInvalid` or
     `OptionInvalid` if an argument is invalid, and `cluster.client.ClientError`, for example TopicNotFound.
