@@ -47,9 +47,10 @@ def read_stream(
     """Read `topic` as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
 
     The offset ranges of a batch are fixed before it starts, and a restarted query repeats them. Therefore a
-    sink that ignores repeated batches, such as Parquet files, stores each message exactly once. Queues that
-    are added while the query is running are read from their first message. The observed metrics
-    `raymq_<topic>` contain the number of messages in the batch (`messages`) and after it (`lag`).
+    sink that ignores repeated batches, such as Parquet files, stores each message exactly once. Queues and
+    brokers that are added while the query is running are read from their first message. Spark's triggers,
+    including availableNow, are supported. The observed metrics `raymq_<topic>` in the query's progress
+    contain the number of messages in the batch (`messages`) and after it (`lag`).
 
     `checkpointLocation`: the checkpoint of the query, as in `writeStream.option("checkpointLocation", …)`.
     `startingOffsets`: start of a new query: "latest", "earliest", or offsets as in `read_queue`. Queues that
@@ -57,8 +58,7 @@ def read_stream(
     `maxOffsetsPerTrigger`: maximum number of messages of a batch, distributed over the queues in proportion
     to their available messages (default: no limit).
     `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
-    `failOnDataLoss`: end the query with an error if messages were deleted before they were read; if False,
-    log the missing offsets and skip them.
+    `failOnDataLoss`: fail if messages were deleted before they were read; if False, log and skip them.
     `columns`, `mapFiles`: as in `read_queue`.
     `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages.
     `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails.
