@@ -1,4 +1,4 @@
-"""Plan a bounded read: from the options to the range of each queue. Shared by Spark and Ray Data."""
+"""Plans a bounded read: determines the offset range of each queue. Used by Spark and Ray Data reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,18 @@ from store.logs import get_logger
 
 @dataclass(frozen=True)
 class ReadRange:
-    """The parsed options that determine which messages a read returns; see `jobs.read.read_queue`."""
+    """The parsed options that select the messages of a read; see `jobs.read.read_queue`.
+
+    Attributes:
+        starting: First offset of each queue, used if `since` is None.
+        ending: End offset (exclusive) of each queue, used if `until` is None.
+        since: Store time of the first message of each queue.
+        until: Store time at which the read ends (exclusive).
+        strategy: Start of a queue without a message stored at or after `since`: "latest", or "error".
+        fail_on_data_loss: Raise DataLoss if requested offsets do not exist; otherwise log and skip them.
+        committed: Skip messages of uncommitted write jobs.
+        option_names: Names of the options for `starting` and `ending` in error texts.
+    """
 
     starting: Offsets
     ending: Offsets
@@ -32,7 +43,12 @@ class ReadRange:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """The range of each queue that has messages to read, and the committed offsets of jobs if they matter."""
+    """The result of `plan_read`.
+
+    Attributes:
+        ranges: The offset range of each queue that has messages to read.
+        committed: The committed offsets for a committed read, else None.
+    """
 
     ranges: Sequence[Split]
     committed: CommittedRanges | None
@@ -40,21 +56,21 @@ class ReadPlan:
     def reader(
         self, splits: Sequence[Split], columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
     ) -> SplitsReader:
-        """Return the reader of `splits`, into which the ranges were cut."""
+        """Return a reader of `splits`, which the caller has cut from `ranges`."""
         if self.committed is None:
             return SplitsReader(splits, columns, fail_on_data_loss, map_files)
         return CommittedReader(splits, columns, fail_on_data_loss, map_files, self.committed)
 
 
 def plan_read(nameservers: Nameservers | None, topic: str, wanted: ReadRange) -> ReadPlan:
-    """Return the ranges of `topic` to read, with the offsets of this moment.
+    """Return the offset ranges to read from `topic`, based on the current offsets of its queues.
 
     Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError`.
     """
     since, until = wanted.since, wanted.until
     check_order(since, until)
     check_strategy(wanted.strategy)
-    # Before the offsets: a job that is committed in between is then not visible, instead of partly.
+    # Read before the queue offsets, so that a job that commits in between is not partly visible.
     committed = committed_ranges(nameservers, topic) if wanted.committed else None
     states = describe_topic(nameservers, topic)
     starting, ending = wanted.starting, wanted.ending

@@ -1,7 +1,7 @@
 """`read_dataset`: read a topic, or a range of its offsets, as a Ray Data dataset.
 
-The queues are cut into splits as for Spark. Each split is one read task of Ray, so a queue is read by several
-tasks; a task yields blocks while it reads.
+The offset ranges of the queues are cut into splits, as for Spark. Each split is one Ray read task, so several
+tasks can read one queue in parallel. A task yields blocks while it reads.
 """
 
 from __future__ import annotations
@@ -50,23 +50,24 @@ def read_dataset(
 ) -> ray.data.Dataset:
     """Read the confirmed messages of `topic` as a dataset with one row per message (see `jobs.schema`).
 
-    The range of offsets is fixed when this function returns.
+    The offset ranges are fixed when this function returns: messages stored later are not read.
 
         messages = read_dataset("orders", nameservers="127.0.0.1:9876", columns=["body", "tags"])
 
     Args:
-        topic: The topic.
+        topic: The topic to read.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
         trigger: As in `ray.data.read_kafka`; only "once", a single bounded read, is supported.
-        start_offset: "earliest", "latest", an offset of every queue, a datetime (without a time zone: UTC),
-            or {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
-        end_offset: The same for the end (exclusive), by default "latest".
+        start_offset: "earliest", "latest", an offset for all queues, a datetime (store time of the first
+            message; UTC if it has no time zone), or offsets of single queues as
+            {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
+        end_offset: End of the read (exclusive), in the same forms. Queues not listed end at "latest".
         columns: The columns to read; all by default.
-        committed: Skip messages that `write_dataset` or `write_queue` did not commit.
+        committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
-        map_files: Map the files of stores on the machine of a read task; if False, fetch from the brokers.
-        ray_options: Options of `ray.data.read_datasource`, which are those of `ray.data.read_kafka` too:
-            `num_cpus`, `memory`, `resources`, `concurrency`, `override_num_blocks`, `ray_remote_args` …
+        map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
+        ray_options: Options of `ray.data.read_datasource`, for example `num_cpus`, `memory`, `resources`,
+            `concurrency`, `override_num_blocks` and `ray_remote_args`.
 
     Raises:
         OffsetsInvalid, OptionInvalid: An argument is invalid.
@@ -74,7 +75,9 @@ def read_dataset(
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
     if trigger != "once":
-        raise OptionInvalid(f"trigger={trigger!r} is not supported: use 'once', or a consumer for a stream")
+        raise OptionInvalid(
+            f"trigger={trigger!r} is not supported: use 'once', or read a stream with a consumer"
+        )
     chosen = resolve_columns(columns)
     starting, since = _parse(START_OFFSET, start_offset, EARLIEST)
     ending, until = _parse(END_OFFSET, end_offset, LATEST)
@@ -83,7 +86,7 @@ def read_dataset(
         ending,
         since,
         until,
-        # As in read_kafka, a queue without a message of that time or later has nothing to read.
+        # Read nothing from a queue without a message stored at or after start_offset, as read_kafka does.
         strategy="latest",
         fail_on_data_loss=fail_on_data_loss,
         committed=committed,
@@ -95,7 +98,7 @@ def read_dataset(
 
 
 class QueueDatasource(Datasource):
-    """Reads the ranges of a plan; see `read_dataset`."""
+    """Ray Data source that reads the offset ranges of a plan; see `read_dataset`."""
 
     def __init__(
         self, plan: ReadPlan, columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
@@ -107,19 +110,22 @@ class QueueDatasource(Datasource):
         self._map_files = map_files
 
     def get_name(self) -> str:
-        """Return the name of the read tasks."""
+        """Return the name that Ray shows for the read tasks."""
         return "RayMQ"
 
     def estimate_inmemory_data_size(self) -> int:
-        """Return an estimate of the size of all rows."""
+        """Return an estimate of the size of all rows in bytes."""
         return sum(each.message_count for each in self._plan.ranges) * _ROW_BYTES
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: object = None
     ) -> list[ReadTask]:
-        """Return about `parallelism` tasks, each for the offsets of one queue."""
+        """Return about `parallelism` read tasks, each for an offset range of one queue.
+
+        If there are no messages, returns one task that yields an empty table with the schema.
+        """
         schema = arrow_schema(self._columns)
-        # Rows may be skipped at the read: only then their number is not known before.
+        # The number of rows is unknown if the read may skip messages.
         is_exact = self._plan.committed is None and self._fail_on_data_loss
         tasks = []
         for split in cut_splits(self._plan.ranges, max(parallelism, 1)):
@@ -135,7 +141,7 @@ class QueueDatasource(Datasource):
 
 
 def _blocks(reader: SplitsReader, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the messages of the only split of `reader`."""
+    """Yield the messages of `reader` as tables; an empty table if it has no messages."""
     is_empty = True
     for batch in reader.read_all():
         is_empty = False
@@ -145,14 +151,18 @@ def _blocks(reader: SplitsReader, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of these columns."""
+    """Return the Arrow schema of the message columns `columns`."""
     return pa.schema(
         [(name, MICROSECONDS if name in TIMESTAMPS else RECORD_SCHEMA.field(name).type) for name in columns]
     )
 
 
 def _parse(option: str, value: Offset, default: int) -> tuple[Offsets, Times | None]:
-    """Parse `start_offset` or `end_offset`: return the offset of each queue, or the time of a datetime."""
+    """Parse the value of `start_offset` or `end_offset`.
+
+    Returns the offsets of the queues, and the time if `value` is a datetime, else None. `default` is the
+    offset of queues that are not listed.
+    """
     if isinstance(value, datetime):
         if value.tzinfo is None:
             value = value.replace(tzinfo=UTC)
@@ -164,7 +174,7 @@ def _parse(option: str, value: Offset, default: int) -> tuple[Offsets, Times | N
 
 
 def _numbers(value: Any) -> Any:
-    """Replace "earliest" and "latest" in an object of offsets by Spark's numbers -2 and -1."""
+    """Replace "earliest" and "latest" in a nested mapping of offsets by the numbers -2 and -1 of Spark."""
     if isinstance(value, Mapping):
         return {
             key: _numbers(each) if isinstance(each, Mapping) else _WORDS.get(each, each)
