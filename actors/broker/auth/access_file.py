@@ -2,9 +2,9 @@
 
     {"users": [{username, password, userType, userStatus}], "acls": [{subject, policies: [...]}]}
 
-The file contains secret keys in plain text, because the broker needs them to check signatures. Its mode must be
-0600. The broker loads an edited file within RELOAD_MS. It does not load a file that is invalid or that other
-users of the machine can access.
+The file contains secret keys in plain text, because the broker needs them to check signatures. Its mode must
+be 0600. The broker loads an edited file within RELOAD_MS. It does not load a file that is invalid or that
+other users of the machine can access.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ _DECISIONS: Final = {"allow": ALLOW, "deny": DENY}
 _NAME_CHARS_MAX: Final = 512
 
 # Maps an action of a request to the actions of a rule that permit it. All other actions are permitted only by
-# themselves and by All. As in RocketMQ, Sub permits Get because consumers read offsets and query messages, and
-# Create permits Update because the same request creates and updates a topic.
+# themselves and by All. As in RocketMQ, Sub permits Get because consumers read offsets and query messages,
+# and Create permits Update because the same request creates and updates a topic.
 _GRANTED_BY: Final[Mapping[Action, frozenset[str]]] = {
     Action.GET: frozenset({ALL, "Get", "Sub"}),
     Action.LIST: frozenset({ALL, "List", "Get"}),
