@@ -193,7 +193,9 @@ class _Compiler(Transformer[Token, Operand]):
     def whole_number(self, token: Token) -> Operand:
         digits = token.rstrip("lL")
         if len(digits) > len(str(LONG_MAX)) or (value := int(digits)) > LONG_MAX:
-            raise ExpressionInvalid(f"the number {_short(token)} exceeds {LONG_MAX}", _position(token))
+            raise ExpressionInvalid(
+                f"the number {_short(token)} exceeds {LONG_MAX}, the largest long", _position(token)
+            )
         return literal(Kind.INT if value <= INT_MAX else Kind.LONG, value, _position(token))
 
     def floating_point(self, token: Token) -> Operand:
@@ -204,7 +206,9 @@ class _Compiler(Transformer[Token, Operand]):
                 _position(token),
             )
         if value == float("inf"):
-            raise ExpressionInvalid(f"the number {_short(token)} exceeds 1.8e308", _position(token))
+            raise ExpressionInvalid(
+                f"the number {_short(token)} exceeds 1.8e308, the largest double", _position(token)
+            )
         return literal(Kind.DOUBLE, value, _position(token))
 
     def true(self, token: Token) -> Operand:

@@ -1,6 +1,6 @@
 """The access control steps of the request chain: Authentication, then Authorization.
 
-A broker has these steps only if the settings `authentication_enabled` and `authorization_enabled` are true.
+The settings `authentication_enabled` and `authorization_enabled` enable them.
 """
 
 from __future__ import annotations

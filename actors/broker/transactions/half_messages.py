@@ -1,4 +1,4 @@
-"""Half messages: how the messages of a transaction are stored before and after its commit.
+"""Half messages: the stored form of transactional messages before their commit.
 
     SEND_MESSAGE with TRAN_MSG = true  →  RMQ_SYS_TRANS_HALF_TOPIC, queue 0, with REAL_TOPIC and REAL_QID
     END_TRANSACTION, commit            →  REAL_TOPIC, queue REAL_QID, with the same properties

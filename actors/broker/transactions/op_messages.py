@@ -31,7 +31,7 @@ _PROPERTIES = encode_properties({MessageConst.TAGS: REMOVED_TAG, MessageConst.WA
 
 
 def op_bodies(offsets: Iterable[int]) -> Iterator[bytes]:
-    """Yield the bodies of op messages for half messages at `offsets`, each body as long as permitted."""
+    """Yield op message bodies with the half-queue `offsets`, each of at most OP_BODY_MAX_BYTES."""
     body = b""
     for offset in offsets:
         entry = b"%d," % offset
