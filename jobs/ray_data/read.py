@@ -19,7 +19,9 @@ from ray.data.datasource import Datasource, ReadTask
 from cluster.client.config import Nameservers
 from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
-from jobs.plan import ReadPlan, ReadRange, plan_read
+from jobs.options.read_options import Edge, ReadOptions
+from jobs.options.topics import parse_topics
+from jobs.plan import ReadPlan, plan_read
 from jobs.reader import SplitsReader
 from jobs.schema import resolve_columns
 from jobs.splits import cut_splits
@@ -75,36 +77,27 @@ def read_dataset(
     """
     if trigger != "once":
         raise OptionInvalid(f"trigger={trigger!r} is not supported: use 'once', or a consumer for a stream")
-    chosen = resolve_columns(columns)
-    starting, since = _parse(START_OFFSET, start_offset, EARLIEST)
-    ending, until = _parse(END_OFFSET, end_offset, LATEST)
-    wanted = ReadRange(
-        starting,
-        ending,
-        since,
-        until,
+    options = ReadOptions(
+        parse_topics(topic),
+        _edge(START_OFFSET, start_offset, EARLIEST),
+        _edge(END_OFFSET, end_offset, LATEST),
+        nameservers,
         # As in read_kafka, a queue without a message of that time or later has nothing to read.
         strategy="latest",
-        fail_on_data_loss=fail_on_data_loss,
+        columns=resolve_columns(columns),
         committed=committed,
-        option_names=(START_OFFSET, END_OFFSET),
+        fail_on_data_loss=fail_on_data_loss,
+        map_files=map_files,
     )
-    plan = plan_read(nameservers, topic, wanted)
-    source = QueueDatasource(plan, chosen, fail_on_data_loss, map_files)
-    return ray.data.read_datasource(source, **ray_options)
+    return ray.data.read_datasource(QueueDatasource(plan_read(options)), **ray_options)
 
 
 class QueueDatasource(Datasource):
     """Reads the ranges of a plan; see `read_dataset`."""
 
-    def __init__(
-        self, plan: ReadPlan, columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
-    ) -> None:
+    def __init__(self, plan: ReadPlan) -> None:
         super().__init__()
         self._plan = plan
-        self._columns = tuple(columns)
-        self._fail_on_data_loss = fail_on_data_loss
-        self._map_files = map_files
 
     def get_name(self) -> str:
         """Return the name of the read tasks."""
@@ -118,12 +111,13 @@ class QueueDatasource(Datasource):
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: object = None
     ) -> list[ReadTask]:
         """Return about `parallelism` tasks, each for the offsets of one queue."""
-        schema = arrow_schema(self._columns)
+        options = self._plan.options
+        schema = arrow_schema(options.columns)
         # Rows may be skipped at the read: only then their number is not known before.
-        is_exact = self._plan.committed is None and self._fail_on_data_loss
+        is_exact = not options.committed and options.fail_on_data_loss
         tasks = []
         for split in cut_splits(self._plan.ranges, max(parallelism, 1)):
-            reader = self._plan.reader([split], self._columns, self._fail_on_data_loss, self._map_files)
+            reader = self._plan.reader([split])
             rows = split.message_count if is_exact else None
             size_bytes = split.message_count * _ROW_BYTES
             metadata = BlockMetadata(rows, size_bytes, exec_stats=None, input_files=None)
@@ -151,16 +145,16 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     )
 
 
-def _parse(option: str, value: Offset, default: int) -> tuple[Offsets, Times | None]:
-    """Parse `start_offset` or `end_offset`: return the offset of each queue, or the time of a datetime."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            value = value.replace(tzinfo=UTC)
-        edge: Literal["starting", "ending"] = "starting" if option == START_OFFSET else "ending"
-        times = parse_times(edge, value, None)
-        assert times is not None
-        return Offsets(default), Times(option, times.everywhere)
-    return parse_offsets(option, _numbers(value), default), None
+def _edge(option: str, value: Offset, default: int) -> Edge:
+    """Parse `start_offset` or `end_offset`: an offset of each queue, or a datetime."""
+    if not isinstance(value, datetime):
+        return Edge(option, parse_offsets(option, _numbers(value), default))
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    edge: Literal["starting", "ending"] = "starting" if option == START_OFFSET else "ending"
+    times = parse_times(edge, value, None)
+    assert times is not None
+    return Edge(option, Offsets(default), Times(option, times.everywhere))
 
 
 def _numbers(value: Any) -> Any:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from cluster.client import Admin
-from cluster.client.config import Nameservers
 from jobs.describe import states_of
+from jobs.options.read_options import ReadOptions
+from jobs.options.spark_keywords import StreamKeywords, check_keywords, stream_options
+from jobs.options.topics import parse_topics
+from jobs.plan import find_start
 from jobs.reader import SplitsReader
-from jobs.schema import resolve_columns, spark_schema
+from jobs.schema import spark_schema
 from jobs.splits import QueueState
-from jobs.starting_offsets import EARLIEST, Offsets, OffsetsOption, parse_offsets
+from jobs.starting_offsets import Offsets
 from jobs.stream.java import is_active
 from jobs.stream.listener import listener_of
 from jobs.stream.manifest import SCHEMA, encode_fault
@@ -32,17 +36,8 @@ def read_stream(
     spark: SparkSession,
     topic: str,
     *,
-    checkpointLocation: str,  # noqa: N803 - the names of Spark's own sources
-    nameservers: Nameservers | None = None,
-    startingOffsets: OffsetsOption = "latest",  # noqa: N803
-    maxOffsetsPerTrigger: int | None = None,  # noqa: N803
-    minPartitions: int | None = None,  # noqa: N803
-    failOnDataLoss: bool = True,  # noqa: N803
-    columns: Sequence[str] | None = None,
-    mapFiles: bool = True,  # noqa: N803
-    pollIntervalMs: int = 100,  # noqa: N803
-    fetchOffsetNumRetries: int = 30,  # noqa: N803
-    fetchOffsetRetryIntervalMs: int = 1000,  # noqa: N803
+    checkpointLocation: str,  # noqa: N803 - the name of Spark's own option
+    **options: Unpack[StreamKeywords],
 ) -> DataFrame:
     """Read `topic` as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
 
@@ -54,40 +49,44 @@ def read_stream(
     `checkpointLocation`: the checkpoint of the query, as in `writeStream.option("checkpointLocation", …)`.
     `startingOffsets`: where a new query starts: "latest", "earliest", or offsets as in `read_queue`; queues
     that are not listed start at their first offset. A restarted query continues where it was.
+    `startingTimestamp`, `startingOffsetsByTimestamp`, `startingOffsetsByTimestampStrategy`: as in
+    `read_queue`, for a new query.
     `maxOffsetsPerTrigger`: maximum number of messages of a batch, distributed over the queues
     in proportion to their messages.
     `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
     `failOnDataLoss`: end the query if messages were deleted before they were read; if False, log and skip
     them.
-    `columns`, `mapFiles`: as in `read_queue`.
-    `pollIntervalMs`: interval of requests for the ends of the queues while there are no new messages.
-    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such requests before the query ends.
+    `nameservers`, `columns`, `mapFiles`: as in `read_queue`.
+    `pollIntervalMs`: interval of requests for the ends of the queues while there are no new messages
+    (default: 100).
+    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such requests before the query ends
+    (default: 30, with 1,000 ms between them).
 
     Raises `CheckpointMismatch` if the checkpoint is that of another topic or cluster, `OffsetsInvalid`,
     `OptionInvalid`, and `cluster.client.ClientError` (TopicNotFound …).
     """
-    chosen = resolve_columns(columns)
-    partitions = spark.sparkContext.defaultParallelism if minPartitions is None else minPartitions
-    starting = parse_offsets("startingOffsets", startingOffsets, EARLIEST)
-    directory = ManifestDirectory(spark, checkpointLocation, topic, SystemClock())
-    queues = TopicQueues(nameservers, topic, starting)
-    options = PlanOptions(
-        topic,
-        queues.cluster_name(),
-        Limits(maxOffsetsPerTrigger, partitions),
-        failOnDataLoss,
-        pollIntervalMs / 1000,
-        fetchOffsetNumRetries,
-        fetchOffsetRetryIntervalMs / 1000,
+    given = check_keywords(options, StreamKeywords)
+    read = stream_options(parse_topics(topic), given)
+    partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
+    name = str(read.topics)
+    directory = ManifestDirectory(spark, checkpointLocation, name, SystemClock())
+    planned = PlanOptions(
+        name,
+        TopicQueues(read).cluster_name(),
+        Limits(given.get("maxOffsetsPerTrigger"), partitions),
+        read.fail_on_data_loss,
+        given.get("pollIntervalMs", 100) / 1000,
+        given.get("fetchOffsetNumRetries", 30),
+        given.get("fetchOffsetRetryIntervalMs", 1000) / 1000,
         int(spark.conf.get(RETAINED_BATCHES)),
     )
-    check_checkpoint(directory, topic, options.cluster)
+    check_checkpoint(directory, name, planned.cluster)
     directory.create()
-    stream = TopicStream(spark, directory, nameservers, starting, options)
+    stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
-    splits_reader = SplitsReader((), chosen, failOnDataLoss, mapFiles)
-    reader = ManifestReader(splits_reader, nameservers, directory.checkpoint)
-    return stream.manifest_frame().repartition(partitions).mapInArrow(reader, spark_schema(chosen))
+    splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files)
+    reader = ManifestReader(splits_reader, read.nameservers, directory.checkpoint)
+    return stream.manifest_frame().repartition(partitions).mapInArrow(reader, spark_schema(read.columns))
 
 
 def check_checkpoint(directory: ManifestDirectory, topic: str, cluster: str) -> None:
@@ -108,29 +107,29 @@ def check_checkpoint(directory: ManifestDirectory, topic: str, cluster: str) -> 
 
 
 class TopicQueues:
-    """The queues of one topic. Keeps a connection to its brokers until `close`."""
+    """The queues of the topics of a stream. Keeps a connection to their brokers until `close`."""
 
-    def __init__(self, nameservers: Nameservers | None, topic: str, starting: Offsets) -> None:
-        self._admin = Admin(nameservers)
-        self._topic = topic
-        self._starting = starting
+    def __init__(self, options: ReadOptions) -> None:
+        self._admin = Admin(options.nameservers)
+        self._options = options
 
     def states(self) -> list[QueueState]:
         """Return the current offsets of the queues. Raises ClientError."""
-        return states_of(self._admin, self._topic)
+        return states_of(self._admin, *self._options.topics.find(self._admin))
 
     def starting(self, states: Sequence[QueueState]) -> Offsets:
-        """Return the offsets at which a new query starts."""
-        return self._starting
+        """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""
+        return find_start(self._admin, self._options, states)
 
     def cluster_name(self) -> str:
-        """Return the name of the cluster that has the topic, and check the starting offsets; then close.
+        """Return the name of the cluster that has the topics, and check the starting offsets; then close.
 
         Raises ClientError and OffsetsInvalid.
         """
         with self._admin as admin:
-            states = states_of(admin, self._topic)
-            self._starting.check_known("startingOffsets", (state.queue for state in states))
+            states = self.states()
+            starting = self._options.starting
+            starting.offsets.check_known(starting.option, (state.queue for state in states))
             brokers = {state.queue.broker_name for state in states}
             clusters = admin.cluster_info().clusters
         return ",".join(sorted(name for name, members in clusters.items() if brokers & set(members)))
@@ -142,12 +141,11 @@ class TopicQueues:
 
 @dataclass(frozen=True)
 class TopicStream:
-    """A stream of one topic, which any number of runs of one query may read."""
+    """A stream, which any number of runs of one query may read."""
 
     spark: SparkSession
     directory: ManifestDirectory
-    nameservers: Nameservers | None
-    starting: Offsets
+    read: ReadOptions
     options: PlanOptions
 
     @property
@@ -177,7 +175,7 @@ class TopicStream:
         batch reads a manifest of another query, or the reason.
         """
         if checkpoint == self.directory.checkpoint:
-            queues = TopicQueues(self.nameservers, self.options.topic, self.starting)
+            queues = TopicQueues(self.read)
             return Planner(self.directory, queues, self.options, query_id, self._is_session_active)
         if self.directory.is_empty():
             self.directory.write(
