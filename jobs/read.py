@@ -8,18 +8,19 @@ from typing import Unpack
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.options.spark_keywords import QueueKeywords, check_keywords, queue_options
-from jobs.options.topics import parse_topics
 from jobs.plan import plan_read
 from jobs.reader import SplitsReader
 from jobs.schema import spark_schema
 from jobs.splits import Split, cut_splits
 
 
-def read_queue(spark: SparkSession, topic: str, **options: Unpack[QueueKeywords]) -> DataFrame:
-    """Read the confirmed messages of `topic` as a DataFrame with one row per message (see `jobs.schema`).
+def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[QueueKeywords]) -> DataFrame:
+    """Read the confirmed messages of a topic as a DataFrame with one row per message (see `jobs.schema`).
 
     The range of offsets is fixed when this function returns: the DataFrame always has the same rows.
 
+    `topic`, or `topics`: a list of topics, or `topicPattern`: a regular expression for full names of topics.
+    The column `topic` has the topic of each row. A pattern selects no system, retry or dead-letter topics.
     `nameservers`: "host:port;host:port", a list, or None for the value of the environment or the default.
     `startingOffsets`, `endingOffsets` (exclusive): "earliest", "latest", a queue offset, or
     {"topic": {"broker": {"queueId": offset}}} as a dict or JSON, with -2 for earliest and -1 for latest.
@@ -39,7 +40,7 @@ def read_queue(spark: SparkSession, topic: str, **options: Unpack[QueueKeywords]
     Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError` (TopicNotFound …).
     """
     given = check_keywords(options, QueueKeywords)
-    plan = plan_read(queue_options(parse_topics(topic), given))
+    plan = plan_read(queue_options(topic, given))
     partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
     splits = cut_splits(plan.ranges, partitions, given.get("maxRecordsPerPartition"))
     return frame_of_splits(spark, plan.reader(splits), splits)

@@ -12,7 +12,7 @@ from typing import TypedDict, TypeVar, cast, get_type_hints
 from cluster.client.config import Nameservers
 from jobs.job_errors import OptionInvalid
 from jobs.options.read_options import Edge, ReadOptions
-from jobs.options.topics import Topics
+from jobs.options.topics import parse_topics
 from jobs.schema import resolve_columns
 from jobs.starting_offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
 from jobs.times import Strategy, TimestampOption, TimestampsOption, parse_times
@@ -21,6 +21,8 @@ from jobs.times import Strategy, TimestampOption, TimestampsOption, parse_times
 class ReadKeywords(TypedDict, total=False):
     """Keyword arguments of `read_queue` and of `read_stream`."""
 
+    topics: Sequence[str]
+    topicPattern: str
     nameservers: Nameservers | None
     startingOffsets: OffsetsOption
     startingTimestamp: TimestampOption | None
@@ -71,23 +73,23 @@ def check_keywords(given: Keywords, known: type[Keywords]) -> Keywords:
     return cast("Keywords", {name: value for name, value in given.items() if value is not None})
 
 
-def queue_options(topics: Topics, given: QueueKeywords) -> ReadOptions:
+def queue_options(topic: str | None, given: QueueKeywords) -> ReadOptions:
     """Parse the options of a bounded read. Raises `OffsetsInvalid` and `OptionInvalid`."""
     ending = Edge(
         "endingOffsets",
         parse_offsets("endingOffsets", given.get("endingOffsets", "latest"), LATEST),
         parse_times("ending", given.get("endingTimestamp"), given.get("endingOffsetsByTimestamp")),
     )
-    return _options(topics, given, "earliest", ending, committed=given.get("committed", False))
+    return _options(topic, given, "earliest", ending, committed=given.get("committed", False))
 
 
-def stream_options(topics: Topics, given: StreamKeywords) -> ReadOptions:
+def stream_options(topic: str | None, given: StreamKeywords) -> ReadOptions:
     """Parse the options of a stream. Raises `OffsetsInvalid` and `OptionInvalid`."""
-    return _options(topics, given, "latest", Edge("endingOffsets", parse_offsets("", "latest", LATEST)))
+    return _options(topic, given, "latest", Edge("endingOffsets", parse_offsets("", "latest", LATEST)))
 
 
 def _options(
-    topics: Topics, given: ReadKeywords, start: str, ending: Edge, *, committed: bool = False
+    topic: str | None, given: ReadKeywords, start: str, ending: Edge, *, committed: bool = False
 ) -> ReadOptions:
     starting = Edge(
         "startingOffsets",
@@ -95,7 +97,7 @@ def _options(
         parse_times("starting", given.get("startingTimestamp"), given.get("startingOffsetsByTimestamp")),
     )
     return ReadOptions(
-        topics,
+        parse_topics(topic, given.get("topics"), given.get("topicPattern")),
         starting,
         ending,
         given.get("nameservers"),

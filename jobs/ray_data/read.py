@@ -20,7 +20,7 @@ from cluster.client.config import Nameservers
 from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
 from jobs.options.read_options import Edge, ReadOptions
-from jobs.options.topics import parse_topics
+from jobs.options.topics import Topics, parse_topics
 from jobs.plan import ReadPlan, plan_read
 from jobs.reader import SplitsReader
 from jobs.schema import resolve_columns
@@ -38,8 +38,9 @@ _ROW_BYTES = 256
 
 
 def read_dataset(
-    topic: str,
+    topic: str | Sequence[str] | None = None,
     *,
+    topic_pattern: str | None = None,
     nameservers: Nameservers | None = None,
     trigger: Literal["once"] = "once",
     start_offset: Offset = "earliest",
@@ -50,14 +51,15 @@ def read_dataset(
     map_files: bool = True,
     **ray_options: Any,
 ) -> ray.data.Dataset:
-    """Read the confirmed messages of `topic` as a dataset with one row per message (see `jobs.schema`).
+    """Read the confirmed messages of a topic as a dataset with one row per message (see `jobs.schema`).
 
     The range of offsets is fixed when this function returns.
 
         messages = read_dataset("orders", nameservers="127.0.0.1:9876", columns=["body", "tags"])
 
     Args:
-        topic: The topic.
+        topic: The topic, or a list of topics.
+        topic_pattern: Instead of `topic`, a regular expression for full names of topics.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
         trigger: As in `ray.data.read_kafka`; only "once", a single bounded read, is supported.
         start_offset: "earliest", "latest", an offset of every queue, a datetime (without a time zone: UTC),
@@ -78,7 +80,7 @@ def read_dataset(
     if trigger != "once":
         raise OptionInvalid(f"trigger={trigger!r} is not supported: use 'once', or a consumer for a stream")
     options = ReadOptions(
-        parse_topics(topic),
+        _topics(topic, topic_pattern),
         _edge(START_OFFSET, start_offset, EARLIEST),
         _edge(END_OFFSET, end_offset, LATEST),
         nameservers,
@@ -143,6 +145,13 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema(
         [(name, MICROSECONDS if name in TIMESTAMPS else RECORD_SCHEMA.field(name).type) for name in columns]
     )
+
+
+def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> Topics:
+    names = ("topic", "topic_pattern")
+    if topic is None or isinstance(topic, str):
+        return parse_topics(topic, None, pattern, names)
+    return parse_topics(None, topic, pattern, names)
 
 
 def _edge(option: str, value: Offset, default: int) -> Edge:

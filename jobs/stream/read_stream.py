@@ -13,7 +13,6 @@ from cluster.client import Admin
 from jobs.describe import states_of
 from jobs.options.read_options import ReadOptions
 from jobs.options.spark_keywords import StreamKeywords, check_keywords, stream_options
-from jobs.options.topics import parse_topics
 from jobs.plan import find_start
 from jobs.reader import SplitsReader
 from jobs.schema import spark_schema
@@ -34,17 +33,19 @@ RETAINED_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 def read_stream(
     spark: SparkSession,
-    topic: str,
+    topic: str | None = None,
     *,
     checkpointLocation: str,  # noqa: N803 - the name of Spark's own option
     **options: Unpack[StreamKeywords],
 ) -> DataFrame:
-    """Read `topic` as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
+    """Read a topic as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
 
     The rows of each batch are fixed before it starts, so a sink that is idempotent by batch, such as Parquet
     files, gets each message exactly once, also after a failure. Queues and brokers that are added while the
-    query runs are read from their first message. Triggers, also availableNow, are those of Spark. The metric
-    `raymq_<topic>` in the query's progress has the messages of a batch (`messages`), and the rest (`lag`).
+    query runs, and topics that match `topicPattern`, are read from their first message. Triggers, also
+    availableNow, are those of Spark. A metric in the query's progress has the messages of a batch
+    (`messages`), and the rest (`lag`): `raymq_<topic>`, with several topics `raymq_<topic>+<topic>`, with a
+    pattern a name that begins with `raymq_`.
 
     `checkpointLocation`: the checkpoint of the query, as in `writeStream.option("checkpointLocation", …)`.
     `startingOffsets`: where a new query starts: "latest", "earliest", or offsets as in `read_queue`; queues
@@ -56,7 +57,7 @@ def read_stream(
     `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
     `failOnDataLoss`: end the query if messages were deleted before they were read; if False, log and skip
     them.
-    `nameservers`, `columns`, `mapFiles`: as in `read_queue`.
+    `topics`, `topicPattern`, `nameservers`, `columns`, `mapFiles`: as in `read_queue`.
     `pollIntervalMs`: interval of requests for the ends of the queues while there are no new messages
     (default: 100).
     `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such requests before the query ends
@@ -66,9 +67,9 @@ def read_stream(
     `OptionInvalid`, and `cluster.client.ClientError` (TopicNotFound …).
     """
     given = check_keywords(options, StreamKeywords)
-    read = stream_options(parse_topics(topic), given)
+    read = stream_options(topic, given)
     partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
-    name = str(read.topics)
+    name = read.topics.label
     directory = ManifestDirectory(spark, checkpointLocation, name, SystemClock())
     planned = PlanOptions(
         name,
@@ -80,7 +81,7 @@ def read_stream(
         given.get("fetchOffsetRetryIntervalMs", 1000) / 1000,
         int(spark.conf.get(RETAINED_BATCHES)),
     )
-    check_checkpoint(directory, name, planned.cluster)
+    check_checkpoint(directory, str(read.topics), planned.cluster)
     directory.create()
     stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)

@@ -15,17 +15,17 @@ from jobs.options.spark_keywords import (
     queue_options,
     stream_options,
 )
-from jobs.options.topics import parse_topics
+from jobs.options.topics import Topics, parse_topics
 from jobs.schema import ALL_COLUMNS
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets
 
 
 def queue(**options: Any) -> ReadOptions:
-    return queue_options(parse_topics("orders"), check_keywords(options, QueueKeywords))  # type: ignore[arg-type]
+    return queue_options("orders", check_keywords(options, QueueKeywords))  # type: ignore[arg-type]
 
 
 def stream(**options: Any) -> ReadOptions:
-    return stream_options(parse_topics("orders"), check_keywords(options, StreamKeywords))  # type: ignore[arg-type]
+    return stream_options("orders", check_keywords(options, StreamKeywords))  # type: ignore[arg-type]
 
 
 def test_defaults_read_a_queue_from_its_start_and_a_stream_from_its_end() -> None:
@@ -50,7 +50,7 @@ def test_options_object_is_frozen_and_holds_what_was_given() -> None:
     [
         ({"starting_offsets": 1}, "did you mean startingOffsets"),
         ({"endingOfsets": 1}, "did you mean endingOffsets"),
-        ({"zzz": 1}, "the options are nameservers, startingOffsets, "),
+        ({"zzz": 1}, "the options are topics, topicPattern, nameservers, "),
     ],
 )
 def test_unknown_option_is_refused_with_the_similar_name(given: dict[str, int], remedy: str) -> None:
@@ -77,5 +77,31 @@ def test_contradicting_options_are_refused() -> None:
         stream(startingOffsetsByTimestampStrategy="newest")
     with pytest.raises(OffsetsInvalid, match="startingOffsets"):
         stream(startingOffsets="yesterday")
-    with pytest.raises(OptionInvalid, match="topic='' is invalid"):
-        parse_topics("")
+
+
+def test_topics_are_one_name_a_list_or_a_pattern() -> None:
+    assert parse_topics("orders") == Topics(("orders",))
+    several = parse_topics(None, ["payments", "orders", "orders"])
+    assert (several.names, several.label) == (("orders", "payments"), "orders+payments")
+    pattern = parse_topics(None, None, "order.*")
+    assert pattern == Topics(pattern="order.*")
+    assert pattern.label != parse_topics(None, None, "order.+").label
+    assert len(parse_topics(None, [f"topic-{number}" for number in range(100)]).label) < 30
+
+
+@pytest.mark.parametrize(
+    ("topic", "topics", "pattern", "fault"),
+    [
+        (None, None, None, "give one of them"),
+        ("orders", ["orders"], None, "give one of them"),
+        ("orders", None, "orders", "give one of them"),
+        ("", None, None, "topic='' is invalid"),
+        (None, [], None, r"topics=\[\] is invalid"),
+        (None, "orders", None, "topics='orders' is invalid"),
+        (None, None, "(", "topicPattern='\\(' is no regular expression"),
+        (None, None, "", "use '\\.\\*'"),
+    ],
+)
+def test_invalid_topics_are_refused(topic: Any, topics: Any, pattern: Any, fault: str) -> None:
+    with pytest.raises(OptionInvalid, match=fault):
+        parse_topics(topic, topics, pattern)

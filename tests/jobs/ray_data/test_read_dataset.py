@@ -140,3 +140,16 @@ def test_invalid_options_are_refused_by_the_driver(orders: Orders) -> None:
         read_dataset(TOPIC, nameservers=nameservers, start_offset=9, end_offset=3)
     with pytest.raises(ClientError, match="unknown-topic"):
         read_dataset("unknown-topic", nameservers=nameservers)
+
+
+def test_several_topics_are_read_by_list_or_pattern(orders: Orders) -> None:
+    topics = ["dataset-first", "dataset-second"]
+    with Admin(orders.nameservers) as admin, Producer(orders.nameservers) as producer:
+        for topic in topics:
+            admin.create_topic(topic, queues=1)
+            producer.send_many(topic, [b"x"] * 5)
+    for chosen in ({"topic": topics}, {"topic_pattern": "dataset-(first|second)"}):
+        dataset = read_dataset(nameservers=orders.nameservers, columns=["topic"], **chosen)
+        assert sorted(row["topic"] for row in dataset.take_all()) == [topics[0]] * 5 + [topics[1]] * 5
+    with pytest.raises(OptionInvalid, match="topic_pattern='x': give one of them"):
+        read_dataset("orders", topic_pattern="x", nameservers=orders.nameservers)
