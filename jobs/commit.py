@@ -1,4 +1,4 @@
-"""The first and the last step of a write, in the driver of Spark or Ray: check the topic, commit the job."""
+"""The first and the last step of a write job, in the driver of Spark or Ray: check the topic, and commit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class WriteReceipt:
     """Result of a committed write.
 
     Attributes:
-        job_id: Id of the job in its manifest.
-        topic: The topic.
-        rows: Number of rows.
-        partitions: Number of partitions that were written.
+        job_id: Id of the job, which its manifest contains.
+        topic: Topic that the rows were written to.
+        rows: Number of rows written.
+        partitions: Number of partitions written.
     """
 
     job_id: str
@@ -32,9 +32,11 @@ class WriteReceipt:
 
 
 def prepare_topic(job: WriteJob, mode: str) -> None:
-    """Check mode and topic before the first task starts, and create the manifest topic if necessary.
+    """Check the mode and the topic of a job, and create the manifest topic if it does not exist.
 
-    Raises `OptionInvalid`, `TopicNotEmpty`, and `cluster.client.ClientError`, for example TopicNotFound.
+    The driver calls this before the first task starts. Raises `OptionInvalid` if the mode is unknown,
+    `TopicNotEmpty` if the mode requires an empty topic, and `cluster.client.ClientError`, for example
+    TopicNotFound.
     """
     if mode not in MODES:
         raise OptionInvalid(f"mode={mode!r} is unknown: use one of {', '.join(MODES)}")
@@ -43,21 +45,24 @@ def prepare_topic(job: WriteJob, mode: str) -> None:
         count = sum(state.max_offset - state.min_offset for state in states)
         if count:
             raise TopicNotEmpty(
-                f"topic {job.topic} contains {count:,} messages and mode is 'errorifexists': use an empty"
-                " topic, or mode='append'"
+                f"topic {job.topic} contains {count:,} messages, but mode='errorifexists' requires an empty"
+                " topic: use another topic, or mode='append'"
             )
     ensure_manifest_topic(job.nameservers)
 
 
 def commit(job: WriteJob, receipts: Sequence[PartitionReceipt]) -> WriteReceipt:
-    """Store the manifest of a job with these receipts. Raises `CommitFailed`."""
+    """Commit a job: store a manifest with the receipts of all its partitions.
+
+    Raises `CommitFailed` if it is unknown whether the manifest is stored.
+    """
     manifest = make_manifest(job.job_id, job.topic, receipts)
     try:
         publish(job.nameservers, manifest)
     except ClientError as error:
         raise CommitFailed(
             f"topic {job.topic}: all {manifest.rows:,} rows of job {job.job_id} are stored, but it is"
-            f" unknown whether the manifest is: {error}. Check with committed=True whether the rows are"
-            " visible; if they are not, write again"
+            f" unknown whether its manifest is stored: {error}. Read the topic with committed=True; if the"
+            " result does not contain the rows, write them again"
         ) from error
     return WriteReceipt(job.job_id, job.topic, manifest.rows, len(receipts))

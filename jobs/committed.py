@@ -1,4 +1,4 @@
-"""CommittedReader: a reader that skips messages of jobs that are not committed (see `jobs.manifest`)."""
+"""CommittedReader: reads a topic without the messages of uncommitted write jobs (see `jobs.manifest`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNIQ_KEY = "uniqKey"
 
 
 class CommittedRanges:
-    """The offsets of each queue of some topics that finished jobs committed."""
+    """The offset ranges that write jobs have committed, by queue of `topics`."""
 
     def __init__(self, topics: Collection[str], manifests: Sequence[Manifest]) -> None:
         self._marks = {topic: job_mark(topic) for topic in topics}
@@ -36,11 +36,20 @@ class CommittedRanges:
         }
 
     def visible(self, queue: MessageQueue, offsets: Numbers, uniq_keys: pa.Array) -> NDArray[np.bool_]:
-        """Return, for each message, whether it is committed or not from a job."""
+        """Return a mask of the messages that a committed read returns.
+
+        A message is visible if its offset is committed, or if its UNIQ_KEY shows that no job wrote it.
+
+        Args:
+            queue: The queue of the messages.
+            offsets: The queue offset of each message.
+            uniq_keys: The UNIQ_KEY of each message, or null.
+        """
         borders = self._borders.get(queue)
         committed = np.zeros(len(offsets), np.bool_)
         if borders is not None:
-            # The borders alternate between begin and end: inside of a range, an odd number of them is passed.
+            # The borders alternate between begin and end. An offset inside a range follows an odd number of
+            # borders.
             committed = np.searchsorted(borders, offsets, side="right") % 2 == 1
         if committed.all():
             return committed
@@ -49,16 +58,16 @@ class CommittedRanges:
 
 
 def committed_ranges(nameservers: Nameservers | None, topics: Collection[str]) -> CommittedRanges:
-    """Return the committed offsets of `topics`.
+    """Read the committed offsets of `topics` from the manifests. Raises `cluster.client.ClientError`.
 
-    Call it before the end of the queues is read: then a job is visible in full or not at all. Raises
-    `cluster.client.ClientError`.
+    Call this before requesting the end offsets of the queues. Otherwise a job that commits in between would
+    be partly visible.
     """
     return CommittedRanges(topics, load_manifests(nameservers, topics))
 
 
 class CommittedReader(SplitsReader):
-    """Reads splits without the messages of jobs that are not committed."""
+    """Reads splits without the messages of uncommitted write jobs."""
 
     def __init__(
         self,
@@ -74,7 +83,7 @@ class CommittedReader(SplitsReader):
         self._ranges = ranges
 
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield the visible messages of one split in order of offset. Raises as `SplitsReader` does."""
+        """Yield the visible messages of `split` in offset order. Raises the errors of `SplitsReader`."""
         for batch in super().read_split(split):
             offsets, uniq_keys = batch.column(QUEUE_OFFSET).to_numpy(), batch.column(UNIQ_KEY)
             visible = self._ranges.visible(split.queue, offsets, uniq_keys)

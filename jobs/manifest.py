@@ -1,16 +1,16 @@
-"""Manifests: which offsets of a topic a finished write committed.
+"""Manifests: each one lists the queue offsets that a write job has committed.
 
-A job sends its messages directly to the topic, where ordinary consumers see them at once. When all
-partitions are written, the job sends its manifest to the topic RAYMQ_WRITE_MANIFESTS: the queue offsets of
-the attempts that succeeded. A committed read skips messages of jobs at all other offsets: those of failed
-attempts, of duplicates, and of jobs that are running or died.
+A job sends its messages directly to the topic, where ordinary consumers see them immediately. When all
+partitions are written, the job sends a manifest to the topic RAYMQ_WRITE_MANIFESTS. The manifest lists the
+queue offsets of the messages of successful attempts. A committed read skips all other messages of jobs:
+messages of failed attempts, duplicates, and messages of jobs that are running or were aborted.
 
-A manifest is sent in parts, and counts once all of them are stored. A part is a message with JSON::
+A manifest is sent in parts, and is valid when all parts are stored. A part is a message with JSON::
 
     {"version": 1, "job": "…", "topic": "orders", "rows": 100, "part": 0, "parts": 1,
      "ranges": [["broker-a", 0, 500, 600]]}          broker, queue id, begin, end (exclusive)
 
-The manifest is stored after the messages that it lists, so retention deletes it after them.
+A manifest is stored later than the messages that it lists. Therefore retention deletes it after them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COMMIT_RETRIES = 20
 
 
 class QueueRange(NamedTuple):
-    """Queue offsets [begin, end) of one queue of the job's topic."""
+    """The offsets [begin, end) of one queue of the job's topic."""
 
     broker_name: str
     queue_id: int
@@ -47,7 +47,7 @@ class QueueRange(NamedTuple):
 
 
 class PartitionReceipt(msgspec.Struct, frozen=True):
-    """The offsets of the rows that one successful attempt of one partition stored."""
+    """The queue offsets of the rows of one partition, stored by one successful attempt."""
 
     partition: int
     attempt: int
@@ -56,7 +56,7 @@ class PartitionReceipt(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The committed offsets of one job."""
+    """The committed queue offsets of one job; see the module docstring."""
 
     job: str
     topic: str
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class ManifestPart(msgspec.Struct, frozen=True):
-    """One message of the manifest topic; see above."""
+    """The JSON body of one message of the manifest topic; see the module docstring."""
 
     job: str
     topic: str
@@ -77,7 +77,7 @@ class ManifestPart(msgspec.Struct, frozen=True):
 
 
 def merge_ranges(ranges: Iterable[QueueRange]) -> list[QueueRange]:
-    """Return the ranges sorted by queue and offset; adjacent ones are joined."""
+    """Return the ranges sorted by queue and offset, with adjacent ranges merged."""
     merged: list[QueueRange] = []
     for each in sorted(ranges):
         last = merged[-1] if merged else None
@@ -89,13 +89,13 @@ def merge_ranges(ranges: Iterable[QueueRange]) -> list[QueueRange]:
 
 
 def make_manifest(job_id: str, topic: str, receipts: Sequence[PartitionReceipt]) -> Manifest:
-    """Return the manifest of a job whose partitions have these receipts."""
+    """Return the manifest of a job with the ranges and rows of the receipts of its partitions."""
     ranges = merge_ranges(each for receipt in receipts for each in receipt.ranges)
     return Manifest(job_id, topic, sum(receipt.rows for receipt in receipts), ranges)
 
 
 def encode_parts(manifest: Manifest) -> list[bytes]:
-    """Return the messages of a manifest, at least one."""
+    """Return the message bodies of a manifest: one for every RANGES_PER_PART ranges, at least one."""
     borders = [*range(0, max(len(manifest.ranges), 1), RANGES_PER_PART), len(manifest.ranges)]
     parts = len(borders) - 1
     return [
@@ -109,9 +109,9 @@ def encode_parts(manifest: Manifest) -> list[bytes]:
 
 
 def decode_manifests(bodies: Iterable[bytes]) -> list[Manifest]:
-    """Return the manifests of which all parts are among these messages.
+    """Return the manifests whose parts are all contained in `bodies`.
 
-    A message that is not a part of this version is logged and skipped.
+    Bodies that are invalid or have an unknown version are logged and skipped.
     """
     found: dict[str, dict[int, ManifestPart]] = {}
     for body in bodies:
@@ -147,7 +147,10 @@ def ensure_manifest_topic(nameservers: Nameservers | None) -> None:
 
 
 def publish(nameservers: Nameservers | None, manifest: Manifest) -> None:
-    """Store a manifest: commit its job. Raises `cluster.client.ClientError`; then it may or may not count."""
+    """Commit a job: send the parts of its manifest to the manifest topic.
+
+    Raises `cluster.client.ClientError`. After an error, the job may or may not be committed.
+    """
     config = ProducerConfig(
         send_timeout_ms=COMMIT_TIMEOUT_MS, retry_times_when_send_failed=COMMIT_RETRIES, group=MANIFEST_GROUP
     )

@@ -1,6 +1,6 @@
-"""PartitionWriter: sends the rows of one attempt of one partition, and reports their queue offsets.
+"""PartitionWriter: sends the rows of one partition to a topic, and returns their queue offsets.
 
-A thread sends a buffer of rows while the next one is filled.
+One thread sends a buffer of rows while the caller's thread fills the next buffer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Sending:
 
 
 class PartitionWriter:
-    """Writes one partition of a job; `attempt` is the number that Spark or Ray gave this try."""
+    """Writes one partition of a job. `attempt` is the attempt number of the Spark or Ray task."""
 
     def __init__(self, job: WriteJob, partition: int, attempt: int = 0) -> None:
         self._job = job
@@ -40,9 +40,10 @@ class PartitionWriter:
         self._uniq_keys = job.uniq_keys(partition)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> PartitionReceipt:
-        """Send all rows, wait until they are acknowledged and return their offsets.
+        """Send all rows, wait until they are acknowledged, and return their offsets.
 
-        Raises `WriteFailed`. The rows that were sent before the error stay in the topic, uncommitted.
+        Raises `WriteFailed` if rows cannot be sent. Rows that were sent before the error remain in the topic
+        but are not committed.
         """
         ranges: list[QueueRange] = []
         rows = 0
@@ -56,7 +57,7 @@ class PartitionWriter:
         return PartitionReceipt(self._partition, self._attempt, rows, merge_ranges(ranges))
 
     def _buffers(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-        """Yield the used columns of the rows, in tables of about `buffer_bytes`."""
+        """Yield the rows in tables of about `buffer_bytes`, with only the columns that the job writes."""
         names = list(dict.fromkeys(self._job.columns.named().values()))
         held: list[pa.Table] = []
         held_bytes = 0
@@ -103,6 +104,6 @@ class PartitionWriter:
             raise WriteFailed(
                 f"topic {self._job.topic}: rows [{sending.begin}, {sending.end}) of partition"
                 f" {self._partition}, attempt {self._attempt}, were not written: {error}. The job is not"
-                " committed: remove the cause and write again; reads with committed=True skip the rows that"
-                " this job stored"
+                " committed: fix the cause and write again. Reads with committed=True skip the rows that this"
+                " job has stored"
             ) from error

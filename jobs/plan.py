@@ -1,4 +1,4 @@
-"""Plan a bounded read: from the options to the range of each queue. Shared by Spark and Ray Data."""
+"""Plans a bounded read: determines the offset range of each queue. Used by Spark and Ray Data reads."""
 
 from __future__ import annotations
 
@@ -19,14 +19,20 @@ from store.logs import get_logger
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """The range of each queue that has messages to read, and the committed offsets of jobs if they matter."""
+    """The result of `plan_read`.
+
+    Attributes:
+        options: The options of the read.
+        ranges: The offset range of each queue that has messages to read.
+        committed: The committed offsets for a committed read, else None.
+    """
 
     options: ReadOptions
     ranges: Sequence[Split]
     committed: CommittedRanges | None = None
 
     def reader(self, splits: Sequence[Split]) -> SplitsReader:
-        """Return the reader of `splits`, into which the ranges were cut."""
+        """Return a reader of `splits`, which the caller has cut from `ranges`."""
         options = self.options
         if self.committed is None:
             return SplitsReader(splits, options.columns, options.fail_on_data_loss, options.map_files)
@@ -36,13 +42,13 @@ class ReadPlan:
 
 
 def plan_read(options: ReadOptions) -> ReadPlan:
-    """Return the ranges to read, with the offsets of this moment.
+    """Return the offset ranges to read, based on the current offsets of the queues.
 
     Raises `OffsetsInvalid`, `DataLoss`, and `cluster.client.ClientError`.
     """
     with Admin(options.nameservers) as admin:
         topics = options.topics.find(admin)
-        # Before the offsets: a job that is committed in between is then not visible, instead of partly.
+        # Read before the queue offsets, so that a job that commits in between is not partly visible.
         committed = committed_ranges(options.nameservers, topics) if options.committed else None
         states = states_of(admin, *topics)
         starting, ending = find_start(admin, options, states), _find_end(admin, options, states)

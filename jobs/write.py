@@ -1,11 +1,11 @@
 """`write_queue`: write the rows of a Spark DataFrame to a topic.
 
-    driver      new job, manifest topic
-    each task   rows ─→ PartitionWriter ─→ topic            a receipt with the offsets of its rows
-    driver      receipts of the successful attempts ─→ manifest ─→ RAYMQ_WRITE_MANIFESTS
+    driver      create the job, and the manifest topic if necessary
+    each task   rows ─→ PartitionWriter ─→ topic; returns a receipt with the offsets of its rows
+    driver      receipts of the tasks ─→ manifest ─→ RAYMQ_WRITE_MANIFESTS
 
-Spark passes on the result of one successful attempt of each task. The receipts are these results, so the
-manifest contains no attempt that failed or that another one overtook.
+Spark returns the result of exactly one successful attempt of each task to the driver. Therefore the manifest
+does not list rows of failed attempts, or of speculative attempts that finished later.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ def write_queue(
     mode: Literal["append", "errorifexists"] = "append",
     buffer_bytes: int = BUFFER_BYTES,
 ) -> WriteReceipt:
-    """Write each row of `df` as a message to `topic`, and commit all of them when the last one is stored.
+    """Write each row of `df` as a message to `topic`, and commit all rows when the last one is stored.
 
-    A task that Spark retries, or runs twice at a time (speculation), stores its rows again with the same
-    UNIQ_KEYs. `read_queue(committed=True)` returns each row of a committed job once; ordinary consumers see
-    rows as they arrive, and those of a retried task twice. The keys are made of job, partition and row, so
-    they are the same for the same row only if the partitions of `df` are deterministic.
+    `read_queue(committed=True)` returns each row of a committed job once. Ordinary consumers see rows as soon
+    as they are stored. If Spark retries a task or runs it twice (speculation), its rows are stored twice with
+    the same UNIQ_KEY. The key consists of job, partition and row number, so it identifies a row only if the
+    partitions of `df` are deterministic.
 
     Args:
-        df: The rows.
-        topic: An existing topic.
+        df: The DataFrame to write.
+        topic: The topic to write to. It must exist.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
-        body: Column of the bodies; strings, bytes or integers, as in the other columns.
-        key: Column of the keys, by which messages are indexed. Null means no key.
-        tag: Column of the tags. Null means no tag.
+        body: Column of the message bodies. This and the other columns contain strings, bytes or integers.
+        key: Column of the message keys, which the brokers index. Null means no key.
+        tag: Column of the message tags. Null means no tag.
         sharding_key: Column by which rows are distributed over the queues. Rows of one partition with equal
-            values keep their order. None: consecutive rows go to one queue, the next rows to the next.
-        properties: Column of maps of strings, the user properties. Names that RocketMQ reserves are left
-            out, so the properties of messages that were read can be written again.
+            values keep their order. None: batches of consecutive rows go to the queues in turn.
+        properties: Column of maps from string to string, the user properties. Names that RocketMQ reserves
+            are omitted, so that the properties of messages that were read can be written again.
         mode: "append", or "errorifexists" to fail if the topic contains messages.
-        buffer_bytes: Size of the rows that a task sends with one call.
+        buffer_bytes: Size of the rows that a task sends in one call.
 
     Raises:
         OptionInvalid: An argument is invalid, or a column is missing or has a type that cannot be sent.
         TopicNotEmpty: `mode` is "errorifexists" and the topic contains messages.
-        WriteFailed: A task failed; the job is not committed.
-        CommitFailed: All rows are stored, but the manifest may not be.
+        WriteFailed: A task failed. The job is not committed.
+        CommitFailed: All rows are stored, but it is unknown whether the job is committed.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
     columns = WriteColumns(body, key, tag, sharding_key, properties)
@@ -93,7 +93,7 @@ def write_queue(
 
 
 class _SparkWriter:
-    """A function for `mapInArrow` that writes the rows of a partition and yields one row, its receipt."""
+    """A function for `mapInArrow` that writes the rows of a partition, and yields its receipt as one row."""
 
     def __init__(self, job: WriteJob) -> None:
         self._job = job
@@ -123,7 +123,7 @@ def _check_types(df: DataFrame, columns: WriteColumns) -> None:
 
 @contextmanager
 def _described(context: SparkContext, text: str) -> Iterator[None]:
-    """Show `text` as the description of the jobs in the Spark UI."""
+    """Show `text` in the Spark UI as the description of the Spark jobs that start in the context."""
     before = context.getLocalProperty(DESCRIPTION)
     context.setLocalProperty(DESCRIPTION, text)
     try:
@@ -134,7 +134,7 @@ def _described(context: SparkContext, text: str) -> Iterator[None]:
 
 @contextmanager
 def _task_errors_raised() -> Iterator[None]:
-    """Raise the last `WriteFailed` of a task instead of Spark's error with the stack traces."""
+    """If Spark's error contains the `WriteFailed` of a task, raise that without Spark's stack traces."""
     try:
         yield
     except PySparkException as error:

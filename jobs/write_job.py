@@ -1,14 +1,15 @@
-"""WriteJob: what all tasks of one write know, and the UNIQ_KEYs of its messages. No I/O, no Spark, no Ray.
+"""WriteJob: the parameters of a write that all its tasks share, and the UNIQ_KEYs of its messages.
 
-A task that is retried, or that Spark runs twice at a time, gives each row the same UNIQ_KEY again, because
-the key is made of job, partition and row. It has RocketMQ's layout, with an impossible address (255.…) that
-marks the message as written by a job:
+The UNIQ_KEY of a row is made of job, partition and row. Therefore a task that is retried, or that Spark runs
+twice, gives each row the same UNIQ_KEY again. The key has RocketMQ's layout of 16 bytes. Its first byte, FF,
+marks the message as written by a job; ordinary keys begin with the IP address of a client:
 
     0   1       3     6           10              16
     | FF | topic | job | partition | start time, row |
 
-`topic` is a checksum of the topic's name, so that a copy of the message in another topic carries no mark
-there. The row is added to the start time as the counter of RocketMQ's keys is.
+`topic` is a checksum of the topic's name. If the message is copied to another topic, the checksum does not
+match there, and the copy is read like an ordinary message. The last field is the start time plus the row
+number; in RocketMQ, a counter is added to the start time instead.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def job_mark(topic: str) -> str:
 
 @dataclass(frozen=True)
 class WriteColumns:
-    """Names of the columns of the rows to write; None means that the messages have no such part."""
+    """Names of the columns from which messages are made. None means that the messages have no such part."""
 
     body: str = "body"
     key: str | None = None
@@ -45,7 +46,7 @@ class WriteColumns:
     properties: str | None = None
 
     def named(self) -> dict[str, str]:
-        """Return the columns that are used, by the name of their parameter."""
+        """Return {parameter name: column name} of the columns that are not None."""
         given = {
             "body": self.body,
             "key": self.key,
@@ -56,11 +57,11 @@ class WriteColumns:
         return {parameter: column for parameter, column in given.items() if column is not None}
 
     def check(self, available: list[str]) -> None:
-        """Raise `OptionInvalid` if a column is not among the `available` ones."""
+        """Raise `OptionInvalid` if a column is not in `available`, the columns of the data."""
         for parameter, column in self.named().items():
             if column not in available:
                 raise OptionInvalid(
-                    f"{parameter}={column!r} is not a column of the data; it has {', '.join(available)}"
+                    f"{parameter}={column!r} is not a column of the data: use one of {', '.join(available)}"
                 )
 
 
@@ -69,12 +70,12 @@ class WriteJob:
     """One write of rows to `topic`.
 
     Attributes:
-        topic: The topic.
-        nameservers: Addresses of the nameservers, for the tasks.
+        topic: The topic to write to.
+        nameservers: Addresses of the nameservers, which the tasks connect to.
         columns: The columns to write.
-        buffer_bytes: Size of the rows that a task sends with one call; it holds twice as much in memory.
-        prefix: First part of the UNIQ_KEYs, up to the partition.
-        first: Last part of the UNIQ_KEY of row 0 of each partition.
+        buffer_bytes: Size of the rows that a task sends in one call. A task holds two such buffers in memory.
+        prefix: First characters of the UNIQ_KEYs, up to the partition.
+        first: Last field of the UNIQ_KEY of row 0 in each partition: the start time.
     """
 
     topic: str
@@ -86,11 +87,11 @@ class WriteJob:
 
     @property
     def job_id(self) -> str:
-        """Return an id that no other job of this topic has."""
+        """Return the id of the job, which is unique among the jobs of this topic."""
         return f"{self.prefix}-{self.first:X}"
 
     def uniq_keys(self, partition: int) -> UniqKeySequence:
-        """Return the UNIQ_KEYs of the rows of a partition, the same ones at every call."""
+        """Return the UNIQ_KEYs of the rows of a partition. Each call returns the same keys."""
         return UniqKeySequence(UniqKeyBlock(f"{self.prefix}{partition:0{PARTITION_HEX}X}", self.first))
 
 
@@ -102,14 +103,18 @@ def new_job(
     wall_ms: int,
     rng: random.Random | None = None,
 ) -> WriteJob:
-    """Return a job that starts at `wall_ms`. Raises `OptionInvalid` if an argument is invalid."""
+    """Return a new job that starts at `wall_ms` (ms since the epoch).
+
+    `rng` is the source of the random part of the job id; the default is the random source of the operating
+    system. Raises `OptionInvalid` if an argument is invalid.
+    """
     try:
         check_topic(topic)
     except MessageInvalid as error:
         raise OptionInvalid(str(error)) from error
     if topic.startswith("%"):
         raise OptionInvalid(
-            f"{topic} is a retry or dead-letter topic, which only consumers write: use another"
+            f"topic {topic} is a retry or dead-letter topic, which jobs cannot write to: use another topic"
         )
     if buffer_bytes < 1:
         raise OptionInvalid(f"buffer_bytes={buffer_bytes} must be at least 1")

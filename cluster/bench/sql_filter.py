@@ -1,6 +1,7 @@
-"""sql-filter: read a store's queue with a SQL92 filter, in one process, as a broker does for a pull.
+"""Benchmark sql-filter: read a queue of a message store with a SQL92 filter, as a broker does for a pull.
 
-The figures count the examined messages and their bodies, matching or not.
+The store is in the benchmark's process. The results count all examined messages and the bytes of their
+bodies, whether they match or not.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PULL_MESSAGES, PULL_BYTES = 32, 256 * 1024  # RocketMQ's limits of one pull
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
-    """Measure a filter that 30 % of the messages match, and one that no message matches."""
+    """Measure two filters: 30 % of the messages match the first one, and no message matches the second."""
     messages = min(options.messages, MESSAGES_MAX)
     results: list[BenchResult] = []
     with bench_root(options) as root, closing(_filled(root, options.body_bytes, messages)) as store:
@@ -62,9 +63,10 @@ def _filled(root: Path, body_bytes: int, messages: int) -> MessageStore:
 
 
 def _measure(store: MessageStore, wanted: SqlFilter, messages: int, seconds: float) -> tuple[float, int, int]:
-    """Read the queue for `seconds`, at least once.
+    """Read the queue from start to end, repeatedly until `seconds` have elapsed.
 
-    Returns the elapsed seconds, the examined messages, and the matching messages of one pass.
+    Returns the elapsed seconds, the number of messages examined in all passes, and the number of matching
+    messages in one pass.
     """
     passes = 0
     started = time.perf_counter()
@@ -73,7 +75,9 @@ def _measure(store: MessageStore, wanted: SqlFilter, messages: int, seconds: flo
         while offset < messages:
             found = store.get_message(TOPIC, 0, offset, PULL_MESSAGES, PULL_BYTES, wanted)
             if found.next_begin_offset <= offset:
-                raise BenchFailed(f"the read at offset {offset:,} ended with {found.status.name}")
+                raise BenchFailed(
+                    f"reading queue 0 of topic {TOPIC!r} at offset {offset:,} returned {found.status.name}"
+                )
             offset = found.next_begin_offset
             matched += found.message_count
         passes += 1

@@ -1,4 +1,4 @@
-"""`raymq acl`: lists, sets, deletes and imports the access rules of users."""
+"""The `raymq acl` commands: list, set, delete and import the access rules of users."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def set_rule(
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Allow a user actions on resources. A rule replaces the user's rule of the same resource."""
+    """Allow or deny a user actions on resources. This replaces the user's earlier rules for the resources."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         admin.permit(name, resources, actions, sources=sources or (), is_denied=deny)
@@ -85,7 +85,7 @@ def delete(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a rule of a user, or all of its rules."""
+    """Delete the rule of a user for one resource, or all rules of the user."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         what = f"the rule of {name} for {resource}" if resource else f"all rules of {name}"
@@ -101,7 +101,7 @@ def import_plain_acl(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create the users and rules of a plain_acl.yml of RocketMQ 4.x; existing users are kept."""
+    """Create the users and rules of a plain_acl.yml of RocketMQ 4.x. Existing users are not changed."""
 
     from cluster.client.admin.plain_acl import read_plain_acl
 
@@ -123,7 +123,7 @@ def import_plain_acl(
 
 
 def _rules(acls: list[AclInfo]) -> Iterator[tuple[Any, ...]]:
-    """Yield user, policy type, resource, actions, sources and decision of each rule."""
+    """Yield (user, policy type, resource, actions, sources, decision) for each rule."""
     for acl in acls:
         user = (acl.subject or "").removeprefix("User:")
         for policy in acl.policies:

@@ -1,4 +1,4 @@
-"""`raymq dlq`: lists, shows, resends and purges dead letters of consumer groups."""
+"""The `raymq dlq` commands: list, show, resend and purge dead letters of consumer groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SPARED = ("tags", "keys", "id")
 
 
 class To(StrEnum):
-    """Where `raymq dlq resend` sends the messages."""
+    """Destination of `raymq dlq resend`: the group that failed to consume the messages, or their topic."""
 
     GROUP = "group"
     TOPIC = "topic"
@@ -47,7 +47,7 @@ def list_letters(
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """List the pending dead letters of a group, or without GROUP their number in all groups."""
+    """List the pending dead letters of GROUP. Without GROUP, list their number for each group."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         if group is None:
@@ -80,7 +80,7 @@ def show(
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         if identifier is None and (queue is None or offset is None):
-            raise Refusal("a message is required: --id, or --queue with --offset")
+            raise Refusal("no message is selected: give --id, or --queue and --offset")
         for letter in _selected(admin, group, queue, offset, identifier):
             if out.is_json:
                 out.json(as_object(letter) | {"origin": _origin(letter)})
@@ -109,9 +109,10 @@ def resend(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send pending dead letters again, the oldest first, or the one that is selected.
+    """Resend the oldest pending dead letters, or only the message selected by --id or --queue and --offset.
 
-    Resent messages are no longer pending. A selected message stays pending while an older one is.
+    Resent messages are no longer pending, except for a selected message that is newer than a pending message
+    of its queue: it stays pending until the older messages are resent or purged.
     """
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
@@ -136,7 +137,7 @@ def purge(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mark pending dead letters as handled; `list --all` shows them until their log file expires."""
+    """Mark pending dead letters as handled. `list --all` shows them until their log file is deleted."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         until_ms = None if until is None else parse_time_ms(until)
@@ -152,9 +153,9 @@ def _letters(admin: Admin, group: str, limit: int, *, include_handled: bool = Fa
 
 
 def _existing(admin: Admin, group: str, found: T) -> T:
-    """Return `found`. Raises Failed if it is empty and there is no such group."""
+    """Return `found`. Raises Failed if it is empty and the group does not exist."""
     if not found and group not in admin.groups() and group not in admin.dead_letter_counts():
-        raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
+        raise Failed(f"group {group!r} does not exist; `raymq group list` shows all groups")
     return found
 
 
@@ -166,11 +167,13 @@ def _selected(
         letters = _letters(admin, group, 10_000, include_handled=True)
         found = [each for each in letters if identifier in (each.offset_msg_id, each.uniq_key)]
     elif queue is None or offset is None:
-        raise Refusal("--queue and --offset are required together")
+        raise Refusal("--queue and --offset must be given together")
     else:
         found = admin.messages_at(parse_queue(queue, topic), offset)
     if not found:
-        raise Failed(f"no such dead letter; `raymq dlq list {group}` shows the pending ones")
+        raise Failed(
+            f"group {group!r} has no such dead letter; `raymq dlq list {group}` shows the pending ones"
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""`raymq user`: lists, creates and deletes users, and writes credentials files."""
+"""The `raymq user` commands: list, create, change and delete users, and write credentials files."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def create(
         bool | None, typer.Option("--super/--no-super", help="A super user may do everything.")
     ] = None,
     enabled: Annotated[
-        bool | None, typer.Option("--enabled/--no-enabled", help="Accept its requests.")
+        bool | None, typer.Option("--enabled/--no-enabled", help="Accept or reject the requests of the user.")
     ] = None,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Create a user, or change an existing one; options that are not given keep their value.
+    """Create a user, or change an existing user. Options that are not given leave its values unchanged.
 
     Prompts for the secret key of a new user unless --secret-file is given.
     """
@@ -78,7 +78,7 @@ def delete(
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         if not any(name in users for users in admin.users().values()):
-            raise Failed(f"no user {name!r}; `raymq user list` shows all users")
+            raise Failed(f"user {name!r} does not exist; `raymq user list` shows all users")
         confirmed(f"Delete user {name} and its policies?", yes=yes)
         admin.delete_user(name)
         out.done(f"deleted user {name}", user=name)
@@ -91,7 +91,10 @@ def credentials(
     secret_file: SecretFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a credentials file with a random secret key, for inner_credentials_file or RAYMQ_CREDENTIALS."""
+    """Write a credentials file for the setting inner_credentials_file or the variable RAYMQ_CREDENTIALS.
+
+    The secret key is random unless --secret-file is given.
+    """
 
     from actors.signing import Credentials, CredentialsInvalid, write_credentials
 
@@ -109,7 +112,10 @@ def credentials(
 
 
 def _read_secret(file: str) -> str:
-    """Return the secret key in a file. It is no argument, because other users can read those."""
+    """Return the secret key in a file, or from standard input if `file` is `-`.
+
+    The key is not a command-line argument, because other users of the machine can read those.
+    """
     try:
         text = sys.stdin.readline() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -117,5 +123,5 @@ def _read_secret(file: str) -> str:
         raise Refusal(f"--secret-file {file}: {reason}") from None
     secret_key = text.strip()
     if not secret_key or "\n" in secret_key:
-        raise Refusal(f"--secret-file {file}: it must contain one line with the secret key")
+        raise Refusal(f"--secret-file {file}: the file must contain one line, the secret key")
     return secret_key

@@ -17,25 +17,29 @@ from cluster.client.errors import ConfigInvalid
 
 @dataclass(frozen=True, slots=True)
 class MessageSelector:
-    """An expression and its type. Same as RocketMQ's MessageSelector."""
+    """A filter expression and its type, like RocketMQ's MessageSelector."""
 
     expression: str = "*"
     type: Literal["TAG", "SQL92"] = "TAG"
 
     @classmethod
     def by_tag(cls, expression: str) -> MessageSelector:
-        """Select messages by tag: `*` for all, or `tag || tag`. A plain string means the same."""
+        """Select messages by tag: `*` selects all, `a || b` selects the tags a and b.
+
+        A plain string passed to `subscribe` has the same effect.
+        """
         return cls(expression)
 
     @classmethod
     def by_sql(cls, expression: str) -> MessageSelector:
-        """Select messages by a SQL92 expression over their properties.
+        """Select messages by a SQL92 expression on their properties.
 
         The grammar is RocketMQ's: `=`, `<>`, `<`, `<=`, `>`, `>=`, `BETWEEN`, `IN`, `IS NULL`, `CONTAINS`,
-        `STARTSWITH` and `ENDSWITH`, `AND`, `OR`, `NOT` and parentheses. Raises ConfigInvalid with the
-        position of the mistake if the expression is invalid.
+        `STARTSWITH`, `ENDSWITH`, `AND`, `OR`, `NOT` and parentheses. Raises ConfigInvalid with the
+        position of the syntax error if the expression is invalid.
         """
-        from store.filter.operands import ExpressionInvalid  # with the parser, which most clients do not need
+        # Imported here, because most clients do not need the parser.
+        from store.filter.operands import ExpressionInvalid
         from store.filter.sql92 import compile_expression
 
         if not isinstance(expression, str):
@@ -48,14 +52,14 @@ class MessageSelector:
 
     @property
     def tags(self) -> list[str]:
-        """Return the tags of an expression such as `a || b`; an empty list means that any tag is selected."""
+        """Return the tags of the expression, or an empty list if it selects all messages or is SQL92."""
         if self.type != "TAG":
             return []
         tags = [tag for part in self.expression.split("||") if (tag := part.strip())]
         return [] if "*" in tags else tags
 
     def subscription(self, topic: str) -> SubscriptionData:
-        """Return the subscription of a heartbeat to `topic`."""
+        """Return this selector as the subscription to `topic` that a heartbeat contains."""
         return SubscriptionData(topic, self.expression, self.tags, expression_type=self.type)
 
     def __str__(self) -> str:
@@ -63,4 +67,4 @@ class MessageSelector:
 
 
 ALL_MESSAGES = MessageSelector()
-"""Selects all messages."""
+"""Selector of a subscription without a filter."""

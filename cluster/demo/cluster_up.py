@@ -1,4 +1,4 @@
-"""The demo's cluster: `configs/local.yaml` on free ports, on an embedded Ray."""
+"""Starts and stops the demo's cluster: `configs/local.yaml` on free ports, on an embedded Ray."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ OVERRIDES = (
     "brokers.broker-a.listen_port=0",
     "brokers.broker-b.listen_port=0",
     "ray.object_store_memory_bytes=209715200",
-    # At least two CPUs for Ray, even on one core: RayDP reserves one for its master.
+    # Give Ray at least two CPUs, even on a machine with one core, because RayDP reserves one for its master.
     f"ray.num_cpus={max(os.cpu_count() or 1, 2)}",
-    # File sizes for a third of a million messages.
+    # Small files: the demo sends only 336,776 messages.
     "broker_settings.store.commit_log_file_bytes=67108864",
     "broker_settings.store.index_slots=500000",
     "broker_settings.store.index_entries=2000000",
@@ -47,23 +47,27 @@ OVERRIDES = (
 
 
 class DemoFailed(Exception):
-    """The demo failed; the message has the reason."""
+    """A part of the demo failed. The error text contains the reason."""
 
 
 @dataclass(frozen=True)
 class DemoCluster:
-    """A running cluster, one of whose brokers can be killed."""
+    """A running cluster. Its broker `VICTIM` can be killed."""
 
     nameservers: Sequence[str]
 
     def kill_broker(self) -> int:
-        """Kill a broker's process with SIGKILL and return its process id."""
+        """Kill the process of broker `VICTIM` with SIGKILL, and return its process id."""
         pid = int(self._status()["pid"])
         os.kill(pid, signal.SIGKILL)
         return pid
 
     def wait_for_broker(self, killed_pid: int, on_wait: Callable[[], None]) -> float:
-        """Wait until Ray has restarted the broker and it serves; return the seconds. Raises DemoFailed."""
+        """Wait until Ray has restarted the killed broker, and return the seconds that it took.
+
+        `on_wait` is called at each poll. Raises DemoFailed if the broker does not serve within
+        RESTART_TIMEOUT_S.
+        """
         killed_s = time.monotonic()
         while (waited_s := time.monotonic() - killed_s) < RESTART_TIMEOUT_S:
             on_wait()
@@ -74,7 +78,9 @@ class DemoCluster:
             if status.get("pid", killed_pid) != killed_pid and status["state"] == State.SERVING:
                 return waited_s
             time.sleep(POLL_S)
-        raise DemoFailed(f"{VICTIM} did not restart within {RESTART_TIMEOUT_S:g} s")
+        raise DemoFailed(
+            f"broker {VICTIM} did not restart within {RESTART_TIMEOUT_S:g} s after it was killed"
+        )
 
     def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = call(
@@ -85,10 +91,10 @@ class DemoCluster:
 
 @contextmanager
 def demo_cluster(home: Path, report: Report) -> Iterator[DemoCluster]:
-    """Start a cluster with its files below `home`; stop all of its processes at the end."""
-    # A separate token file: a token in the user's home would be required by every later Ray on this machine.
+    """Start a cluster with its files below `home`, and stop all its processes on exit."""
+    # A separate token file: every later Ray on this machine would require a token in the user's home.
     os.environ |= {HOME_ENV: str(home), TOKEN_PATH_ENV: str(home / "ray-token")}
-    # Ray creates its sockets in this directory; their paths must be short.
+    # Ray creates its sockets in this directory. The operating system limits the length of socket paths.
     if len(str(home)) <= MAX_RAY_ROOT_CHARACTERS:
         os.environ.setdefault(RAY_ROOT_ENV, str(home))
     try:
@@ -100,7 +106,7 @@ def demo_cluster(home: Path, report: Report) -> Iterator[DemoCluster]:
 
 @contextmanager
 def ignore_signals() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM during the cleanup: a second Ctrl-C would leave processes running."""
+    """Ignore SIGINT and SIGTERM in the context. A second Ctrl-C would end the cleanup too early."""
     signals = (signal.SIGINT, signal.SIGTERM)
     former = [signal.signal(number, signal.SIG_IGN) for number in signals]
     try:
@@ -112,7 +118,7 @@ def ignore_signals() -> Iterator[None]:
 
 @contextmanager
 def temporary_home() -> Iterator[Path]:
-    """Yield a temporary directory for the demo's stores and logs; delete it at the end."""
+    """Yield a temporary directory for the demo's stores and logs, and delete it on exit."""
     home = Path(tempfile.mkdtemp(prefix="raymq-demo-"))
     try:
         yield home
@@ -121,8 +127,8 @@ def temporary_home() -> Iterator[Path]:
 
 
 def stop_everything() -> None:
-    """Stop Ray and all child processes, including Spark's."""
-    # Listed before Ray stops, because orphaned processes are no longer children of this process.
+    """Stop Ray and all child processes of this process, including those of Spark."""
+    # List the child processes first: when Ray has stopped, its orphans are no longer children of this one.
     processes = psutil.Process().children(recursive=True)
     leave_embedded()
     end_processes(processes, END_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The demo's result tables: counts by CSV, consumers and Spark, and the effect of the killed broker."""
+"""The demo's result tables: flights by carrier from three sources, and delivery statistics."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from cluster.demo.flights import Delays
 from cluster.demo.tally import Verdict
 
 MEAN_TOLERANCE = 1e-9
-"""Allowed difference of two means. Sums of whole minutes are exact; only the division may be rounded."""
+"""Allowed difference between two means. The sums are exact, but the division may be rounded differently."""
 
 
 @dataclass(frozen=True)
 class SparkCount:
-    """Result of the Spark aggregation: delays by carrier, stored messages and duration."""
+    """Result of the aggregation with Spark.
+
+    Attributes:
+        delays: Delays by carrier. A flight that is stored twice is counted once.
+        stored: Number of stored messages, including duplicates.
+        seconds: Duration of the aggregation.
+    """
 
     delays: Mapping[str, Delays]
     stored: int
@@ -25,7 +31,13 @@ class SparkCount:
 
 @dataclass(frozen=True)
 class Timings:
-    """Durations of the demo's parts; `outage_s` is the outage of the killed broker, if one was killed."""
+    """Durations of the demo's parts, in seconds.
+
+    Attributes:
+        sent_s: Time to send all flights.
+        followed_s: Time until the consumers had received all flights.
+        outage_s: Time from the kill of the broker until it served again; None if no broker was killed.
+    """
 
     sent_s: float
     followed_s: float
@@ -33,7 +45,10 @@ class Timings:
 
 
 def agree(left: Delays | None, right: Delays | None) -> bool:
-    """Return True if two counts of one carrier are equal."""
+    """Return True if the delays of one carrier from two sources are equal; means within MEAN_TOLERANCE.
+
+    None means that a source has no flights of the carrier.
+    """
     if left is None or right is None or (left.flights, left.arrived) != (right.flights, right.arrived):
         return False
     if left.mean_minutes is None or right.mean_minutes is None:
@@ -42,7 +57,7 @@ def agree(left: Delays | None, right: Delays | None) -> bool:
 
 
 def disagreements(csv: Mapping[str, Delays], *others: Mapping[str, Delays]) -> list[str]:
-    """Return the carriers whose counts differ."""
+    """Return the carriers whose delays in any of `others` differ from those of `csv`, sorted."""
     carriers = set(csv).union(*others)
     return sorted(
         each for each in carriers if not all(agree(csv.get(each), other.get(each)) for other in others)
@@ -74,7 +89,7 @@ def _cells(delays: Delays | None) -> tuple[str, str]:
 
 
 def summary_table(flights: int, verdict: Verdict, spark: SparkCount, timings: Timings) -> Table:
-    """Return the table of rates, duplicates, lost and reordered messages."""
+    """Return the table of send and consume rates, and of duplicate, lost and reordered messages."""
     table = Table(title="Delivery", show_header=False)
     table.add_column(justify="left")
     table.add_column(justify="right")

@@ -16,10 +16,15 @@ PIECE_ROWS = 4_096
 
 
 class Feed:
-    """Sends a table; `acknowledged` and `error` may be read while it runs.
+    """Sends a table of messages in a background thread, which the constructor starts.
 
-    The sharding key sends all flights of an aircraft to one queue. While the queue's broker is unavailable,
-    the send waits for it.
+    The aircraft is the sharding key, so that all its flights are sent to one queue. If the queue's broker is
+    unavailable, sending waits until the broker has restarted.
+
+    Attributes:
+        acknowledged: Number of messages acknowledged so far.
+        seconds: Time from the start to the last acknowledgement.
+        error: The error that ended sending, or None.
     """
 
     def __init__(self, nameservers: Sequence[str], topic: str, messages: pa.Table) -> None:
@@ -29,13 +34,13 @@ class Feed:
         self._nameservers = list(nameservers)
         self._topic = topic
         self._messages = messages
-        # A daemon thread, because an interrupted demo must not wait for a blocked send.
+        # A daemon thread, so that an interrupted demo can exit while a send is blocked.
         self._thread = threading.Thread(target=self._run, name="demo-feed", daemon=True)
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
-        """True until all flights are sent or the send has failed."""
+        """Return True until all flights are acknowledged or sending has failed."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

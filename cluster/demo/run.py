@@ -1,4 +1,4 @@
-"""Runs the demo."""
+"""Runs the demo: starts a cluster, sends and consumes flights, kills a broker, and prints the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STALL_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """The three counts, and the durations of the parts."""
+    """Result of the demo: delays by carrier from the CSV, the consumers and Spark, and durations."""
 
     csv: dict[str, Delays]
     verdict: Verdict
@@ -40,14 +40,17 @@ class Outcome:
 
     @property
     def is_success(self) -> bool:
-        """True if nothing is lost or out of order, and all three counts agree."""
+        """Return True if no message is lost or out of order and all three sources agree."""
         verdict = self.verdict
         faults = verdict.lost + verdict.disordered + verdict.scattered
         return not faults and not disagreements(self.csv, verdict.delays, self.spark.delays)
 
 
 def run_demo(flights: int, console: Console, home: Path) -> int:
-    """Run the demo, print its results, and return the exit code: 0 if they are correct, else 1."""
+    """Run the demo with the first `flights` flights and print the results.
+
+    Returns the exit code: 0 if all counts agree and no message is lost or out of order, else 1.
+    """
     stage = Stage(console)
     with stage.shown():
         outcome = _play(flights, stage, home)
@@ -77,7 +80,7 @@ def _play(flights: int, stage: Stage, home: Path) -> Outcome:
 
 
 class _Delivery:
-    """Sends and consumes the flights, and kills a broker meanwhile."""
+    """Sends and consumes the flights, and kills a broker while the producer is sending."""
 
     def __init__(self, stage: Stage, cluster: DemoCluster, messages: pa.Table, tally: Tally) -> None:
         self._stage = stage
@@ -88,7 +91,10 @@ class _Delivery:
         self._following = stage.begin("consuming", messages.num_rows)
 
     def run(self) -> Timings:
-        """Send all flights; return when the consumers have received all. Raises DemoFailed."""
+        """Send all flights, wait until the consumers have received them, and return the durations.
+
+        Raises DemoFailed if sending fails or the killed broker does not restart.
+        """
         nameservers = self._cluster.nameservers
         started = time.perf_counter()
         self._followers = [Follower(number + 1, nameservers, TOPIC, self._tally) for number in range(MEMBERS)]
@@ -119,7 +125,7 @@ class _Delivery:
         return outage_s
 
     def _await_consumers(self) -> None:
-        """Wait until every stored message is delivered, or none has arrived for `STALL_TIMEOUT_S`."""
+        """Wait until every stored message is delivered, or until no message arrived for STALL_TIMEOUT_S."""
         with Admin(list(self._cluster.nameservers)) as admin:
             stored = sum(admin.end_offsets(TOPIC).values())
         seen, seen_s = -1, time.monotonic()

@@ -1,4 +1,4 @@
-"""Aggregates the flights with Spark; executors on the Ray cluster map the brokers' files."""
+"""Counts the flights with Spark. Its executors run on the Ray cluster and map the files of the brokers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OnTasks = Callable[[int, int], None]
 def count_by_spark(
     spark: SparkSession, topic: str, nameservers: Sequence[str], on_tasks: OnTasks
 ) -> SparkCount:
-    """Count the flights of `topic` by carrier, each UNIQ_KEY once.
+    """Count the flights of `topic` by carrier. Messages with the same UNIQ_KEY are counted as one flight.
 
-    `on_tasks` is called with the completed and total tasks of the running stages.
+    `on_tasks` is called periodically with the numbers of completed and of all tasks of the running stages.
     """
     from pyspark.sql import functions as f
 
@@ -54,7 +54,7 @@ def count_by_spark(
 
 @contextmanager
 def _watching(spark: SparkSession, on_tasks: OnTasks) -> Iterator[None]:
-    """Report the completed and total tasks of the running Spark stages."""
+    """Call `on_tasks` periodically in the context, with the tasks of the running Spark stages."""
     over = threading.Event()
     tracker = spark.sparkContext.statusTracker()
 

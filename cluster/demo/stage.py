@@ -1,4 +1,4 @@
-"""Progress bars of the demo; all other output goes to a log file."""
+"""Progress bars of the demo, and the redirection of all other output to a log file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cluster.launch_report import Report
 
 
 class Stage:
-    """Progress bars, one per part of the demo."""
+    """Shows a progress bar for each part of the demo."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -43,25 +43,25 @@ class Stage:
             yield
 
     def begin(self, text: str, total: int | None = None) -> TaskID:
-        """Add a progress bar; without a total it is indeterminate."""
+        """Add a progress bar and return its id. If `total` is None, the bar shows activity but no share."""
         return self._progress.add_task(escape(text), total=total)
 
     def show(
         self, part: TaskID, done: int | None = None, *, total: int | None = None, text: str | None = None
     ) -> None:
-        """Update the progress bar of one part of the demo."""
+        """Update the progress bar of `part`. Values that are None remain unchanged."""
         description = None if text is None else escape(text)
         self._progress.update(part, completed=done, total=total, description=description)
 
     def finish(self, part: TaskID, text: str | None = None) -> None:
-        """Complete the progress bar of a part."""
+        """Show the progress bar of `part` as complete, with `text` as its new description if given."""
         task = self._progress.tasks[part]
         total = task.total or max(task.completed, 1)
         self.show(part, int(total), total=int(total), text=text)
 
 
 class StageReport(Report):
-    """Shows the progress of the cluster driver as the text of one progress bar."""
+    """Shows the progress reports of the cluster driver in the description of one progress bar."""
 
     def __init__(self, stage: Stage, part: TaskID, text: str) -> None:
         self._stage = stage
@@ -70,20 +70,21 @@ class StageReport(Report):
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show work in progress."""
+        """Show `text` while a step is running; yield a function that adds details to it."""
         self._stage.show(self._part, text=f"{self._text}: {text}")
         yield lambda progress: self._stage.show(self._part, text=f"{self._text}: {text}: {progress}")
 
     def line(self, text: str, style: str = "") -> None:
-        """Show the last completed step."""
+        """Show `text`, the last completed step. The style is ignored."""
         self._stage.show(self._part, text=f"{self._text}: {text}")
 
 
 @contextmanager
 def console_alone(log_file: Path) -> Iterator[Console]:
-    """Yield a console on standard output; redirect all other output of this process and its children.
+    """Yield a console for standard output, and redirect all other output to `log_file` meanwhile.
 
-    Ray, Spark's JVM and log handlers write to file descriptors 1 and 2; both are redirected to `log_file`.
+    Ray, Spark's JVM and log handlers write to the file descriptors 1 and 2, which child processes inherit.
+    Both descriptors are redirected to `log_file`.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Refuses addresses that other machines can reach while clients need no credentials."""
+"""Check that a cluster without authentication listens only on loopback addresses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _SWITCHES = ("authentication_enabled", "authenticationEnabled")
 
 
 def exposed(topology: Topology) -> list[Problem]:
-    """Return a problem for each process that listens on a public address without authentication."""
+    """Return a problem for each process that accepts unauthenticated clients from other machines.
+
+    Returns an empty list if the topology contains `insecure: true`.
+    """
     if topology.insecure:
         return []
     problems: list[Problem] = []
@@ -24,13 +27,13 @@ def exposed(topology: Topology) -> list[Problem]:
         place = (*path, "listen_host") if entry.listen_host else ("listen_host",)
         text = (
             f"{name} would listen on {host}, which other machines can reach, and accept every client: set "
-            "authentication_enabled in its settings (docs/security.md) or, if the network is private, add to "
-            "the topology the line  insecure: true"
+            "authentication_enabled: true in its settings (docs/security.md). If the network is private, add "
+            "this line to the topology instead:  insecure: true"
         )
         problems.append((place, text))
     return problems
 
 
 def _is_on(settings: Mapping[str, Any]) -> bool:
-    """Return True if authentication is enabled in settings of a topology or a broker.conf."""
+    """Return True if `settings`, from a topology or a broker.conf, enable authentication."""
     return any(str(settings.get(key, "")).lower() in ("true", "1", "yes", "on") for key in _SWITCHES)

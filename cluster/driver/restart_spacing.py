@@ -1,8 +1,9 @@
-"""RestartSpacing: how long to wait between the restarts of two brokers.
+"""RestartSpacing: computes how long the driver must wait between the restarts of two brokers.
 
 A RocketMQ client refreshes its routes every 30 s (pollNameServerInterval), but not when a send fails. If it
-refreshed them while broker A was down, it knows only broker B. If B is then stopped before the next refresh,
-all retries of the client fail. Therefore B must not be stopped until all clients know that A has restarted.
+refreshed them while broker A was down, the client knows only broker B. If B is stopped before the next
+refresh, all retries of the client fail. Therefore the driver does not stop B until every client has had time
+to refresh its routes after the restart of A.
 """
 
 from __future__ import annotations
@@ -14,23 +15,34 @@ from actors.host.service_host import State
 from cluster.driver.plan import Kind, Running
 
 REFRESH_DURATION_S = 1.0
-"""Time allowed for one refresh of the routes."""
+"""Time that a client may take to refresh its routes, in addition to the refresh interval."""
 
 FIRST_EPOCH = 1
-"""Epoch of a new store. No client can have refreshed its routes while such a broker was down."""
+"""Epoch of a new store. Its broker has not restarted yet, so no client can have missed it."""
 
 
 class RestartSpacing:
-    """Records when brokers restarted. The caller passes the time, in monotonic seconds."""
+    """The restart times of the brokers. All `now_s` arguments are seconds of the caller's monotonic clock."""
 
     def __init__(self, route_refresh_s: float) -> None:
-        """`route_refresh_s` is the longest route refresh interval of a client."""
+        """Create it without restarts.
+
+        Args:
+            route_refresh_s: The longest route refresh interval of any client.
+        """
         self._known_after_s = route_refresh_s + REFRESH_DURATION_S
         self._restarted_s: dict[str, float] = {}
 
     @classmethod
     def of(cls, running: Iterable[Running], *, route_refresh_s: float, wall_ms: int, now_s: float) -> Self:
-        """Build it from the status of the running brokers, read at `wall_ms` of this machine's clock."""
+        """Create it with the restart times of the running brokers.
+
+        Args:
+            running: The running actors with their status.
+            route_refresh_s: The longest route refresh interval of any client.
+            wall_ms: Time at which the status was read, in ms since the epoch, by the clock of this machine.
+            now_s: The same time on the monotonic clock.
+        """
         spacing = cls(route_refresh_s)
         for actor in running:
             is_broker = actor.spec is not None and actor.spec.kind is Kind.BROKER
@@ -40,7 +52,7 @@ class RestartSpacing:
         return spacing
 
     def record_restart(self, broker: str, now_s: float) -> None:
-        """Record that `broker` serves again and is registered with the nameservers."""
+        """Record that `broker` has restarted and has registered with the nameservers."""
         self._restarted_s[broker] = now_s
 
     def wait_s(self, broker: str, now_s: float) -> float:

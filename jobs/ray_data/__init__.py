@@ -1,1 +1,1 @@
-"""Queues as Ray Data datasets: a `Datasource` that reads a topic and a `Datasink` that writes one."""
+"""Ray Data access to topics: a `Datasource` that reads a topic, and a `Datasink` that writes to one."""

@@ -1,7 +1,7 @@
 """`read_dataset`: read a topic, or a range of its offsets, as a Ray Data dataset.
 
-The queues are cut into splits as for Spark. Each split is one read task of Ray, so a queue is read by several
-tasks; a task yields blocks while it reads.
+The offset ranges of the queues are cut into splits, as for Spark. Each split is one Ray read task, so several
+tasks can read one queue in parallel. A task yields blocks while it reads.
 """
 
 from __future__ import annotations
@@ -53,24 +53,25 @@ def read_dataset(
 ) -> ray.data.Dataset:
     """Read the confirmed messages of a topic as a dataset with one row per message (see `jobs.schema`).
 
-    The range of offsets is fixed when this function returns.
+    The offset ranges are fixed when this function returns: messages stored later are not read.
 
         messages = read_dataset("orders", nameservers="127.0.0.1:9876", columns=["body", "tags"])
 
     Args:
-        topic: The topic, or a list of topics.
+        topic: The topic to read, or a list of topics.
         topic_pattern: Instead of `topic`, a regular expression for full names of topics.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
         trigger: As in `ray.data.read_kafka`; only "once", a single bounded read, is supported.
-        start_offset: "earliest", "latest", an offset of every queue, a datetime (without a time zone: UTC),
-            or {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
-        end_offset: The same for the end (exclusive), by default "latest".
+        start_offset: "earliest", "latest", an offset for all queues, a datetime (store time of the first
+            message; UTC if it has no time zone), or offsets of single queues as
+            {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
+        end_offset: End of the read (exclusive), in the same forms. Queues not listed end at "latest".
         columns: The columns to read; all by default.
-        committed: Skip messages that `write_dataset` or `write_queue` did not commit.
+        committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
-        map_files: Map the files of stores on the machine of a read task; if False, fetch from the brokers.
-        ray_options: Options of `ray.data.read_datasource`, which are those of `ray.data.read_kafka` too:
-            `num_cpus`, `memory`, `resources`, `concurrency`, `override_num_blocks`, `ray_remote_args` …
+        map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
+        ray_options: Options of `ray.data.read_datasource`, for example `num_cpus`, `memory`, `resources`,
+            `concurrency`, `override_num_blocks` and `ray_remote_args`.
 
     Raises:
         OffsetsInvalid, OptionInvalid: An argument is invalid.
@@ -78,13 +79,13 @@ def read_dataset(
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
     if trigger != "once":
-        raise OptionInvalid(f"trigger={trigger!r} is not supported: use 'once', or a consumer for a stream")
+        raise OptionInvalid(f"trigger={trigger!r} is not supported: use 'once', or read streams with a consumer")
     options = ReadOptions(
         _topics(topic, topic_pattern),
         _edge(START_OFFSET, start_offset, EARLIEST),
         _edge(END_OFFSET, end_offset, LATEST),
         nameservers,
-        # As in read_kafka, a queue without a message of that time or later has nothing to read.
+        # Read nothing from a queue without a message stored at or after start_offset, as read_kafka does.
         strategy="latest",
         columns=resolve_columns(columns),
         committed=committed,
@@ -95,27 +96,30 @@ def read_dataset(
 
 
 class QueueDatasource(Datasource):
-    """Reads the ranges of a plan; see `read_dataset`."""
+    """Ray Data source that reads the offset ranges of a plan; see `read_dataset`."""
 
     def __init__(self, plan: ReadPlan) -> None:
         super().__init__()
         self._plan = plan
 
     def get_name(self) -> str:
-        """Return the name of the read tasks."""
+        """Return the name that Ray shows for the read tasks."""
         return "RayMQ"
 
     def estimate_inmemory_data_size(self) -> int:
-        """Return an estimate of the size of all rows."""
+        """Return an estimate of the size of all rows in bytes."""
         return sum(each.message_count for each in self._plan.ranges) * _ROW_BYTES
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: object = None
     ) -> list[ReadTask]:
-        """Return about `parallelism` tasks, each for the offsets of one queue."""
+        """Return about `parallelism` read tasks, each for an offset range of one queue.
+
+        If there are no messages, returns one task that yields an empty table with the schema.
+        """
         options = self._plan.options
         schema = arrow_schema(options.columns)
-        # Rows may be skipped at the read: only then their number is not known before.
+        # The number of rows is unknown if the read may skip messages.
         is_exact = not options.committed and options.fail_on_data_loss
         tasks = []
         for split in cut_splits(self._plan.ranges, max(parallelism, 1)):
@@ -131,7 +135,7 @@ class QueueDatasource(Datasource):
 
 
 def _blocks(reader: SplitsReader, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the messages of the only split of `reader`."""
+    """Yield the messages of `reader` as tables; an empty table if it has no messages."""
     is_empty = True
     for batch in reader.read_all():
         is_empty = False
@@ -141,7 +145,7 @@ def _blocks(reader: SplitsReader, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of these columns."""
+    """Return the Arrow schema of the message columns `columns`."""
     return pa.schema(
         [(name, MICROSECONDS if name in TIMESTAMPS else RECORD_SCHEMA.field(name).type) for name in columns]
     )
@@ -155,7 +159,10 @@ def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> Topics:
 
 
 def _edge(option: str, value: Offset, default: int) -> Edge:
-    """Parse `start_offset` or `end_offset`: an offset of each queue, or a datetime."""
+    """Parse the value of `start_offset` or `end_offset`: offsets, or a datetime.
+
+    `default` is the offset of queues that are not listed.
+    """
     if not isinstance(value, datetime):
         return Edge(option, parse_offsets(option, _numbers(value), default))
     if value.tzinfo is None:
@@ -167,7 +174,7 @@ def _edge(option: str, value: Offset, default: int) -> Edge:
 
 
 def _numbers(value: Any) -> Any:
-    """Replace "earliest" and "latest" in an object of offsets by Spark's numbers -2 and -1."""
+    """Replace "earliest" and "latest" in a nested mapping of offsets by the numbers -2 and -1 of Spark."""
     if isinstance(value, Mapping):
         return {
             key: _numbers(each) if isinstance(each, Mapping) else _WORDS.get(each, each)

@@ -1,6 +1,6 @@
-"""`write_dataset`: write the rows of a Ray Data dataset to a topic, with a manifest as `jobs.write` does.
+"""`write_dataset`: write the rows of a Ray Data dataset to a topic, as a job with a manifest.
 
-Ray retries a write task with the index that it had, so a retried row gets the same UNIQ_KEY again.
+Ray retries a write task with the same task index. Therefore a retried task gives each row the same UNIQ_KEY.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ def write_dataset(
     concurrency: int | None = None,
     ray_remote_args: dict[str, Any] | None = None,
 ) -> WriteReceipt:
-    """Write each row of `dataset` as a message to `topic`, and commit all when the last one is stored.
+    """Write each row of `dataset` as a message to `topic`, and commit all rows when the last one is stored.
 
-    `read_dataset(committed=True)` returns each row of a committed write once. Other consumers see rows as
-    they arrive, and those of a task that Ray retried twice, with the same UNIQ_KEY.
+    `read_dataset(committed=True)` returns each row of a committed write once. Ordinary consumers see rows as
+    soon as they are stored. If Ray retries a task, its rows are stored twice with the same UNIQ_KEY.
 
     Args:
-        dataset: The rows.
-        topic: An existing topic.
+        dataset: The dataset to write.
+        topic: The topic to write to. It must exist.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
-        body: Column of the bodies; strings, bytes or integers, as in the other columns.
-        key: Column of the keys, by which messages are indexed. Null means no key.
-        tag: Column of the tags. Null means no tag.
+        body: Column of the message bodies. This and the other columns contain strings, bytes or integers.
+        key: Column of the message keys, which the brokers index. Null means no key.
+        tag: Column of the message tags. Null means no tag.
         sharding_key: Column by which rows are distributed over the queues. Rows of one task with equal
-            values keep their order. None: consecutive rows go to one queue, the next rows to the next.
-        properties: Column of maps of strings, the user properties. Names that RocketMQ reserves are left
-            out, so the properties of messages that were read can be written again.
+            values keep their order. None: batches of consecutive rows go to the queues in turn.
+        properties: Column of maps from string to string, the user properties. Names that RocketMQ reserves
+            are omitted, so that the properties of messages that were read can be written again.
         mode: "append", or "errorifexists" to fail if the topic contains messages.
-        buffer_bytes: Size of the rows that a task sends with one call.
+        buffer_bytes: Size of the rows that a task sends in one call.
         concurrency: Maximum number of write tasks at a time.
-        ray_remote_args: Ray's options of the write tasks.
+        ray_remote_args: Ray options of the write tasks, for example {"num_cpus": 1}.
 
     Raises:
         OptionInvalid: An argument is invalid, or a column is missing.
         TopicNotEmpty: `mode` is "errorifexists" and the topic contains messages.
-        WriteFailed: A task failed; the job is not committed.
-        CommitFailed: All rows are stored, but the manifest may not be.
+        WriteFailed: A task failed. The job is not committed.
+        CommitFailed: All rows are stored, but it is unknown whether the job is committed.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
     columns = WriteColumns(body, key, tag, sharding_key, properties)
@@ -82,7 +82,7 @@ def write_dataset(
 
 
 class QueueDatasink(Datasink[bytes]):
-    """Writes a dataset as one job and commits it. Used for one write."""
+    """Ray Data sink that writes a dataset as one job. Each instance can be used for one write only."""
 
     def __init__(self, job: WriteJob) -> None:
         self._job = job
@@ -90,34 +90,39 @@ class QueueDatasink(Datasink[bytes]):
 
     @property
     def receipt(self) -> WriteReceipt:
-        """Return the receipt of the committed write."""
-        assert self._receipt is not None, "the dataset is not written yet"
+        """Return the receipt of the write, which must be committed."""
+        assert self._receipt is not None, "the job is not committed: call Dataset.write_datasink first"
         return self._receipt
 
     def get_name(self) -> str:
-        """Return the name of the write tasks."""
+        """Return the name that Ray shows for the write tasks."""
         return "RayMQ"
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Check the columns before the first task starts. Raises `OptionInvalid`."""
+        """Check the columns before the first task starts.
+
+        Raises `OptionInvalid` if a column is missing or this sink has committed a job before.
+        """
         if self._receipt is not None:
-            raise OptionInvalid(f"job {self._job.job_id} is committed: create a new QueueDatasink")
+            raise OptionInvalid(
+                f"job {self._job.job_id} is already committed: create a new QueueDatasink for each write"
+            )
         if schema is not None:
             self._job.columns.check(list(schema.names))
 
     def write(self, blocks: Iterable[Block], ctx: Any) -> bytes:
-        """Write the blocks of one task and return the receipt. Raises `WriteFailed`."""
+        """Write the blocks of one task, and return its `PartitionReceipt` as JSON. Raises `WriteFailed`."""
         tables = (BlockAccessor.for_block(block).to_arrow() for block in blocks)
         return msgspec.json.encode(PartitionWriter(self._job, ctx.task_idx).write(tables))
 
     def on_write_complete(self, write_result: WriteResult[bytes]) -> None:
-        """Commit the job. Raises `CommitFailed`."""
+        """Commit the job with the receipts of all tasks. Raises `CommitFailed`."""
         receipts = [msgspec.json.decode(each, type=PartitionReceipt) for each in write_result.write_returns]
         self._receipt = commit(self._job, receipts)
 
 
 def _write_failed(error: BaseException | None) -> str | None:
-    """Return the message of the `WriteFailed` that caused `error`, or None."""
+    """Return the text of the `WriteFailed` that caused `error`, or None if it has another cause."""
     while error is not None:
         cause = getattr(error, "cause", None)  # RayTaskError
         for each in (error, cause):

@@ -8,15 +8,15 @@ from pyspark.sql import SparkSession
 
 
 def java_package(spark: SparkSession) -> Any:
-    """Return the root of the Java packages."""
+    """Return the JVM view of the session, through which Java classes are accessed by package name."""
     return spark._jvm  # noqa: SLF001
 
 
 def java_session(spark: SparkSession) -> Any:
-    """Return the session's Java object."""
+    """Return the Java SparkSession object of `spark`."""
     return spark._jsparkSession  # noqa: SLF001
 
 
 def is_active(spark: SparkSession) -> bool:
-    """Return True if the session is not stopped."""
+    """Return True if the Spark context of the session is not stopped."""
     return spark.sparkContext._jsc is not None  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""StreamListener: starts a planner for each query that reads a stream, and stops it with the query."""
+"""StreamListener: starts a planner when a query of a stream starts, and stops it when the query ends."""
 
 from __future__ import annotations
 
@@ -23,22 +23,27 @@ _log = get_logger(__name__)
 
 
 class Stream(Protocol):
-    """A stream that queries may read."""
+    """A stream of messages for a streaming query."""
 
     @property
     def manifests(self) -> str:
-        """The directory that Spark's file source reads."""
+        """The manifest directory, which Spark's file source reads."""
 
     @property
     def metric(self) -> str:
-        """The name of the metric in the query's progress."""
+        """The name of the stream's metrics in the progress reports of the query."""
 
     def planner(self, query_id: str, checkpoint: str) -> Planner | None:
-        """Return a planner for a query with this checkpoint, or None if the query is refused."""
+        """Return a planner for the query, or None if the query must not read this stream.
+
+        Args:
+            query_id: Id of the query, which remains the same when the query is restarted.
+            checkpoint: Checkpoint location of the query.
+        """
 
 
 class StreamListener(StreamingQueryListener):
-    """Spark calls `onQueryStarted` before the first batch of a query, and waits for it."""
+    """Runs the planners of all queries. Spark calls `onQueryStarted` before the first batch of a query."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -46,28 +51,32 @@ class StreamListener(StreamingQueryListener):
         self._running: dict[str, dict[str, Planner]] = {}
 
     def add(self, stream: Stream) -> None:
-        """Plan for queries that read `stream`; it replaces an earlier one with the same manifests."""
+        """Run planners for queries that read `stream`. Replaces a stream with the same manifest directory."""
         self._streams[stream.manifests] = stream
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
-        """Start the planners of the query, or write all its manifests if it ends with what is there now."""
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark defines the names
+        """Start a planner for each stream that the query reads.
+
+        If the query ends after the available messages (triggers availableNow and once), write all its
+        manifests before returning instead.
+        """
         try:
             query = java_session(self._spark).streams().get(str(event.id)).streamingQuery()
             for path in _paths(query):
                 if path in self._streams:
                     self._start(self._streams[path], query, str(event.id), str(event.runId))
         except Exception as error:  # noqa: BLE001 - Spark ignores exceptions of listeners
-            _log.error("stream_not_planned", query_id=str(event.id), error=str(error), exc_info=True)
+            _log.error("stream_planning_failed", query_id=str(event.id), error=str(error), exc_info=True)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Report to the planners which manifest the committed batch had."""
+        """Report the manifest of the committed batch to the planners of the query."""
         for metric, planner in self._running.get(str(event.progress.runId), {}).items():
             row = event.progress.observedMetrics.get(metric)
             if row is not None and row["manifest"] is not None:
                 planner.committed(row["manifest"])
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Do nothing: the planners poll."""
+        """Do nothing: the planners poll for new messages themselves."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Stop the planners of the query."""
@@ -87,7 +96,7 @@ class StreamListener(StreamingQueryListener):
 
 
 def _paths(query: Any) -> Iterator[str]:
-    """Yield the paths of the file sources that the plan of `query` reads."""
+    """Yield the paths of all file sources in the plan of the Java object `query`."""
     leaves = query.analyzedPlan().collectLeaves()
     paths = set()
     for index in range(leaves.size()):

@@ -1,8 +1,8 @@
-"""Manifest: the offset ranges of one batch, as lines of JSON.
+"""Manifest: a file with the offset ranges of one batch, one JSON object per line.
 
-A line is a split of the batch, or the position of a queue that has no messages in it (begin = end, without a
-location). So the last manifest contains the position of every queue. A manifest of one line with `fault` ends
-the query with this reason.
+A line is a split of the batch, or the position of a queue without messages in the batch (begin = end, without
+a location). Therefore the last manifest contains the position of every queue. If the planner fails, it writes
+a manifest of one line, whose `fault` is the reason; reading this line ends the query with an error.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Row = Mapping[str, Any]
 
 
 def encode_batch(number: int, query_id: str, batch: Batch) -> bytes:
-    """Return the manifest of `batch`, the manifest with this number, for the query with this id."""
+    """Return the content of manifest `number`, with the splits and positions of `batch`."""
     head = {"number": number, "queryId": query_id}
-    # Only one line of a queue has its lag, so that the sum of the column is the lag of the batch.
+    # Only one line per queue contains its lag, so that the sum of the column is the lag of the batch.
     lags = dict(batch.lags)
     rows = [
         {**head, **_range(each.queue, each.begin, each.end, lags), **_location(each.location)}
@@ -44,22 +44,22 @@ def encode_batch(number: int, query_id: str, batch: Batch) -> bytes:
 
 
 def encode_fault(number: int, query_id: str, reason: str) -> bytes:
-    """Return a manifest that ends the query with `reason`."""
+    """Return the content of a manifest that ends the query with the error text `reason`."""
     return (json.dumps({"number": number, "queryId": query_id, "fault": reason}) + "\n").encode()
 
 
 def decode_rows(data: bytes) -> list[Row]:
-    """Return the lines of a manifest."""
+    """Decode the content of a manifest into one row per line."""
     return [json.loads(line) for line in data.splitlines()]
 
 
 def is_fault(rows: list[Row]) -> bool:
-    """Return True if the manifest ends the query."""
+    """Return True if `rows` are those of a manifest that ends the query with an error."""
     return any("fault" in row for row in rows)
 
 
 def positions_after(rows: list[Row]) -> dict[MessageQueue, int]:
-    """Return the position of each queue after the batch."""
+    """Return the next offset to read of each queue after the batch of this manifest."""
     positions: dict[MessageQueue, int] = {}
     for row in rows:
         queue = queue_of(row)
@@ -68,12 +68,12 @@ def positions_after(rows: list[Row]) -> dict[MessageQueue, int]:
 
 
 def queue_of(row: Row) -> MessageQueue:
-    """Return the queue of a line."""
+    """Return the queue that a row of a manifest refers to."""
     return MessageQueue(row["topic"], row["brokerName"], row["queueId"])
 
 
 def split_of(row: Row) -> Split:
-    """Return the split of a line that has messages."""
+    """Return the split of a row with messages (begin < end)."""
     location = StoreLocation(
         row["address"],
         row["storeRoot"],

@@ -1,10 +1,11 @@
-"""ManifestDirectory: the manifests of one stream, in the checkpoint of its query.
+"""ManifestDirectory: reads and writes the manifests of one stream, in the checkpoint of its query.
 
     <checkpointLocation>/raymq/<topic>/source.json              topic, cluster, query, starting positions
     <checkpointLocation>/raymq/<topic>/manifests/<number>.json  one per batch, see `jobs.stream.manifest`
 
-Files are written through Spark's file systems, so a checkpoint may be wherever Spark can write one. A file is
-complete when it appears, by rename. Spark's file source reads the manifests in order of modification time.
+Files are written through Hadoop's FileSystem API, so all checkpoint locations that Spark supports are
+supported. A file is renamed after it is written, so that Spark never reads an incomplete file. Spark's file
+source reads the manifests in order of modification time.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ NO_FILE = -1
 
 
 class ManifestDirectory:
-    """The files of the stream of `topic` below `checkpoint`, a path or URI for Spark."""
+    """The manifest files of the stream of `topic`. `checkpoint` is a path or URI that Spark accepts."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, topic: str, clock: Clock) -> None:
         self._java = java_package(spark)
         self._clock = clock
         root = self._path(checkpoint)
-        # An own instance: its checksum files are turned off, those of Spark's shared instance are not.
+        # A new instance, because disabling checksum files on the shared instance would affect Spark.
         self._files = self._java.org.apache.hadoop.fs.FileSystem.newInstance(
             root.toUri(), java_session(spark).sessionState().newHadoopConf()
         )
@@ -44,32 +45,33 @@ class ManifestDirectory:
         self._numbers: list[int] = []
 
     def create(self) -> None:
-        """Create the directories. Spark's file source needs them when a stream is defined."""
+        """Create the directory of the manifests, which must exist when Spark's file source is created."""
         self._files.mkdirs(self._path(self.manifests))
 
     def source(self) -> dict[str, Any] | None:
-        """Return the content of `source.json`, or None if no query has used this stream."""
+        """Return the content of `source.json`, or None if no query has read this stream."""
         path = f"{self._directory}/{SOURCE}"
         return json.loads(self._read(path)) if self._exists(path) else None
 
     def write_source(self, content: dict[str, Any]) -> None:
-        """Write `source.json`: topic, cluster, query id and starting positions, checked by each restart."""
+        """Write `source.json`: topic, cluster, query id and starting positions. Each restart checks them."""
         self._write(f"{self._directory}/{SOURCE}", json.dumps(content).encode(), 0)
 
     def used_topics(self) -> list[str]:
-        """Return the topics whose streams the checkpoint has."""
+        """Return the topics whose streams use this checkpoint, sorted."""
         names = [path.getName() for path in self._list(self._streams)]
         return sorted(name for name in names if self._exists(f"{self._streams}/{name}/{SOURCE}"))
 
     def has_batches(self) -> bool:
-        """Return True if the checkpoint is that of a query with at least one batch."""
+        """Return True if the checkpoint contains at least one batch of a query."""
         return any(path.getName().isdecimal() for path in self._list(f"{self.checkpoint}/offsets"))
 
     def load(self) -> tuple[int, list[Row]]:
-        """Return the number of the last manifest (-1 if there is no manifest) and its lines.
+        """Return the number of the last manifest and the rows of the last manifest that has any.
 
-        Reasons that ended an earlier run are removed: their manifests become empty, and are not the last one
-        with lines. A file is truncated in place because Spark may have planned a batch with it.
+        The number is -1 if there is no manifest. A manifest that ended an earlier run with an error is
+        truncated, so that the restarted query does not fail again. The empty file is not deleted, because
+        Spark may have planned a batch with it.
         """
         self._numbers = sorted(
             int(path.getName().partition(".")[0]) for path in self._list(self.manifests) if _is_manifest(path)
@@ -87,14 +89,15 @@ class ManifestDirectory:
         return self._numbers[-1] if self._numbers else NO_FILE, rows
 
     def write(self, number: int, data: bytes) -> None:
-        """Write the manifest with this number, with a modification time greater than that of the others.
+        """Write manifest `number` with content `data`.
 
-        Raises `CheckpointMismatch` if another process has written it.
+        Its modification time is later than that of all other manifests, so that Spark reads it after them.
+        Raises `CheckpointMismatch` if the manifest exists, because another process wrote it.
         """
         path = self._manifest(number)
         if self._exists(path):
             raise CheckpointMismatch(
-                f"another process has written {path}: run one query at a time with the checkpoint"
+                f"another process has written {path}: run only one query at a time with checkpoint"
                 f" {self.checkpoint}"
             )
         self._newest_ms = max(self._clock.wall_ms(), self._newest_ms + 1)
@@ -102,16 +105,16 @@ class ManifestDirectory:
         self._numbers.append(number)
 
     def remove_before(self, number: int) -> None:
-        """Remove the manifests with smaller numbers."""
+        """Delete the manifests with numbers less than `number`."""
         while self._numbers and self._numbers[0] < number:
             self._files.delete(self._path(self._manifest(self._numbers.pop(0))), False)
 
     def is_empty(self) -> bool:
-        """Return True if there is no manifest."""
+        """Return True if the directory contains no manifest."""
         return not any(_is_manifest(path) for path in self._list(self.manifests))
 
     def queue_positions(self, positions: dict[MessageQueue, int]) -> list[list[Any]]:
-        """Return positions in the form of `source.json`."""
+        """Encode positions for `source.json`: a list of [topic, broker name, queue id, position]."""
         return [[*queue, position] for queue, position in sorted(positions.items())]
 
     def _manifest(self, number: int) -> str:
@@ -136,7 +139,7 @@ class ManifestDirectory:
             stream.close()
 
     def _write(self, path: str, data: bytes, modified_ms: int) -> None:
-        # Spark's file source ignores names that begin with a dot.
+        # The temporary name begins with a dot: Spark's file source ignores such files.
         directory, _, name = path.rpartition("/")
         draft, target = self._path(f"{directory}/.{name}.draft"), self._path(path)
         stream = self._files.create(draft, True)

@@ -1,4 +1,4 @@
-"""Plan the batches of a stream: which offsets of which queues are next. No I/O, no Spark."""
+"""Computes the offset ranges of the next batch of a stream, without I/O and independent of Spark."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ Positions = Mapping[MessageQueue, int]
 
 @dataclass(frozen=True)
 class Limits:
-    """The size of a batch: at most `max_offsets` messages, in at least `min_partitions` splits if it has as
-    many messages."""
+    """Limits of a batch.
+
+    Attributes:
+        max_offsets: Maximum number of messages of a batch; None means no limit.
+        min_partitions: Minimum number of splits of a batch that has at least as many messages.
+    """
 
     max_offsets: int | None
     min_partitions: int
@@ -33,7 +37,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Batch:
-    """The splits of one batch, the positions after it, and the messages after them in each queue (`lags`)."""
+    """One batch of a stream.
+
+    Attributes:
+        splits: The offset ranges to read.
+        positions: The next offset to read of each queue after the batch.
+        lags: The number of available messages of each queue that are not in the batch.
+    """
 
     splits: Sequence[Split]
     positions: Positions
@@ -41,18 +51,17 @@ class Batch:
 
     @property
     def is_limited(self) -> bool:
-        """Return True if messages remain for a next batch."""
+        """Return True if the limits left available messages for the next batch."""
         return any(self.lags.values())
 
 
 def initial_positions(
     states: Iterable[QueueState], starting: Offsets, *, fail_on_data_loss: bool
 ) -> tuple[dict[MessageQueue, int], list[MissingRange]]:
-    """Return the position of each queue for the option startingOffsets, and the requested ranges that do not
-    exist.
+    """Return the positions at which a new query starts, and the requested offset ranges that do not exist.
 
-    Raises `OffsetsInvalid` if the option lists a queue that does not exist, and `DataLoss` if ranges are
-    missing and `fail_on_data_loss` is set.
+    `starting` is the option startingOffsets. Raises `OffsetsInvalid` if it lists a queue that does not exist,
+    and `DataLoss` if ranges are missing and `fail_on_data_loss` is True.
     """
     states = list(states)
     starting.check_known("startingOffsets", (state.queue for state in states))
@@ -66,13 +75,13 @@ def initial_positions(
 def existing_positions(
     states: Iterable[QueueState], positions: Positions, *, fail_on_data_loss: bool
 ) -> tuple[dict[MessageQueue, int], list[MissingRange]]:
-    """Return positions that exist in the queues, and the ranges that are skipped for them.
+    """Return `positions` adjusted to the offsets that exist, and the offset ranges that are missing.
 
-    A queue without a position is new: it is read from its first offset. A queue that no broker reports keeps
-    its position, because its broker may be restarted. A queue that ends before its position continues at its
-    end, so that no message is read twice.
+    A queue without a position is new, and is read from its first offset. A queue that is not in `states`
+    keeps its position, because its broker may be restarting. A position after the end of its queue is moved
+    to the end, so that no message is read twice.
 
-    Raises `DataLoss` if ranges are missing and `fail_on_data_loss` is set.
+    Raises `DataLoss` if ranges are missing and `fail_on_data_loss` is True.
     """
     found, missing = dict(positions), []
     for state in states:
@@ -90,9 +99,13 @@ def existing_positions(
 
 
 def next_batch(states: Iterable[QueueState], positions: Positions, limits: Limits, turn: int = 0) -> Batch:
-    """Return the batch that follows `positions`; it has no splits if the queues have no more messages.
+    """Return the batch that starts at `positions`. It has no splits if the queues have no more messages.
 
-    `positions` are those of `existing_positions`. `turn` is the number of the batch.
+    Args:
+        states: Current offsets of the queues.
+        positions: Positions that `existing_positions` returned for the same states.
+        limits: Limits of the batch.
+        turn: Number of the batch; see `share`.
     """
     states = sorted(states, key=lambda state: state.queue)
     available = {state.queue: state.max_offset - positions[state.queue] for state in states}
@@ -108,10 +121,11 @@ def next_batch(states: Iterable[QueueState], positions: Positions, limits: Limit
 
 
 def share(available: Positions, limit: int | None, turn: int) -> dict[MessageQueue, int]:
-    """Distribute `limit` messages over the queues, in proportion to the messages that each has.
+    """Return the number of messages to read from each queue, `limit` in total.
 
-    Each queue with messages gets at least one, so that a long queue does not delay a short one. If there are
-    more such queues than messages, the queues take turns.
+    The numbers are proportional to the `available` messages. Each queue with messages gets at least one, so
+    that a long queue does not delay a short queue. If `limit` is less than the number of these queues, the
+    first queue depends on `turn`, so that each queue is read after some batches.
     """
     if limit is None or sum(available.values()) <= limit:
         return dict(available)

@@ -1,8 +1,9 @@
-"""Planner: writes the manifests of a stream while its query runs, in a thread of the driver.
+"""Planner: writes the manifests of a stream while its query is running, in a thread of the driver.
 
-A manifest is written when the batch before it was committed, so a batch has all messages that are there when
-it starts. Only if `maxOffsetsPerTrigger` left messages for the next batch, its manifest is written during the
-batch. A query with the trigger availableNow gets all its manifests before its first batch.
+The planner writes a manifest after the previous batch was committed, so a batch contains all messages that
+are stored when it starts. If `maxOffsetsPerTrigger` left messages for the next batch, the planner writes the
+next manifest earlier, while the current batch is running. For the triggers availableNow and once, it writes
+all manifests before the first batch.
 """
 
 from __future__ import annotations
@@ -37,12 +38,23 @@ class Queues(Protocol):
         """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""
 
     def close(self) -> None:
-        """Close connections."""
+        """Close the connections to the brokers and nameservers."""
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The options of the planner. `retries` limits consecutive failed requests for the queues' offsets."""
+    """The options of the planner.
+
+    Attributes:
+        topic: The topic of the stream.
+        cluster: Name of the cluster of the topic.
+        limits: Limits of a batch.
+        fail_on_data_loss: End the query if offsets to read do not exist; otherwise log and skip them.
+        poll_interval_s: Interval of requests for the queues' offsets while there are no new messages.
+        retries: Maximum number of consecutive retries of a failed request for the queues' offsets.
+        retry_interval_s: Interval between these retries.
+        retained_manifests: Number of the latest manifests that are not deleted.
+    """
 
     topic: str
     cluster: str
@@ -55,7 +67,7 @@ class PlanOptions:
 
 
 class Planner:
-    """Plans the batches of the query with id `query_id`."""
+    """Plans the batches of one run of a query. The thread ends when `is_query_alive()` returns False."""
 
     def __init__(
         self,
@@ -77,7 +89,7 @@ class Planner:
         self._is_limited = False
 
     def plan_available(self, *, in_one_batch: bool) -> None:
-        """Write manifests for all messages that the queues have now (triggers availableNow and once)."""
+        """Write manifests for all messages that are currently stored (triggers availableNow and once)."""
         limits = replace(self._options.limits, max_offsets=None) if in_one_batch else self._options.limits
         with self._faults_end_query():
             self._load()
@@ -87,7 +99,7 @@ class Planner:
         self._queues.close()
 
     def start(self) -> None:
-        """Determine the positions, then write manifests in a thread until `stop` is called."""
+        """Determine the start positions, then write manifests in a thread until the query ends."""
         with self._faults_end_query():
             self._load()
             self._start_thread()
@@ -102,14 +114,14 @@ class Planner:
             self._changed.notify_all()
 
     def committed(self, number: int) -> None:
-        """Note that Spark has committed the batch of the manifest with this number, and remove old ones."""
+        """Record that Spark has committed the batch of manifest `number`, and delete old manifests."""
         with self._changed:
             self._committed = max(self._committed, number)
             self._changed.notify_all()
         self._directory.remove_before(number + 1 - self._options.retained_manifests)
 
     def fail(self, reason: str) -> None:
-        """End the query with `reason`."""
+        """End the query with the error text `reason`: write a manifest that contains it."""
         _log.error("stream_planner_failed", topic=self._options.topic, reason=reason)
         if self._written < 0:
             self._written = self._directory.load()[0]
@@ -133,7 +145,7 @@ class Planner:
             self._queues.close()
 
     def _wait_for_turn(self) -> bool:
-        """Wait until the next manifest may be written. Return False if the query has ended."""
+        """Wait until the next manifest may be written. Return False if the query has stopped."""
         ahead = 1 if self._is_limited else 0
         with self._changed:
             while not self._is_stopped and self._written - self._committed > ahead:
@@ -148,9 +160,9 @@ class Planner:
                 self._changed.wait(seconds)
 
     def _load(self) -> None:
-        """Continue after the last manifest, or determine the starting positions of a new query.
+        """Set the positions: after the last manifest, or the starting positions if the query is new.
 
-        Raises `CheckpointMismatch` if the manifests are those of another query.
+        Raises `CheckpointMismatch` if the manifests belong to another query.
         """
         self._written, rows = self._directory.load()
         self._committed = self._written
@@ -170,7 +182,7 @@ class Planner:
         if source["queryId"] != self._query_id:
             raise CheckpointMismatch(
                 f"{self._directory.manifests} belongs to query {source['queryId']}, not to query"
-                f" {self._query_id}: give each query a checkpointLocation of its own"
+                f" {self._query_id}: give each query its own checkpointLocation"
             )
         started = {MessageQueue(*queue): position for *queue, position in source["positions"]}
         self._positions = positions_after(rows) if rows else started
@@ -181,11 +193,11 @@ class Planner:
             states, self._queues.starting(states), fail_on_data_loss=self._options.fail_on_data_loss
         )
         for each in missing:
-            _log.warning("read_range_missing", range=str(each))
+            _log.warning("offset_range_missing", range=str(each))
         return positions
 
     def _states(self) -> list[QueueState]:
-        """Return the offsets of the queues; repeat failed requests. Raises ClientError."""
+        """Return the current offsets of the queues. Raises ClientError if all retries failed."""
         for attempt in count(1):
             try:
                 return self._queues.states()
@@ -197,15 +209,15 @@ class Planner:
         raise AssertionError("unreachable")
 
     def _write_next(self, states: Sequence[QueueState], limits: Limits) -> bool:
-        """Write the next manifest. Return False if there are no messages.
+        """Write the next manifest and return True, or return False if there is nothing to write.
 
-        It is also written, without messages, if positions were changed because offsets do not exist.
+        A manifest without messages is written if missing offsets are skipped, to record the new positions.
         """
         positions, missing = existing_positions(
             states, self._positions, fail_on_data_loss=self._options.fail_on_data_loss
         )
         for each in missing:
-            _log.warning("read_range_missing", range=str(each))
+            _log.warning("offset_range_missing", range=str(each))
         number = self._written + 1
         batch = next_batch(states, positions, limits, number)
         self._positions, self._is_limited = batch.positions, batch.is_limited

@@ -40,31 +40,28 @@ def read_stream(
 ) -> DataFrame:
     """Read a topic as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
 
-    The rows of each batch are fixed before it starts, so a sink that is idempotent by batch, such as Parquet
-    files, gets each message exactly once, also after a failure. Queues and brokers that are added while the
-    query runs, and topics that match `topicPattern`, are read from their first message. Triggers, also
-    availableNow, are those of Spark. A metric in the query's progress has the messages of a batch
-    (`messages`), and the rest (`lag`): `raymq_<topic>`, with several topics `raymq_<topic>+<topic>`, with a
-    pattern a name that begins with `raymq_`.
+    The offset ranges of a batch are fixed before it starts, and a restarted query repeats them. Therefore a
+    sink that ignores repeated batches, such as Parquet files, stores each message exactly once. Queues and
+    brokers that are added while the query is running, and topics that match `topicPattern`, are read from
+    their first message. Spark's triggers, including availableNow, are supported. The observed metrics
+    `raymq_<topic>` in the query's progress contain the number of messages in the batch (`messages`) and after
+    it (`lag`). With several topics the name is `raymq_<topic>+<topic>`, with a pattern `raymq_topics-<hash>`.
 
     `checkpointLocation`: the checkpoint of the query, as in `writeStream.option("checkpointLocation", …)`.
-    `startingOffsets`: where a new query starts: "latest", "earliest", or offsets as in `read_queue`; queues
-    that are not listed start at their first offset. A restarted query continues where it was.
-    `startingTimestamp`, `startingOffsetsByTimestamp`, `startingOffsetsByTimestampStrategy`: as in
-    `read_queue`, for a new query.
-    `maxOffsetsPerTrigger`: maximum number of messages of a batch, distributed over the queues
-    in proportion to their messages.
+    `startingOffsets`: start of a new query: "latest", "earliest", or offsets as in `read_queue`. Queues that
+    are not listed start at their first offset. A restarted query ignores it and resumes from its checkpoint.
+    `maxOffsetsPerTrigger`: maximum number of messages of a batch, distributed over the queues in proportion
+    to their available messages (default: no limit).
     `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
-    `failOnDataLoss`: end the query if messages were deleted before they were read; if False, log and skip
-    them.
-    `topics`, `topicPattern`, `nameservers`, `columns`, `mapFiles`: as in `read_queue`.
-    `pollIntervalMs`: interval of requests for the ends of the queues while there are no new messages
-    (default: 100).
-    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such requests before the query ends
-    (default: 30, with 1,000 ms between them).
+    `failOnDataLoss`: fail if messages were deleted before they were read; if False, log and skip them.
+    `topics`, `topicPattern`, `nameservers`, `startingTimestamp`, `startingOffsetsByTimestamp`,
+    `startingOffsetsByTimestampStrategy`, `columns`, `mapFiles`: as in `read_queue`.
+    `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages (100).
+    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails
+    (30 retries, one every 1,000 ms).
 
-    Raises `CheckpointMismatch` if the checkpoint is that of another topic or cluster, `OffsetsInvalid`,
-    `OptionInvalid`, and `cluster.client.ClientError` (TopicNotFound …).
+    Raises `CheckpointMismatch` if the checkpoint belongs to another topic or cluster, `OffsetsInvalid` or
+    `OptionInvalid` if an argument is invalid, and `cluster.client.ClientError`, for example TopicNotFound.
     """
     given = check_keywords(options, StreamKeywords)
     read = stream_options(topic, given)
@@ -91,24 +88,24 @@ def read_stream(
 
 
 def check_checkpoint(directory: ManifestDirectory, topic: str, cluster: str) -> None:
-    """Raise `CheckpointMismatch` if the checkpoint is that of another topic or cluster."""
+    """Raise `CheckpointMismatch` if the checkpoint belongs to a query of another topic or cluster."""
     source = directory.source()
     if source is None and directory.has_batches():
         used = ", ".join(directory.used_topics()) or "no topic of RayMQ"
         raise CheckpointMismatch(
-            f"checkpoint {directory.checkpoint} is that of a query that reads {used}, not {topic}: give a new"
+            f"checkpoint {directory.checkpoint} belongs to a query that reads {used}, not {topic}: give a new"
             " checkpointLocation"
         )
     if source is not None and source["cluster"] != cluster:
         raise CheckpointMismatch(
-            f"checkpoint {directory.checkpoint} is that of a query that reads {topic} of cluster"
+            f"checkpoint {directory.checkpoint} belongs to a query that reads {topic} of cluster"
             f" {source['cluster']}, not of cluster {cluster}: give a new checkpointLocation, or the"
             f" nameservers of {source['cluster']}"
         )
 
 
 class TopicQueues:
-    """The queues of the topics of a stream. Keeps a connection to their brokers until `close`."""
+    """Requests the offsets of the queues of a stream. Keeps its connections open until `close`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._admin = Admin(options.nameservers)
@@ -123,9 +120,10 @@ class TopicQueues:
         return find_start(self._admin, self._options, states)
 
     def cluster_name(self) -> str:
-        """Return the name of the cluster that has the topics, and check the starting offsets; then close.
+        """Return the name of the cluster of the topics, then close the connections.
 
-        Raises ClientError and OffsetsInvalid.
+        Also checks the starting offsets. Raises OffsetsInvalid if they list a queue that does not exist, and
+        ClientError.
         """
         with self._admin as admin:
             states = self.states()
@@ -136,13 +134,13 @@ class TopicQueues:
         return ",".join(sorted(name for name, members in clusters.items() if brokers & set(members)))
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the brokers and nameservers."""
         self._admin.close()
 
 
 @dataclass(frozen=True)
 class TopicStream:
-    """A stream, which any number of runs of one query may read."""
+    """The stream of one query, which may be restarted any number of times."""
 
     spark: SparkSession
     directory: ManifestDirectory
@@ -151,16 +149,16 @@ class TopicStream:
 
     @property
     def manifests(self) -> str:
-        """The directory that Spark's file source reads."""
+        """The manifest directory, which Spark's file source reads."""
         return self.directory.manifests
 
     @property
     def metric(self) -> str:
-        """The name of the metric in the query's progress."""
+        """The name of the stream's metrics in the progress reports of the query."""
         return f"raymq_{self.options.topic}"
 
     def manifest_frame(self) -> DataFrame:
-        """Return the streaming DataFrame of manifest lines, one manifest per batch."""
+        """Return a streaming DataFrame of the manifest rows. Each batch contains one manifest."""
         source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(self.manifests)
         return source.observe(
             self.metric,
@@ -170,10 +168,10 @@ class TopicStream:
         )
 
     def planner(self, query_id: str, checkpoint: str) -> Planner | None:
-        """Return a planner for a query with this checkpoint.
+        """Return a planner for the query, or None if its checkpoint is not the checkpoint of this stream.
 
-        If it is not the checkpoint of the stream, make sure that the query fails, and return None: its first
-        batch reads a manifest of another query, or the reason.
+        In the second case the query fails in its first batch. If the stream has no manifest yet, this method
+        writes one with the reason; otherwise the batch reads a manifest of another query.
         """
         if checkpoint == self.directory.checkpoint:
             queues = TopicQueues(self.read)
@@ -184,8 +182,9 @@ class TopicStream:
                 encode_fault(
                     0,
                     query_id,
-                    f"the query has checkpoint {checkpoint}, but its stream {self.directory.checkpoint}: give"
-                    " both the same checkpointLocation, a new one for each query",
+                    f"the query has checkpoint {checkpoint}, but its stream has checkpoint"
+                    f" {self.directory.checkpoint}: give read_stream and writeStream the same"
+                    " checkpointLocation, and each query its own",
                 ),
             )
         return None

@@ -1,4 +1,4 @@
-"""ManifestReader: the part of a stream that runs in the Python workers of Spark."""
+"""ManifestReader: reads the messages of a batch in the Python workers of Spark."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jobs.stream.manifest import Row, split_of
 from jobs.stream.stream_errors import CheckpointMismatch, StreamFailed
 
 QUERY_ID = "sql.streaming.queryId"
-"""Property that Spark sets in the tasks of a streaming query."""
+"""Local property of Spark's tasks that contains the id of their streaming query."""
 
 
 class ManifestReader:
-    """A function for `mapInArrow` that maps lines of manifests to batches of messages."""
+    """A function for `mapInArrow` that reads the messages of the manifest rows that it receives."""
 
     def __init__(self, reader: SplitsReader, nameservers: Nameservers | None, checkpoint: str) -> None:
         self._reader = reader
@@ -28,10 +28,10 @@ class ManifestReader:
         self._checkpoint = checkpoint
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the splits.
+        """Yield the messages of the splits in `batches`, which contain manifest rows.
 
-        Raises `StreamFailed` if the planner failed, `CheckpointMismatch` if another query wrote the manifest,
-        and the errors of `SplitsReader`.
+        Raises `StreamFailed` if the planner failed, `CheckpointMismatch` if the manifest belongs to another
+        query, and the errors of `SplitsReader`.
         """
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID) if context else None
@@ -48,13 +48,15 @@ class ManifestReader:
         if query_id is not None and row["queryId"] != query_id:
             raise CheckpointMismatch(
                 f"the stream with checkpoint {self._checkpoint} belongs to query {row['queryId']}, not to"
-                f" query {query_id}: give each query its own checkpointLocation, and read_stream the same"
+                f" query {query_id}: give each query its own checkpointLocation, the same for read_stream and"
+                " writeStream"
             )
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of `split`, from the current address of its broker if that has changed.
+        """Yield the messages of `split`. If the fetch fails, retry at the current address of the broker.
 
-        A batch that is repeated after a restart has the address that the broker had when it was planned.
+        A batch that is repeated after a restart contains the address that the broker had when the batch was
+        planned.
         """
         batches = self._reader.read_split(split)
         try:

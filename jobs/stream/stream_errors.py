@@ -1,4 +1,4 @@
-"""The errors of streams. Each message contains the remedy."""
+"""Errors of streaming reads. Each error text contains the remedy."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from jobs.job_errors import JobError
 
 
 class CheckpointMismatch(JobError, ValueError):
-    """A checkpoint belongs to another topic, cluster or query."""
+    """The checkpoint of a query belongs to another topic, cluster or query."""
 
 
 class StreamFailed(JobError):
-    """The planner of a stream failed, so the query ends with its reason."""
+    """The planner of a stream failed. The error text contains the planner's error."""

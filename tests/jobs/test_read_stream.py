@@ -217,7 +217,7 @@ def test_checkpoint_of_another_topic_cluster_or_query_is_refused(
     with pytest.raises(Exception, match="CheckpointMismatch: the stream with checkpoint"):
         other.option("checkpointLocation", str(tmp_path / "elsewhere")).start().awaitTermination()
     new = read_stream(spark, stream.topic, **{**options, "checkpointLocation": str(tmp_path / "new")})
-    with pytest.raises(Exception, match="give both the same checkpointLocation"):
+    with pytest.raises(Exception, match="give read_stream and writeStream the same"):
         new.writeStream.format("noop").option(
             "checkpointLocation", str(tmp_path / "elsewhere2")
         ).start().awaitTermination()

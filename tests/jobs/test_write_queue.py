@@ -167,7 +167,7 @@ def test_mode_errorifexists_refuses_a_topic_with_messages(spark: SparkSession, o
 def test_invalid_arguments_are_refused_by_the_driver(spark: SparkSession, orders: Orders) -> None:
     frame = numbers(spark, 10)
     refused = {
-        "key='nothing' is not a column of the data; it has body, order_id": {"key": "nothing"},
+        "key='nothing' is not a column of the data: use one of body, order_id": {"key": "nothing"},
         "body='price' has type double: cast it": {"body": "price"},
         "properties='order_id' has type string: it must be map<string,string>": {"properties": "order_id"},
         "mode='overwrite' is unknown": {"mode": "overwrite"},

@@ -1,4 +1,4 @@
-"""Async admin requests about users and their policies (access control)."""
+"""Async admin requests that manage the users of access control and their policies."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ from cluster.client.errors import ConfigInvalid
 
 
 class AccessAdmin(AdminCore):
-    """Requests about users and policies. Each broker has its own users; changes are made on all brokers."""
+    """Requests that manage users and policies.
+
+    Each master broker stores its own copy of the users. Every change is sent to all master brokers.
+    """
 
     async def users(self) -> dict[str, dict[str, UserInfo]]:
-        """Return the users of each broker, by broker and user name. Secret keys are not returned."""
+        """Return {broker name: {user name: user}}. The users are returned without their secret keys."""
         found = {}
         for broker, address in (await self._masters(None)).items():
             response = await self._call(address, RequestCode.AUTH_LIST_USER, ListUsersHeader())
@@ -39,16 +42,18 @@ class AccessAdmin(AdminCore):
         is_super: bool | None = None,
         is_enabled: bool | None = None,
     ) -> None:
-        """Create a user on all brokers, or change it. Values that are None stay as they are.
+        """Create a user on all brokers, or change an existing user. None leaves a value unchanged.
 
         Raises:
-            ConfigInvalid: The user is new on a broker and no secret key is given.
+            ConfigInvalid: The user does not exist on a broker, and no secret key is given.
             PermissionDenied: A value is invalid, or the caller may not change this user.
         """
         present = await self.users()
         missing = [broker for broker, users in present.items() if name not in users]
         if missing and not secret_key:
-            raise ConfigInvalid(f"user {name!r} is new on {', '.join(missing)}: give its secret key")
+            raise ConfigInvalid(
+                f"user {name!r} does not exist on {', '.join(missing)}: give a secret key to create it"
+            )
         types, statuses = {True: "Super", False: "Normal"}, {True: "enable", False: "disable"}
         user_type = None if is_super is None else types[is_super]
         user_status = None if is_enabled is None else statuses[is_enabled]
@@ -64,7 +69,7 @@ class AccessAdmin(AdminCore):
             await self._call(address, RequestCode.AUTH_DELETE_USER, UserHeader(name))
 
     async def acls(self, name: str = "") -> dict[str, list[AclInfo]]:
-        """Return the policies of the users of each broker whose names contain `name`, by broker."""
+        """Return, by broker name, the policies of all users whose names contain `name`."""
         found = {}
         for broker, address in (await self._masters(None)).items():
             response = await self._call(address, RequestCode.AUTH_LIST_ACL, ListAclsHeader(name))
@@ -72,7 +77,7 @@ class AccessAdmin(AdminCore):
         return found
 
     async def put_policies(self, name: str, policies: Sequence[PolicyInfo]) -> None:
-        """Add rules to a user's policies on all brokers. They replace rules of the same resource.
+        """Add rules to a user's policies on all brokers. A rule replaces the earlier rule of its resource.
 
         Raises PermissionDenied if the user does not exist or a rule is invalid.
         """
@@ -89,7 +94,17 @@ class AccessAdmin(AdminCore):
         sources: Sequence[str] = (),
         is_denied: bool = False,
     ) -> None:
-        """Allow a user actions on resources, or deny them, on all brokers (see `put_policies`)."""
+        """Allow or deny a user some actions on resources, on all brokers.
+
+        Args:
+            name: The user.
+            resources: `*`, or `Topic:`, `Group:` or `Cluster:` followed by a name, `PREFIX*` or `*`.
+            actions: `All`, `Pub`, `Sub`, `Create`, `Update`, `Delete`, `Get` or `List`.
+            sources: Addresses or networks of the clients to which the rule applies; empty for all clients.
+            is_denied: Deny the actions instead of allowing them.
+
+        Raises PermissionDenied as `put_policies` does.
+        """
         decision = "Deny" if is_denied else "Allow"
         entries = [
             PolicyEntryInfo(resource, list(actions), list(sources) or None, decision)
@@ -98,7 +113,7 @@ class AccessAdmin(AdminCore):
         await self.put_policies(name, [PolicyInfo(None, entries)])
 
     async def delete_policies(self, name: str, resource: str | None = None) -> None:
-        """Delete the rule of a resource, or all policies of a user, on all brokers.
+        """Delete a user's rule for `resource`, or all its policies if `resource` is None, on all brokers.
 
         Raises PermissionDenied if the user or its policies do not exist.
         """

@@ -1,7 +1,7 @@
-"""Async admin requests about dead letters, the messages of a group's dead-letter topic `%DLQ%group`.
+"""Async admin requests that list, resend and purge the dead letters of a group (topic `%DLQ%group`).
 
 A log cannot delete single messages. Therefore the group TOOLS_CONSUMER commits an offset in each queue of a
-dead-letter topic: all messages before it are handled, which means resent or purged.
+dead-letter topic. Messages before this offset are handled (resent or purged), later messages are pending.
 
     oldest … | handled | handled | pending | pending | … end
                                  ^ committed offset of TOOLS_CONSUMER
@@ -31,7 +31,8 @@ RESEND_TO: tuple[ResendTo, ...] = ("group", "topic")
 MESSAGES_PER_COMMIT = 32
 READ_WRITE = 6
 
-# Properties of an earlier delivery. Resending them would delay the message or change its meaning.
+# Properties that an earlier delivery added. They are not sent again, because they would delay the message,
+# send it to another topic or limit its retries.
 _OF_DELIVERY = frozenset(
     {
         MessageConst.DELAY,
@@ -60,10 +61,10 @@ class PendingRange(NamedTuple):
 
 
 class DeadLetterAdmin(BrokerAdmin):
-    """Requests about dead letters."""
+    """Requests that list, resend and purge dead letters."""
 
     async def dead_letter_counts(self) -> dict[str, int]:
-        """Return the number of pending dead letters of each group that has a dead-letter topic, by group."""
+        """Return {group: number of pending dead letters} of all groups that have a dead-letter topic."""
         responses = await self._request_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         topics = {topic for response in responses for topic in decode_topic_list(response.body)}
         groups = sorted(
@@ -78,9 +79,10 @@ class DeadLetterAdmin(BrokerAdmin):
     async def dead_letters(
         self, group: str, max_messages: int = 1_000, *, include_handled: bool = False
     ) -> list[MessageExt]:
-        """Return the oldest dead letters of `group`, at most `max_messages` of each queue.
+        """Return the oldest dead letters of `group`, sorted by store time.
 
-        The property RETRY_TOPIC of a message is its original topic, ORIGIN_MESSAGE_ID its original id.
+        The properties RETRY_TOPIC and ORIGIN_MESSAGE_ID of a dead letter contain the topic and the id of the
+        message that the group failed to consume.
 
         Args:
             group: The consumer group.
@@ -101,25 +103,26 @@ class DeadLetterAdmin(BrokerAdmin):
     async def resend_dead_letters(
         self, group: str, messages: Iterable[MessageExt] | None = None, *, to: ResendTo = "group"
     ) -> int:
-        """Send dead letters again, and return their number.
+        """Resend dead letters, mark them as handled, and return their number.
 
-        A message keeps its body, tags, keys and UNIQ_KEY. It is sent to the broker that stored it, if that
-        has the topic. After an error, the messages that were sent before it are marked as handled, except for
-        up to 32 that the next call sends again.
+        A message keeps its body, tags, keys and UNIQ_KEY. It is sent to the broker that stores the dead
+        letter, or to another broker if that broker does not have the topic. The offset of handled messages
+        is committed after every 32 messages. After an error, the next call may resend up to 32 messages that
+        this call has sent already.
 
         Args:
             group: The consumer group.
-            messages: Messages that `dead_letters` returned; all pending ones by default. A message is marked
-                as handled if all messages before it in its queue are handled.
-            to: `group`: to the retry topic of the group, so only this group gets them. `topic`: to the
-                original topic, so all groups that subscribe to it get them.
+            messages: Messages that `dead_letters` returned; None means all pending messages. A message is
+                marked as handled only if all earlier messages of its queue are handled.
+            to: "group" sends the messages to the retry topic of the group, so that only this group receives
+                them. "topic" sends them to their original topic, so that all its groups receive them.
 
         Raises:
             ConfigInvalid: `to` is unknown, or a message is not a dead letter of `group`.
             BrokerRefused: A broker did not accept a message.
         """
         if to not in RESEND_TO:
-            raise ConfigInvalid(f"to is {to!r}: give 'group' or 'topic'")
+            raise ConfigInvalid(f"to is {to!r}: it must be 'group' or 'topic'")
         pending = await self._pending(group)
         if messages is not None:
             return await self._resend(group, pending, list(messages), to)
@@ -139,11 +142,11 @@ class DeadLetterAdmin(BrokerAdmin):
     ) -> int:
         """Mark the pending dead letters of `group` as handled, and return their number.
 
-        The messages stay in the log until their file expires (`dead_letters(…, include_handled=True)`).
+        `dead_letters(…, include_handled=True)` returns purged messages until their log file is deleted.
 
         Args:
             group: The consumer group.
-            until_ms: Only messages stored before this time, in ms since the epoch.
+            until_ms: Purge only messages stored before this time, in ms since the epoch; None purges all.
             dry_run: Return the number without marking the messages.
         """
         offsets = OffsetClient(self._opened(), TOOLS_GROUP)
@@ -226,9 +229,10 @@ class DeadLetterAdmin(BrokerAdmin):
         await self._call(address, RequestCode.SEND_MESSAGE_V2, header, body)
 
     async def _master_with_topic(self, topic: str, broker: str, *, is_created: bool) -> str:
-        """Return the master of `broker`, or of another broker with `topic` if this one does not have it.
+        """Return the address of a master that has `topic`, preferably the master of `broker`.
 
-        If `is_created` is True, the topic is created on `broker` instead.
+        If `broker` does not have the topic and `is_created` is True, the topic is created there. Raises
+        TopicNotFound if no broker has the topic and `is_created` is False.
         """
         try:
             masters = (await self._opened().routes.get(topic)).masters()

@@ -1,7 +1,7 @@
 """Async admin requests that reset the offsets of a consumer group, or copy them to another group.
 
-The broker performs a reset. It redirects the next pull of each online member to the new offset, and it works
-the same for groups without members, which start there.
+The broker performs the reset: online members resume at the new offset with their next pull. If the group has
+no online members, its next member starts at the new offset.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class OffsetAdmin(GroupAdmin):
     ) -> dict[MessageQueue, int]:
         """Reset the offsets of `group` in `topic`, and return the new offsets.
 
-        Running members continue there at their next pull. The default skips all messages that are not
-        consumed yet.
+        Online members resume at the new offsets with their next pull. The default position "latest" skips all
+        messages that the group has not consumed yet.
 
         Args:
             group: The consumer group.
             topic: The topic.
-            position: `earliest`, `latest`, or a time in ms since the epoch: the first message stored at or
-                after it.
-            dry_run: Return the new offsets without resetting any.
+            position: "earliest", "latest", or a time in ms since the epoch. A time selects the first message
+                stored at or after it.
+            dry_run: Return the new offsets without resetting the group.
 
         Raises:
             ConfigInvalid: `position` is invalid.
@@ -66,10 +66,11 @@ class OffsetAdmin(GroupAdmin):
         await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
     async def clone_offsets(self, source: str, target: str, topic: str | None = None) -> None:
-        """Copy the committed offsets of group `source` to group `target`.
+        """Copy the committed offsets of group `source` in `topic` to group `target`.
 
-        Without `topic`, the offsets of all topics that `source` has consumed are copied. Members of `target`
-        that are online overwrite them with their next commit: stop them before.
+        If `topic` is None, the offsets of all topics that `source` has consumed are copied. Stop the members
+        of `target` before the call, because an online member overwrites the copied offsets with its next
+        commit.
         """
         header = CloneGroupOffsetHeader(source, target, topic, offline=True)
         for address in (await self._masters(None)).values():
@@ -79,7 +80,8 @@ class OffsetAdmin(GroupAdmin):
         queues = sorted((await self.route(topic)).readable)
         if group not in await self.groups():
             raise GroupNotFound(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {group!r} does not exist: create it first"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {group!r} does not exist: create it before resetting its offsets",
             )
         offsets = OffsetClient(self._opened(), group)
         if timestamp_ms == RESET_TO_END_MS:
@@ -88,11 +90,13 @@ class OffsetAdmin(GroupAdmin):
 
 
 def _timestamp_ms(position: Position) -> int:
-    """Return the timestamp of a reset to `position`. Raises ConfigInvalid."""
+    """Return the timestamp that requests a reset to `position`. Raises ConfigInvalid if it is invalid."""
     if position == "earliest":
         return 0
     if position == "latest":
         return RESET_TO_END_MS
     if type(position) is not int or position < RESET_TO_END_MS:
-        raise ConfigInvalid(f"position is {position!r}: give 'earliest', 'latest' or ms since the epoch")
+        raise ConfigInvalid(
+            f"position is {position!r}: it must be 'earliest', 'latest' or a time in ms since the epoch"
+        )
     return position

@@ -1,4 +1,4 @@
-"""Reads the access control file of RocketMQ 4.x, `conf/plain_acl.yml`, as users and policies of RocketMQ 5.
+"""Converts an access control file of RocketMQ 4.x (`conf/plain_acl.yml`) to users and policies of RocketMQ 5.
 
     accounts:
       - accessKey, secretKey      the user; `admin: true` makes it a super user
@@ -7,8 +7,8 @@
         defaultTopicPerm: DENY          a Default rule for Topic:*
         defaultGroupPerm: SUB           a Default rule for Group:*
 
-Addresses that need no signature (`globalWhiteRemoteAddresses`, `whiteRemoteAddress`) have no equivalent: they
-are reported and ignored.
+RocketMQ 5 has no equivalent for addresses whose clients need no signature (`globalWhiteRemoteAddresses`,
+`whiteRemoteAddress`). They are ignored with a warning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PERMISSIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One account of the file. The secret key is not part of the repr."""
+    """One account of the file. Its `repr` omits the secret key, so that logs do not contain it."""
 
     name: str
     secret_key: str = field(repr=False)
@@ -45,18 +45,23 @@ class Account:
 
 @dataclass(slots=True)
 class PlainAcl:
-    """The accounts of a file, and what was ignored in it."""
+    """The accounts of a file, and a warning for each entry that was ignored."""
 
     accounts: list[Account] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
 def read_plain_acl(path: Path) -> PlainAcl:
-    """Return the accounts of a file. Raises ConfigInvalid, without secrets, if it is invalid."""
+    """Read the accounts of a plain_acl.yml.
+
+    Raises ConfigInvalid if the file cannot be read or is invalid. The error text contains no secret key.
+    """
     content = _load(path)
     found = PlainAcl()
     if content.get("globalWhiteRemoteAddresses"):
-        found.warnings.append(f"{path}: globalWhiteRemoteAddresses is ignored: every client must sign")
+        found.warnings.append(
+            f"{path}: globalWhiteRemoteAddresses is ignored: all clients must sign their requests"
+        )
     accounts = content.get("accounts") or []
     if not isinstance(accounts, list):
         raise ConfigInvalid(f"{path}: `accounts` is not a list")
@@ -68,7 +73,9 @@ def read_plain_acl(path: Path) -> PlainAcl:
         if not name or not secret_key:
             raise ConfigInvalid(f"{where}: accessKey and secretKey are required")
         if account.get("whiteRemoteAddress"):
-            found.warnings.append(f"{where}: whiteRemoteAddress is ignored: every client must sign")
+            found.warnings.append(
+                f"{where}: whiteRemoteAddress is ignored: all clients must sign their requests"
+            )
         policies = list(_policies(where, account))
         found.accounts.append(Account(str(name), str(secret_key), account.get("admin") is True, policies))
     return found
@@ -80,12 +87,14 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigInvalid(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        # The text of the error would contain the line, which may hold a secret key.
+        # The text of the YAML error is not used: it quotes the invalid line, which may contain a secret key.
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}" if mark is not None else ""
         raise ConfigInvalid(f"{path} is not valid YAML{place}") from None
     if not isinstance(content, dict):
-        raise ConfigInvalid(f"{path} has no `accounts`: is it RocketMQ's plain_acl.yml?")
+        raise ConfigInvalid(
+            f"{path} has no `accounts` at its top level: give a plain_acl.yml of RocketMQ 4.x"
+        )
     return content
 
 

@@ -1,9 +1,10 @@
-"""LocalOffsets: the offsets of a broadcasting consumer, in a file on its own machine.
+"""LocalOffsets: stores the offsets of a broadcasting consumer in a file on the consumer's machine.
 
-The directory and the format are those of RocketMQ's LocalFileOffsetStore, so a Java consumer with the same
-client id resumes at the offsets of a Python consumer, and the reverse:
+The directory and the format are those of RocketMQ's LocalFileOffsetStore. Therefore a Java consumer can
+resume at the offsets of a Python consumer with the same client id, and vice versa. `offsets.json.bak` is a
+backup of the previous `offsets.json`.
 
-    ~/.rocketmq_offsets/<ip>@<instance name>/<group>/offsets.json        and offsets.json.bak, the file before
+    ~/.rocketmq_offsets/<ip>@<instance name>/<group>/offsets.json
     {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:17}}
 
 The instance name is DEFAULT if `instance_name` is empty, as in RocketMQ. The file `lock` in the directory
@@ -44,7 +45,7 @@ def offset_folder(config: PushConfig) -> Path:
 
 
 class OffsetStore(Protocol):
-    """Where a push consumer keeps its offsets: OffsetClient (at the brokers), or LocalOffsets."""
+    """Stores the offsets of a push consumer: OffsetClient at the brokers, LocalOffsets in a local file."""
 
     async def starting(
         self,
@@ -54,17 +55,20 @@ class OffsetStore(Protocol):
         *,
         retry_refusals: bool = False,
     ) -> int:
-        """Return the offset to start at: the committed offset, else the offset given by `consume_from`."""
+        """Return the committed offset of `queue`, or the offset selected by `consume_from` if it has none."""
 
     async def commit_best_effort(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
-        """Commit `offsets` once without retries; for periodic commits."""
+        """Commit `offsets` without retries: the next periodic commit repeats a failed one."""
 
     def close(self) -> None:
-        """Release the resources of the store."""
+        """Release the lock of the offset file, if the store uses one."""
 
 
 def make_offset_store(instance: ClientInstance, config: PushConfig) -> OffsetStore:
-    """Return the offset store of a consumer. Raises ConfigInvalid, DataDamaged (broadcasting only)."""
+    """Return LocalOffsets for a broadcasting consumer, OffsetClient for any other consumer.
+
+    Raises ConfigInvalid or DataDamaged as LocalOffsets does.
+    """
     brokers = OffsetClient(instance, config.group, config.consume_timestamp_ms)
     if config.is_broadcasting:
         return LocalOffsets(config, brokers, instance.clock.wall_ms())
@@ -72,14 +76,14 @@ def make_offset_store(instance: ClientInstance, config: PushConfig) -> OffsetSto
 
 
 class LocalOffsets:
-    """The offsets of one broadcasting consumer. Close it when the consumer has ended."""
+    """The offset file of one broadcasting consumer, locked until `close`."""
 
     def __init__(self, config: PushConfig, brokers: OffsetClient, started_ms: int) -> None:
-        """Open the offset file.
+        """Lock and read the offset file.
 
         Args:
             config: Settings of the consumer.
-            brokers: Queries the offsets of queues that have no entry in the file.
+            brokers: Used to query the start offsets of queues that have no entry in the file.
             started_ms: Start time of the consumer, in ms since the epoch.
 
         Raises:
@@ -109,17 +113,20 @@ class LocalOffsets:
         *,
         retry_refusals: bool = False,
     ) -> int:
-        """Return the offset to start at: the one of the file, else the offset given by `consume_from`.
+        """Return the offset of `queue` in the file, or the offset selected by `consume_from` if it has none.
 
-        A queue of generation ADDED appeared while the consumer was running. Then `latest` means the start of
-        the consumer, and for a topic of the file the last save, so that no message is skipped. Retriable
-        errors, and with `retry_refusals` all errors, are retried.
+        If `consume_from` is "latest", a queue that was added to a topic must be read from its first message.
+        Therefore "latest" means the time of the last save of the file if the file contains the topic, and the
+        start time of the consumer if `generation` is ADDED.
+
+        Retries after retriable errors; with `retry_refusals`, after all errors of the brokers or the disk.
         """
         backoff = Backoff()
         while queue not in self._offsets:
             try:
                 offset = await self._first(queue, consume_from, generation)
-                # Save it before the first message: messages sent while the consumer is down are for it too.
+                # Save the offset before the first message is consumed. Otherwise a consumer that restarts
+                # before its first commit would skip the messages sent in between.
                 await self._save({queue: offset})
             except (ClientError, OSError) as error:
                 if not retry_refusals and not getattr(error, "retriable", False):
@@ -137,7 +144,7 @@ class LocalOffsets:
         return await self._brokers.initial(queue, consume_from)
 
     async def commit_best_effort(self, offsets: Mapping[MessageQueue, Commit]) -> Committed:
-        """Save `offsets`. If the disk refuses, log the error and report all as unconfirmed."""
+        """Save `offsets` to the file. If writing fails, log the error and return all brokers as failed."""
         try:
             await self._save({queue: commit.offset for queue, commit in offsets.items()})
         except OSError as error:
@@ -156,22 +163,22 @@ class LocalOffsets:
             self._offsets = changed
 
     def close(self) -> None:
-        """Let another consumer use the file."""
+        """Release the lock, so that another consumer can use the file."""
         os.close(self._lock)
 
 
 def _parse(content: dict[str, Any]) -> dict[MessageQueue, int]:
     table = content.get("offsetTable")
     if not isinstance(table, dict):
-        raise ValueError("it has no offsetTable")  # noqa: TRY004 -- the file is damaged, not the call
+        raise ValueError("the key offsetTable is missing or is not an object")  # noqa: TRY004 -- the file is damaged, not the call
     offsets = {}
     for key, offset in table.items():
         try:
             queue = queue_of_key(key)
         except Refused as error:
-            raise ValueError(f"{key!r} is not a queue") from error
+            raise ValueError(f"the key {key!r} of offsetTable is not a message queue") from error
         if type(offset) is not int or offset < 0:
-            raise ValueError(f"the offset of {queue} is {offset!r}: it must be an integer of 0 or more")
+            raise ValueError(f"the offset of {queue} is {offset!r}: it must be a non-negative integer")
         offsets[queue] = offset
     return offsets
 
@@ -182,7 +189,9 @@ def _lock_folder(folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise ConfigInvalid(f"{folder}: {error.strerror}; set local_offset_dir to a writable one") from error
+        raise ConfigInvalid(
+            f"{folder} cannot be written: {error.strerror}; set local_offset_dir to a writable directory"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""OrderedQueueWork: one queue of a consumer that consumes in order.
+"""OrderedQueueWork: the state of one queue of a consumer that consumes in order.
 
     take ─→ current ─ success, or dead letter ─→ next offer
               └ failure ─ back-off ─→ current again; the queue waits
 
-At most one task of the queue exists at a time. A task that failed stays the current one until it succeeds or
-its messages are dead letters, so no later message overtakes it.
+A queue has at most one task at a time. A failed task remains the current task until it succeeds or its
+messages are sent to the dead-letter topic. No later message is consumed before that.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ NEVER_MS = 1 << 62
 
 @dataclass(eq=False, kw_only=True)  # with slots=True, super() would not work
 class OrderedQueueWork(QueueWork):
-    """State of a queue whose messages the listener gets one call after another.
+    """State of a queue for which only one listener call runs at a time.
 
     Attributes:
-        offer: Offers the queue to the listeners again. Called from any thread.
-        locked_until_ms: The listener is not called after this time, in monotonic ms.
-        is_lock_lost: True if another member holds the lock of the queue.
+        offer: Puts the queue or a task into the ready list of the listener threads. Thread-safe.
+        locked_until_ms: Time until which the lock of the queue is valid, in monotonic ms. The listener is not
+            called after it.
+        is_lock_lost: True after another member of the group has locked the queue.
     """
 
     offer: Callable[[QueueWork | Task], None]
@@ -34,11 +35,19 @@ class OrderedQueueWork(QueueWork):
 
     @property
     def may_commit(self) -> bool:
-        """Return False after the lock was lost: the new owner of the queue commits."""
+        """Return False after the lock was lost, because then the new owner of the queue commits."""
         return not self.is_lock_lost
 
     def renew(self, locked_ms: int, until_ms: int) -> tuple[bool, list[Task]]:
-        """Extend the lock. Return whether the caller must offer this queue, and the tasks to offer."""
+        """Record a renewal of the lock, and resume work that was paused because the lock had expired.
+
+        Args:
+            locked_ms: Time of the renewal request, in monotonic ms.
+            until_ms: End of the lock's validity, in monotonic ms.
+
+        Returns:
+            True if the caller must offer this queue to the listeners, and the paused tasks to offer to them.
+        """
         with self.lock:
             self.locked_ms, self.locked_until_ms = locked_ms, until_ms
             if self.is_paused:
@@ -47,18 +56,18 @@ class OrderedQueueWork(QueueWork):
             return self._offer(), tasks
 
     def overdue(self, started_before_ms: int) -> list[Task]:
-        """Return no task: messages that were sent back to the broker would be consumed out of order."""
+        """Return an empty list: a task that runs too long must not be sent back, to keep the order."""
         return []
 
     def settle(self, task: Task, *, succeeded: bool) -> bool:
-        """Record the result of a listener call, and offer the next messages after a success."""
+        """Record the result of a listener call. After a success, offer the queue's next messages."""
         is_due = super().settle(task, succeeded=succeeded)
         if succeeded:
             self._advance(task)
         return is_due
 
     def finish(self, task: Task) -> None:
-        """Mark the messages of `task` as consumed, and offer the next ones."""
+        """Mark the messages of `task` as consumed, and offer the queue's next messages."""
         super().finish(task)
         self._advance(task)
 

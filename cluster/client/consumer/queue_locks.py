@@ -1,12 +1,12 @@
-"""QueueLocks: the broker locks of the queues that an ordered consumer holds (LOCK_BATCH_MQ).
+"""QueueLocks: locks queues at their brokers for an ordered consumer (LOCK_BATCH_MQ).
 
-The rebalancer's generations give each queue a single owner in a group of Python members. The locks cover the
-cases without generations: groups with Java members, groups whose rebalancer is unavailable, and RocketMQ's
-brokers. A Java member that joins locks its queues at once, so a Python member must already hold the locks of
-its queues then. Therefore it takes the locks in every group.
+In a group of Python members, the generations that the rebalancer assigns already ensure that each queue has
+one owner. The locks are needed where generations are not available: in groups with Java members, in groups
+whose rebalancer is unavailable, and with RocketMQ's brokers. A Python member takes the locks in every group,
+because a Java member that joins later immediately locks each assigned queue that is not locked.
 
-A lock expires 60 s after its last renewal at the broker. The client renews it every RENEWAL_MS, and does not
-call the listener if the last renewal is older than VALID_MS. These are the periods of RocketMQ's clients.
+The broker drops a lock 60 s after its last renewal. The client renews it every RENEWAL_MS, and does not call
+the listener if the last renewal is older than VALID_MS. RocketMQ's clients use the same periods.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ VALID_MS = 30_000
 
 
 class Locked(NamedTuple):
-    """Result of a lock request. Queues of brokers that did not respond are in neither set."""
+    """Result of a lock request: the queues that were locked, and the queues that another member has locked.
+
+    Queues of brokers that did not respond are in neither set.
+    """
 
     held: frozenset[MessageQueue]
     refused: frozenset[MessageQueue]
@@ -50,10 +53,11 @@ class QueueLocks:
         self._opening: dict[MessageQueue, GrantedQueue] = {}
 
     async def acquire(self, granted: GrantedQueue, is_wanted: Callable[[], bool]) -> int | None:
-        """Lock a queue, and return the time of the successful request in monotonic ms.
+        """Lock the queue of `granted`. Retry until the previous owner releases the lock or the lock expires.
 
-        Retries until the former owner has released the lock or it has expired. Returns None as soon as
-        `is_wanted()` is False.
+        Returns:
+            The time of the successful request in monotonic ms, or None without a lock if `is_wanted()`
+            returned False before a request succeeded.
         """
         queue, backoff, is_logged = granted.queue, Backoff(), False
         self._opening[queue] = granted
@@ -72,12 +76,16 @@ class QueueLocks:
         return None
 
     async def withdraw(self, granted: GrantedQueue) -> None:
-        """Release the lock of an unwanted queue, unless a later grant of the queue uses the lock."""
+        """Release the lock that `acquire(granted)` took, unless the queue was granted again since then."""
         if self._opening.get(granted.queue) is granted:
             await self.release(granted.queue)
 
     async def renew(self, works: Iterable[OrderedQueueWork]) -> list[OrderedQueueWork]:
-        """Renew the locks of `works`. Return those whose queue another member has locked."""
+        """Renew the locks of the queues of `works`, and offer queues whose work was paused.
+
+        Returns:
+            The items of `works` whose queue another member has locked.
+        """
         by_queue = {work.queue: work for work in works}
         requested_ms = self._instance.now_ms()
         locked = await self._lock({queue: work.generation for queue, work in by_queue.items()})
@@ -89,7 +97,7 @@ class QueueLocks:
         return [by_queue[queue] for queue in locked.refused]
 
     async def release(self, queue: MessageQueue) -> None:
-        """Release the lock of a queue. Without a response, the lock expires at the broker."""
+        """Release the lock of a queue. If the request fails, the lock expires at the broker after 60 s."""
         self._opening.pop(queue, None)
         try:
             await self._request(RequestCode.UNLOCK_BATCH_MQ, queue.broker_name, {queue: 0})

@@ -1,4 +1,6 @@
-"""QueueOpener: prepares the queues that the group assigns to a push consumer, and returns them to the group.
+"""QueueOpener: opens the queues that the group assigns to a push consumer, and releases them later.
+
+Steps of `open`:
 
 granted ─→ lock (ordered consumers) ─→ first offset ─→ QueueWork with its fetcher
 """
@@ -40,10 +42,10 @@ class QueueOpener:
         Args:
             instance: The client instance.
             config: Settings of the consumer.
-            session: The group session, which has the subscriptions.
-            offsets: Returns the first offset of a queue.
-            offer: Offers a queue to the listeners again, for ordered consumers.
-            sink: Receives what the fetchers fetch.
+            session: The group session, from which the subscriptions are read.
+            offsets: The offset store, which determines the start offset of a queue.
+            offer: Puts a queue or a task into the ready list of the listener threads; used if ordered.
+            sink: Receives the messages of the fetchers.
         """
         self._instance = instance
         self._config = config
@@ -55,16 +57,20 @@ class QueueOpener:
         self._locks = (
             QueueLocks(instance, config.group) if config.ordered and not config.is_broadcasting else None
         )
-        # Listener calls that are still running on queues that the group has taken away.
+        # Queues that were revoked during a listener call. The event is set when the call returns.
         self._running: dict[MessageQueue, asyncio.Event] = {}
 
     @property
     def uses_locks(self) -> bool:
-        """Return True if the queues are locked at their brokers, so `renew` must be called."""
+        """Return True if queues are locked at their brokers; then `renew` must be called periodically."""
         return self._locks is not None
 
     async def open(self, granted: GrantedQueue, is_wanted: Callable[[], bool]) -> QueueWork | None:
-        """Return the state of a granted queue, or None as soon as `is_wanted()` is False."""
+        """Open a granted queue: lock it if necessary, determine its start offset and create its fetcher.
+
+        Returns:
+            The state of the queue, or None if `is_wanted()` returns False meanwhile.
+        """
         queue, locked_ms = granted.queue, 0
         while (call := self._running.get(queue)) is not None and self._config.ordered:
             await call.wait()
@@ -83,22 +89,26 @@ class QueueOpener:
         return None
 
     async def close(self, work: QueueWork) -> None:
-        """Release the lock of a queue that is committed and has no running listener."""
+        """Release the lock of a queue after its last commit, when no listener is running on it."""
         if self._locks is not None and work.may_commit:
             await self._locks.release(work.queue)
 
     def dropped(self, work: QueueWork) -> None:
-        """Record that the group has taken away a queue on which the listener is running."""
+        """Record that a queue was revoked while the listener is running on it."""
         self._running[work.queue] = asyncio.Event()
 
     def returned(self, work: QueueWork) -> None:
-        """Record that no listener is running any more on a queue that is not assigned."""
+        """Record that the last listener call on a revoked queue has returned."""
         call = self._running.pop(work.queue, None)
         if call is not None:
             call.set()
 
     async def renew(self, works: Sequence[QueueWork]) -> list[QueueWork]:
-        """Renew the locks of `works`. Return those whose queue another member has locked."""
+        """Renew the locks of the queues of `works`.
+
+        Returns:
+            The items of `works` whose queue another member has locked.
+        """
         ordered = [work for work in works if isinstance(work, OrderedQueueWork) and not work.is_leaving]
         if self._locks is None or not ordered:
             return []

@@ -1,4 +1,4 @@
-"""Retries: what happens to messages that a listener did not consume (`PushConfig.retry`).
+"""Retries: retries messages whose listener call failed, in one of two ways (`PushConfig.retry`).
 
     in place   failed ─ back-off ─→ listener            (up to `max_reconsume_times`, then)
                   └ CONSUMER_SEND_MSG_BACK, level -1 ─→ dead-letter topic ─→ finished
@@ -6,9 +6,9 @@
     broker     failed ─ CONSUMER_SEND_MSG_BACK ─→ finished; the broker stores the message in the retry topic
                   └ not accepted ─ back-off ─→ listener
 
-With `broker`, the broker counts the retries and moves the message to the dead-letter topic after the last
-one. The message is delivered again through the retry topic, to any member of the group, Java members
-included.
+With `retry="broker"`, the broker counts the retries, and moves the message to the dead-letter topic after the
+last one. Until then, it delivers the message through the retry topic to any member of the group, including
+Java members.
 """
 
 from __future__ import annotations
@@ -31,31 +31,36 @@ Settled = Callable[[QueueWork], None]
 
 
 class Retries(Protocol):
-    """Retries the tasks whose listener call failed. All calls are on the event loop."""
+    """Retries tasks whose listener call failed. Its methods must be called on the event loop."""
 
     def failed(self, task: Task, delay_level: int, offer: Offer) -> None:
         """Retry the messages of a task whose listener call failed.
 
         Args:
-            task: The task. It is still one of the running tasks of its queue.
-            delay_level: The level that the listener returned, or 0.
-            offer: Puts the task into the ready list again.
+            task: The task whose listener call failed. Its queue still counts it as running.
+            delay_level: The delay level that the listener returned; 0 if it returned none, -1 for the
+                dead-letter topic.
+            offer: Puts the task into the ready list of the listener threads again.
         """
 
 
 def make_retries(
     config: PushConfig, supervisor: Supervisor, send_back: SendBack, settled: Settled
 ) -> Retries:
-    """Return the retries that `config.retry` selects.
+    """Return RetryByBroker or RetryInPlace, as `config.retry` selects.
 
-    `settled` is called when a queue has room again, or when no task of a queue being released is running.
+    Args:
+        config: Settings of the consumer.
+        supervisor: Runs the background tasks that send messages back to the broker.
+        send_back: Sends messages to the retry topic or the dead-letter topic.
+        settled: Called with a queue that can fetch again, or that is being released and has no running task.
     """
     kind = RetryByBroker if config.retry == "broker" else RetryInPlace
     return kind(config, supervisor, send_back, settled)
 
 
 class RetryInPlace:
-    """Calls the listener again after a back-off. The offset of the task is not committed meanwhile."""
+    """Calls the listener again after a back-off. The offset is not committed until the task is finished."""
 
     def __init__(
         self, config: PushConfig, supervisor: Supervisor, send_back: SendBack, settled: Settled
@@ -97,9 +102,9 @@ class RetryInPlace:
 
 
 class RetryByBroker:
-    """Sends the messages back to their broker, which delivers them again after the delay of a level.
+    """Sends the messages back to their broker, which delivers them again after the delay of `delay_level`.
 
-    A message that the broker does not accept, for example because it is unreachable, is retried in place.
+    If the broker is unreachable or rejects a message, the message is retried in place.
     """
 
     def __init__(
@@ -111,9 +116,9 @@ class RetryByBroker:
         self._settled = settled
 
     def failed(self, task: Task, delay_level: int, offer: Offer) -> None:
-        """Send the messages back. The release of their queue waits for the broker's responses."""
+        """Send the messages back to the broker. Their queue is not released before the response."""
         if task.work.is_leaving:
-            # The next owner of the queue gets the messages, as their offset is not committed.
+            # The next owner of the queue fetches the messages again, because their offset is not committed.
             if task.work.settle(task, succeeded=False):
                 self._settled(task.work)
             return
@@ -135,14 +140,14 @@ class RetryByBroker:
 
 
 def count_attempt(task: Task) -> int:
-    """Add 1 to the `reconsume_times` of the messages and return the highest one."""
+    """Add 1 to `reconsume_times` of each message of `task`, and return the highest value."""
     for message in task.messages:
         message.reconsume_times += 1
     return max(message.reconsume_times for message in task.messages)
 
 
 def backoff_s(task: Task, config: PushConfig) -> float:
-    """Return the delay before the next attempt, in seconds."""
+    """Return the delay in seconds before the next listener call, from `config.retry_backoff_ms`."""
     attempts = max(message.reconsume_times for message in task.messages)
     delays_ms = config.retry_backoff_ms
     return delays_ms[min(attempts, len(delays_ms)) - 1] / 1000

@@ -1,4 +1,7 @@
-"""BroadcastingProtocol: each member consumes all queues of its topics, without any agreement in the group."""
+"""BroadcastingProtocol: group protocol of broadcasting, in which each member consumes all queues.
+
+The members do not coordinate; there is no rebalance.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 
 FIRST, ADDED = 0, 1
-"""Generations of the queues that a topic had when it was found, and of those that it got later."""
+"""Generations: FIRST if a queue was in the first known route of its topic, ADDED if it was added later."""
 
 
 class BroadcastingProtocol:
@@ -26,16 +29,16 @@ class BroadcastingProtocol:
 
     @property
     def sync_interval_ms(self) -> int:
-        """Return the time until the next `sync`, in ms."""
+        """Return the interval between two calls of `sync`, in ms."""
         return self._config.sync_interval_ms
 
     @property
     def commit_interval_ms(self) -> int:
-        """Return the time between two saves of consumed offsets, in ms."""
+        """Return the interval between two commits of consumed offsets, in ms."""
         return self._config.commit_interval_ms
 
     async def sync(self, *, is_leaving: bool) -> SyncGroupReply:
-        """Return all readable queues of the subscribed topics, from the cached routes."""
+        """Grant all readable queues of the subscribed topics, from the cached routes, to this member."""
         granted = []
         for topic in self._subscriptions:
             route = self._instance.routes.peek(topic)
@@ -47,4 +50,4 @@ class BroadcastingProtocol:
         return SyncGroupReply(0, granted, members=[self._instance.client_id])
 
     async def leave(self) -> None:
-        """Do nothing. The session's UNREGISTER_CLIENT request removes this member from the brokers."""
+        """Do nothing: the group session sends the UNREGISTER_CLIENT request that removes this member."""

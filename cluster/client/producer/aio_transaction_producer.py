@@ -1,4 +1,4 @@
-"""The producer of transactions, asyncio API."""
+"""TransactionProducer of the asyncio API: sends messages as part of a transaction."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ class TransactionProducer(Producer):
         async with TransactionProducer("127.0.0.1:9876", "orders", was_stored) as producer:
             await producer.send_in_transaction(Message("orders", b"4 apples"), store_order)
 
-    If the outcome does not reach the broker, the broker later requests it from any producer of the group:
-    `check_listener` gets the message and returns the state. Functions are coroutine functions, which run on
-    the event loop, or plain functions, which run in a thread. All methods of `Producer` work too.
+    If the broker does not receive the outcome of a transaction, it later requests it from any producer of the
+    group. That producer calls its `check_listener` with the message and sends the returned state.
+    `check_listener` and `execute_local` may be coroutine functions, which run on the event loop, or plain
+    functions, which run in a thread. All methods of `Producer` are available.
 
     Args:
         nameservers: As for `Producer`.
-        group: Name of the producer group. All its producers must have the same listener.
-        check_listener: Function that returns the outcome of an earlier transaction. If it raises, the state
-            is unknown, and the broker repeats the check.
-        topics: Topics for whose transactions this producer is available from its start. For other topics it
-            is available after its first send to them.
+        group: Name of the producer group. All producers of the group must have the same check listener.
+        check_listener: Function that returns the outcome of an earlier transaction. If it raises an
+            exception, the broker repeats the request later.
+        topics: Topics whose outcome requests this producer receives from its start. It receives
+            those of any other topic after its first send to the topic.
         config: Other settings; `nameservers` and `group` override its fields.
         clock: Source of time, for tests.
     """
@@ -71,17 +72,18 @@ class TransactionProducer(Producer):
     async def send_in_transaction(
         self, message: Message, execute_local: ExecuteLocal, *, timeout_ms: int | None = None
     ) -> TransactionSendResult:
-        """Send `message`, call `execute_local(message)`, and commit or roll back as it returns.
+        """Send `message`, call `execute_local(message)`, and commit or roll back according to its result.
 
-        `execute_local` gets a copy of the message with its UNIQ_KEY (`message.uniq_key`), which identifies
-        the transaction. Its exceptions are raised to the caller; the state is then unknown, and the broker
-        checks it. If the broker could not store the message durably (`status` is not SEND_OK), the message
-        is rolled back without a call.
+        `execute_local` receives a copy of the message. The copy has a UNIQ_KEY (`message.uniq_key`), which
+        identifies the transaction. An exception of `execute_local` is raised to the caller; the broker later
+        requests the outcome from a check listener. If the broker could not store the message durably
+        (`status` is not SEND_OK), `execute_local` is not called and the message is rolled back.
 
-        When this method has returned COMMIT, consumers can see the message, unless a broker fails: then it
-        becomes visible after a check.
+        If the result has the state COMMIT, consumers can see the message when this method returns. If the
+        commit request failed, they see it only after the broker has requested the outcome again.
 
-        Raises the errors of `send` if the message was not stored, and ConfigInvalid for a delayed message.
+        Raises ConfigInvalid if the message has a delay level, and the errors of `send` if the broker did not
+        store the message.
         """
         check_function("execute_local", execute_local)
         core = self._opened()

@@ -1,11 +1,11 @@
 """TransactionCore: the implementation that the blocking and the asyncio TransactionProducer share.
 
-    begin       send the half message, which no consumer sees
+    begin       send the half message, which is not visible to consumers
     (caller)    execute the local transaction
-    end         END_TRANSACTION: commit or roll back
+    end         send END_TRANSACTION: commit or roll back
 
-If END_TRANSACTION does not arrive, the broker sends CHECK_TRANSACTION_STATE to any producer of the group,
-which calls the check listener and responds with END_TRANSACTION.
+If the broker does not receive END_TRANSACTION, it sends CHECK_TRANSACTION_STATE to any producer of the group.
+This producer calls its check listener and responds with END_TRANSACTION.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from store.store_errors import MessageInvalid, RecordDamaged
 _log = get_logger(__name__)
 
 CHECKS_MAX = 2000
-"""Limit of checks that wait for the listener, as in RocketMQ. The broker repeats a check that is dropped."""
+"""Maximum number of unfinished checks, as in RocketMQ. The broker repeats checks that are dropped."""
 
 
 class LocalTransactionState(Enum):
-    """Outcome of a local transaction. UNKNOWN: the broker checks later."""
+    """Outcome of a local transaction. After UNKNOWN, the broker requests the outcome again later."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -66,8 +66,9 @@ class TransactionSendResult(SendResult):
     """Result of `send_in_transaction`.
 
     Attributes:
-        state: Outcome of the local transaction. `queue_offset` is the offset of the half message, not that of
-            the message which consumers see.
+        state: Outcome of the local transaction.
+
+    The inherited `queue_offset` is the offset of the half message, not the offset of the committed message.
     """
 
     state: LocalTransactionState = LocalTransactionState.UNKNOWN
@@ -75,26 +76,29 @@ class TransactionSendResult(SendResult):
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """A half message that is stored, and the result of its send."""
+    """A half message that a broker has stored, and the result of sending it."""
 
     message: Message
     result: SendResult
 
     @property
     def is_durable(self) -> bool:
-        """False if the broker has stored the message, but not as durably as configured."""
+        """Return False if the broker has stored the message, but not as durably as configured."""
         return self.result.status is SendStatus.SEND_OK
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionCore(ProducerCore):
-    """An open TransactionProducer."""
+    """The resources of an open TransactionProducer, with the requests of its transactions."""
 
     registered: set[str] = field(default_factory=set)
-    """Topics whose brokers know this producer."""
+    """Topics with whose brokers this producer is registered, so that it receives their checks."""
 
     async def begin(self, message: Message, timeout_ms: int | None) -> Half:
-        """Send `message` as a half message. Raises as `send`, and ConfigInvalid for a delayed message."""
+        """Send `message` as a half message, and register with the brokers of its topic.
+
+        Raises ConfigInvalid if the message has a delay level, and the errors of `send`.
+        """
         check_types([message])
         if message.properties.get(MessageConst.DELAY, "0") != "0":
             raise ConfigInvalid(
@@ -116,7 +120,10 @@ class TransactionCore(ProducerCore):
         return Half(half, result)
 
     async def end(self, half: Half, state: LocalTransactionState) -> TransactionSendResult:
-        """Report the outcome to the broker. If that fails, the broker checks the transaction later."""
+        """Send the outcome to the broker in END_TRANSACTION, unless `state` is UNKNOWN.
+
+        A failed request is logged, not raised, because the broker requests the outcome again later.
+        """
         result = half.result
         if state in _SYS_FLAGS:
             _, position = decode_message_id(result.offset_msg_id)
@@ -145,7 +152,10 @@ class TransactionCore(ProducerCore):
         )
 
     async def register(self, topics: Iterable[str]) -> None:
-        """Send a heartbeat to the brokers of `topics`, so that they send checks to this producer."""
+        """Register this producer with the brokers of `topics`, so that they send it transaction checks.
+
+        The routes of the topics must be cached.
+        """
         new = [topic for topic in topics if topic not in self.registered]
         if new:
             beat = HeartbeatData(self.instance.client_id, producer_groups=[self.config.group])
@@ -153,7 +163,7 @@ class TransactionCore(ProducerCore):
             self.registered.update(new)
 
     async def register_known(self, topics: Iterable[str]) -> None:
-        """Fetch the routes of `topics`, and register with their brokers."""
+        """Fetch the routes of `topics`, and register with their brokers. Log topics without a route."""
         for topic in topics:
             try:
                 await self.instance.routes.get(topic)
@@ -165,7 +175,7 @@ class TransactionCore(ProducerCore):
     def check_end(
         self, state: LocalTransactionState, check: CheckTransactionStateHeader, topic: str
     ) -> RemotingCommand:
-        """Return the request that responds to a check."""
+        """Return the END_TRANSACTION request that responds to `check`. `state` is COMMIT or ROLLBACK."""
         command = self._end_command(
             state, topic, check.transaction_id, check.tran_state_table_offset, check.commit_log_offset
         )
@@ -188,7 +198,7 @@ class TransactionCore(ProducerCore):
 
 
 class TransactionChecks:
-    """Calls the check listener of one producer for each CHECK_TRANSACTION_STATE of a broker."""
+    """Handles the CHECK_TRANSACTION_STATE requests that brokers send to one producer."""
 
     def __init__(self, core: TransactionCore, listener: CheckListener) -> None:
         self._core = core
@@ -196,7 +206,10 @@ class TransactionChecks:
         self._pending = 0
 
     def respond(self, context: RequestContext) -> None:
-        """Handle CHECK_TRANSACTION_STATE; it is one-way, and END_TRANSACTION is the response."""
+        """Handle CHECK_TRANSACTION_STATE: call the check listener and send its result in END_TRANSACTION.
+
+        The request is one-way, so no response is sent. Invalid requests are logged and dropped.
+        """
         if self._pending >= CHECKS_MAX:
             _log.warning("transaction_check_dropped", pending=self._pending)
             return
@@ -215,20 +228,24 @@ class TransactionChecks:
     ) -> None:
         try:
             state = await call_async(self._listener, message)
-        except Exception:  # noqa: BLE001 -- of the caller's listener: the broker repeats the check
+        except Exception:  # noqa: BLE001 -- raised by the user's listener; the broker repeats the check
             _log.exception("check_listener_failed", msg_id=message.msg_id)
             return
         finally:
             self._pending -= 1
         if state in _SYS_FLAGS:
-            # The topic of the header, because a broker of RocketMQ sends its half topic there.
+            # The topic of the request, not that of the message: a RocketMQ broker sends its half topic there.
             connection.oneway(self._core.check_end(state, header, header.topic))
 
 
 async def call_async(
     function: Callable[[Message], object] | Callable[[MessageExt], object], message: MessageExt | Message
 ) -> LocalTransactionState:
-    """Call a listener: a coroutine function on the event loop, any other function in a thread."""
+    """Call a listener, and return the state that it returns.
+
+    A coroutine function runs on the event loop, any other function in a thread. Raises TypeError if the
+    result is not a LocalTransactionState, and the exceptions of the listener.
+    """
     call = cast("Callable[[object], object]", function)
     if inspect.iscoroutinefunction(call):
         return checked_state(await call(message))
@@ -237,25 +254,30 @@ async def call_async(
 
 
 def checked_state(state: object) -> LocalTransactionState:
-    """Return the state that a listener has returned. Raises TypeError for another value."""
+    """Return `state`, the result of a listener. Raises TypeError if it is not a LocalTransactionState."""
     if not isinstance(state, LocalTransactionState):
         raise TypeError(
-            f"the local transaction returned {state!r}: return LocalTransactionState.COMMIT, ROLLBACK or "
-            "UNKNOWN"
+            f"execute_local or check_listener returned {state!r}: return LocalTransactionState.COMMIT, "
+            "ROLLBACK or UNKNOWN"
         )
     return state
 
 
 def check_function(name: str, function: object) -> None:
-    """Raise ConfigInvalid unless `function` can be called."""
+    """Raise ConfigInvalid if `function`, the value of parameter `name`, is not callable."""
     if not callable(function):
-        raise ConfigInvalid(f"{name} is {function!r}: give a function that returns a LocalTransactionState")
+        raise ConfigInvalid(
+            f"{name} is {function!r}: it must be a function that returns a LocalTransactionState"
+        )
 
 
 def open_transaction_producer(
     config: ProducerConfig, clock: Clock | None, listener: CheckListener, topics: Iterable[str]
 ) -> TransactionCore:
-    """Build a TransactionProducer on the running event loop. It registers with the brokers of `topics`."""
+    """Return the core of a TransactionProducer on the running event loop.
+
+    A background task registers the producer with the brokers of `topics`.
+    """
     table = RequestTable()
     plain = open_producer(config, clock, table)
     core = TransactionCore(

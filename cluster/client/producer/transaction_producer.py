@@ -1,4 +1,4 @@
-"""The producer of transactions, blocking API."""
+"""TransactionProducer of the blocking API: sends messages as part of a transaction."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class TransactionProducer(Producer):
         with TransactionProducer("127.0.0.1:9876", "orders", was_stored) as producer:
             producer.send_in_transaction(Message("orders", b"4 apples"), store_order)
 
-    The local transaction runs in the caller's thread. If its outcome does not reach the broker, the broker
-    later requests it from any producer of the group: `check_listener`, which runs in another thread, gets
-    the message and returns the state. All methods of `Producer` work too.
+    The local transaction runs in the caller's thread. If the broker does not receive its outcome, the broker
+    later requests the outcome from any producer of the group. That producer calls its `check_listener` with
+    the message, in another thread, and sends the returned state. All methods of `Producer` are available.
 
     Args:
         nameservers: As for `Producer`.
-        group: Name of the producer group. All its producers must have the same listener.
-        check_listener: Function that returns the outcome of an earlier transaction. If it raises, the state
-            is unknown, and the broker repeats the check.
-        topics: Topics for whose transactions this producer is available from its start. For other topics it
-            is available after its first send to them.
+        group: Name of the producer group. All producers of the group must have the same check listener.
+        check_listener: Function that returns the outcome of an earlier transaction. If it raises an
+            exception, the broker repeats the request later.
+        topics: Topics whose outcome requests this producer receives from its start. It receives
+            those of any other topic after its first send to the topic.
         config: Other settings; `nameservers` and `group` override its fields.
         clock: Source of time, for tests.
     """
@@ -80,7 +80,8 @@ class TransactionProducer(Producer):
         check_function("execute_local", execute_local)
         if inspect.iscoroutinefunction(execute_local):
             raise ConfigInvalid(
-                "execute_local is a coroutine function: use cluster.client.aio, or a plain one"
+                "execute_local is a coroutine function: use cluster.client.aio.TransactionProducer or give a "
+                "plain function"
             )
         thread, core, _ = self._open()
         assert isinstance(core, TransactionCore)

@@ -89,7 +89,7 @@ def test_user_is_created_changed_and_deleted_on_all_brokers(raymq: Raymq, tmp_pa
     raymq.ok("user", "delete", "alice", "--yes")
     assert raymq.ok("user", "list") == []
     assert raymq.ok("acl", "list") == []
-    assert "no user 'alice'" in raymq.refused("user", "delete", "alice", "--yes")
+    assert "user 'alice' does not exist" in raymq.refused("user", "delete", "alice", "--yes")
 
 
 def test_secret_key_is_prompted_and_never_an_argument(raymq: Raymq) -> None:
@@ -171,7 +171,7 @@ def test_plain_acl_of_rocketmq_4_is_imported(raymq: Raymq, tmp_path: Path) -> No
         ("accounts: {a: 1}", "`accounts` is not a list"),
         ("accounts: [7]", "accounts[0] is not a map"),
         ("accounts: [{accessKey: a, secretKey: 'top-secret\n}]", "is not valid YAML at line"),
-        ("top-secret", "is it RocketMQ's plain_acl.yml?"),
+        ("top-secret", "give a plain_acl.yml of RocketMQ 4.x"),
     ],
 )
 def test_invalid_plain_acl_is_refused_without_secrets(

@@ -63,9 +63,9 @@ def test_dlq_purge(raymq: Raymq) -> None:
 def test_dlq_refuses_invalid_arguments(raymq: Raymq) -> None:
     _, group = with_dead_letters(raymq, 1)
     for command in ("list", "resend", "purge"):
-        assert "no group 'unknown'" in raymq.refused("dlq", command, "unknown")
-    assert "a message is required" in raymq.refused("dlq", "show", group, code=2)
-    assert "required together" in raymq.refused("dlq", "resend", group, "--offset", "1", code=2)
+        assert "group 'unknown' does not exist" in raymq.refused("dlq", command, "unknown")
+    assert "no message is selected" in raymq.refused("dlq", "show", group, code=2)
+    assert "must be given together" in raymq.refused("dlq", "resend", group, "--offset", "1", code=2)
     assert "'a' is not a queue" in raymq.refused(
         "dlq", "show", group, "--queue", "a", "--offset", "1", code=2
     )

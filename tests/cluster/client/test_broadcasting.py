@@ -241,5 +241,5 @@ def test_invalid_broadcasting_settings_are_refused(tmp_path: Path) -> None:
         PushConfig(ordered=True, retry="broker")
     (tmp_path / "file").touch()
     config = PushConfig(message_model="broadcasting", local_offset_dir=str(tmp_path / "file"))
-    with pytest.raises(ConfigInvalid, match="set local_offset_dir to a writable one"):
+    with pytest.raises(ConfigInvalid, match="set local_offset_dir to a writable directory"):
         PushConsumer("127.0.0.1:1", "group", print, config=config).start()

@@ -157,7 +157,7 @@ def test_resend_refuses_messages_that_are_not_dead_letters(
     [message] = admin.messages_at(MessageQueue(topic, "a", 0), 0)
     with pytest.raises(ConfigInvalid, match=f"is not a dead letter of group '{group}'"):
         admin.resend_dead_letters(group, [message])
-    with pytest.raises(ConfigInvalid, match="to is 'queue': give 'group' or 'topic'"):
+    with pytest.raises(ConfigInvalid, match="to is 'queue': it must be 'group' or 'topic'"):
         admin.resend_dead_letters(group, to="queue")  # type: ignore[arg-type]
 
 

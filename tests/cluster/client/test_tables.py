@@ -137,7 +137,7 @@ def test_table_rows_keep_their_properties(cluster: Cluster) -> None:
             refused = pa.table({"body": [b"x"], "more": pa.array([[("name", bad)]], kind)})
             with pytest.raises(MessageRejected, match=error):
                 producer.send_table(topic, refused, properties="more")
-        with pytest.raises(ConfigInvalid, match="column 'body' has type binary: properties are a map"):
+        with pytest.raises(ConfigInvalid, match="'body' has type binary: properties must have type map"):
             producer.send_table(topic, table, properties="body")
     rows = sorted(stored(cluster, topic).to_pylist(), key=lambda row: int(row["body"]))
     own = [

@@ -111,7 +111,9 @@ def test_failed_write_names_topic_rows_and_remedy(orders: Orders) -> None:
 
 def test_invalid_arguments_are_refused(orders: Orders) -> None:
     topic = create(orders, "dataset-refused")
-    with pytest.raises(OptionInvalid, match="key='nothing' is not a column of the data; it has body, name"):
+    with pytest.raises(
+        OptionInvalid, match="key='nothing' is not a column of the data: use one of body, name"
+    ):
         write_dataset(numbers(3), topic, nameservers=orders.nameservers, key="nothing")
     write_dataset(numbers(3), topic, nameservers=orders.nameservers)
     with pytest.raises(TopicNotEmpty, match="contains 3 messages"):
