@@ -31,6 +31,11 @@ class ReadPlan:
     ranges: Sequence[Split]
     committed: CommittedRanges | None = None
 
+    @property
+    def message_count(self) -> int:
+        """Number of messages in `ranges`."""
+        return sum(each.message_count for each in self.ranges)
+
     def reader(self, splits: Sequence[Split]) -> SplitsReader:
         """Return a reader of `splits`, which the caller has cut from `ranges`."""
         options = self.options

@@ -6,6 +6,7 @@ tasks can read one queue in parallel. A task yields blocks while it reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -33,6 +34,8 @@ Offset = int | datetime | str | Mapping[str, Mapping[str, Mapping[int, int | str
 
 START_OFFSET, END_OFFSET = "start_offset", "end_offset"
 _WORDS: Mapping[object, int] = {"earliest": EARLIEST, "latest": LATEST}
+_TASK_MESSAGES = 100_000
+"""Number of messages of a read task, if the caller does not set the number of tasks."""
 _ROW_BYTES = 256
 """Estimated size of a row with a body, from which Ray derives the number of tasks."""
 
@@ -70,8 +73,8 @@ def read_dataset(
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
-        ray_options: Options of `ray.data.read_datasource`, for example `num_cpus`, `memory`, `resources`,
-            `concurrency`, `override_num_blocks` and `ray_remote_args`.
+        ray_options: Options of `ray.data.read_datasource`, such as `num_cpus`, `resources`, `concurrency` and
+            `override_num_blocks`, the number of read tasks (default: one per 100,000 messages).
 
     Raises:
         OffsetsInvalid, OptionInvalid: An argument is invalid.
@@ -94,7 +97,8 @@ def read_dataset(
         fail_on_data_loss=fail_on_data_loss,
         map_files=map_files,
     )
-    return ray.data.read_datasource(QueueDatasource(plan_read(options)), **ray_options)
+    source = QueueDatasource(plan_read(options))
+    return ray.data.read_datasource(source, **{"override_num_blocks": source.task_count, **ray_options})
 
 
 class QueueDatasource(Datasource):
@@ -104,13 +108,18 @@ class QueueDatasource(Datasource):
         super().__init__()
         self._plan = plan
 
+    @property
+    def task_count(self) -> int:
+        """Number of read tasks for this many messages. Ray's default, 200, is slow: most tasks are short."""
+        return max(math.ceil(self._plan.message_count / _TASK_MESSAGES), 1)
+
     def get_name(self) -> str:
         """Return the name that Ray shows for the read tasks."""
         return "RayMQ"
 
     def estimate_inmemory_data_size(self) -> int:
         """Return an estimate of the size of all rows in bytes."""
-        return sum(each.message_count for each in self._plan.ranges) * _ROW_BYTES
+        return self._plan.message_count * _ROW_BYTES
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: object = None
