@@ -38,6 +38,10 @@ class WriteFailed(JobError):
     """A task of a write failed, so the job is not committed."""
 
 
+class ReindexFailed(JobError):
+    """A re-index cannot start, or one of its tasks failed; the files of the store are unchanged or valid."""
+
+
 @dataclass(frozen=True)
 class MissingRange:
     """Queue offsets [begin, end) of one queue that were requested but do not exist or cannot be read."""
