@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.client import Admin
-from jobs.committed import CommittedRanges, CommittedReader, committed_ranges
+from jobs.committed import CommittedRanges, committed_ranges
 from jobs.describe import states_of
 from jobs.job_errors import DataLoss
 from jobs.options.read_options import ReadOptions
@@ -34,10 +34,13 @@ class ReadPlan:
     def reader(self, splits: Sequence[Split]) -> SplitsReader:
         """Return a reader of `splits`, which the caller has cut from `ranges`."""
         options = self.options
-        if self.committed is None:
-            return SplitsReader(splits, options.columns, options.fail_on_data_loss, options.map_files)
-        return CommittedReader(
-            splits, options.columns, options.fail_on_data_loss, options.map_files, self.committed
+        return SplitsReader(
+            splits,
+            options.columns,
+            options.fail_on_data_loss,
+            options.map_files,
+            options.selector,
+            self.committed,
         )
 
 

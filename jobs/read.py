@@ -33,6 +33,8 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     parallelism). `maxRecordsPerPartition`: maximum number of messages of a partition.
     `failOnDataLoss`: fail with `DataLoss` if requested offsets do not exist; if False, log and skip them.
     `columns`: the columns to read, as Spark cannot push its column pruning into a Python reader.
+    `tags`: read only messages with one of these tags: "a || b".
+    `sql`: read only messages whose properties match a SQL92 expression: "a > 10 AND region IN ('x', 'y')".
     `committed`: skip messages that `write_queue` did not commit: those of failed attempts, and of jobs that
     had not finished when this function was called (default: False).
     `mapFiles`: map the files of stores on the executor's machine; if False, fetch all from the brokers.

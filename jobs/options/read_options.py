@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.client.config import Nameservers
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.options.topics import Topics
 from jobs.schema import ALL_COLUMNS
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets
@@ -40,6 +41,7 @@ class ReadOptions:
     nameservers: Nameservers | None = None
     strategy: str = "error"
     columns: tuple[str, ...] = ALL_COLUMNS
+    selector: MessageSelector = ALL_MESSAGES
     committed: bool = False
     fail_on_data_loss: bool = True
     map_files: bool = True

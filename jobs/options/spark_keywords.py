@@ -14,6 +14,7 @@ from jobs.job_errors import OptionInvalid
 from jobs.options.read_options import Edge, ReadOptions
 from jobs.options.topics import parse_topics
 from jobs.schema import resolve_columns
+from jobs.selection import parse_selector
 from jobs.starting_offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
 from jobs.times import Strategy, TimestampOption, TimestampsOption, parse_times
 
@@ -31,6 +32,8 @@ class ReadKeywords(TypedDict, total=False):
     minPartitions: int
     failOnDataLoss: bool
     columns: Sequence[str] | None
+    tags: str | None
+    sql: str | None
     mapFiles: bool
 
 
@@ -103,6 +106,7 @@ def _options(
         given.get("nameservers"),
         given.get("startingOffsetsByTimestampStrategy", "error"),
         resolve_columns(given.get("columns")),
+        parse_selector(given.get("tags"), given.get("sql")),
         committed,
         given.get("failOnDataLoss", True),
         given.get("mapFiles", True),

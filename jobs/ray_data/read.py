@@ -17,6 +17,7 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from cluster.client.config import Nameservers
+from cluster.client.message_selector import ALL_MESSAGES
 from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
 from jobs.options.read_options import Edge, ReadOptions
@@ -24,6 +25,7 @@ from jobs.options.topics import Topics, parse_topics
 from jobs.plan import ReadPlan, plan_read
 from jobs.reader import SplitsReader
 from jobs.schema import resolve_columns
+from jobs.selection import parse_selector
 from jobs.splits import cut_splits
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
 from jobs.times import Times, parse_times
@@ -46,6 +48,8 @@ def read_dataset(
     start_offset: Offset = "earliest",
     end_offset: Offset = "latest",
     columns: Sequence[str] | None = None,
+    tags: str | None = None,
+    sql: str | None = None,
     committed: bool = False,
     fail_on_data_loss: bool = True,
     map_files: bool = True,
@@ -67,6 +71,8 @@ def read_dataset(
             {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
         end_offset: End of the read (exclusive), in the same forms. Queues not listed end at "latest".
         columns: The columns to read; all by default.
+        tags: Read only messages with one of these tags, as in "a || b".
+        sql: Read only messages whose properties match this SQL92 expression, as in "a > 10".
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
@@ -78,8 +84,7 @@ def read_dataset(
         DataLoss: Requested offsets do not exist.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
-    if trigger != "once":
-        raise OptionInvalid(f"trigger={trigger!r} is not supported: use 'once', or read streams with a consumer")
+    _check_trigger(trigger)
     options = ReadOptions(
         _topics(topic, topic_pattern),
         _edge(START_OFFSET, start_offset, EARLIEST),
@@ -88,6 +93,7 @@ def read_dataset(
         # Read nothing from a queue without a message stored at or after start_offset, as read_kafka does.
         strategy="latest",
         columns=resolve_columns(columns),
+        selector=parse_selector(tags, sql),
         committed=committed,
         fail_on_data_loss=fail_on_data_loss,
         map_files=map_files,
@@ -120,7 +126,7 @@ class QueueDatasource(Datasource):
         options = self._plan.options
         schema = arrow_schema(options.columns)
         # The number of rows is unknown if the read may skip messages.
-        is_exact = not options.committed and options.fail_on_data_loss
+        is_exact = options.fail_on_data_loss and not options.committed and options.selector == ALL_MESSAGES
         tasks = []
         for split in cut_splits(self._plan.ranges, max(parallelism, 1)):
             reader = self._plan.reader([split])
@@ -149,6 +155,13 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema(
         [(name, MICROSECONDS if name in TIMESTAMPS else RECORD_SCHEMA.field(name).type) for name in columns]
     )
+
+
+def _check_trigger(trigger: str) -> None:
+    if trigger != "once":
+        raise OptionInvalid(
+            f"trigger={trigger!r} is not supported: use 'once', or read streams with a consumer"
+        )
 
 
 def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> Topics:

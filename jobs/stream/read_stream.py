@@ -55,7 +55,7 @@ def read_stream(
     `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
     `failOnDataLoss`: fail if messages were deleted before they were read; if False, log and skip them.
     `topics`, `topicPattern`, `nameservers`, `startingTimestamp`, `startingOffsetsByTimestamp`,
-    `startingOffsetsByTimestampStrategy`, `columns`, `mapFiles`: as in `read_queue`.
+    `startingOffsetsByTimestampStrategy`, `columns`, `tags`, `sql`, `mapFiles`: as in `read_queue`.
     `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages (100).
     `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails
     (30 retries, one every 1,000 ms).
@@ -82,7 +82,7 @@ def read_stream(
     directory.create()
     stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
-    splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files)
+    splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files, read.selector)
     reader = ManifestReader(splits_reader, read.nameservers, directory.checkpoint)
     return stream.manifest_frame().repartition(partitions).mapInArrow(reader, spark_schema(read.columns))
 

@@ -153,3 +153,9 @@ def test_several_topics_are_read_by_list_or_pattern(orders: Orders) -> None:
         assert sorted(row["topic"] for row in dataset.take_all()) == [topics[0]] * 5 + [topics[1]] * 5
     with pytest.raises(OptionInvalid, match="topic_pattern='x': give one of them"):
         read_dataset("orders", topic_pattern="x", nameservers=orders.nameservers)
+
+
+def test_tags_select_messages(orders: Orders) -> None:
+    dataset = read_dataset(TOPIC, nameservers=orders.nameservers, tags="tag-1 || späte", columns=["tags"])
+    assert dataset.count() == MESSAGES // 3 + 1
+    assert set(dataset.unique("tags")) == {"tag-1", "späte"}
