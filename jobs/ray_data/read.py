@@ -20,7 +20,7 @@ from cluster.client.config import Nameservers
 from cluster.client.message_selector import ALL_MESSAGES
 from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
-from jobs.options.read_options import Edge, ReadOptions
+from jobs.options.read_options import Edge, ReadOptions, parse_start
 from jobs.options.topics import Topics, parse_topics
 from jobs.plan import ReadPlan, plan_read
 from jobs.reader import SplitsReader
@@ -69,6 +69,7 @@ def read_dataset(
         start_offset: "earliest", "latest", an offset for all queues, a datetime (store time of the first
             message; UTC if it has no time zone), or offsets of single queues as
             {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
+            "group:NAME" starts at the committed offsets of a consumer group; see `jobs.commit_read`.
         end_offset: End of the read (exclusive), in the same forms. Queues not listed end at "latest".
         columns: The columns to read; all by default.
         tags: Read only messages with one of these tags, as in "a || b".
@@ -76,8 +77,7 @@ def read_dataset(
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
-        ray_options: Options of `ray.data.read_datasource`, for example `num_cpus`, `memory`, `resources`,
-            `concurrency`, `override_num_blocks` and `ray_remote_args`.
+        ray_options: Options of `ray.data.read_datasource`, for example `num_cpus` or `override_num_blocks`.
 
     Raises:
         OffsetsInvalid, OptionInvalid: An argument is invalid.
@@ -87,7 +87,7 @@ def read_dataset(
     _check_trigger(trigger)
     options = ReadOptions(
         _topics(topic, topic_pattern),
-        _edge(START_OFFSET, start_offset, EARLIEST),
+        _start(start_offset),
         _edge(END_OFFSET, end_offset, LATEST),
         nameservers,
         # Read nothing from a queue without a message stored at or after start_offset, as read_kafka does.
@@ -98,7 +98,7 @@ def read_dataset(
         fail_on_data_loss=fail_on_data_loss,
         map_files=map_files,
     )
-    return ray.data.read_datasource(QueueDatasource(plan_read(options)), **ray_options)
+    return _planned_dataset(options, ray_options)
 
 
 class QueueDatasource(Datasource):
@@ -157,6 +157,13 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     )
 
 
+def _planned_dataset(options: ReadOptions, ray_options: Mapping[str, Any]) -> ray.data.Dataset:
+    plan = plan_read(options)
+    dataset = ray.data.read_datasource(QueueDatasource(plan), **ray_options)
+    plan.remember(dataset)
+    return dataset
+
+
 def _check_trigger(trigger: str) -> None:
     if trigger != "once":
         raise OptionInvalid(
@@ -169,6 +176,12 @@ def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> Topics:
     if topic is None or isinstance(topic, str):
         return parse_topics(topic, None, pattern, names)
     return parse_topics(None, topic, pattern, names)
+
+
+def _start(value: Offset) -> Edge:
+    if isinstance(value, str):
+        return parse_start(START_OFFSET, value, None)
+    return _edge(START_OFFSET, value, EARLIEST)
 
 
 def _edge(option: str, value: Offset, default: int) -> Edge:
