@@ -145,8 +145,8 @@ def test_commits_without_a_group_are_refused(spark: SparkSession, billing: Billi
             commit_read(frame)
     with pytest.raises(CommitRefused, match="committed=True skipped messages"):
         commit_read(billing.read(spark, committed=True))
-    with pytest.raises(OffsetsInvalid, match="raymq group create nobody"):
-        billing.read(spark, startingOffsets="group:nobody")
+    with pytest.raises(OffsetsInvalid, match="raymq group create unknown-group"):
+        billing.read(spark, startingOffsets="group:unknown-group")
     assert billing.committed() == [None, None]
 
 
