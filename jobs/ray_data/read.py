@@ -79,7 +79,9 @@ def read_dataset(
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
     if trigger != "once":
-        raise OptionInvalid(f"trigger={trigger!r} is not supported: use 'once', or read streams with a consumer")
+        raise OptionInvalid(
+            f"trigger={trigger!r} is not supported: use 'once', or read streams with a consumer"
+        )
     options = ReadOptions(
         _topics(topic, topic_pattern),
         _edge(START_OFFSET, start_offset, EARLIEST),
