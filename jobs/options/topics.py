@@ -76,7 +76,9 @@ def parse_topics(
         try:
             re.compile(pattern)
         except re.error as error:
-            raise OptionInvalid(f"{pattern_option}={pattern!r} is no regular expression: {error}") from error
+            raise OptionInvalid(
+                f"{pattern_option}={pattern!r} is not a valid regular expression: {error}"
+            ) from error
         if not pattern:
             raise OptionInvalid(f"{pattern_option} is empty: use '.*' for all topics")
         return Topics(pattern=pattern)

@@ -98,7 +98,7 @@ def test_topics_are_one_name_a_list_or_a_pattern() -> None:
         ("", None, None, "topic='' is invalid"),
         (None, [], None, r"topics=\[\] is invalid"),
         (None, "orders", None, "topics='orders' is invalid"),
-        (None, None, "(", "topicPattern='\\(' is no regular expression"),
+        (None, None, "(", "topicPattern='\\(' is not a valid regular expression"),
         (None, None, "", "use '\\.\\*'"),
     ],
 )
