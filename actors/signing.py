@@ -1,19 +1,19 @@
-"""Credentials, and signatures of requests as RocketMQ's AclClientRPCHook computes them.
+"""Credentials files, and request signatures as RocketMQ's AclClientRPCHook computes them.
 
 The header fields of a signed request contain `AccessKey` and `Signature`:
 
     signature = base64(HMAC-SHA1(secret key, content))
-    content   = the values of all header fields but `Signature`, in the order of their names, then the body
+    content   = values of all header fields except `Signature`, sorted by field name, then the body
 
-A signature does not cover the request code, and a copy of the request is valid too.
+The signature does not protect the request code, nor against a replay of the request.
 
 A credentials file holds an access key and its secret key:
 
     AccessKey=alice
     SecretKey=…
 
-`=` or `:` separates name and value, and the case of the names is ignored, so RocketMQ's `conf/tools.yml` is a
-valid file too. Only the owner may be able to read the file (mode 0600).
+A line may have `:` instead of `=`, and the names are not case-sensitive, so RocketMQ's `conf/tools.yml` is
+valid too. The mode of the file must be 0600: only its owner may read and write it.
 """
 
 import hmac
@@ -43,12 +43,12 @@ _LINE: Final = re.compile(r"\s*(access_?key|secret_?key)\s*[=:]\s*(.*?)\s*", re.
 
 
 class CredentialsInvalid(ValueError):
-    """A credentials file or a key is invalid. The message never contains a secret."""
+    """A credentials file or a key is invalid. The message never contains a secret key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key (the user's name) and its secret key, which is not part of the repr."""
+    """An access key (the user's name) and its secret key. `repr` does not show the secret key."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -60,9 +60,9 @@ class Credentials:
 
 
 def read_credentials(path: Path) -> Credentials:
-    """Return the credentials in a file.
+    """Read a credentials file.
 
-    Raises CredentialsInvalid if it is missing, malformed or readable by other users.
+    Raises CredentialsInvalid if it is missing or malformed, or if other users can read or write it.
     """
     try:
         check_private(path)
@@ -83,16 +83,19 @@ def read_credentials(path: Path) -> Credentials:
 
 
 def check_private(path: Path) -> None:
-    """Raise CredentialsInvalid if other users can read or write a file, OSError if it does not exist."""
+    """Raise CredentialsInvalid if other users can access the file, and OSError if it does not exist."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & _OTHERS:
         raise CredentialsInvalid(
-            f"{path} has mode {mode:04o}, so other users can read the secrets in it: run chmod 600 {path}"
+            f"{path} has mode {mode:04o}, so other users can access its secret keys: run chmod 600 {path}"
         )
 
 
 def write_credentials(path: Path, credentials: Credentials) -> None:
-    """Create a credentials file with mode 0600. Raises OSError, such as FileExistsError."""
+    """Create a credentials file with mode 0600.
+
+    Raises FileExistsError if the file exists, and OSError if it cannot be written.
+    """
     text = f"AccessKey={credentials.access_key}\nSecretKey={credentials.secret_key}\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE)
     with os.fdopen(descriptor, "w") as file:
@@ -100,7 +103,7 @@ def write_credentials(path: Path, credentials: Credentials) -> None:
 
 
 class Signer:
-    """Computes the signatures of one user. Thread-safe; the repr does not contain the secret."""
+    """Computes and checks the signatures of one user. Thread-safe; `repr` does not show the secret key."""
 
     __slots__ = ("_mac", "access_key")
 
@@ -109,12 +112,12 @@ class Signer:
         self._mac = hmac.new(credentials.secret_key.encode(), digestmod="sha1")
 
     def sign(self, command: RemotingCommand) -> None:
-        """Add the fields `AccessKey` and `Signature` to a request, or replace them."""
+        """Set the header fields `AccessKey` and `Signature` of a request."""
         command.ext[ACCESS_KEY] = self.access_key
         command.ext[SIGNATURE] = self._signature(command, _NOT_SIGNED)
 
     def has_signed(self, command: RemotingCommand) -> bool:
-        """Return True if the signature of a received request is valid."""
+        """Return True if this user's secret key has signed the received request."""
         ext = command.ext
         is_old = _UNIQUE_KEY_QUERY in ext and command.version <= _VERSION_4_9_3
         expected = self._signature(command, _NOT_SIGNED_BY_OLD if is_old else _NOT_SIGNED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +21,16 @@ UNIQ_KEY = "uniqKey"
 
 
 class CommittedRanges:
-    """The offset ranges that write jobs have committed, by queue of `topic`."""
+    """The offset ranges that write jobs have committed, by queue of `topics`."""
 
-    def __init__(self, topic: str, manifests: Sequence[Manifest]) -> None:
-        self._mark = job_mark(topic)
+    def __init__(self, topics: Collection[str], manifests: Sequence[Manifest]) -> None:
+        self._marks = {topic: job_mark(topic) for topic in topics}
         by_queue: dict[MessageQueue, list[tuple[int, int]]] = {}
-        for each in merge_ranges(each for manifest in manifests for each in manifest.ranges):
-            queue = MessageQueue(topic, each.broker_name, each.queue_id)
-            by_queue.setdefault(queue, []).append((each.begin, each.end))
+        for topic in topics:
+            listed = (each for manifest in manifests if manifest.topic == topic for each in manifest.ranges)
+            for each in merge_ranges(listed):
+                queue = MessageQueue(topic, each.broker_name, each.queue_id)
+                by_queue.setdefault(queue, []).append((each.begin, each.end))
         self._borders: Mapping[MessageQueue, Numbers] = {
             queue: np.array(ranges, np.int64).ravel() for queue, ranges in by_queue.items()
         }
@@ -51,21 +53,21 @@ class CommittedRanges:
             committed = np.searchsorted(borders, offsets, side="right") % 2 == 1
         if committed.all():
             return committed
-        from_job = pc.fill_null(pc.starts_with(uniq_keys, self._mark), fill_value=False)
+        from_job = pc.fill_null(pc.starts_with(uniq_keys, self._marks[queue.topic]), fill_value=False)
         return committed | ~from_job.to_numpy(zero_copy_only=False)
 
 
-def committed_ranges(nameservers: Nameservers | None, topic: str) -> CommittedRanges:
-    """Read the committed offsets of `topic` from the manifests. Raises `cluster.client.ClientError`.
+def committed_ranges(nameservers: Nameservers | None, topics: Collection[str]) -> CommittedRanges:
+    """Read the committed offsets of `topics` from the manifests. Raises `cluster.client.ClientError`.
 
     Call this before requesting the end offsets of the queues. Otherwise a job that commits in between would
     be partly visible.
     """
-    return CommittedRanges(topic, load_manifests(nameservers, topic))
+    return CommittedRanges(topics, load_manifests(nameservers, topics))
 
 
 class CommittedReader(SplitsReader):
-    """Reads the splits of one topic without the messages of uncommitted write jobs."""
+    """Reads splits without the messages of uncommitted write jobs."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""SettingsModel: the base class of all settings models; it also accepts setting names of the last release."""
+"""SettingsModel: base class of all settings models. It also accepts the old names of renamed settings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _log = get_logger(__name__)
 
 
 class SettingsModel(BaseModel):
-    """Immutable settings that reject unknown keys; the docstring of an attribute describes the setting."""
+    """Immutable settings that reject unknown names. The docstring of an attribute documents its setting."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, use_attribute_docstrings=True
     )
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
-    """Maps old names of settings to their present names. Old names are accepted with a warning."""
+    """Maps old setting names to the current names. An old name is accepted with a warning."""
 
     @model_validator(mode="before")
     @classmethod
@@ -29,9 +29,9 @@ class SettingsModel(BaseModel):
 
 
 def with_present_names(values: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return `values` with old setting names replaced by the present ones. Log a warning for each old name.
+    """Replace old setting names in `values` by the current names. Log a warning for each old name.
 
-    `renamed` maps old names to present names. Raises ValueError if a setting is given under both names.
+    `renamed` maps old names to current names. Raises ValueError if a setting is given under both names.
     """
     present = dict(values)
     for old in [name for name in values if name in renamed]:

@@ -73,7 +73,10 @@ class PutTimes:
         self.puts = 0
 
     def count_confirmed(self, confirmed: int) -> None:
-        """Count the puts below log position `confirmed`; to be called only if `turns` is not empty."""
+        """Move the turns whose puts end at or before log position `confirmed` from `turns` to the histograms.
+
+        `turns` must not be empty.
+        """
         if self.turns[0].end > confirmed:
             return
         now_ns = self._clock.monotonic_ns()

@@ -1,11 +1,11 @@
-"""Access within a cluster: the inner user, whose requests brokers, nameservers and rebalancers accept.
+"""Access control within a cluster: the inner user, with which its processes authenticate to each other.
 
-The processes of a cluster share the inner user's credentials in a file (setting `inner_credentials_file`).
-They sign the requests to each other with it. Nameservers and rebalancers know no other user:
+All processes of a cluster read the inner user's credentials from a file (setting `inner_credentials_file`)
+and sign the requests that they send to each other. Only brokers have other users:
 
     rebalancer   accepts only requests of the inner user; clients never connect to it
-    nameserver   serves routes and other reads to everyone, as RocketMQ's does; changes need the inner user
-    broker       accepts the inner user as a super user, besides the users of its own file
+    nameserver   serves routes and other reads to every client, as in RocketMQ; changes need the inner user
+    broker       accepts the inner user as a super user, and the users of its AccessFile
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READS: Final = frozenset({Action.GET, Action.LIST})
 
 
 class AccessSettings(SettingsModel):
-    """Settings of access control that all processes of a cluster have."""
+    """Settings of access control that brokers, nameservers and rebalancers have in common."""
 
     authentication_enabled: bool = Field(
         default=False, validation_alias=AliasChoices("authentication_enabled", "authenticationEnabled")
@@ -36,8 +36,8 @@ class AccessSettings(SettingsModel):
     requires signatures only for changes, a rebalancer for all requests.
     """
     inner_credentials_file: Path | None = None
-    """A file of mode 0600 with the lines `AccessKey=…` and `SecretKey=…`: the user that the processes of the
-    cluster sign their requests to each other with, and a super user of the brokers. An absolute path.
+    """Absolute path of a file of mode 0600 with the lines `AccessKey=…` and `SecretKey=…`. The processes of
+    the cluster sign their requests to each other as this user, and the brokers accept it as a super user.
     """
 
 
@@ -63,7 +63,7 @@ def inner_signer(settings: AccessSettings) -> Signer | None:
 
 
 class InnerUserOnly:
-    """A step of the request chain that accepts only requests of the inner user."""
+    """Step of the request chain that rejects requests which are not signed by the inner user."""
 
     def __init__(self, inner: Signer, *, reads_are_open: bool) -> None:
         """Create the step. With `reads_are_open`, requests that only read need no signature."""

@@ -1,7 +1,8 @@
-"""SavedSpec: saves the current spec of an actor in `raymq.spec.json` in the actor's directory.
+"""SavedSpec: the settings of an actor, saved in `raymq.spec.json` so that a restart does not lose changes.
 
-Ray restarts an actor with the arguments of its first start. The file holds the settings that were changed
-since then. It is used only by the actor that wrote it, not by a new actor of the same name.
+Ray restarts an actor with the arguments of its first start, without the settings that were changed later.
+Therefore the actor saves its spec after each change and loads it when it restarts. Only the actor that wrote
+the file loads it, not a new actor of the same name.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ FILE = "raymq.spec.json"
 
 
 def directory_of(spec: Mapping[str, Any]) -> Path:
-    """Return the directory of an actor's files: its store root or its data directory."""
+    """Return the directory of an actor's files: `store_root` for a broker, `data_dir` for other actors."""
     settings = spec["settings"]
     return Path(settings.get("store_root") or settings["data_dir"])
 
 
 class SavedSpec:
-    """The spec file of one actor. `actor_id` is Ray's actor id, which stays the same after a restart."""
+    """The spec file of one actor. `actor_id` is Ray's id of the actor; a restart does not change it."""
 
     def __init__(self, directory: Path, actor_id: str) -> None:
         self._path = directory / FILE
@@ -36,7 +37,10 @@ class SavedSpec:
         self._lock = threading.Lock()
 
     def load(self, initial: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the saved spec, or `initial` without a saved one. A damaged file is logged and ignored."""
+        """Return the saved spec, or `initial` if this actor has not saved one.
+
+        A damaged file is logged and ignored.
+        """
         try:
             saved = orjson.loads(self._path.read_bytes())
             if saved["actor_id"] == self._actor_id:
@@ -48,7 +52,7 @@ class SavedSpec:
         return dict(initial)
 
     def save(self, spec: Mapping[str, Any]) -> None:
-        """Save the spec for later restarts. Raises OSError if the file cannot be written."""
+        """Replace the saved spec. Raises OSError if the file cannot be written."""
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, orjson.dumps({"actor_id": self._actor_id, "spec": spec}))

@@ -66,7 +66,8 @@ class ReceiveMemory:
                 return self._spares.pop(index)
         if self.assembly_bytes + size_bytes > self.max_assembly_bytes:
             raise ProtocolError(
-                f"all {self.max_assembly_bytes:,} bytes for incomplete frames are in use: send less",
+                f"all {self.max_assembly_bytes:,} bytes for incomplete frames are in use: "
+                "send fewer large requests at a time",
                 "more traffic than this process can receive",
             )
         self.assembly_bytes += size_bytes

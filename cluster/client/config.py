@@ -361,7 +361,7 @@ class PushConfig(ConsumerConfig):
 
     @property
     def start_from(self) -> AutoOffset:
-        """Return `consume_from`, or its default."""
+        """Return `consume_from`; if it is None, "latest" for a broadcasting consumer, else "earliest"."""
         return self.consume_from or ("latest" if self.is_broadcasting else "earliest")
 
 

@@ -19,7 +19,9 @@ from ray.data.datasource import Datasource, ReadTask
 from cluster.client.config import Nameservers
 from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
-from jobs.plan import ReadPlan, ReadRange, plan_read
+from jobs.options.read_options import Edge, ReadOptions
+from jobs.options.topics import Topics, parse_topics
+from jobs.plan import ReadPlan, plan_read
 from jobs.reader import SplitsReader
 from jobs.schema import resolve_columns
 from jobs.splits import cut_splits
@@ -36,8 +38,9 @@ _ROW_BYTES = 256
 
 
 def read_dataset(
-    topic: str,
+    topic: str | Sequence[str] | None = None,
     *,
+    topic_pattern: str | None = None,
     nameservers: Nameservers | None = None,
     trigger: Literal["once"] = "once",
     start_offset: Offset = "earliest",
@@ -48,14 +51,15 @@ def read_dataset(
     map_files: bool = True,
     **ray_options: Any,
 ) -> ray.data.Dataset:
-    """Read the confirmed messages of `topic` as a dataset with one row per message (see `jobs.schema`).
+    """Read the confirmed messages of a topic as a dataset with one row per message (see `jobs.schema`).
 
     The offset ranges are fixed when this function returns: messages stored later are not read.
 
         messages = read_dataset("orders", nameservers="127.0.0.1:9876", columns=["body", "tags"])
 
     Args:
-        topic: The topic to read.
+        topic: The topic to read, or a list of topics.
+        topic_pattern: Instead of `topic`, a regular expression for full names of topics.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
         trigger: As in `ray.data.read_kafka`; only "once", a single bounded read, is supported.
         start_offset: "earliest", "latest", an offset for all queues, a datetime (store time of the first
@@ -76,38 +80,29 @@ def read_dataset(
     """
     if trigger != "once":
         raise OptionInvalid(
-            f"trigger={trigger!r} is not supported: use 'once', or read a stream with a consumer"
+            f"trigger={trigger!r} is not supported: use 'once', or read streams with a consumer"
         )
-    chosen = resolve_columns(columns)
-    starting, since = _parse(START_OFFSET, start_offset, EARLIEST)
-    ending, until = _parse(END_OFFSET, end_offset, LATEST)
-    wanted = ReadRange(
-        starting,
-        ending,
-        since,
-        until,
+    options = ReadOptions(
+        _topics(topic, topic_pattern),
+        _edge(START_OFFSET, start_offset, EARLIEST),
+        _edge(END_OFFSET, end_offset, LATEST),
+        nameservers,
         # Read nothing from a queue without a message stored at or after start_offset, as read_kafka does.
         strategy="latest",
-        fail_on_data_loss=fail_on_data_loss,
+        columns=resolve_columns(columns),
         committed=committed,
-        option_names=(START_OFFSET, END_OFFSET),
+        fail_on_data_loss=fail_on_data_loss,
+        map_files=map_files,
     )
-    plan = plan_read(nameservers, topic, wanted)
-    source = QueueDatasource(plan, chosen, fail_on_data_loss, map_files)
-    return ray.data.read_datasource(source, **ray_options)
+    return ray.data.read_datasource(QueueDatasource(plan_read(options)), **ray_options)
 
 
 class QueueDatasource(Datasource):
     """Ray Data source that reads the offset ranges of a plan; see `read_dataset`."""
 
-    def __init__(
-        self, plan: ReadPlan, columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
-    ) -> None:
+    def __init__(self, plan: ReadPlan) -> None:
         super().__init__()
         self._plan = plan
-        self._columns = tuple(columns)
-        self._fail_on_data_loss = fail_on_data_loss
-        self._map_files = map_files
 
     def get_name(self) -> str:
         """Return the name that Ray shows for the read tasks."""
@@ -124,12 +119,13 @@ class QueueDatasource(Datasource):
 
         If there are no messages, returns one task that yields an empty table with the schema.
         """
-        schema = arrow_schema(self._columns)
+        options = self._plan.options
+        schema = arrow_schema(options.columns)
         # The number of rows is unknown if the read may skip messages.
-        is_exact = self._plan.committed is None and self._fail_on_data_loss
+        is_exact = not options.committed and options.fail_on_data_loss
         tasks = []
         for split in cut_splits(self._plan.ranges, max(parallelism, 1)):
-            reader = self._plan.reader([split], self._columns, self._fail_on_data_loss, self._map_files)
+            reader = self._plan.reader([split])
             rows = split.message_count if is_exact else None
             size_bytes = split.message_count * _ROW_BYTES
             metadata = BlockMetadata(rows, size_bytes, exec_stats=None, input_files=None)
@@ -157,20 +153,26 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     )
 
 
-def _parse(option: str, value: Offset, default: int) -> tuple[Offsets, Times | None]:
-    """Parse the value of `start_offset` or `end_offset`.
+def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> Topics:
+    names = ("topic", "topic_pattern")
+    if topic is None or isinstance(topic, str):
+        return parse_topics(topic, None, pattern, names)
+    return parse_topics(None, topic, pattern, names)
 
-    Returns the offsets of the queues, and the time if `value` is a datetime, else None. `default` is the
-    offset of queues that are not listed.
+
+def _edge(option: str, value: Offset, default: int) -> Edge:
+    """Parse the value of `start_offset` or `end_offset`: offsets, or a datetime.
+
+    `default` is the offset of queues that are not listed.
     """
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            value = value.replace(tzinfo=UTC)
-        edge: Literal["starting", "ending"] = "starting" if option == START_OFFSET else "ending"
-        times = parse_times(edge, value, None)
-        assert times is not None
-        return Offsets(default), Times(option, times.everywhere)
-    return parse_offsets(option, _numbers(value), default), None
+    if not isinstance(value, datetime):
+        return Edge(option, parse_offsets(option, _numbers(value), default))
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    edge: Literal["starting", "ending"] = "starting" if option == START_OFFSET else "ending"
+    times = parse_times(edge, value, None)
+    assert times is not None
+    return Edge(option, Offsets(default), Times(option, times.everywhere))
 
 
 def _numbers(value: Any) -> Any:

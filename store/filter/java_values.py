@@ -1,4 +1,4 @@
-"""Java's conversions of property values to numbers, and its order of doubles.
+"""Conversions of strings to numbers and booleans, and the comparison of doubles, as Java defines them.
 
 RocketMQ compares a property, which is a string, with a number by converting the string with
 `Integer.valueOf`, `Long.valueOf` or `Double.valueOf`, depending on the type of the number.
@@ -23,18 +23,18 @@ _DOUBLE = re.compile(
 
 
 def parse_int(text: str) -> int:
-    """Return Java's `Integer.valueOf(text)`. Raises ValueError if it is not an int of 32 bits."""
+    """Convert a string as Java's `Integer.valueOf` does. Raises ValueError if it is not a 32-bit integer."""
     return _parse_whole(text, INT_MIN, INT_MAX)
 
 
 def parse_long(text: str) -> int:
-    """Return Java's `Long.valueOf(text)`. Raises ValueError if it is not an int of 64 bits."""
+    """Convert a string as Java's `Long.valueOf` does. Raises ValueError if it is not a 64-bit integer."""
     return _parse_whole(text, LONG_MIN, LONG_MAX)
 
 
 def _parse_whole(text: str, lowest: int, highest: int) -> int:
-    # int() accepts blanks and underscores too; like Java, it accepts the decimal digits of every script, but
-    # Java only those with a code unit of their own.
+    # int() alone is too lenient: it accepts blanks and underscores. Java accepts the decimal digits of every
+    # script, as int() does, but only those that are one UTF-16 code unit.
     digits = text[1:] if text.startswith(("+", "-")) else text
     if not digits.isdecimal() or (not digits.isascii() and max(digits) > "\uffff"):
         raise ValueError(f"{text!r} is not a whole number")
@@ -45,7 +45,7 @@ def _parse_whole(text: str, lowest: int, highest: int) -> int:
 
 
 def parse_double(text: str) -> float:
-    """Return Java's `Double.valueOf(text)`. Raises ValueError if it is not a number."""
+    """Convert a string as Java's `Double.valueOf` does. Raises ValueError if it is not a number."""
     found = _DOUBLE.fullmatch(text.strip(_BLANKS))
     if found is None:
         raise ValueError(f"{text!r} is not a number")
@@ -60,12 +60,16 @@ def parse_double(text: str) -> float:
 
 
 def parse_boolean(text: str) -> bool:
-    """Return Java's `Boolean.valueOf(text)`: False for all strings but "true" in any case."""
+    """Convert a string as Java's `Boolean.valueOf` does: True if it is "true", ignoring case, else False."""
     return text.lower() == "true"
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Return Java's `Double.compareTo`: -0.0 is less than 0.0, and NaN equals itself and is the greatest."""
+    """Return a negative number, 0 or a positive number if `left` is less than, equal to or above `right`.
+
+    The order is that of Java's `Double.compareTo`: -0.0 is less than 0.0; NaN is equal to NaN and greater
+    than all other numbers.
+    """
     if left < right:
         return -1
     if left > right:
@@ -74,6 +78,7 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def _rank(number: float) -> int:
+    """Return the order of numbers that Python does not distinguish: -0.0, then equal numbers, then NaN."""
     if number != number:
         return 2
     return 0 if number == 0 and math.copysign(1, number) < 0 else 1

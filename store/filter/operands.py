@@ -1,4 +1,4 @@
-"""Operands of SQL92 filter expressions: checked at compile time, evaluated by closures.
+"""Operands: the parts of a SQL92 filter expression, each compiled to a Python function.
 
 The rules are those of RocketMQ's filter module:
 
@@ -6,8 +6,8 @@ The rules are those of RocketMQ's filter module:
   string to the type of the number: 10 is an int, 3000000000 a long and 1.5 a double.
 - A comparison with null is null, except `value = null`, which is false, and `null = null`, which is true.
   AND, OR and NOT follow three-valued logic. A message matches if the whole expression is true.
-- If a string cannot be converted, the evaluation fails, and the message does not match. AND and OR evaluate
-  their operands from left to right, and not further than necessary.
+- If a string cannot be converted, the evaluation raises ValueError, and the message does not match. AND and
+  OR evaluate their operands from left to right and stop when the result is known.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ from store.filter.java_values import compare_doubles, parse_boolean, parse_doubl
 from store.message.properties import decode_properties
 
 DEPTH_MAX = 100
-"""Limit of nested operators and parentheses. A chain of ANDs or of ORs counts as one operator."""
+"""Maximum nesting of operators and parentheses. A chain of ANDs or of ORs counts as one operator."""
 
 Value = str | int | float | bool | None
 Evaluate = Callable[[bytes], Value]
-"""Evaluates an operand for a message, given as its encoded properties after one 0x02 (`property_reader`)."""
+"""Function that returns the value of an operand for one message.
+
+Its argument is the message's encoded property string, preceded by one 0x02 byte (see `property_reader`).
+"""
 Truth = Callable[[bytes], bool | None]
+"""Function like `Evaluate` whose result is True, False or None (null, neither true nor false)."""
 
 
 class ExpressionInvalid(ValueError):
-    """A filter expression is invalid. `position` is the index of the mistake in the expression."""
+    """A filter expression is invalid. `position` is the index of the first invalid character."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(reason, position)
@@ -51,7 +55,7 @@ class Kind(Enum):
     DOUBLE = auto()
     BOOLEAN = auto()
     NULL = auto()
-    """The negation of something that is not a number: always null."""
+    """A minus sign before an operand that is not a number: the value is always null."""
 
 
 _TEXTS = frozenset({Kind.PROPERTY, Kind.STRING})
@@ -65,10 +69,16 @@ _PARSE: dict[Kind, Callable[[str], int | float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A compiled part of an expression, which begins at `position`.
+    """A compiled part of an expression.
 
-    `value` is the value of a number or literal. `is_literal` is True for a string, number, TRUE, FALSE or
-    NULL without a minus sign: RocketMQ checks only those at compile time.
+    Attributes:
+        kind: the static type.
+        evaluate: returns the value of the operand for one message.
+        position: index of the operand's first character in the expression.
+        depth: nesting depth of operators and parentheses, see `DEPTH_MAX`.
+        value: the value of a number or literal; None for other operands.
+        is_literal: True for a string, number, TRUE, FALSE or NULL without a minus sign. As in RocketMQ, only
+            the types of these are checked at compile time.
     """
 
     kind: Kind
@@ -80,7 +90,7 @@ class Operand:
 
     @property
     def name(self) -> str:
-        """Return what the operand is, for error messages."""
+        """Return a description of the operand for error messages, such as `a property`."""
         if self.is_literal and self.kind in (Kind.STRING, Kind.BOOLEAN):
             return "NULL" if self.value is None else repr(self.value)
         return {Kind.PROPERTY: "a property", Kind.STRING: "a string", Kind.BOOLEAN: "a condition"}.get(
@@ -89,7 +99,7 @@ class Operand:
 
 
 def nested(position: int, *operands: Operand) -> int:
-    """Return the depth of an operator on `operands`. Raises ExpressionInvalid if it exceeds the limit."""
+    """Return the nesting depth of an operator on `operands`. Raises ExpressionInvalid above DEPTH_MAX."""
     depth = 1 + max(each.depth for each in operands)
     if depth > DEPTH_MAX:
         raise ExpressionInvalid(
@@ -100,15 +110,16 @@ def nested(position: int, *operands: Operand) -> int:
 
 
 def literal(kind: Kind, value: Value, position: int) -> Operand:
-    """Return a literal."""
+    """Return the operand for a string, a number, TRUE, FALSE or NULL in the expression."""
     return Operand(kind, lambda _: value, position, value=value, is_literal=True)
 
 
 def property_reader(name: str) -> Callable[[bytes], str | None]:
-    """Return a function that returns the value of a property in encoded properties, or None.
+    """Return a function that finds the property `name` of a message and returns its value, or None.
 
-    The argument of the function is a property string after one 0x02, so that 0x02 precedes each name. As in
-    `decode_properties`, the last value counts, and empty values do not count.
+    The argument of the returned function is the message's encoded property string, preceded by one 0x02 byte:
+    so 0x02 precedes every property name, also the first. If a property occurs several times, the last value
+    that is not empty is returned, as by `decode_properties`.
     """
     prefix = b"\x02" + name.encode() + b"\x01"
     size = len(prefix)
@@ -128,18 +139,18 @@ def property_reader(name: str) -> Callable[[bytes], str | None]:
 
 
 def property_of(name: str, position: int) -> Operand:
-    """Return the operand that reads a property."""
+    """Return the operand whose value is the message property `name`."""
     return Operand(Kind.PROPERTY, property_reader(name), position)
 
 
 def parenthesized(inner: Operand, position: int) -> Operand:
-    """Return `inner`, one level deeper."""
+    """Return the operand for `(inner)`: its nesting depth is greater by one."""
     depth = nested(position, inner)
     return Operand(inner.kind, inner.evaluate, inner.position, depth, inner.value, inner.is_literal)
 
 
 def negation(inner: Operand, position: int) -> Operand:
-    """Return `- inner`, which is null unless `inner` is a number."""
+    """Return the operand for `-inner`, whose value is null unless `inner` is a number."""
     depth = nested(position, inner)
     if inner.kind in _NUMBERS:
         assert isinstance(inner.value, int | float)
@@ -148,7 +159,7 @@ def negation(inner: Operand, position: int) -> Operand:
     evaluate = inner.evaluate
 
     def null(properties: bytes) -> None:
-        evaluate(properties)  # it may fail
+        evaluate(properties)  # only for its ValueError: then the message does not match
 
     return Operand(Kind.NULL, null, position, depth)
 
@@ -157,21 +168,24 @@ def negation(inner: Operand, position: int) -> Operand:
 
 
 def truth_of(value: Operand) -> Truth:
-    """Return the function that evaluates an operand of AND, OR or NOT, or a whole expression.
+    """Return the function that evaluates an operand as a condition.
 
-    A property by itself is never true: it is a string. Raises ExpressionInvalid if the operand is neither a
-    condition nor a property.
+    Used for operands of AND, OR and NOT, and for the whole expression. A property alone is a string, so it is
+    never true: it is null if the message does not have it, else false.
+
+    Raises:
+        ExpressionInvalid: The operand is neither a condition nor a property.
     """
     evaluate = value.evaluate
     if value.kind is Kind.BOOLEAN:
         return evaluate  # type: ignore[return-value]  # a BOOLEAN evaluates to a bool or None
     if value.kind is not Kind.PROPERTY:
-        raise ExpressionInvalid(f"{value.name} is not a condition: compare it with something", value.position)
+        raise ExpressionInvalid(f"{value.name} is not a condition: compare it with a value", value.position)
     return lambda properties: None if evaluate(properties) is None else False
 
 
 def not_(inner: Operand, position: int) -> Operand:
-    """Return `NOT inner`."""
+    """Return the operand for `NOT inner`, which is null if `inner` is null."""
     truth = truth_of(inner)
 
     def evaluate(properties: bytes) -> bool | None:
@@ -182,16 +196,17 @@ def not_(inner: Operand, position: int) -> Operand:
 
 
 def all_of(operands: Sequence[Operand]) -> Operand:
-    """Return the AND of at least two operands."""
+    """Return the operand that joins two or more operands with AND."""
     return _chain(operands, decisive=False)
 
 
 def any_of(operands: Sequence[Operand]) -> Operand:
-    """Return the OR of at least two operands."""
+    """Return the operand that joins two or more operands with OR."""
     return _chain(operands, decisive=True)
 
 
 def _chain(operands: Sequence[Operand], *, decisive: bool) -> Operand:
+    """Join operands with AND or OR; `decisive` is the value of one operand that decides the result."""
     truths = tuple(map(truth_of, operands))
     position = operands[0].position
 
@@ -212,9 +227,9 @@ def _chain(operands: Sequence[Operand], *, decisive: bool) -> Operand:
 
 
 def ordered(left: Operand, symbol: str, right: Operand) -> Operand:
-    """Return `left symbol right` for `<`, `<=`, `>` or `>=`.
+    """Return the operand for the comparison `left symbol right`; `symbol` is `<`, `<=`, `>` or `>=`.
 
-    Raises ExpressionInvalid unless both are properties or numbers.
+    Raises ExpressionInvalid if one side is a string or a condition.
     """
     for each in (left, right):
         if each.kind is Kind.BOOLEAN or each.kind is Kind.STRING:
@@ -242,7 +257,10 @@ _ORDERS: dict[str, _Compare] = {
 def _against_whole(
     read: Evaluate, compare: _Compare, parse: Callable[[str], int | float], number: Value
 ) -> Evaluate:
-    """Return the comparison of a property with a whole number, the most frequent one."""
+    """Return the function that compares a property with a whole number.
+
+    This is the most frequent comparison; it has its own function to make it faster.
+    """
 
     def evaluate(properties: bytes) -> bool | None:
         text = read(properties)
@@ -263,7 +281,7 @@ def _unless_null(left: Evaluate, right: Evaluate, compare: Callable[..., bool]) 
 
 
 def _order(left: Kind, compare: _Compare, right: Kind) -> Callable[..., bool]:
-    """Return the comparison of two values of these kinds, which are not null."""
+    """Return the function that applies `compare` to two values of these kinds; neither value is null."""
     if left in _TEXTS and right in _TEXTS:
         return lambda first, second: compare(compare_doubles(parse_double(first), parse_double(second)), 0)
     convert_left, convert_right = _PARSE.get(right), _PARSE.get(left)
@@ -279,10 +297,10 @@ def _order(left: Kind, compare: _Compare, right: Kind) -> Callable[..., bool]:
 
 
 def equal(left: Operand, right: Operand) -> Operand:
-    """Return `left = right`.
+    """Return the operand for `left = right`.
 
-    Raises ExpressionInvalid if one is the literal NULL, or if TRUE or FALSE on the left is compared with a
-    literal of another type.
+    Raises ExpressionInvalid if one side is the literal NULL, or if the left side is TRUE or FALSE and the
+    right side is a literal of another type.
     """
     for each in (left, right):
         if each.is_literal and each.value is None:
@@ -302,7 +320,7 @@ def equal(left: Operand, right: Operand) -> Operand:
 
 
 def _equality(left: Kind, right: Kind) -> Callable[..., bool]:
-    """Return the comparison of two values of these kinds, which are not null."""
+    """Return the function that tests if two values of these kinds are equal; neither value is null."""
     if left is Kind.BOOLEAN and right in _TEXTS:
         return _fail  # RocketMQ casts the boolean to a string, which fails
     if left in _TEXTS and right is Kind.BOOLEAN:
@@ -319,30 +337,37 @@ def _fail(first: Value, second: Value) -> bool:
 
 
 def is_null(inner: Operand) -> Operand:
-    """Return `inner IS NULL`."""
+    """Return the operand for `inner IS NULL`."""
     evaluate = inner.evaluate
     depth = nested(inner.position, inner)
     return Operand(Kind.BOOLEAN, lambda properties: evaluate(properties) is None, inner.position, depth)
 
 
 def between(value: Operand, low: Operand, high: Operand) -> Operand:
-    """Return `value BETWEEN low AND high`. Raises ExpressionInvalid also if `low` exceeds `high`."""
+    """Return the operand for `value BETWEEN low AND high`; both limits are included.
+
+    Raises ExpressionInvalid if both limits are numbers and `low` exceeds `high`, or as `ordered` does.
+    """
     limits = (low, high)
     are_numbers = all(each.is_literal and each.kind in _NUMBERS for each in limits)
     if are_numbers and not _order(low.kind, operator.le, high.kind)(low.value, high.value):
         raise ExpressionInvalid(
-            f"BETWEEN {low.value} AND {high.value} is empty: write the lower limit first", low.position
+            f"BETWEEN {low.value} AND {high.value} matches nothing: write the lower limit first",
+            low.position,
         )
     return all_of([ordered(value, ">=", low), ordered(value, "<=", high)])
 
 
 def not_between(value: Operand, low: Operand, high: Operand) -> Operand:
-    """Return `value NOT BETWEEN low AND high`."""
+    """Return the operand for `value NOT BETWEEN low AND high`. Raises ExpressionInvalid as `ordered` does."""
     return any_of([ordered(value, "<", low), ordered(value, ">", high)])
 
 
 def in_strings(value: Operand, strings: Sequence[str], *, is_negated: bool) -> Operand:
-    """Return `value [NOT] IN (strings)`. Raises ExpressionInvalid unless `value` is a property."""
+    """Return the operand for `value [NOT] IN (strings)`.
+
+    Raises ExpressionInvalid if `value` is not a property.
+    """
     if value.kind is not Kind.PROPERTY:
         raise ExpressionInvalid(f"the left side of IN is {value.name}: it must be a property", value.position)
     read, wanted = value.evaluate, frozenset(strings)
@@ -362,9 +387,10 @@ _STRING_TESTS: dict[str, Callable[[str, str], bool]] = {
 
 
 def string_test(value: Operand, name: str, part: str, *, is_negated: bool) -> Operand:
-    """Return `value [NOT] name 'part'` for CONTAINS, STARTSWITH or ENDSWITH.
+    """Return the operand for `value [NOT] CONTAINS 'part'`, or for STARTSWITH or ENDSWITH.
 
-    It is false if `value` is null or not a string, or if `part` is empty, with and without NOT.
+    `name` is the operator in upper case. With and without NOT, the result is false if `value` is null or not
+    a string, or if `part` is empty.
     """
     test, evaluate_value = _STRING_TESTS[name], value.evaluate
 

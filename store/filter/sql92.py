@@ -2,8 +2,8 @@
 
     (a > 10 AND region IN ('x', 'y')) OR name NOT CONTAINS 'test' AND b IS NOT NULL
 
-Names are case-sensitive, keywords are not. NOT and the signs bind more tightly than comparisons, so that a
-comparison to negate needs parentheses. Unlike RocketMQ, this parser refuses text after a complete expression.
+Property names are case-sensitive, keywords are not. NOT and signs bind more tightly than comparisons: write
+`NOT (a > 10)`, not `NOT a > 10`. Unlike RocketMQ, this parser rejects text after a complete expression.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from store.filter.java_values import INT_MAX, LONG_MAX
 from store.filter.operands import ExpressionInvalid, Kind, Operand, Truth, literal, truth_of
 
 CHARACTERS_MAX = 8_192
-"""Limit of the length of an expression."""
-_QUOTED_MAX = 30  # characters of a mistake that an error message quotes
+"""Maximum length of an expression, in characters."""
+_QUOTED_MAX = 30  # error messages quote at most this many characters of the expression
 
 _GRAMMAR = r"""
 ?start: or_
@@ -88,15 +88,17 @@ _NAMES = {
     "WHOLE_NUMBER": "a number",
     "_NOT_EQUAL": "'<>'",
 }
-"""How error messages name the tokens that the parser expected; names that are not here are keywords."""
-_UNNAMED = {"FLOATING_POINT", "PLUS", "MINUS"}  # not worth a mention beside the others
+"""Descriptions of tokens in error messages. A keyword is not listed: its token has the same name."""
+# Error messages do not list these as expected tokens: they begin a number, which is listed.
+_UNNAMED = {"FLOATING_POINT", "PLUS", "MINUS"}
 
 
 def compile_expression(expression: str) -> Truth:
-    """Compile an expression to a function that returns its value for a message's encoded properties.
+    """Compile a filter expression to a function that evaluates it for one message.
 
-    The function's argument is a property string after one 0x02. It returns True, False or None (null), and
-    raises ValueError if a property cannot be compared as the expression requires.
+    The argument of the returned function is the message's encoded property string, preceded by one 0x02 byte.
+    The function returns True, False or None (null), and raises ValueError if a property cannot be converted
+    for a comparison.
 
     Raises:
         ExpressionInvalid: The expression is invalid, longer than CHARACTERS_MAX, or nested more than
@@ -109,7 +111,7 @@ def compile_expression(expression: str) -> Truth:
             CHARACTERS_MAX,
         )
     try:
-        return truth_of(_PARSER.parse(expression))  # type: ignore[arg-type]  # the transformer's result
+        return truth_of(_PARSER.parse(expression))  # type: ignore[arg-type]  # an Operand, from _Compiler
     except UnexpectedCharacters as error:
         raise _unexpected(expression, error.pos_in_stream or 0, frozenset()) from None
     except UnexpectedToken as error:
@@ -123,7 +125,7 @@ def _unexpected(expression: str, position: int, expected: Set[str]) -> Expressio
     if not rest.strip():
         found = "the expression is incomplete" if expression.strip() else "the expression is empty"
     elif rest.startswith("'") and "'" not in rest[1:]:
-        return ExpressionInvalid("a string is not closed: add '", position)
+        return ExpressionInvalid("a string is not closed: add ' at its end", position)
     else:
         found = f"unexpected {rest[:_QUOTED_MAX]!r}"
     names = sorted(_NAMES.get(each, each) for each in expected - _UNNAMED)
@@ -132,7 +134,7 @@ def _unexpected(expression: str, position: int, expected: Set[str]) -> Expressio
 
 @v_args(inline=True)
 class _Compiler(Transformer[Token, Operand]):
-    """Builds operands bottom-up: the parser calls the method of a rule with its tokens and operands."""
+    """Builds the operands. For each grammar rule, Lark calls the method of the same name with its parts."""
 
     def or_(self, *conditions: Operand) -> Operand:
         return operands.any_of(conditions)
@@ -191,18 +193,22 @@ class _Compiler(Transformer[Token, Operand]):
     def whole_number(self, token: Token) -> Operand:
         digits = token.rstrip("lL")
         if len(digits) > len(str(LONG_MAX)) or (value := int(digits)) > LONG_MAX:
-            raise ExpressionInvalid(f"the number {_short(token)} exceeds {LONG_MAX}", _position(token))
+            raise ExpressionInvalid(
+                f"the number {_short(token)} exceeds {LONG_MAX}, the largest long", _position(token)
+            )
         return literal(Kind.INT if value <= INT_MAX else Kind.LONG, value, _position(token))
 
     def floating_point(self, token: Token) -> Operand:
         value = float(token)
         if value == 0:  # RocketMQ refuses numbers below Java's Double.MIN_VALUE
             raise ExpressionInvalid(
-                f"{_short(token)} is not a positive double: RocketMQ accepts 0 only as a whole number",
+                f"the number {_short(token)} is 0 as a double, which RocketMQ rejects: write 0 as an integer",
                 _position(token),
             )
         if value == float("inf"):
-            raise ExpressionInvalid(f"the number {_short(token)} exceeds a double", _position(token))
+            raise ExpressionInvalid(
+                f"the number {_short(token)} exceeds 1.8e308, the largest double", _position(token)
+            )
         return literal(Kind.DOUBLE, value, _position(token))
 
     def true(self, token: Token) -> Operand:

@@ -1,4 +1,4 @@
-"""SqlFilter: selects messages by a SQL92 expression over their properties, as RocketMQ's SqlFilter."""
+"""SqlFilter: accepts messages by a SQL92 expression on their properties, like RocketMQ's SqlFilter."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from store.reading.message_filter import MessageFilter
 
 
 class SqlFilter(MessageFilter):
-    """Accepts the messages for which an expression is true; null, and a failed evaluation, are not true."""
+    """Accepts messages for which an expression is true.
+
+    A message is rejected if the result is false or null, or if the evaluation fails.
+    """
 
     reads_units = False
 
     def __init__(self, expression: str) -> None:
-        """Compile `expression`. Raises ExpressionInvalid."""
+        """Compile `expression`. Raises ExpressionInvalid if it is not valid."""
         self.expression = expression
         self._evaluate = compile_expression(expression)
 
     def prefilter(self, tags_code: int | None) -> bool:
-        """Return True: only the record has the properties."""
+        """Return True: without the record, the properties are unknown."""
         return True
 
     def matches(self, record: memoryview) -> bool:

@@ -52,7 +52,7 @@ def table(*numbers: int) -> pa.Table:
 
 def committed(orders: Orders, topic: str) -> list[int]:
     """Return the bodies that a committed read returns."""
-    ranges = committed_ranges(orders.nameservers, topic)
+    ranges = committed_ranges(orders.nameservers, [topic])
     splits, _ = choose_ranges(describe_topic(orders.nameservers, topic), Offsets(EARLIEST), Offsets(LATEST))
     reader = CommittedReader(splits, ("body",), True, True, ranges)
     batches = [batch for split in splits for batch in reader.read_split(split)]
@@ -104,7 +104,7 @@ def test_manifest_counts_once_all_of_its_parts_are_stored(
             assert committed(orders, topic) == []
         assert [each["event"] for each in logs] == ["manifest_invalid"]
         producer.send(MANIFEST_TOPIC, rest[-1], tags=topic)
-    assert load_manifests(orders.nameservers, topic) == [manifest]
+    assert load_manifests(orders.nameservers, [topic]) == [manifest]
     assert committed(orders, topic) == [0, 1, 2]
 
 

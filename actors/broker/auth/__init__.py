@@ -1,1 +1,1 @@
-"""Access control: users, policies, and the chain steps that authenticate and authorize requests."""
+"""Access control of a broker: its users, their policies, and the authentication of requests."""

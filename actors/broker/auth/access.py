@@ -1,4 +1,4 @@
-"""BrokerAccess: the parts of a broker's access control, built from its settings."""
+"""BrokerAccess: access control of one broker, built from its settings."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ from actors.signing import Signer
 
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
-    """Access control of one broker. If it is disabled there are no steps, and the checks pass."""
+    """Access control of one broker.
+
+    If authentication is disabled, `control` is None and `steps` is empty. Without authorization, `may_read`
+    and `may_send` permit everything.
+    """
 
     signer: Signer | None
-    """Signs the broker's own requests as the cluster's inner user."""
+    """Signs the broker's own requests as the cluster's inner user; None if no credentials are set."""
     control: AccessControl | None
     steps: tuple[Step, ...]
+    """Steps of the request chain: Authentication, then Authorization."""
     may_read: TopicCheck
     may_send: TopicCheck
+    """Raises Refused unless the user may send to a topic. `may_read` does the same for reads."""
 
 
 def build_access(settings: BrokerSettings) -> BrokerAccess:
-    """Build the access control of a broker and load its users.
+    """Build the access control of a broker. Loads the file of users if authentication is enabled.
 
     Raises StoreError if the inner user's credentials or the file of users are invalid.
     """

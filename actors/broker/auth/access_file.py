@@ -1,9 +1,10 @@
-"""AccessFile: the file of users and policies below the store's `config` directory, and its reload.
+"""AccessFile: the file `config/raymqAccess.json` in the store root, with the broker's users and policies.
 
     {"users": [{username, password, userType, userStatus}], "acls": [{subject, policies: [...]}]}
 
-It contains secret keys, because a signature can be checked only with the plain key, and has mode 0600. Edits
-of the file take effect within RELOAD_MS. A file that is invalid or readable by other users is not loaded.
+The file contains secret keys in plain text, because the broker needs them to check signatures. Its mode must
+be 0600. The broker loads an edited file within RELOAD_MS. It does not load a file that is invalid or that
+other users of the machine can access.
 """
 
 from __future__ import annotations
@@ -30,19 +31,22 @@ _Version = tuple[int, int, int] | None
 
 
 class AccessFile:
-    """The users and policies of one broker. `table` is replaced, never changed in place."""
+    """Loads and saves the users and policies of one broker.
+
+    `table` holds the current users and policies. Each change replaces it by a new table.
+    """
 
     def __init__(self, store_root: Path) -> None:
         self.table = AccessTable()
         self.path = store_root / "config" / FILE_NAME
         self._changing = asyncio.Lock()
         self._loaded: _Version = None
-        self._invalid: _Version = None  # reported already
+        self._invalid: _Version = None  # its error was logged already
 
     def load(self) -> None:
-        """Load the file; without a file there are no users.
+        """Load the file. If it does not exist, the table is empty.
 
-        Raises StoreError if it is damaged, or readable or writable by other users.
+        Raises StoreError if the file is invalid, or if other users can read or write it.
         """
         version = self._version()
         if version is None:
@@ -58,7 +62,7 @@ class AccessFile:
         self.table, self._loaded = table, version
 
     async def reload(self) -> None:
-        """Load the file if it has changed since it was loaded or saved. Keeps the table if it is invalid."""
+        """Load the file if it was edited. If the file is invalid, log an error and keep the current table."""
         async with self._changing:
             version = self._version()
             if version in (self._loaded, self._invalid):
@@ -71,13 +75,16 @@ class AccessFile:
                 _log.error("access_file_invalid", error=str(error), effect="the previous users remain valid")
 
     async def change(self, change: Callable[[AccessTable], None]) -> None:
-        """Apply a change to a copy of the table, save it, then use it.
+        """Apply `change` to a copy of the table, save the copy, then replace the table by it.
 
-        Raises Refused if the change is invalid, StoreError if an edit of the file is, and OSError.
+        Raises:
+            Refused: `change` rejects the values of the request.
+            StoreError: The file was edited since it was loaded, and is now invalid.
+            OSError: The file cannot be written.
         """
         async with self._changing:
             if self._version() != self._loaded:
-                self.load()  # else the edit of the file would be lost
+                self.load()  # the file was edited: saving the old table would undo that
             wanted = self.table.copy()
             change(wanted)
             text = orjson.dumps(wanted.to_json(), option=orjson.OPT_INDENT_2)
@@ -85,6 +92,7 @@ class AccessFile:
             self.table, self._loaded = wanted, self._version()
 
     def _version(self) -> _Version:
+        """Return values that differ after each edit of the file, or None if it does not exist."""
         try:
             found = self.path.stat()
         except OSError:
@@ -92,7 +100,7 @@ class AccessFile:
         return found.st_ctime_ns, found.st_ino, found.st_size
 
     def _save(self, text: bytes) -> None:
-        """Replace the file, durably. There is no backup: it would keep revoked users."""
+        """Replace the file and flush it. No backup is kept, because it would contain deleted users' keys."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_name(f"{FILE_NAME}.new")
         temporary.unlink(missing_ok=True)

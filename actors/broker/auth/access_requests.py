@@ -1,4 +1,7 @@
-"""Requests that create, change, delete and list users and their policies (mqadmin createUser … listAcl)."""
+"""Handlers of the requests that create, change, delete and list users and their policies.
+
+The requests are those of RocketMQ's mqadmin commands createUser to listAcl.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from actors.signing import ACCESS_KEY
 
 @dataclass(frozen=True, slots=True)
 class AccessControl:
-    """The users of a broker and the file that holds them."""
+    """The users of a broker and the file in which they are stored."""
 
     file: AccessFile
     users: Users
@@ -38,7 +41,7 @@ class AccessRequests:
     """Request handler for users and policies. A response never contains a secret key."""
 
     def __init__(self, access: AccessControl | None) -> None:
-        """Create the handler. With `access` None, authentication is disabled and all requests are refused."""
+        """Create the handler. It refuses all requests if authentication is disabled (`access` is None)."""
         self._access = access
 
     def rows(self) -> Iterable[RequestRow]:
@@ -59,57 +62,75 @@ class AccessRequests:
         )
 
     def create_user(self, context: RequestContext) -> None:
-        """Handle AUTH_CREATE_USER: add a user; only a super user may add a super user."""
+        """Handle AUTH_CREATE_USER: add a user. Only a super user may add a super user."""
         info = self._user_of(context)
         self._check_may_change(context, info)
         self._change(context, lambda table: table.add_user(info))
 
     def update_user(self, context: RequestContext) -> None:
-        """Handle AUTH_UPDATE_USER: change secret key, type or status; only a super user may change one."""
+        """Handle AUTH_UPDATE_USER: change a user's secret key, type or status.
+
+        Only a super user may change a super user or make a user a super user.
+        """
         info = self._user_of(context)
         self._check_may_change(context, info)
         self._change(context, lambda table: table.update_user(info))
 
     def delete_user(self, context: RequestContext) -> None:
-        """Handle AUTH_DELETE_USER: delete a user and its policies; only a super user may delete one."""
+        """Handle AUTH_DELETE_USER: delete a user and its policies.
+
+        Only a super user may delete a super user.
+        """
         header: UserHeader = context.header
         self._check_may_change(context, UserInfo(_given(header.username)))
         self._change(context, lambda table: table.delete_user(header.username))
 
     def get_user(self, context: RequestContext) -> RemotingCommand:
-        """Handle AUTH_GET_USER: return a user without its secret key; no body if it does not exist."""
+        """Handle AUTH_GET_USER: return a user without its secret key.
+
+        The response has no body if the user does not exist.
+        """
         header: UserHeader = context.header
         user = self._enabled().users.find(_given(header.username))
         return RemotingCommand.response(body=b"" if user is None else user.to_info().encode())
 
     def list_users(self, context: RequestContext) -> RemotingCommand:
-        """Handle AUTH_LIST_USER: return the users whose names contain a text, without secret keys."""
+        """Handle AUTH_LIST_USER: return the users whose name contains `filter`, without secret keys."""
         header: ListUsersHeader = context.header
         users = self._enabled().file.table.users
         found = [user.to_info() for name, user in sorted(users.items()) if header.filter in name]
         return RemotingCommand.response(body=encode_json(found) if found else b"")
 
     def set_acl(self, context: RequestContext) -> None:
-        """Handle AUTH_CREATE_ACL and AUTH_UPDATE_ACL: add rules, or replace those of the same resource."""
+        """Handle AUTH_CREATE_ACL and AUTH_UPDATE_ACL: add rules to a user's policies.
+
+        A new rule replaces the rule of the same resource.
+        """
         header: AclHeader = context.header
         acl = AclInfo.decode(context.command.body)
         acl.subject = acl.subject or header.subject
         self._change(context, lambda table: table.set_policies(acl))
 
     def delete_acl(self, context: RequestContext) -> None:
-        """Handle AUTH_DELETE_ACL: delete the rule of a resource, or all policies of a user."""
+        """Handle AUTH_DELETE_ACL: delete the rule of a resource.
+
+        Without a resource in the request, all policies of the user are deleted.
+        """
         header: DeleteAclHeader = context.header
         type_name = policy_type(header.policy_type)
         self._change(context, lambda table: table.delete_policies(header.subject, type_name, header.resource))
 
     def get_acl(self, context: RequestContext) -> RemotingCommand:
-        """Handle AUTH_GET_ACL: return the policies of a user; no body if it has none."""
+        """Handle AUTH_GET_ACL: return the policies of a user. Without policies the response has no body."""
         header: AclHeader = context.header
         acl = self._enabled().file.table.acl(header.subject.removeprefix(SUBJECT_PREFIX))
         return RemotingCommand.response(body=b"" if acl is None else acl.encode())
 
     def list_acls(self, context: RequestContext) -> RemotingCommand:
-        """Handle AUTH_LIST_ACL: return the policies whose subject and resources contain two texts."""
+        """Handle AUTH_LIST_ACL: return policies by the filters `subject_filter` and `resource_filter`.
+
+        The subject must contain the first filter, and the resource of a rule the second.
+        """
         header: ListAclsHeader = context.header
         table = self._enabled().file.table
         acls = [acl for name in sorted(table.policies) if (acl := table.acl(name)) is not None]
@@ -128,6 +149,7 @@ class AccessRequests:
         return info
 
     def _check_may_change(self, context: RequestContext, info: UserInfo) -> None:
+        """Raise Refused for the inner user, and for a super user unless a super user signed the request."""
         users = self._enabled().users
         name = info.username or ""
         if users.is_inner(name):
@@ -167,7 +189,7 @@ def _given(username: str) -> str:
 
 
 def _filtered(acl: AclInfo, text: str) -> AclInfo:
-    """Return the rules of an access control list whose resources contain `text`."""
+    """Return `acl` with the rules whose resource contains `text`; with all rules if its subject does."""
     if not text or text in (acl.subject or ""):
         return acl
     policies = [

@@ -1,15 +1,15 @@
-"""Policies: decide if a user may perform an action on a resource (RocketMQ 5's access control lists).
+"""Policies: rules that decide if a user may perform an action on a resource, as in RocketMQ 5's ACL 2.0.
 
-A rule has a resource, actions, optional source addresses and a decision:
+A rule consists of a resource, actions, optional source addresses and a decision, Allow or Deny:
 
-    resource   `*` (all), `Topic:*` (all topics), `Topic:order*` (a prefix), `Topic:orders` (one); the same
-               for `Group:` and `Cluster:`
+    resource   `*` (everything), `Topic:*` (all topics), `Topic:order*` (topics with this prefix) or
+               `Topic:orders` (one topic); likewise for `Group:` and `Cluster:`
     actions    All, Pub, Sub, Create, Update, Delete, Get, List
-    sources    addresses or networks such as 10.0.0.0/8; without sources the rule applies to all
+    sources    addresses or networks such as 10.0.0.0/8; without sources the rule applies to every address
 
-Of the rules that match a request the most specific one decides: a resource of the request's type before `*`,
-one name before a prefix, a longer prefix before a shorter one, a prefix before all; between equals, Deny.
-Rules of type Default apply only if no Custom rule matches. If no rule matches, the request is denied.
+The most specific rule that matches a request decides. From most to least specific: one name, a longer prefix,
+a shorter prefix, all names of a type, `*`. Of two equally specific rules, Deny wins. Rules of policy type
+Default apply only if no rule of type Custom matches. If no rule matches, the request is denied.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _POLICY_TYPES: Final = {"custom": CUSTOM, "default": DEFAULT}
 _DECISIONS: Final = {"allow": ALLOW, "deny": DENY}
 _NAME_CHARS_MAX: Final = 512
 
-# The actions of a rule that grant an action of a request. RocketMQ permits a consumer (Sub) to read offsets
-# and to query messages, and a user with Create to create a topic by the request that also changes one.
+# Maps an action of a request to the actions of a rule that permit it. All other actions are permitted only by
+# themselves and by All. As in RocketMQ, Sub permits Get because consumers read offsets and query messages,
+# and Create permits Update because the same request creates and updates a topic.
 _GRANTED_BY: Final[Mapping[Action, frozenset[str]]] = {
     Action.GET: frozenset({ALL, "Get", "Sub"}),
     Action.LIST: frozenset({ALL, "List", "Get"}),
@@ -48,7 +49,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Pattern(IntEnum):
-    """How a resource's name is compared; the most specific pattern first."""
+    """How a rule's resource name is compared with that of a request; the most specific way comes first."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -57,7 +58,7 @@ class Pattern(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResourcePattern:
-    """The resources of a rule; `type_name` is empty for resources of all types."""
+    """The resources that a rule applies to. `type_name` is empty if it applies to all resource types."""
 
     type_name: str
     pattern: Pattern
@@ -65,7 +66,7 @@ class ResourcePattern:
 
     @classmethod
     def parse(cls, text: str | None) -> ResourcePattern:
-        """Return the pattern of a text such as `Topic:order*`. Raises Refused if it is invalid."""
+        """Parse a resource pattern such as `Topic:order*`. Raises Refused if it is invalid."""
         if text == EVERY:
             return cls("", Pattern.ANY)
         type_text, colon, name = (text or "").partition(":")
@@ -83,13 +84,16 @@ class ResourcePattern:
 
     @property
     def key(self) -> str:
-        """The pattern as text."""
+        """The pattern in the form that `parse` accepts."""
         if not self.type_name:
             return EVERY
         return f"{self.type_name}:{self.name}{'' if self.pattern is Pattern.LITERAL else EVERY}"
 
     def matches(self, type_name: str, name: str) -> bool:
-        """Return True if a resource belongs to this pattern. The name EVERY matches only pattern ANY."""
+        """Return True if the pattern matches the resource with this type and name.
+
+        A request for all resources has the name EVERY, which only a pattern for all names matches.
+        """
         if self.type_name and self.type_name != type_name:
             return False
         if self.pattern is Pattern.ANY or name == EVERY:
@@ -98,13 +102,13 @@ class ResourcePattern:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The sort key: specific patterns before general ones."""
+        """Sort key that orders patterns from the most to the least specific."""
         return not self.type_name, int(self.pattern), -len(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a policy."""
+    """One rule of a policy: allows or denies actions on some resources, optionally only from `networks`."""
 
     resource: ResourcePattern
     actions: tuple[str, ...]
@@ -114,7 +118,7 @@ class Rule:
 
     @classmethod
     def parse(cls, info: PolicyEntryInfo) -> Rule:
-        """Return the rule of a request or a file. Raises Refused that names the invalid value."""
+        """Parse a rule from a request or the file. Raises Refused if a value is invalid."""
         actions = []
         for text in info.actions:
             action = _ACTIONS.get(text.strip().lower())
@@ -133,7 +137,7 @@ class Rule:
         return cls(resource, tuple(dict.fromkeys(actions)), decision == ALLOW, sources, networks)
 
     def matches(self, target: Target, type_name: str, source: Address) -> bool:
-        """Return True if the rule applies to an action on a resource, requested from an address."""
+        """Return True if the rule applies to a request from address `source` for the action in `target`."""
         granting = _GRANTED_BY.get(target.action)
         if granting is None:
             granting = frozenset({ALL, str(target.action).title()})
@@ -144,7 +148,7 @@ class Rule:
         )
 
     def to_info(self) -> PolicyEntryInfo:
-        """Return the rule as it is sent and stored."""
+        """Return the JSON form of the rule, for responses and for the file."""
         decision = ALLOW if self.is_allowed else DENY
         return PolicyEntryInfo(self.resource.key, list(self.actions), list(self.sources) or None, decision)
 
@@ -154,7 +158,7 @@ Policies = dict[str, list[Rule]]
 
 
 def parse_policies(infos: Iterable[PolicyInfo]) -> Policies:
-    """Return the rules of a request or a file by policy type. Raises Refused if a rule is invalid."""
+    """Parse the policies of a request or the file. Raises Refused if a rule is invalid or missing."""
     found: Policies = {}
     for info in infos:
         rules = [Rule.parse(entry) for entry in info.entries]
@@ -167,7 +171,7 @@ def parse_policies(infos: Iterable[PolicyInfo]) -> Policies:
 
 
 def policy_type(text: str | None) -> str:
-    """Return Custom or Default; Custom if there is no text. Raises Refused for another text."""
+    """Parse a policy type, by default Custom. Raises Refused unless it is Custom or Default."""
     found = _POLICY_TYPES.get((text or CUSTOM).lower())
     if found is None:
         raise _invalid(f"policy type {(text or '')[:100]!r} is not valid: use Custom or Default")
@@ -175,14 +179,17 @@ def policy_type(text: str | None) -> str:
 
 
 def merged(rules: Sequence[Rule], added: Sequence[Rule]) -> list[Rule]:
-    """Return the rules with those of `added`, which replace rules of the same resource, in sorted order."""
+    """Return the rules of both lists, the most specific first.
+
+    A rule of `added` replaces a rule of `rules` with the same resource.
+    """
     replaced = {rule.resource for rule in added}
     kept = [rule for rule in rules if rule.resource not in replaced]
     return sorted([*kept, *added], key=lambda rule: (rule.resource.rank, rule.is_allowed))
 
 
 def to_infos(policies: Policies) -> list[PolicyInfo]:
-    """Return policies as they are sent and stored."""
+    """Return the JSON form of policies, for responses and for the file."""
     return [
         PolicyInfo(type_name, [rule.to_info() for rule in rules])
         for type_name, rules in sorted(policies.items())

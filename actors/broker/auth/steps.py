@@ -1,6 +1,6 @@
-"""The chain steps of access control: Authentication, then Authorization.
+"""The access control steps of the request chain: Authentication, then Authorization.
 
-A broker has these steps only if the settings `authentication_enabled` and `authorization_enabled` are true.
+The settings `authentication_enabled` and `authorization_enabled` enable them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from actors.signing import ACCESS_KEY, Credentials, Signer
 
 _RETRY_PREFIX: Final = "%RETRY%"
 _PORT_BYTES: Final = 4
-# The time of a check is the same for known and unknown users.
+# Checks the signatures of unknown users, so that the response time does not reveal if a user exists.
 _UNKNOWN: Final = Signer(Credentials("unknown", "unknown"))
 
 
 class Users:
-    """The users of a broker: the inner user of the cluster, and those of the file."""
+    """The users of a broker: the inner user of the cluster, and the users in the broker's AccessFile."""
 
     def __init__(self, file: AccessFile, inner: Signer) -> None:
         self._file = file
@@ -36,24 +36,24 @@ class Users:
         return name == self._inner.access_key
 
     def signer(self, name: str) -> Signer | None:
-        """Return the signer of a user, or None if the user does not exist."""
+        """Return the Signer that checks a user's signatures, or None if the user does not exist."""
         if self.is_inner(name):
             return self._inner
         user = self.find(name)
         return None if user is None else user.signer
 
     def find(self, name: str) -> User | None:
-        """Return a user of the file, or None."""
+        """Return a user of the AccessFile, or None if it has no user of this name."""
         return self._file.table.users.get(name)
 
     def is_super(self, name: str) -> bool:
-        """Return True if the user may do everything."""
+        """Return True if the user is a super user, as the inner user always is: it may do everything."""
         user = self.find(name)
         return self.is_inner(name) or (user is not None and user.is_super)
 
 
 class Authentication:
-    """A step that rejects requests which no enabled user has signed."""
+    """Step that rejects requests without a valid signature of an enabled user."""
 
     def __init__(self, users: Users) -> None:
         self._users = users
@@ -79,7 +79,7 @@ class Authentication:
 
 
 class Authorization:
-    """A step that rejects requests on resources for which the user has no permission."""
+    """Step that rejects requests for which the user has no permission; a super user has all permissions."""
 
     def __init__(self, users: Users, file: AccessFile, cluster_name: str) -> None:
         self._users = users
@@ -95,7 +95,11 @@ class Authorization:
             self._check(name, target, context.connection)
 
     def topic_check(self, action: Action) -> TopicCheck:
-        """Return a check of an action on the topic of a record that a request names by its position."""
+        """Return a function that raises Refused unless the user may perform `action` on a topic.
+
+        For requests that name a record by its CommitLog offset: their handler knows the topic only after it
+        has read the record.
+        """
 
         def check(context: RequestContext, topic: str) -> None:
             name = context.command.ext.get(ACCESS_KEY, "")
@@ -120,10 +124,10 @@ class Authorization:
             )
 
     def _protected(self, target: Target) -> Target | None:
-        """Return the target that policies name, or None if RocketMQ does not protect it."""
+        """Return the target as it is named in policies, or None if it needs no permission."""
         resource, name, action = target
         if resource is Resource.GROUP and action is Action.PUB:
-            return None  # the group of a producer
+            return None  # as in RocketMQ, producer groups need no permission
         if not name:
             return Target(resource, EVERY, action)
         if resource is Resource.CLUSTER and name == EVERY:
@@ -136,7 +140,7 @@ class Authorization:
 
 
 def source_of(connection: Connection) -> Address:
-    """Return the address of a connection's peer; an IPv4 address also if it is mapped into IPv6."""
+    """Return the IP address of a connection's peer. An IPv4-mapped IPv6 address is returned as IPv4."""
     address = ipaddress.ip_address(connection.peer_bytes[:-_PORT_BYTES])
     mapped = getattr(address, "ipv4_mapped", None)
     return mapped or address

@@ -1,4 +1,4 @@
-"""AccessTable: the users of a broker and their policies, as plain data."""
+"""AccessTable: the users of a broker and their policies in memory."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _STATUSES: Final = {"enable": ENABLED, "disable": DISABLED}
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user. The secret key is not part of the repr.
+    """A user of a broker. `repr` does not show the secret key.
 
-    A super user may do everything. A disabled user may do nothing.
+    A super user may do everything. The requests of a disabled user are refused.
     """
 
     name: str
@@ -37,11 +37,11 @@ class User:
     signer: Signer = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Prepare the signer."""
+        """Create the signer of the user's name and secret key."""
         object.__setattr__(self, "signer", Signer(Credentials(self.name, self.secret_key)))
 
     def to_info(self, *, with_secret: bool = False) -> UserInfo:
-        """Return the user as it is sent, or stored with its secret key."""
+        """Return the JSON form of the user; only the file needs it `with_secret`."""
         return UserInfo(
             self.name,
             self.secret_key if with_secret else None,
@@ -51,7 +51,10 @@ class User:
 
 
 class AccessTable:
-    """Users by name, and the policies of each. Changes are made to a copy, which then replaces the table."""
+    """Users by name, and policies by user name.
+
+    A table in use is not changed: AccessFile changes a copy, which then replaces the table.
+    """
 
     def __init__(
         self, users: Mapping[str, User] | None = None, policies: Mapping[str, Policies] | None = None
@@ -60,12 +63,15 @@ class AccessTable:
         self.policies = {name: dict(each) for name, each in (policies or {}).items()}
 
     def copy(self) -> AccessTable:
-        """Return a copy that can be changed."""
+        """Return a copy, whose changes do not affect this table."""
         return AccessTable(self.users, self.policies)
 
     @classmethod
     def from_json(cls, content: object) -> AccessTable:
-        """Return the table of a file's content. Raises ValueError, without a value, if it is invalid."""
+        """Return the table for the decoded JSON of the file.
+
+        Raises ValueError if a value is invalid. The message does not contain secret keys.
+        """
         if not isinstance(content, dict):
             raise ValueError("it is not a JSON object")  # noqa: TRY004 - the content is invalid
         table = cls()
@@ -79,14 +85,14 @@ class AccessTable:
         return table
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of the file, secret keys included."""
+        """Return the JSON object for the file, including the secret keys."""
         return {
             "users": [to_builtins(self.users[name].to_info(with_secret=True)) for name in sorted(self.users)],
             "acls": [to_builtins(self.acl(name)) for name in sorted(self.policies)],
         }
 
     def add_user(self, info: UserInfo) -> None:
-        """Add a user. Raises Refused if it exists or the name or secret key is blank or too long."""
+        """Add a user. Raises Refused if the user exists or a field is missing or invalid."""
         name, secret_key = info.username or "", info.password or ""
         if not name.strip():
             raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
@@ -103,7 +109,10 @@ class AccessTable:
         self.users[name] = User(name, secret_key, is_super, is_enabled)
 
     def update_user(self, info: UserInfo) -> None:
-        """Change the fields of a user that are given. Raises Refused if the user does not exist."""
+        """Change a user; fields that are missing in `info` keep their values.
+
+        Raises Refused if the user does not exist, or its type or status is invalid.
+        """
         user = self.users.get(info.username or "")
         if user is None:
             raise _refused(f"The user is not exist: {(info.username or '')[:100]!r}")
@@ -123,7 +132,7 @@ class AccessTable:
         self.policies.pop(name, None)
 
     def set_policies(self, acl: AclInfo) -> None:
-        """Add rules to a user's policies, or replace those of the same resource.
+        """Add rules to a user's policies. A new rule replaces the rule of the same resource.
 
         Raises Refused if the user does not exist or a rule is invalid.
         """
@@ -153,12 +162,15 @@ class AccessTable:
             del self.policies[name]
 
     def acl(self, name: str) -> AclInfo | None:
-        """Return the policies of a user as they are sent, or None if it has none."""
+        """Return the JSON form of a user's policies, or None if the user has no policies."""
         present = self.policies.get(name)
         return None if present is None else AclInfo(SUBJECT_PREFIX + name, to_infos(present))
 
     def existing_user(self, subject: str | None) -> str:
-        """Return the user's name in a subject `User:name`. Raises Refused if the user does not exist."""
+        """Return the user name of a subject such as `User:alice`.
+
+        Raises Refused if the subject is malformed or the user does not exist.
+        """
         text = subject or ""
         name = text[len(SUBJECT_PREFIX) :]
         if text[: len(SUBJECT_PREFIX)].lower() != SUBJECT_PREFIX.lower() or not name:

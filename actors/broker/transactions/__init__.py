@@ -1,1 +1,1 @@
-"""Transactions: messages that consumers see only after their producer has committed them."""
+"""Transactional messages: consumers receive them only after the producer has committed them."""

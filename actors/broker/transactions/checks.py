@@ -1,12 +1,14 @@
-"""TransactionChecks: requests the outcome of open transactions from their producers.
+"""TransactionChecks: requests the outcome of open transactions from producers, in periodic rounds.
 
-    a half message that is open           → immune for `transaction_timeout_ms`
-    afterwards, at each round             → appended again with TRANSACTION_CHECK_TIMES + 1 (its copy replaces
-                                            it), then CHECK_TRANSACTION_STATE to one producer of its group
-    after `transaction_check_max` checks  → TRANS_CHECK_MAX_TIME_TOPIC; the transaction is finished
+    for `transaction_timeout_ms`          the half message is immune: it is not checked
+    after that, in each round             the broker appends a copy with TRANSACTION_CHECK_TIMES + 1, which
+                                          replaces the half message, and sends CHECK_TRANSACTION_STATE to one
+                                          producer of its group
+    after `transaction_check_max` checks  the broker appends the message to TRANS_CHECK_MAX_TIME_TOPIC and
+                                          finishes the transaction
 
-The producer responds with END_TRANSACTION. Without the copies, one open transaction at the front of the half
-queue would stop the progress there: progress is a single offset (store format 11.4).
+The producer responds with END_TRANSACTION. The copies are necessary because the saved progress in the half
+queue is a single offset (store format 11.4): without copies, the oldest open transaction would hold it back.
 """
 
 from __future__ import annotations
@@ -49,21 +51,23 @@ MS_PER_HOUR = 3_600_000
 
 
 class Verdict(StrEnum):
-    """What a round of checks does with an open half message."""
+    """Decision of a round of checks about an open half message."""
 
     STOP = "stop"
-    """It is immune, and so are all later ones: end the round."""
+    """It is immune, and all later half messages are immune too: end the round."""
     RENEW = "renew"
-    """It is immune longer than others: append a copy, because it would hold up the progress."""
+    """It is immune by CHECK_IMMUNITY_TIME_IN_SECONDS: append a copy, so that the saved offset can advance."""
     CHECK = "check"
+    """Send CHECK_TRANSACTION_STATE to a producer."""
     DISCARD = "discard"
+    """It was checked `transaction_check_max` times: give up the transaction."""
 
 
 def verdict_on(half: MessageExt, now_ms: int, settings: BrokerSettings) -> Verdict:
-    """Return what to do with a half message.
+    """Decide how a round of checks handles a half message.
 
-    CHECK_IMMUNITY_TIME_IN_SECONDS counts from the message's creation, as in RocketMQ. It ends after
-    `file_reserved_time_h`, because a producer can set any value.
+    Property CHECK_IMMUNITY_TIME_IN_SECONDS, which a producer can set, replaces `transaction_timeout_ms`. The
+    time begins at the creation of the message, as in RocketMQ. The setting `file_reserved_time_h` limits it.
     """
     times = number_property(half, MessageConst.TRANSACTION_CHECK_TIMES) or 0
     if times >= settings.transaction_check_max:
@@ -79,7 +83,7 @@ def verdict_on(half: MessageExt, now_ms: int, settings: BrokerSettings) -> Verdi
 
 
 class TransactionChecks:
-    """The checks of the open transactions of one broker."""
+    """Checks the open transactions of one broker."""
 
     def __init__(
         self,
@@ -108,10 +112,10 @@ class TransactionChecks:
         self._clock = clock
         self._checks = 0
         self.discarded = 0
-        """Number of transactions that were given up after `transaction_check_max` checks."""
+        """Number of transactions that the broker has given up after `transaction_check_max` checks."""
 
     async def check(self) -> None:
-        """Check the transactions that are open now; to be called every `transaction_check_interval_ms`."""
+        """Run one round of checks. The broker calls this every `transaction_check_interval_ms`."""
         await self._transactions.when_loaded()
         now_ms = self._clock.wall_ms()
         end = self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID)
@@ -122,7 +126,7 @@ class TransactionChecks:
                     if verdict is Verdict.STOP:
                         return
                     self._handle(half, verdict)
-        # Expected errors: the disk is full or slow. The next round tries again.
+        # Expected, for example if the disk is full or slow. The next round tries again.
         except (StoreError, Refused, OSError) as error:
             _log.warning("transaction_check_failed", error=str(error))
 
@@ -134,7 +138,7 @@ class TransactionChecks:
                 self._check(half)
             else:
                 self._discard(half)
-        # A limit was lowered, or the record has no room for more properties: a retry would fail as well.
+        # The message exceeds a lowered limit, or has no room for more properties: a retry would fail again.
         except (MessageInvalid, RecordTooLarge, struct.error) as error:
             _log.error("half_message_invalid", offset=half.queue_offset, error=str(error))
             self._discard(half)
@@ -145,7 +149,7 @@ class TransactionChecks:
         added = {MessageConst.TRANSACTION_CHECK_TIMES: str(times)}
         result = self._transactions.copy(half, added)
         request = self._request(half, added, result)
-        # Not earlier: END_TRANSACTION for a copy that is not confirmed would be refused.
+        # Send it only when the copy is confirmed: END_TRANSACTION for an unconfirmed copy would be refused.
         end = result.physical_offset + result.size_bytes
         group = half.properties.get(MessageConst.PRODUCER_GROUP, "")
         self._store.on_confirmed(end, partial(self._send, group, request))
@@ -155,13 +159,13 @@ class TransactionChecks:
             return
         members = [each for each in self._clients.producers(group) if not each.connection.is_closed]
         if not members:
-            _log.info("transaction_check_without_producer", group=group)
+            _log.info("transaction_check_skipped", group=group, cause="no connected producer")
             return
         self._checks += 1
         members[self._checks % len(members)].connection.oneway(request)
 
     def _request(self, half: MessageExt, added: dict[str, str], result: AppendResult) -> RemotingCommand:
-        """Return the request; its body is the record of the copy, with its own topic and queue."""
+        """Return CHECK_TRANSACTION_STATE. Its body is the copy's record, with the real topic and queue."""
         topic, queue_id = real_queue(half)
         draft = stored_draft(half, topic, queue_id, added)
         record = encode_record(
@@ -184,7 +188,7 @@ class TransactionChecks:
         try:
             self._store.append(stored_draft(half, topic, 0, {}))
         except (MessageInvalid, RecordTooLarge, struct.error) as error:
-            _log.error("half_message_not_discarded", offset=half.queue_offset, error=str(error))
+            _log.error("half_message_discard_failed", offset=half.queue_offset, error=str(error))
             return
         self.discarded += 1
         _log.warning(

@@ -1,10 +1,10 @@
-"""EndTransaction: a producer commits or rolls back a transaction (END_TRANSACTION).
+"""EndTransaction: handles END_TRANSACTION, with which a producer commits or rolls back a transaction.
 
-    commit    append the message to its own topic, then an op message; respond when the message is confirmed
+    commit    append the message to its real topic, then an op message; respond when the message is confirmed
     rollback  append an op message; respond when it is confirmed
-    unknown   nothing: the broker checks the transaction later
+    unknown   change nothing: the broker checks the transaction later
 
-RocketMQ's clients send this request one-way, so every refusal is logged.
+RocketMQ's clients send this request one-way and do not read the response, so every refusal is logged.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class EndTransaction:
         """Return the entries of the request table that this class handles."""
         targets = each_of(on_topic(Action.PUB), on_group(Action.PUB, "producer_group"))
         code = RequestCode.END_TRANSACTION
-        # Not Cost.SEND: the half message was admitted, and a one-way request that is refused is lost.
+        # Not Cost.SEND, whose requests are refused under load: a one-way request is lost if it is refused.
         return (RequestRow(code, self.end, EndTransactionHeader, targets, Cost.CLIENT),)
 
     def end(self, context: RequestContext) -> RemotingCommand | None:
-        """Handle END_TRANSACTION; respond when the outcome is confirmed."""
+        """Handle END_TRANSACTION. The response is sent when the outcome is confirmed."""
         outcome = context.header.commit_or_rollback
         if outcome == TRANSACTION_NONE:
             return RemotingCommand.response()
@@ -106,7 +106,7 @@ class EndTransaction:
         place = self._transactions.find(half)
         if place is None:
             raise _refusal(
-                header, "the transaction is finished: it was committed, rolled back or given up before",
+                header, "the transaction is finished: it was committed, rolled back or given up earlier",
                 ResponseCode.ILLEGAL_OPERATION,
             )  # fmt: skip
         if header.commit_or_rollback == TRANSACTION_COMMIT:
@@ -135,10 +135,14 @@ class EndTransaction:
 def _check_half(header: EndTransactionHeader, half: MessageExt) -> None:
     """Raise Refused if the record is not the half message that the request describes."""
     if half.topic != TRANSACTION_HALF_TOPIC:
-        raise _refusal(header, f"the record at CommitLog offset {half.commit_log_offset} is no half message")
+        raise _refusal(
+            header, f"the record at CommitLog offset {half.commit_log_offset} is not a half message"
+        )
     group = half.properties.get(MessageConst.PRODUCER_GROUP)
     if header.producer_group != group:
-        raise _refusal(header, "the producer group is not that of the half message")
+        raise _refusal(
+            header, f"producer group {header.producer_group[:100]!r} is not that of the half message"
+        )
     if header.tran_state_table_offset != half.queue_offset:
         raise _refusal(
             header, f"tranStateTableOffset is {header.tran_state_table_offset}, but the half message at "
@@ -148,7 +152,7 @@ def _check_half(header: EndTransactionHeader, half: MessageExt) -> None:
         raise _refusal(
             header, f"transactionId {header.transaction_id[:100]!r} is not that of the half message"
         )
-    # Compared, because access control checks the topic of the header.
+    # Must be equal: access control has checked only the topic in the header.
     if header.topic not in ("", half.properties.get(MessageConst.REAL_TOPIC)):
         raise _refusal(header, f"topic {header.topic[:100]!r} is not that of the half message")
 

@@ -1,14 +1,14 @@
-"""Half messages: how the messages of a transaction are stored before and after its commit.
+"""Half messages: the stored form of transactional messages before their commit.
 
     SEND_MESSAGE with TRAN_MSG = true  →  RMQ_SYS_TRANS_HALF_TOPIC, queue 0, with REAL_TOPIC and REAL_QID
     END_TRANSACTION, commit            →  REAL_TOPIC, queue REAL_QID, with the same properties
 
-A half message has no transaction bits in sysFlag. The committed message has COMMIT, and the CommitLog offset
-of its half message in `preparedTransactionOffset` (store format 11.1 and 11.2).
+The sysFlag of a half message has no transaction bits. The sysFlag of the committed message has COMMIT, and
+its `preparedTransactionOffset` is the CommitLog offset of the half message (store format 11.1 and 11.2).
 
-Before each check the broker appends a copy of the half message, and only the newest copy counts. A copy has
-the queue offset of the first half message in TRAN_PREPARED_QUEUE_OFFSET, and the number of checks in
-TRANSACTION_CHECK_TIMES.
+Before each check the broker appends a copy of the half message, which replaces all earlier copies. In a copy,
+property TRAN_PREPARED_QUEUE_OFFSET is the queue offset of the first half message, and TRANSACTION_CHECK_TIMES
+is the number of checks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HALF_QUEUE_ID = 0
 FIRST_HALF_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 _QUEUE_ID = re.compile(r"[0-9]{1,9}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
-# Written by brokers only: a client could otherwise refer to the transaction of another one.
+# Only brokers set these properties. A client could otherwise refer to the transaction of another client.
 _OF_BROKER = (
     FIRST_HALF_OFFSET,
     MessageConst.TRANSACTION_CHECK_TIMES,
@@ -43,17 +43,17 @@ _OF_BROKER = (
 
 
 class HalfMessages:
-    """Send interceptor that stores the messages of transactions as half messages."""
+    """Send interceptor that redirects transactional messages to the half topic."""
 
     def __init__(self, properties: PropertyWriter) -> None:
         """Create the interceptor; `properties` generates a UNIQ_KEY for a message without one."""
         self._properties = properties
 
     def before_append(self, draft: SendDraft) -> None:
-        """Redirect a message of a transaction to the half topic.
+        """Redirect a message to the half topic if property TRAN_MSG is true.
 
-        Retries and dead letters are no half messages: a consumer sends them, and TRAN_MSG is a property of
-        the message that it received.
+        Retries and dead letters are not redirected: a consumer sends them, with the properties of the message
+        that it received, TRAN_MSG included.
 
         Raises:
             Refused: sysFlag marks a transaction but TRAN_MSG does not, or the message is delayed.
@@ -76,7 +76,7 @@ class HalfMessages:
         if is_delayed:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"a message of a transaction cannot be delayed: remove property {MessageConst.DELAY}",
+                f"a transactional message cannot be delayed: remove property {MessageConst.DELAY}",
             )
         uniq_key = uniq_key_of(draft.properties) or self._properties.next_uniq_key()
         properties = decode_properties(draft.properties.encode("utf-8", "replace"))
@@ -95,34 +95,40 @@ class HalfMessages:
 
 
 def real_queue(half: MessageExt) -> tuple[str, int]:
-    """Return the topic and queue id that a half message was sent to. Raises MessageInvalid without them."""
+    """Return the topic and queue id to which the producer has sent a half message.
+
+    Raises MessageInvalid if the properties REAL_TOPIC and REAL_QID are missing or invalid.
+    """
     topic = half.properties.get(MessageConst.REAL_TOPIC)
     queue_id = half.properties.get(MessageConst.REAL_QUEUE_ID, "")
     if not topic or not _QUEUE_ID.fullmatch(queue_id):
         raise MessageInvalid(
-            f"the half message cannot be committed: REAL_TOPIC is {topic!r}, REAL_QID {queue_id[:40]!r}"
+            f"the half message cannot be committed: REAL_TOPIC is {topic!r}, REAL_QID is {queue_id[:40]!r}"
         )
     return topic, int(queue_id)
 
 
 def number_property(half: MessageExt, name: str) -> int | None:
-    """Return the number in a property; None if it is missing or is not a number."""
+    """Return the value of a property as a number, or None if it is missing or not a number."""
     text = half.properties.get(name, "")
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def first_offset(half: MessageExt) -> int:
-    """Return the queue offset of the first half message of this transaction."""
+    """Return the half-queue offset of the first half message of the transaction, before any copies."""
     first = number_property(half, FIRST_HALF_OFFSET)
     return half.queue_offset if first is None else first
 
 
 def committed_draft(half: MessageExt, half_position: int) -> RecordDraft:
-    """Return the record that makes a half message visible.
+    """Return the committed message of a half message, to be appended to its real topic.
 
     Args:
         half: the half message or any of its copies.
-        half_position: CommitLog offset of the newest copy. Raises MessageInvalid if it has no real topic.
+        half_position: CommitLog offset of the newest copy.
+
+    Raises:
+        MessageInvalid: The half message does not name its real topic and queue.
     """
     topic, queue_id = real_queue(half)
     draft = stored_draft(half, topic, queue_id, {})
@@ -132,9 +138,9 @@ def committed_draft(half: MessageExt, half_position: int) -> RecordDraft:
 
 
 def stored_draft(half: MessageExt, topic: str, queue_id: int, added: Mapping[str, str]) -> RecordDraft:
-    """Return a record with the content of a half message and more properties, for another queue."""
+    """Return a record for the given queue, with the content of a half message and the `added` properties."""
     properties = {**half.properties, **added}
-    properties.pop(MessageConst.CRC32, None)  # of the stored record; the store computes it again
+    properties.pop(MessageConst.CRC32, None)  # valid only for the old record; the store computes it again
     return RecordDraft(
         topic,
         queue_id,

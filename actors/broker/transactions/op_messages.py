@@ -1,6 +1,6 @@
-"""Op messages: they name the half messages of finished transactions (store format 11.3).
+"""Op messages: records that mark half messages as finished (store format 11.3).
 
-    RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0, tag `d`, body `12,13,`: queue offsets of half messages
+    RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0, tag `d`, body `12,13,`: the queue offsets of finished half messages
 
 RocketMQ before 5.1 writes one offset per op message, without a comma.
 """
@@ -31,7 +31,7 @@ _PROPERTIES = encode_properties({MessageConst.TAGS: REMOVED_TAG, MessageConst.WA
 
 
 def op_bodies(offsets: Iterable[int]) -> Iterator[bytes]:
-    """Yield the bodies of as few op messages as possible for these half messages."""
+    """Yield op message bodies with the half-queue `offsets`, each of at most OP_BODY_MAX_BYTES."""
     body = b""
     for offset in offsets:
         entry = b"%d," % offset
@@ -44,12 +44,12 @@ def op_bodies(offsets: Iterable[int]) -> Iterator[bytes]:
 
 
 def finished_offsets(body: bytes) -> list[int]:
-    """Return the half-message offsets of an op message; entries that are not offsets are skipped."""
+    """Return the half-queue offsets in the body of an op message. Invalid entries are skipped."""
     return [int(entry) for entry in body.split(b",") if _OFFSET.fullmatch(entry)]
 
 
 def op_draft(body: bytes, born_ms: int, born_host: bytes) -> RecordDraft:
-    """Return the record of an op message."""
+    """Return the record to append for an op message; `born_host` is the broker's packed address."""
     return RecordDraft(
         TRANSACTION_OP_TOPIC,
         HALF_QUEUE_ID,
@@ -61,7 +61,10 @@ def op_draft(body: bytes, born_ms: int, born_host: bytes) -> RecordDraft:
 
 
 class OpWriter:
-    """Appends the op messages of one broker: one for all transactions that finish in one turn."""
+    """Appends the op messages of one broker. Transactions that finish in the same turn share an op message.
+
+    It also knows which op messages are still needed after a restart (`begin_for`).
+    """
 
     def __init__(
         self,
@@ -89,26 +92,29 @@ class OpWriter:
         self._waiting: list[PendingAck] = []
         self._scheduled: asyncio.Handle | None = None
         self._begin = 0
-        # Each op message: its offset, and the largest offset of a half message in it.
+        # For each op message its offset, and the largest half-queue offset in it.
         self._written: deque[tuple[int, int]] = deque()
 
     def restart(self, begin: int) -> None:
-        """Forget the op messages before `begin`, the first one that may still be needed."""
+        """Forget all recorded op messages; `begin` is the offset of the first that may still be needed."""
         self._begin = begin
         self._written.clear()
 
     def note(self, op_offset: int, half_offsets: list[int]) -> None:
-        """Record an op message, so that `begin_for` does not pass it while it is needed."""
+        """Record the op message at `op_offset`, which finishes the half messages at `half_offsets`."""
         self._written.append((op_offset, max(half_offsets, default=-1)))
 
     def begin_for(self, half_begin: int) -> int:
-        """Return the offset of the first op message that names a half message from `half_begin` on."""
+        """Return the offset of the first op message that is still needed.
+
+        An op message is needed if it marks a half message at or after `half_begin` as finished.
+        """
         while self._written and self._written[0][1] < half_begin:
             self._begin = self._written.popleft()[0] + 1
         return self._begin
 
     def add(self, half_offset: int, ack: PendingAck | None = None) -> None:
-        """Write an op message for a half message soon; send the response `ack` when it is confirmed."""
+        """Schedule an op message for the half message at `half_offset`; call `ack` when it is confirmed."""
         self._offsets.append(half_offset)
         if ack is not None:
             self._waiting.append(ack)
@@ -116,7 +122,7 @@ class OpWriter:
             self._scheduled = asyncio.get_running_loop().call_soon(self.write)
 
     def write(self) -> None:
-        """Append the op messages now. If the store refuses, the next call tries again."""
+        """Append the scheduled op messages. After an error, the next call appends them again."""
         self._scheduled = None
         offsets, waiting = self._offsets, self._waiting
         self._offsets, self._waiting = [], []

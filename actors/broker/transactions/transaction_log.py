@@ -1,11 +1,12 @@
-"""TransactionLog: the half messages and op messages of one broker.
+"""TransactionLog: commits and finishes the transactions of one broker, and loads them after a restart.
 
-The CommitLog is the source of truth. `load` finds the open transactions again after a restart: half messages
-that no op message names, that no copy replaces, and whose committed message is not stored. So a broker that
-is killed between the append of a committed message and that of its op message does not commit again.
+The CommitLog is the source of truth. After a restart, `load` finds the open transactions. A half message is
+open if no op message marks it as finished, no copy replaces it, and its committed message is not stored. The
+last condition prevents a second commit if the broker was killed after it had appended the committed message
+and before it appended the op message.
 
-The offsets of group CID_RMQ_SYS_TRANS limit how much `load` reads. They are saved only up to what was
-flushed: after a power failure they never exceed the end of a queue.
+`load` reads the half queue and the op queue from the offsets of consumer group CID_RMQ_SYS_TRANS. These
+offsets are saved only after the log was flushed up to them, so that they are valid after a power failure.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ _log = get_logger(__name__)
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 READ_MESSAGES = 32
 READ_BYTES = 256 * 1024
-# Steps over finished half messages before other work gets a turn.
+# Finished half messages to skip before the event loop may run other work.
 SKIPS_PER_TURN = 4096
 
 
 class TransactionLog:
-    """Stores the progress of the transactions of one broker and finds the open ones."""
+    """Stores the outcome of transactions in the CommitLog, and knows the open transactions of one broker."""
 
     def __init__(
         self,
@@ -57,13 +58,13 @@ class TransactionLog:
         offsets: ConsumerOffsets,
         ops: OpWriter,
     ) -> None:
-        """Create the log; it is usable when `load` has finished.
+        """Create the log. It can be used after `load` has finished.
 
         Args:
             store: stores the messages.
-            reads: reads them without blocking the loop.
-            topics: gets the topics of open transactions that it lacks.
-            offsets: keeps the progress of group CID_RMQ_SYS_TRANS.
+            reads: reads messages without blocking the event loop.
+            topics: `load` creates the topics of open transactions in it if they are missing.
+            offsets: stores the offsets of group CID_RMQ_SYS_TRANS.
             ops: writes the op messages.
         """
         self._store = store
@@ -73,7 +74,7 @@ class TransactionLog:
         self._ops = ops
         self._open = OpenTransactions(0)
         self._loaded = asyncio.Event()
-        # Half offset and op offset that may be saved when the log is flushed up to the third number.
+        # Half offset, op offset, CommitLog offset: the first two are saved when the third is flushed.
         self._unsaved: tuple[int, int, int] | None = None
 
     @property
@@ -83,15 +84,15 @@ class TransactionLog:
 
     @property
     def is_loaded(self) -> bool:
-        """True if the open transactions are known."""
+        """True if `load` has finished."""
         return self._loaded.is_set()
 
     async def when_loaded(self) -> None:
-        """Wait until the open transactions are known."""
+        """Wait until `load` has finished."""
         await self._loaded.wait()
 
     async def load(self) -> None:
-        """Find the open transactions."""
+        """Read the half queue and the op queue to find the open transactions. Runs once, at the start."""
         await self._reads.caught_up()
         end = self._end(TRANSACTION_HALF_TOPIC)
         self._open = state = OpenTransactions(self._saved(TRANSACTION_HALF_TOPIC))
@@ -116,12 +117,12 @@ class TransactionLog:
         self._loaded.set()
 
     def find(self, half: MessageExt) -> HalfPlace | None:
-        """Return the newest copy of a half message; None if its transaction is finished."""
+        """Return the location of the newest copy of `half`, or None if the transaction is finished."""
         place = HalfPlace(half.queue_offset, half.commit_log_offset)
         return self._open.newest(first_offset(half), place)
 
     def commit(self, half: MessageExt, place: HalfPlace) -> AppendResult:
-        """Append the committed message of an open transaction, and finish the transaction.
+        """Append the committed message of an open transaction to its real topic, and finish the transaction.
 
         Args:
             half: the half message or any of its copies.
@@ -129,22 +130,28 @@ class TransactionLog:
 
         Raises:
             StoreError: the store refuses appends; the transaction stays open.
-            MessageInvalid: the message cannot be stored in its own topic; the transaction stays open.
+            MessageInvalid: the message cannot be stored in its real topic; the transaction stays open.
         """
         result = self._store.append(committed_draft(half, place.position))
         self.finish(place.offset, first_offset(half))
         return result
 
     def finish(self, offset: int, first: int, ack: PendingAck | None = None) -> None:
-        """Finish the transaction whose newest copy is at `offset` of the half queue.
+        """Mark a transaction as finished, and schedule its op message.
 
-        The response `ack` is sent when this is confirmed.
+        Args:
+            offset: offset of the newest copy in the half queue.
+            first: offset of the first half message in the half queue.
+            ack: called when the op message is confirmed, to send the response.
         """
         self._open.finish(offset, first)
         self._ops.add(offset, ack)
 
     def copy(self, half: MessageExt, added: Mapping[str, str]) -> AppendResult:
-        """Replace an open half message by a copy with more properties. Raises StoreError."""
+        """Append a copy of an open half message with the `added` properties; the copy replaces it.
+
+        Raises StoreError if the store refuses the append.
+        """
         first = first_offset(half)
         added = {**added, FIRST_HALF_OFFSET: str(first)}
         result = self._store.append(stored_draft(half, TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID, added))
@@ -152,11 +159,14 @@ class TransactionLog:
         return result
 
     async def stop(self) -> None:
-        """Write the pending op messages; the broker is about to stop."""
+        """Append the pending op messages and save the offsets, before the broker stops."""
         self.save_progress()
 
     async def open_halves(self, end: int) -> AsyncGenerator[MessageExt, None]:
-        """Yield the open half messages before offset `end`; each is open when it is yielded."""
+        """Yield the half messages before offset `end` that are open, in the order of their offsets.
+
+        Half messages that finish during the iteration are not yielded.
+        """
         self._open.skip_to(self._store.min_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID))
         offset = self._open.begin
         while offset < end:
@@ -176,7 +186,10 @@ class TransactionLog:
             await asyncio.sleep(0)
 
     def save_progress(self) -> None:
-        """Commit the offsets of CID_RMQ_SYS_TRANS up to what was flushed; to be called periodically."""
+        """Append the pending op messages, and save the offsets of CID_RMQ_SYS_TRANS that are flushed.
+
+        The broker calls this periodically.
+        """
         if not self.is_loaded:
             return
         self._ops.write()
@@ -194,13 +207,13 @@ class TransactionLog:
     def _ensure_topic(self, half: MessageExt) -> None:
         """Create the topic of a half message if it is missing.
 
-        A send that creates a topic may be acknowledged before the topic is saved; see
-        `BrokerTables.adopt_queues`.
+        It can be missing after a crash: a send that creates a topic may be acknowledged before the topic is
+        saved (see `BrokerTables.adopt_queues`).
         """
         try:
             topic, queue_id = real_queue(half)
             self._topics.ensure(topic, queue_id + 1)
-        except (MessageInvalid, Refused) as error:  # in a store of another broker
+        except (MessageInvalid, Refused) as error:  # possible if another broker wrote the store
             _log.warning("half_message_invalid", offset=half.queue_offset, error=str(error))
 
     def _replace(self, first: int, offset: int, position: int) -> None:
@@ -212,14 +225,14 @@ class TransactionLog:
         self._ops.add(offset)
 
     def _give_up(self, begin: int, end: int) -> None:
-        """Finish the half messages from `begin` to `end` that cannot be read."""
+        """Finish the open half messages from `begin` to `end` (exclusive), which cannot be read."""
         for offset in range(begin, end):
             if self._open.is_open(offset):
                 _log.error("half_message_unreadable", offset=offset)
                 self._finish_replaced(offset)
 
     async def _is_committed(self, half: MessageExt) -> bool:
-        """Return True if the committed message of a half message is stored."""
+        """Return True if the committed message of `half` is in the log already."""
         try:
             topic, queue_id = real_queue(half)
         except MessageInvalid:

@@ -1,4 +1,4 @@
-"""JSON bodies of users and access control lists (AUTH_CREATE_USER to AUTH_LIST_ACL)."""
+"""JSON bodies with users and access control lists, for the requests AUTH_CREATE_USER to AUTH_LIST_ACL."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from actors.remoting.remoting_errors import Refused
 
 
 class UserInfo(Body, omit_defaults=True):
-    """A user; `password` is the secret key, which is not part of the repr."""
+    """A user. `password` is the secret key; `repr` does not show it."""
 
     title = "user"
 
@@ -25,7 +25,10 @@ class UserInfo(Body, omit_defaults=True):
 
     @classmethod
     def of_request(cls, body: Buffer) -> "UserInfo":
-        """Return the user in a request's body. Raises Refused, without a value: it may be the secret key."""
+        """Decode the user in the body of a request. Raises Refused if a field is invalid.
+
+        The error does not quote the body, which may contain a secret key.
+        """
         try:
             content = orjson.loads(body)
         except (ValueError, RecursionError):
@@ -34,9 +37,12 @@ class UserInfo(Body, omit_defaults=True):
 
     @classmethod
     def of_content(cls, content: object) -> "UserInfo":
-        """Return the user of decoded JSON. Raises Refused, without a value: it may be the secret key."""
+        """Return the user for a decoded JSON object. Raises Refused if a field is invalid.
+
+        The error does not quote the values, which may contain a secret key.
+        """
         if not isinstance(content, dict):
-            raise Refused(ResponseCode.INVALID_PARAMETER, "the user is not a JSON object")
+            raise Refused(ResponseCode.INVALID_PARAMETER, "the user is not a valid JSON object")
         values: dict[str, Any] = {}
         for name, key in _USER_KEYS.items():
             value = content.get(key)
@@ -60,7 +66,7 @@ _USER_KEYS = {
 
 
 class PolicyEntryInfo(Body, omit_defaults=True):
-    """One rule: actions on a resource from some source addresses are allowed or denied."""
+    """One rule: allows or denies actions on a resource, optionally only from some source addresses."""
 
     title = "policy entry"
 
@@ -80,7 +86,7 @@ class PolicyInfo(Body, omit_defaults=True):
 
 
 class AclInfo(Body, omit_defaults=True):
-    """The policies of one subject, `User:name`."""
+    """The policies of one user. `subject` is `User:` and the user's name."""
 
     title = "access control list"
 

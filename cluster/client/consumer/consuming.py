@@ -86,7 +86,7 @@ class Consuming:
             self._start_worker()
 
     def suspend(self, *, suspended: bool) -> None:
-        """Stop calling the listener, or resume."""
+        """Stop calling the listener if `suspended` is true, else resume."""
         self._is_suspended = suspended
         if not suspended:
             for _ in range(len(self._ready)):

@@ -68,6 +68,7 @@ class DiscardFailed(SendBack):
         for message in messages:
             log.error(
                 "message_discarded",
+                reason="the last retry failed, and a broadcasting group has no dead-letter topic",
                 group=self._config.group,
                 queue=str(queue),
                 offset=message.queue_offset,

@@ -71,7 +71,8 @@ class DirectConnection:
     def exchange(self, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         """Send `command` and return the response.
 
-        Raises TimedOut after `timeout_ms`, Closed if the connection breaks. Close the connection then.
+        Raises TimedOut after `timeout_ms`, and Closed if the connection breaks. After either error the
+        caller must close the connection.
         """
         if timeout_ms != self._timeout_ms:
             self._timeout_ms = timeout_ms

@@ -102,7 +102,7 @@ class TransactionCore(ProducerCore):
         check_types([message])
         if message.properties.get(MessageConst.DELAY, "0") != "0":
             raise ConfigInvalid(
-                f"a message of a transaction cannot be delayed, but property {MessageConst.DELAY} is "
+                f"a transactional message cannot be delayed, but property {MessageConst.DELAY} is "
                 f"{message.properties[MessageConst.DELAY]!r}: send it without a delay level"
             )
         properties = message.properties | {

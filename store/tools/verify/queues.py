@@ -88,7 +88,7 @@ class CheckedQueue(ConsumeQueue):
         self.end_physical_offset = end_physical_offset
 
     def fill_to(self, offset: int) -> None:
-        """Compare the units before queue offset `offset` with filler units."""
+        """Check that all units from `next_offset` up to queue offset `offset` are filler units."""
         while self.next_offset < offset:
             count = min(offset - self.next_offset, _READ_UNITS)
             self.append_units(memoryview(FILLER * count), self.end_physical_offset)

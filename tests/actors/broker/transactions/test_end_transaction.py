@@ -159,7 +159,7 @@ def test_bad_end_transaction_is_refused_and_changes_nothing(tmp_path: Path) -> N
             response = await end(peer, half, **{"outcome": COMMIT, **changes})
             assert (response.code, words in (response.remark or "")) == (1, True), (changes, response.remark)
         not_half = await end(peer, plain, COMMIT)
-        assert (not_half.code, "is no half message" in (not_half.remark or "")) == (1, True)
+        assert (not_half.code, "is not a half message" in (not_half.remark or "")) == (1, True)
         ext = end_header(half, COMMIT).to_ext()
         for name in ("producerGroup", "tranStateTableOffset", "commitLogOffset", "commitOrRollback"):
             without = {key: value for key, value in ext.items() if key != name}
