@@ -33,6 +33,7 @@ from cluster.client.selectors import (
     SelectMessageQueueByMachineRoom,
     SelectMessageQueueByRandom,
 )
+from cluster.client.tls import TlsConfig
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
 
@@ -59,6 +60,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TableReceipt",
+    "TlsConfig",
     "TransactionProducer",
     "TransactionSendResult",
     "reconsume_later",
