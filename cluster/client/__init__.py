@@ -13,8 +13,10 @@ with PullConsumer("127.0.0.1:9876", group="billing") as consumer:
 
 from cluster.client.admin.admin import Admin
 from cluster.client.config import ClientConfig, ConsumerConfig, ProducerConfig, PushConfig
+from cluster.client.consumer.deduplicator import Deduplicator
 from cluster.client.consumer.pull_consumer import PullConsumer
 from cluster.client.consumer.push_consumer import PushConsumer
+from cluster.client.consumer.seen_stores import MemorySeen, SqliteSeen
 from cluster.client.errors import ClientError
 from cluster.client.message_selector import MessageSelector
 from cluster.client.producer.producer import Producer
@@ -43,7 +45,9 @@ __all__ = [
     "ClientError",
     "ConsumeStatus",
     "ConsumerConfig",
+    "Deduplicator",
     "LocalTransactionState",
+    "MemorySeen",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -59,6 +63,7 @@ __all__ = [
     "SelectMessageQueueByRandom",
     "SendResult",
     "SendStatus",
+    "SqliteSeen",
     "TableReceipt",
     "TlsConfig",
     "TransactionProducer",
