@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jobs.group_offsets import commit_read
     from jobs.ray_data.read import read_dataset
     from jobs.ray_data.write import write_dataset
     from jobs.read import read_queue
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from jobs.write import write_queue
 
 __all__ = [
+    "commit_read",
     "index_keys",
     "local_session",
     "raydp_session",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "commit_read": "jobs.group_offsets",
     "read_queue": "jobs.read",
     "read_dataset": "jobs.ray_data.read",
     "read_stream": "jobs.stream.read_stream",

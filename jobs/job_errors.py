@@ -30,6 +30,10 @@ class TopicNotEmpty(JobError):
     """A write with mode "errorifexists" found messages in its topic."""
 
 
+class CommitRefused(JobError):
+    """The end of a read cannot be committed as the offsets of a consumer group."""
+
+
 class CommitFailed(JobError):
     """All rows of a write are stored, but its manifest may not be."""
 
