@@ -60,6 +60,6 @@ def test_submitted_job_reindexes_a_store_and_refuses_an_open_one(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 queues and 4 index files written; 200 records" in done.stdout
     assert stores.files(store.root) == files
-    refused = submit(running, "store", str(running.store("broker-a")), "--check")
+    refused = submit(running, "store", str(running.store("broker-a")))
     assert refused.returncode == 1
     assert "has this store open: stop the broker" in refused.stdout + refused.stderr
