@@ -51,11 +51,12 @@ def order(number: int) -> bytes:
 class ClusterThread:
     """A cluster that runs on an event loop in a separate thread."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, store: StoreSettings = STORE, brokers: int = 2) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.cluster = StandaloneCluster(StandaloneSettings(root, brokers=2, store=STORE), SystemClock())
+        settings = StandaloneSettings(root, brokers=brokers, store=store)
+        self.cluster = StandaloneCluster(settings, SystemClock())
         asyncio.run_coroutine_threadsafe(self.cluster.start(), self._loop).result(LIMIT_S)
 
     def stop(self) -> None:
