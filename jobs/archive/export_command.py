@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from jobs.archive.console import (
-    MESSAGES_PER_FILE,
     AsJson,
     Nameserver,
     exiting_on_job_errors,
