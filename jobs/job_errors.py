@@ -42,6 +42,18 @@ class WriteFailed(JobError):
     """A task of a write failed, so the job is not committed."""
 
 
+class ReindexFailed(JobError):
+    """A re-index cannot start, or one of its tasks failed; the files of the store are unchanged or valid."""
+
+
+class KeyNotFound(JobError):
+    """Messages do not have the property or JSON field that is the key of an index or of a new sharding."""
+
+
+class TargetExists(JobError):
+    """The path to which a job would write exists already."""
+
+
 RANGES_SHOWN = 20
 """Maximum number of ranges that the message of a `DataLoss` lists."""
 

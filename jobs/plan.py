@@ -35,6 +35,11 @@ class ReadPlan:
     ends: Mapping[MessageQueue, int] = field(default_factory=dict)
     committed: CommittedRanges | None = None
 
+    @property
+    def message_count(self) -> int:
+        """Number of messages in `ranges`."""
+        return sum(each.message_count for each in self.ranges)
+
     def remember(self, result: object) -> None:
         """Let `commit_read` commit the end of this read for `result`, if it starts at a group's offsets."""
         options = self.options
