@@ -51,14 +51,17 @@ def order(number: int) -> bytes:
 class ClusterThread:
     """A cluster that runs on an event loop in a separate thread."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, store: StoreSettings = STORE) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.cluster = StandaloneCluster(StandaloneSettings(root, brokers=2, store=STORE), SystemClock())
+        self.cluster = StandaloneCluster(StandaloneSettings(root, brokers=2, store=store), SystemClock())
         asyncio.run_coroutine_threadsafe(self.cluster.start(), self._loop).result(LIMIT_S)
 
     def stop(self) -> None:
+        """Stop the cluster, unless it is stopped already."""
+        if self._loop.is_closed():
+            return
         asyncio.run_coroutine_threadsafe(self.cluster.stop(), self._loop).result(LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT_S)
