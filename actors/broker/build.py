@@ -24,6 +24,7 @@ from actors.broker.admin.progress_requests import ProgressRequests
 from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.runtime_info import (
+    RuntimeFigures,
     RuntimeInfo,
     delay_figures,
     lag_figures,
@@ -61,6 +62,7 @@ from actors.broker.sending.send import Sender
 from actors.broker.sending.send_back import SendBack
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
+from actors.broker.timer.build import build_timer
 from actors.broker.transactions.build import build_transactions
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.settings_requests import SettingsRequests
@@ -144,7 +146,7 @@ def build_broker(
     transactions, transaction_parts = build_transactions(
         settings, clock, identity, loop, tables, groups.clients, properties, access, supervisor
     )
-    capabilities: Sequence[Capability] = (transaction_parts,)
+    capabilities = (transaction_parts, build_timer(settings, clock, loop, tables, properties, supervisor))
     role = BrokerRole(_role_services(loop, registration, delays, capabilities, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer)
@@ -162,7 +164,7 @@ def build_broker(
         _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration),
-        _broker_rows(live, clock, loop, tables, groups, describe, access),
+        _broker_rows(live, clock, loop, tables, groups, describe, access, capabilities),
     ):
         loop.requests.add_rows(rows)
     return Broker(
@@ -309,14 +311,16 @@ def _broker_rows(
     groups: BrokerGroups,
     describe: Callable[[], dict[str, object]],
     access: BrokerAccess,
+    capabilities: Sequence[Capability],
 ) -> Iterable[RequestRow]:
     settings, store, reads, stats = live.settings, loop.store, loop.reads, loop.stats
     config = SettingsRequests(live, as_properties, by_field, clock)
-    figures = (
+    figures: Sequence[RuntimeFigures] = (
         partial(lag_figures, loop.lag),
         partial(delay_figures, tables.delay_offsets, store),
         partial(retry_figures, tables, store, stats),
         partial(send_figures, loop.requests, loop.counters),
+        *(each.figures for each in capabilities),
     )
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
