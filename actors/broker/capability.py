@@ -27,5 +27,3 @@ class Capability:
     services: Sequence[RoleService] = ()
     fields: Callable[[], Mapping[str, object]] = _no_fields
     """Returns the entries that the feature adds to DESCRIBE_BROKER."""
-    figures: Callable[[], Mapping[str, str]] = dict
-    """Returns the entries that the feature adds to GET_BROKER_RUNTIME_INFO, as text by RocketMQ's name."""

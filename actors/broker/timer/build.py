@@ -52,23 +52,21 @@ def build_timer(
             periodic(supervisor, "timer-progress", master, flush_ms, timer.save_progress),
             periodic(supervisor, "timer-rates", master, SAMPLE_MS, counts.sample),
         ),
-        fields=lambda: {
-            "pending_timers": timer.pending,
-            "timer_messages_skipped": counts.skipped,
-            "timer_rounds": counts.rounds,
-        },
-        figures=lambda: timer_figures(timer, counts),
+        fields=lambda: timer_fields(timer, counts),
     )
 
 
-def timer_figures(timer: TimerService, counts: TimerCounts) -> Mapping[str, str]:
-    """Return the timer's entries of GET_BROKER_RUNTIME_INFO."""
+def timer_fields(timer: TimerService, counts: TimerCounts) -> Mapping[str, object]:
+    """Return the timer's fields; those with RocketMQ's names are in GET_BROKER_RUNTIME_INFO, as there."""
     return {
-        "timerReadBehind": str(timer.read_behind_s),
-        "timerOffsetBehind": str(timer.offset_behind),
-        "timerCongestNum": str(timer.pending),
-        "timerEnqueueTps": str(counts.enqueue_tps),
-        "timerDequeueTps": str(counts.dequeue_tps),
+        "pending_timers": timer.pending,
+        "timer_messages_skipped": counts.skipped,
+        "timer_rounds": counts.rounds,
+        "timer_read_behind": timer.read_behind_s,
+        "timer_offset_behind": timer.offset_behind,
+        "timer_congest_num": timer.pending,
+        "timer_enqueue_tps": counts.enqueue_tps,
+        "timer_dequeue_tps": counts.dequeue_tps,
     }
 
 
