@@ -80,8 +80,7 @@ def read_dataset(
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
-        ray_options: Options of `ray.data.read_datasource`, such as `num_cpus`, `resources`, `concurrency` and
-            `override_num_blocks`, the number of read tasks (default: one per 100,000 messages).
+        ray_options: Options of `ray.data.read_datasource`; `override_num_blocks` is 1 per 100,000 messages.
 
     Raises:
         OffsetsInvalid, OptionInvalid: An argument is invalid.
