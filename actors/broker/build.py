@@ -64,6 +64,7 @@ from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
 from actors.broker.transactions.build import build_transactions
 from actors.broker.transactions.transaction_log import TransactionLog
+from actors.host.cluster_tls import client_tls
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient, client_for
@@ -129,13 +130,13 @@ def build_broker(
         interceptors: called for each message, before the broker's own interceptors.
 
     Raises:
-        StoreError: a metadata table and its backup are damaged, or a file with users is invalid.
+        StoreError: a metadata table and its backup, a file of users or a certificate is invalid.
     """
     settings = live.settings
     access = build_access(settings)
     loop = build_loop(live, clock, store, access.steps)
     from_rebalancers = RequestTable()
-    client = client_for(clock, access.signer, from_rebalancers)
+    client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
     live.on_change(lambda changes: registration.changed())
     groups = _build_groups(settings, clock, client, tables, registration)
