@@ -27,7 +27,6 @@ from cluster.client.errors import ClientError
 from cluster.client.group.group_session import GroupSession, register_group_change
 from cluster.client.group.offset_client import Commit
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
-from cluster.client.producer.producer_core import open_producer
 from cluster.client.trace.trace_dispatcher import TraceDispatcher
 from cluster.client.trace.trace_hooks import TraceConsumeHook
 from cluster.client.transport.instance import ClientInstance
@@ -48,7 +47,7 @@ class PushCore:
         table = RequestTable()
         self.instance = ClientInstance(config, clock=clock, table=table)
         if config.trace:
-            dispatcher = TraceDispatcher(self.instance, config, config.trace_topic, open_producer)
+            dispatcher = TraceDispatcher(self.instance, config, config.trace_topic)
             hook = TraceConsumeHook(dispatcher, self.instance.clock)
             config = replace(config, consume_hooks=(*config.consume_hooks, hook))
         self.session = GroupSession(self.instance, config, self, is_broadcasting=config.is_broadcasting)

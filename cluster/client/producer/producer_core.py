@@ -80,7 +80,7 @@ def open_producer(
     instance = ClientInstance(config, clock=clock, auto_create_queues=queues, table=table)
     factory = OutboundFactory(config, clock)
     if config.trace:
-        dispatcher = TraceDispatcher(instance, config, config.trace_topic, open_producer)
+        dispatcher = TraceDispatcher(instance, config, config.trace_topic)
         config = replace(config, send_hooks=(*config.send_hooks, TraceSendHook(dispatcher, clock)))
     hooks = SendHooks(config)
     # Random start, as in RocketMQ: many short-lived producers must not all use the first queue.

@@ -10,20 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cluster.client.config import ClientConfig, ProducerConfig
+from cluster.client.config import ClientConfig
 from cluster.client.errors import ClientError
 from cluster.client.trace.trace_records import TraceRecord
+from cluster.client.trace.trace_sender import TraceSender
 from cluster.client.transport.instance import ClientInstance
-from store.clock import Clock
 from store.logs import get_logger
-from store.message.message import Message
-
-if TYPE_CHECKING:
-    from cluster.client.producer.producer_core import ProducerCore
 
 log = get_logger(__name__)
 
@@ -35,10 +30,6 @@ MESSAGE_RECORDS = 100
 MESSAGE_CHARS = 64_000
 KEYS_CHARS = 8_000
 """Limits of one trace message: its records, their size, and the size of the keys by which it is found."""
-
-TRACE_GROUP = "_INNER_TRACE_PRODUCER"
-
-OpenProducer = Callable[[ProducerConfig, Clock], "ProducerCore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +44,7 @@ class TraceDispatcher:
     """Sends the trace records of one client. `add` may be called in any thread."""
 
     def __init__(
-        self,
-        instance: ClientInstance,
-        config: ClientConfig,
-        topic: str,
-        open_producer: OpenProducer,
-        max_records: int = MAX_RECORDS,
+        self, instance: ClientInstance, config: ClientConfig, topic: str, max_records: int = MAX_RECORDS
     ) -> None:
         """Start to send records in the background, until `instance` is closed.
 
@@ -66,25 +52,14 @@ class TraceDispatcher:
             instance: The client whose event loop and clock are used.
             config: Settings of the client: its nameservers, credentials and call hooks.
             topic: The trace topic.
-            open_producer: Opens the producer that sends the records, when there are some.
             max_records: Maximum number of records that wait to be sent.
         """
         self.dropped = 0
         """Number of records that were dropped."""
-        self._clock = instance.clock
         self._topic = topic
         self._max_records = max_records
         self._entries: deque[TraceEntry] = deque()
-        self._config = ProducerConfig(
-            nameservers=config.nameservers,
-            request_timeout_ms=config.request_timeout_ms,
-            call_hooks=config.call_hooks,
-            access_key=config.access_key,
-            secret_key=config.secret_key,
-            group=TRACE_GROUP,
-        )
-        self._open_producer = open_producer
-        self._producer: ProducerCore | None = None
+        self._sender = TraceSender(config, instance.clock, topic)
         self._is_failing = False
         self._flushing = asyncio.Lock()
         instance.supervisor.every("trace", lambda: FLUSH_INTERVAL_MS, self.flush)
@@ -105,10 +80,7 @@ class TraceDispatcher:
                 body = "".join(entry.text for entry in entries).encode("utf-8", "replace")
                 keys = sorted({key for entry in entries for key in entry.keys})
                 try:
-                    if self._producer is None:
-                        self._producer = self._open_producer(self._config, self._clock)
-                    message = Message(self._topic, body, keys=keys)
-                    await self._producer.send(self._producer.prepare(message, None, None))
+                    await self._sender.send(body, keys)
                 except ClientError as error:
                     self._drop(len(entries), str(error))
                 else:
@@ -122,8 +94,7 @@ class TraceDispatcher:
         except TimeoutError:
             self._drop(len(self._entries), "the client was closed before the records were sent")
         finally:
-            if self._producer is not None:
-                await self._producer.instance.close()
+            await self._sender.close()
 
     def _batches(self) -> Iterator[list[TraceEntry]]:
         """Take the waiting records from the queue, in lists of the size of one message."""

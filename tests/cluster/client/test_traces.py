@@ -19,7 +19,6 @@ from cluster.client import (
     aio,
 )
 from cluster.client.errors import ConfigInvalid
-from cluster.client.producer.producer_core import open_producer
 from cluster.client.trace.trace_dispatcher import TraceDispatcher
 from cluster.client.trace.trace_records import (
     ConsumeCode,
@@ -159,7 +158,7 @@ def test_records_beyond_the_limit_are_dropped_and_large_ones_split(cluster: Clus
     async def write() -> int:
         config = ProducerConfig(nameservers=cluster.address)
         instance = ClientInstance(config)
-        dispatcher = TraceDispatcher(instance, config, trace_topic, open_producer, max_records=250)
+        dispatcher = TraceDispatcher(instance, config, trace_topic, max_records=250)
         for number in range(300):
             keys = "k" * 30_000 if number == 7 else None
             dispatcher.add(SubBefore(number, "r", "g", "call", f"id-{number}", 0, keys))
