@@ -46,6 +46,14 @@ class ReindexFailed(JobError):
     """A re-index cannot start, or one of its tasks failed; the files of the store are unchanged or valid."""
 
 
+class KeyNotFound(JobError):
+    """Messages do not have the property or JSON field that is the key of an index or of a new sharding."""
+
+
+class TargetExists(JobError):
+    """The path to which a job would write exists already."""
+
+
 @dataclass(frozen=True)
 class MissingRange:
     """Queue offsets [begin, end) of one queue that were requested but do not exist or cannot be read."""

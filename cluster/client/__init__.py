@@ -35,6 +35,7 @@ from cluster.client.selectors import (
     SelectMessageQueueByMachineRoom,
     SelectMessageQueueByRandom,
 )
+from cluster.client.tls import TlsConfig
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
 
@@ -64,6 +65,7 @@ __all__ = [
     "SendStatus",
     "SqliteSeen",
     "TableReceipt",
+    "TlsConfig",
     "TransactionProducer",
     "TransactionSendResult",
     "reconsume_later",

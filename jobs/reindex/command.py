@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ EXIT_FAILED, EXIT_REFUSED = 1, 2
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Re-index with Spark: recreate what is derived from the CommitLog.",
+    help="Re-index with Spark: queues and index of a store, an index over any field, another sharding.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -39,11 +40,27 @@ Executors = Annotated[
         help="RayDP executors, of two cores each, on the Ray cluster of this job; 0: local threads.",
     ),
 ]
-
-
-@app.callback()
-def _group() -> None:
-    """Serve as the group of the commands; with one command only, typer would omit its name."""
+Nameserver = Annotated[
+    str | None,
+    typer.Option(
+        "--nameserver",
+        "-n",
+        envvar="RAYMQ_NAMESERVERS",
+        metavar="HOST:PORT[;…]",
+        help="The cluster's nameservers.",
+    ),
+]
+Topic = Annotated[str, typer.Argument(help="Topic.", show_default=False)]
+Property = Annotated[
+    str | None,
+    typer.Option("--property", help="Property with the key: KEYS, TAGS, UNIQ_KEY or a user property."),
+]
+Field = Annotated[
+    str | None, typer.Option("--field", help="Field of JSON bodies with the key, for example order.id.")
+]
+Committed = Annotated[
+    bool, typer.Option("--committed", help="Skip messages that write_queue did not commit.")
+]
 
 
 def _examples(*lines: str) -> str:
@@ -98,6 +115,93 @@ def store(
     else:
         _show(done)
     raise typer.Exit(EXIT_FAILED if done.differences else 0)
+
+
+@app.command(
+    epilog=_examples(
+        "raymq reindex keys orders /data/orders-by-customer --field customer.id",
+        "python -m jobs.reindex keys orders s3a://bucket/orders-by-key --property KEYS --overwrite",
+    )
+)
+def keys(
+    topic: Topic,
+    path: Annotated[str, typer.Argument(help="Directory for the Parquet files.", show_default=False)],
+    property_name: Property = None,
+    field: Field = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")] = False,
+    committed: Committed = False,
+    nameserver: Nameserver = None,
+    executors: Executors = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Index a topic over a property or a JSON field: key, topic, broker, queue, offset, position.
+
+    The index is a directory of Parquet files, which are sorted by key.
+    """
+    from jobs.reindex.key_index import index_keys
+
+    with _exiting_on_errors(), _session(executors) as spark:
+        done = index_keys(
+            spark,
+            topic,
+            path,
+            property=property_name,
+            json_field=field,
+            nameservers=nameserver,
+            mode="overwrite" if overwrite else "errorifexists",
+            committed=committed,
+        )
+    if as_json:
+        typer.echo(json.dumps(asdict(done)))
+    else:
+        typer.echo(
+            f"{done.path}: {done.entries:,} entries for {done.messages_with_key:,} of {done.messages:,}"
+            f" messages of topic {topic}"
+        )
+
+
+@app.command(
+    epilog=_examples(
+        "raymq reindex topic orders orders-16 --queues 16 --property KEYS",
+        "python -m jobs.reindex topic orders orders-16 --queues 16 --field customer.id --spread-missing",
+    )
+)
+def topic(
+    source: Topic,
+    target: Annotated[str, typer.Argument(help="New topic.", show_default=False)],
+    queues: Annotated[int, typer.Option("--queues", help="Number of queues on each broker.")],
+    property_name: Property = None,
+    field: Field = None,
+    spread_missing: Annotated[
+        bool, typer.Option("--spread-missing", help="Spread messages without a key over all queues.")
+    ] = False,
+    committed: Committed = False,
+    nameserver: Nameserver = None,
+    executors: Executors = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a topic into a new topic with another number of queues, in order for each key.
+
+    All messages with one key get into one queue. Fails, before the topic is created, if messages have no key.
+    """
+    from jobs.reindex.reshard import reshard_topic
+
+    with _exiting_on_errors(), _session(executors) as spark:
+        done = reshard_topic(
+            spark,
+            source,
+            target,
+            queues,
+            property=property_name,
+            json_field=field,
+            missing="spread" if spread_missing else "fail",
+            nameservers=nameserver,
+            committed=committed,
+        )
+    if as_json:
+        typer.echo(json.dumps(asdict(done)))
+    else:
+        typer.echo(f"{source} → {target}: {done.rows:,} messages, committed as job {done.job_id}")
 
 
 def _show(done: Reindexed) -> None:

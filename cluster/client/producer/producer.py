@@ -267,7 +267,10 @@ class Producer:
                     raise ClientClosed("the producer is closed: create a new one")
                 thread = LoopThread.shared()
                 core = thread.call(self._build)
-                connections = DirectConnections(self._config.request_timeout_ms, hooks_of(self._config))
+                config = self._config
+                connections = DirectConnections(
+                    config.request_timeout_ms, hooks_of(config), config.load_tls()
+                )
                 self._opened = _Opened(thread, core, connections)
             return self._opened
 
