@@ -30,10 +30,9 @@ from cluster.client.trace.trace_records import (
     decode_trace,
 )
 from cluster.client.transport.instance import ClientInstance
+from tests.cluster.client.conftest import Cluster
+from tests.cluster.client.test_pull_consumer import committed, poll_messages
 from tests.eventually import eventually
-
-from .conftest import Cluster
-from .test_pull_consumer import committed, poll_messages
 
 TRACED = ProducerConfig(trace=True)
 
