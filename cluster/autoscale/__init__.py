@@ -1,0 +1,1 @@
+"""Autoscaling: brokers that are added and removed with the load, and experiments that measure it."""
