@@ -1,8 +1,8 @@
-"""CommittedReader: reads a topic without the messages of uncommitted write jobs (see `jobs.manifest`)."""
+"""CommittedRanges: hides the messages of uncommitted write jobs from a read (see `jobs.manifest`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from cluster.client.config import Nameservers
 from jobs.chunk import QUEUE_OFFSET, Numbers
 from jobs.manifest import Manifest, load_manifests, merge_ranges
-from jobs.reader import SplitsReader
-from jobs.splits import Split
 from jobs.write_job import job_mark
 from store.message.message_queue import MessageQueue
 
@@ -21,28 +19,28 @@ UNIQ_KEY = "uniqKey"
 
 
 class CommittedRanges:
-    """The offset ranges that write jobs have committed, by queue of `topic`."""
+    """The offset ranges that write jobs have committed, by queue of `topics`. A filter of rows."""
 
-    def __init__(self, topic: str, manifests: Sequence[Manifest]) -> None:
-        self._mark = job_mark(topic)
+    columns = (QUEUE_OFFSET, UNIQ_KEY)
+
+    def __init__(self, topics: Collection[str], manifests: Sequence[Manifest]) -> None:
+        self._marks = {topic: job_mark(topic) for topic in topics}
         by_queue: dict[MessageQueue, list[tuple[int, int]]] = {}
-        for each in merge_ranges(each for manifest in manifests for each in manifest.ranges):
-            queue = MessageQueue(topic, each.broker_name, each.queue_id)
-            by_queue.setdefault(queue, []).append((each.begin, each.end))
+        for topic in topics:
+            listed = (each for manifest in manifests if manifest.topic == topic for each in manifest.ranges)
+            for each in merge_ranges(listed):
+                queue = MessageQueue(topic, each.broker_name, each.queue_id)
+                by_queue.setdefault(queue, []).append((each.begin, each.end))
         self._borders: Mapping[MessageQueue, Numbers] = {
             queue: np.array(ranges, np.int64).ravel() for queue, ranges in by_queue.items()
         }
 
-    def visible(self, queue: MessageQueue, offsets: Numbers, uniq_keys: pa.Array) -> NDArray[np.bool_]:
-        """Return a mask of the messages that a committed read returns.
+    def mask(self, queue: MessageQueue, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return a mask of the messages of `queue` that a committed read returns.
 
         A message is visible if its offset is committed, or if its UNIQ_KEY shows that no job wrote it.
-
-        Args:
-            queue: The queue of the messages.
-            offsets: The queue offset of each message.
-            uniq_keys: The UNIQ_KEY of each message, or null.
         """
+        offsets, uniq_keys = batch.column(QUEUE_OFFSET).to_numpy(), batch.column(UNIQ_KEY)
         borders = self._borders.get(queue)
         committed = np.zeros(len(offsets), np.bool_)
         if borders is not None:
@@ -51,39 +49,14 @@ class CommittedRanges:
             committed = np.searchsorted(borders, offsets, side="right") % 2 == 1
         if committed.all():
             return committed
-        from_job = pc.fill_null(pc.starts_with(uniq_keys, self._mark), fill_value=False)
+        from_job = pc.fill_null(pc.starts_with(uniq_keys, self._marks[queue.topic]), fill_value=False)
         return committed | ~from_job.to_numpy(zero_copy_only=False)
 
 
-def committed_ranges(nameservers: Nameservers | None, topic: str) -> CommittedRanges:
-    """Read the committed offsets of `topic` from the manifests. Raises `cluster.client.ClientError`.
+def committed_ranges(nameservers: Nameservers | None, topics: Collection[str]) -> CommittedRanges:
+    """Read the committed offsets of `topics` from the manifests. Raises `cluster.client.ClientError`.
 
     Call this before requesting the end offsets of the queues. Otherwise a job that commits in between would
     be partly visible.
     """
-    return CommittedRanges(topic, load_manifests(nameservers, topic))
-
-
-class CommittedReader(SplitsReader):
-    """Reads the splits of one topic without the messages of uncommitted write jobs."""
-
-    def __init__(
-        self,
-        splits: Sequence[Split],
-        columns: Sequence[str],
-        fail_on_data_loss: bool,
-        map_files: bool,
-        ranges: CommittedRanges,
-    ) -> None:
-        extra = [name for name in (QUEUE_OFFSET, UNIQ_KEY) if name not in columns]
-        super().__init__(splits, (*columns, *extra), fail_on_data_loss, map_files)
-        self._read_columns, self.columns = self.columns, tuple(columns)
-        self._ranges = ranges
-
-    def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield the visible messages of `split` in offset order. Raises the errors of `SplitsReader`."""
-        for batch in super().read_split(split):
-            offsets, uniq_keys = batch.column(QUEUE_OFFSET).to_numpy(), batch.column(UNIQ_KEY)
-            visible = self._ranges.visible(split.queue, offsets, uniq_keys)
-            shown = batch.select(self.columns)
-            yield shown if visible.all() else shown.filter(pa.array(visible))
+    return CommittedRanges(topics, load_manifests(nameservers, topics))

@@ -1,8 +1,6 @@
-"""Fetch the queues and offsets of a topic from its brokers."""
+"""Fetch the queues and offsets of topics from their brokers."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from cluster.client import Admin
 from cluster.client.config import Nameservers
@@ -21,32 +19,19 @@ def describe_topic(nameservers: Nameservers | None, topic: str) -> list[QueueSta
         return states_of(admin, topic)
 
 
-def states_of(admin: Admin, topic: str) -> list[QueueState]:
-    """Like `describe_topic`, with a client that stays open."""
+def states_of(admin: Admin, *topics: str) -> list[QueueState]:
+    """Like `describe_topic`, for several topics and with a client that stays open."""
     states: list[QueueState] = []
-    for body in admin.splits(topic):
-        location = StoreLocation(
-            body.address,
-            body.store_root,
-            body.store_id,
-            body.commit_log_file_bytes,
-            body.consume_queue_file_units,
-        )
-        for each in body.queues:
-            queue = MessageQueue(topic, body.broker_name, each.queue_id)
-            states.append(QueueState(queue, each.min_offset, each.max_offset, location))
+    for topic in topics:
+        for body in admin.splits(topic):
+            location = StoreLocation(
+                body.address,
+                body.store_root,
+                body.store_id,
+                body.commit_log_file_bytes,
+                body.consume_queue_file_units,
+            )
+            for each in body.queues:
+                queue = MessageQueue(topic, body.broker_name, each.queue_id)
+                states.append(QueueState(queue, each.min_offset, each.max_offset, location))
     return sorted(states, key=lambda state: state.queue)
-
-
-def find_offsets(
-    nameservers: Nameservers | None, times_ms: Mapping[MessageQueue, int]
-) -> dict[MessageQueue, int]:
-    """Look up, for each queue, the offset of the first message stored at the queue's time or later.
-
-    `times_ms` maps queues to times in ms since the epoch. Returns a map from queues to offsets; a queue
-    without such a message maps to its end offset. Raises `cluster.client.ClientError`.
-    """
-    if not times_ms:
-        return {}
-    with Admin(nameservers) as admin:
-        return admin.offsets_for_times(times_ms)

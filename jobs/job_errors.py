@@ -30,12 +30,28 @@ class TopicNotEmpty(JobError):
     """A write with mode "errorifexists" found messages in its topic."""
 
 
+class CommitRefused(JobError):
+    """The end of a read cannot be committed as the offsets of a consumer group."""
+
+
 class CommitFailed(JobError):
     """All rows of a write are stored, but its manifest may not be."""
 
 
 class WriteFailed(JobError):
     """A task of a write failed, so the job is not committed."""
+
+
+class ReindexFailed(JobError):
+    """A re-index cannot start, or one of its tasks failed; the files of the store are unchanged or valid."""
+
+
+class KeyNotFound(JobError):
+    """Messages do not have the property or JSON field that is the key of an index or of a new sharding."""
+
+
+class TargetExists(JobError):
+    """The path to which a job would write exists already."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ A manifest is stored later than the messages that it lists. Therefore retention 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -159,8 +159,8 @@ def publish(nameservers: Nameservers | None, manifest: Manifest) -> None:
             producer.send(MANIFEST_TOPIC, body, tags=manifest.topic, keys=manifest.job)
 
 
-def load_manifests(nameservers: Nameservers | None, topic: str) -> list[Manifest]:
-    """Return the manifests of all committed jobs of `topic`. Raises `cluster.client.ClientError`."""
+def load_manifests(nameservers: Nameservers | None, topics: Collection[str]) -> list[Manifest]:
+    """Return the manifests of all committed jobs of `topics`. Raises `cluster.client.ClientError`."""
     from jobs.reader import SplitsReader
 
     try:
@@ -174,6 +174,6 @@ def load_manifests(nameservers: Nameservers | None, topic: str) -> list[Manifest
         for split in splits
         for batch in reader.read_split(split)
         for row in batch.to_pylist()
-        if row["tags"] == topic and row["body"] is not None
+        if row["tags"] in topics and row["body"] is not None
     )
     return decode_manifests(bodies)

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from cluster.client.config import Nameservers
-from jobs.committed import CommittedRanges, CommittedReader, committed_ranges
-from jobs.describe import describe_topic, find_offsets
+from cluster.client import Admin
+from jobs.committed import CommittedRanges, committed_ranges
+from jobs.describe import states_of
+from jobs.group_offsets import GroupRead, group_offsets, remember_read
 from jobs.job_errors import DataLoss
+from jobs.options.read_options import ReadOptions
 from jobs.reader import SplitsReader
-from jobs.splits import Split, choose_ranges
-from jobs.starting_offsets import Offsets
-from jobs.times import Times, check_order, check_strategy, ending_offsets, starting_offsets
+from jobs.splits import QueueState, Split, choose_ranges
+from jobs.starting_offsets import Offsets, resolve
+from jobs.times import ending_offsets, starting_offsets
 from store.logs import get_logger
-
-
-@dataclass(frozen=True)
-class ReadRange:
-    """The parsed options that select the messages of a read; see `jobs.read.read_queue`.
-
-    Attributes:
-        starting: First offset of each queue, used if `since` is None.
-        ending: End offset (exclusive) of each queue, used if `until` is None.
-        since: Store time of the first message of each queue.
-        until: Store time at which the read ends (exclusive).
-        strategy: Start of a queue without a message stored at or after `since`: "latest", or "error".
-        fail_on_data_loss: Raise DataLoss if requested offsets do not exist; otherwise log and skip them.
-        committed: Skip messages of uncommitted write jobs.
-        option_names: Names of the options for `starting` and `ending` in error texts.
-    """
-
-    starting: Offsets
-    ending: Offsets
-    since: Times | None = None
-    until: Times | None = None
-    strategy: str = "error"
-    fail_on_data_loss: bool = True
-    committed: bool = False
-    option_names: tuple[str, str] = ("startingOffsets", "endingOffsets")
+from store.message.message_queue import MessageQueue
 
 
 @dataclass(frozen=True)
@@ -46,42 +24,88 @@ class ReadPlan:
     """The result of `plan_read`.
 
     Attributes:
+        options: The options of the read.
         ranges: The offset range of each queue that has messages to read.
+        ends: The end (exclusive) of the read in each queue in which it advances.
         committed: The committed offsets for a committed read, else None.
     """
 
+    options: ReadOptions
     ranges: Sequence[Split]
-    committed: CommittedRanges | None
+    ends: Mapping[MessageQueue, int] = field(default_factory=dict)
+    committed: CommittedRanges | None = None
 
-    def reader(
-        self, splits: Sequence[Split], columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
-    ) -> SplitsReader:
+    @property
+    def message_count(self) -> int:
+        """Number of messages in `ranges`."""
+        return sum(each.message_count for each in self.ranges)
+
+    def remember(self, result: object) -> None:
+        """Let `commit_read` commit the end of this read for `result`, if it starts at a group's offsets."""
+        options = self.options
+        if options.starting.group:
+            read = GroupRead(options.nameservers, options.starting.group, self.ends, options.committed)
+            remember_read(result, read)
+
+    def reader(self, splits: Sequence[Split]) -> SplitsReader:
         """Return a reader of `splits`, which the caller has cut from `ranges`."""
-        if self.committed is None:
-            return SplitsReader(splits, columns, fail_on_data_loss, map_files)
-        return CommittedReader(splits, columns, fail_on_data_loss, map_files, self.committed)
+        options = self.options
+        return SplitsReader(
+            splits,
+            options.columns,
+            options.fail_on_data_loss,
+            options.map_files,
+            options.selector,
+            self.committed,
+        )
 
 
-def plan_read(nameservers: Nameservers | None, topic: str, wanted: ReadRange) -> ReadPlan:
-    """Return the offset ranges to read from `topic`, based on the current offsets of its queues.
+def plan_read(options: ReadOptions) -> ReadPlan:
+    """Return the offset ranges to read, based on the current offsets of the queues.
 
-    Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError`.
+    Raises `OffsetsInvalid`, `DataLoss`, and `cluster.client.ClientError`.
     """
-    since, until = wanted.since, wanted.until
-    check_order(since, until)
-    check_strategy(wanted.strategy)
-    # Read before the queue offsets, so that a job that commits in between is not partly visible.
-    committed = committed_ranges(nameservers, topic) if wanted.committed else None
-    states = describe_topic(nameservers, topic)
-    starting, ending = wanted.starting, wanted.ending
-    if since is not None:
-        found = find_offsets(nameservers, since.by_queue(states))
-        starting = starting_offsets(since, states, found, wanted.strategy)
-    if until is not None:
-        ending = ending_offsets(states, find_offsets(nameservers, until.by_queue(states)))
-    ranges, missing = choose_ranges(states, starting, ending, wanted.option_names)
-    if missing and wanted.fail_on_data_loss:
+    with Admin(options.nameservers) as admin:
+        topics = options.topics.find(admin)
+        # Read before the queue offsets, so that a job that commits in between is not partly visible.
+        committed = committed_ranges(options.nameservers, topics) if options.committed else None
+        states = states_of(admin, *topics)
+        starting, ending = find_start(admin, options, states), _find_end(admin, options, states)
+    names = options.starting.option, options.ending.option
+    ranges, missing = choose_ranges(states, starting, ending, names)
+    if missing and options.fail_on_data_loss:
         raise DataLoss(missing)
     for each in missing:
         get_logger(__name__).warning("offset_range_missing", range=str(each))
-    return ReadPlan(ranges, committed)
+    return ReadPlan(options, ranges, _ends(states, starting, ending), committed)
+
+
+def find_start(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:
+    """Return the offsets at which a read of the queues `states` starts.
+
+    Raises `OffsetsInvalid`, and `cluster.client.ClientError`.
+    """
+    if options.starting.group:
+        return group_offsets(admin, options.starting.group, states)
+    times = options.starting.times
+    if times is None:
+        return options.starting.offsets
+    found = admin.offsets_for_times(times.by_queue(states))
+    return starting_offsets(times, states, found, options.strategy)
+
+
+def _ends(states: Sequence[QueueState], starting: Offsets, ending: Offsets) -> dict[MessageQueue, int]:
+    ends = {}
+    for state in states:
+        wanted = (each.wanted(state.queue) for each in (starting, ending))
+        begin, end = (resolve(each, state.min_offset, state.max_offset) for each in wanted)
+        if begin < (end := min(end, state.max_offset)):
+            ends[state.queue] = end
+    return ends
+
+
+def _find_end(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:
+    times = options.ending.times
+    if times is None:
+        return options.ending.offsets
+    return ending_offsets(states, admin.offsets_for_times(times.by_queue(states)))

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cluster.client.config import Nameservers
-from jobs.plan import ReadRange, plan_read
+from jobs.options.spark_keywords import QueueKeywords, check_keywords, queue_options
+from jobs.plan import plan_read
 from jobs.reader import SplitsReader
-from jobs.schema import resolve_columns, spark_schema
+from jobs.schema import spark_schema
 from jobs.splits import Split, cut_splits
-from jobs.starting_offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
-from jobs.times import Strategy, TimestampOption, TimestampsOption, parse_times
 
 
-def read_queue(
-    spark: SparkSession,
-    topic: str,
-    *,
-    nameservers: Nameservers | None = None,
-    startingOffsets: OffsetsOption = "earliest",  # noqa: N803 - the names of Spark's own sources
-    endingOffsets: OffsetsOption = "latest",  # noqa: N803
-    startingTimestamp: TimestampOption | None = None,  # noqa: N803
-    endingTimestamp: TimestampOption | None = None,  # noqa: N803
-    startingOffsetsByTimestamp: TimestampsOption | None = None,  # noqa: N803
-    endingOffsetsByTimestamp: TimestampsOption | None = None,  # noqa: N803
-    startingOffsetsByTimestampStrategy: Strategy = "error",  # noqa: N803
-    minPartitions: int | None = None,  # noqa: N803
-    maxRecordsPerPartition: int | None = None,  # noqa: N803
-    failOnDataLoss: bool = True,  # noqa: N803
-    columns: Sequence[str] | None = None,
-    mapFiles: bool = True,  # noqa: N803
-    committed: bool = False,
-) -> DataFrame:
-    """Read the confirmed messages of `topic` as a DataFrame with one row per message (see `jobs.schema`).
+def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[QueueKeywords]) -> DataFrame:
+    """Read the confirmed messages of a topic as a DataFrame with one row per message (see `jobs.schema`).
 
     The range of offsets is fixed when this function returns: the DataFrame always has the same rows.
 
+    `topic`, or `topics`: a list of topics, or `topicPattern`: a regular expression for full names of topics.
+    The column `topic` has the topic of each row. A pattern selects no system, retry or dead-letter topics.
+    `nameservers`: "host:port;host:port", a list, or None for the value of the environment or the default.
     `startingOffsets`, `endingOffsets` (exclusive): "earliest", "latest", a queue offset, or
     {"topic": {"broker": {"queueId": offset}}} as a dict or JSON, with -2 for earliest and -1 for latest.
+    `startingOffsets="group:NAME"` starts at the committed offsets of a consumer group, and at the first
+    offset of queues without one; `jobs.commit_read` commits the end of the read for the group.
     `startingTimestamp`, `endingTimestamp` (exclusive): a store time for all queues, in ms since the epoch or
     an aware datetime. `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`: times by queue, in the form
     of the offsets. As in Spark's Kafka source, times take precedence over offsets.
@@ -49,28 +35,21 @@ def read_queue(
     parallelism). `maxRecordsPerPartition`: maximum number of messages of a partition.
     `failOnDataLoss`: fail with `DataLoss` if requested offsets do not exist; if False, log and skip them.
     `columns`: the columns to read, as Spark cannot push its column pruning into a Python reader.
+    `tags`: read only messages with one of these tags: "a || b".
+    `sql`: read only messages whose properties match a SQL92 expression: "a > 10 AND region IN ('x', 'y')".
     `committed`: skip messages that `write_queue` did not commit: those of failed attempts, and of jobs that
-    had not finished when this function was called.
+    had not finished when this function was called (default: False).
     `mapFiles`: map the files of stores on the executor's machine; if False, fetch all from the brokers.
 
     Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError` (TopicNotFound …).
     """
-    chosen = resolve_columns(columns)
-    wanted = ReadRange(
-        parse_offsets("startingOffsets", startingOffsets, EARLIEST),
-        parse_offsets("endingOffsets", endingOffsets, LATEST),
-        parse_times("starting", startingTimestamp, startingOffsetsByTimestamp),
-        parse_times("ending", endingTimestamp, endingOffsetsByTimestamp),
-        startingOffsetsByTimestampStrategy,
-        failOnDataLoss,
-        committed,
-    )
-    plan = plan_read(nameservers, topic, wanted)
-    parallelism = spark.sparkContext.defaultParallelism
-    splits = cut_splits(
-        plan.ranges, parallelism if minPartitions is None else minPartitions, maxRecordsPerPartition
-    )
-    return frame_of_splits(spark, plan.reader(splits, chosen, failOnDataLoss, mapFiles), splits)
+    given = check_keywords(options, QueueKeywords)
+    plan = plan_read(queue_options(topic, given))
+    partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
+    splits = cut_splits(plan.ranges, partitions, given.get("maxRecordsPerPartition"))
+    frame = frame_of_splits(spark, plan.reader(splits), splits)
+    plan.remember(frame)
+    return frame
 
 
 def frame_of_splits(spark: SparkSession, reader: SplitsReader, splits: Sequence[Split]) -> DataFrame:

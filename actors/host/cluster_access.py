@@ -15,19 +15,19 @@ from typing import Final
 
 from pydantic import AliasChoices, Field
 
+from actors.host.cluster_tls import TlsSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from actors.remoting.targets import Action
 from actors.signing import ACCESS_KEY, CredentialsInvalid, Signer, read_credentials
-from store.settings_model import SettingsModel
 from store.store_errors import StoreError
 
 _READS: Final = frozenset({Action.GET, Action.LIST})
 
 
-class AccessSettings(SettingsModel):
-    """Settings of access control that brokers, nameservers and rebalancers have in common."""
+class AccessSettings(TlsSettings):
+    """Settings of access control and TLS that brokers, nameservers and rebalancers have in common."""
 
     authentication_enabled: bool = Field(
         default=False, validation_alias=AliasChoices("authentication_enabled", "authenticationEnabled")

@@ -4,6 +4,7 @@ The routes are only in memory: the brokers register them again every 30 s.
 """
 
 from actors.host.cluster_access import inner_signer, inner_user_steps
+from actors.host.cluster_tls import reload_tls, server_tls
 from actors.host.descriptors import connections_that_fit
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import GiveUp, Supervisor
@@ -28,7 +29,7 @@ def build_nameserver(
 ) -> "NameserverService":
     """Build a nameserver. `give_up` is called with the reason if one of its tasks fails permanently.
 
-    Raises StoreError if the credentials file of the settings is invalid.
+    Raises StoreError if the credentials file or a certificate of the settings is invalid.
     """
     live = LiveSettings(settings)
     routes = RouteTable(settings.delete_topic_with_broker_registration)
@@ -37,7 +38,8 @@ def build_nameserver(
     table = NameserverRequests(settings, routes, kv_config, clock).table(config)
     fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
     steps = inner_user_steps(settings, inner_signer(settings), reads_are_open=True)
-    server = RemotingServer(table, clock, RemotingLimits(max_connections=fitting), steps=steps)
+    limits, tls = RemotingLimits(max_connections=fitting), server_tls(settings)
+    server = RemotingServer(table, clock, limits, steps=steps, tls=tls)
     return NameserverService(live, routes, kv_config, server, Supervisor(clock, give_up), clock)
 
 
@@ -77,6 +79,7 @@ class NameserverService:
         self.kv_config.load()
         await self.server.start(settings.listen_host, settings.listen_port)
         self._supervisor.every("broker-expiry", lambda: settings.scan_interval_ms, self.expire_brokers)
+        reload_tls(self._supervisor, self.server.tls)
         _log.info("nameserver_serving", host=settings.listen_host, port=self.server.port)
 
     async def stop(self) -> None:

@@ -173,7 +173,7 @@ class RequestContext:
             self.reply(RemotingCommand.response(_SYSTEM_ERROR, remark))
 
     def spawn(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
-        """Run a coroutine that returns the response in its own task. Too slow for the hot path."""
+        """Start a task that runs a coroutine; its result is the response. Too slow for the hot path."""
         self.connection.hub.spawn(self._finish(work))
 
     async def _finish(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:

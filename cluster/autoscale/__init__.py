@@ -1,1 +1,1 @@
-"""Autoscaling: brokers that are added and removed with the load, and experiments that measure it."""
+"""Autoscaling: rules, decisions and experiments for clusters whose brokers come and go with the load."""

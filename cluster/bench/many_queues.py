@@ -6,7 +6,8 @@ All queues hold messages. Each part sends to both topics in turn:
     many-queues-send    64 concurrent sends of single messages, round robin
     many-queues-keyed   send_table with a sharding key: each table adds rows to every queue
 
-The part many-queues-start restarts that broker. The parameters have its memory and disk use.
+The part many-queues-start restarts that broker. `parameters` of each result contains the memory and disk use
+of the broker.
 """
 
 from __future__ import annotations

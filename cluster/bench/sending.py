@@ -17,7 +17,7 @@ QUEUES = 8
 POOL_ROWS = 500_000
 LOG_POOL_ROWS = 250_000
 RECORD_OVERHEAD_BYTES = 165
-"""Approximate size of a record of the pool without its body."""
+"""Approximate size of the record of a benchmark message, without its body."""
 
 
 def make_topic(nameservers: str, topic: str, queues: int = QUEUES) -> None:

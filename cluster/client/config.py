@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from actors.remoting.tls.contexts import ClientTls
 from actors.signing import Credentials, CredentialsInvalid, read_credentials
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
+from cluster.client.tls import TlsConfig
 
 if TYPE_CHECKING:
     from cluster.client.hooks import CallHook, ConsumeHook, SendHook
@@ -54,6 +56,8 @@ class ClientConfig:
         access_key: Name of the user as which requests are signed, if the brokers require authentication.
         secret_key: Secret key of this user; it is not part of the repr. Without both keys, the environment
             variable RAYMQ_CREDENTIALS may name a file that contains them (`raymq user credentials`).
+        tls: TLS settings of the connections. None: the environment variables RAYMQ_TLS_CA,
+            RAYMQ_TLS_VERIFY, RAYMQ_TLS_CERTIFICATE and RAYMQ_TLS_KEY, else connections without TLS.
     """
 
     nameservers: Nameservers | None = None
@@ -65,6 +69,7 @@ class ClientConfig:
     call_hooks: Sequence[CallHook] = ()
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
+    tls: TlsConfig | None = None
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
@@ -73,6 +78,8 @@ class ClientConfig:
         keys: tuple[object, object] = (self.access_key, self.secret_key)
         if not all(isinstance(key, str) for key in keys) or bool(keys[0]) != bool(keys[1]):
             raise ConfigInvalid("access_key and secret_key must both be strings: give both or neither")
+        if self.tls is not None and not isinstance(self.tls, TlsConfig):
+            raise ConfigInvalid(f"tls is {self.tls!r}: give a TlsConfig, or None")
 
     def credentials(self) -> Credentials | None:
         """Return the keys to sign requests with, or None. Raises ConfigInvalid if their file is invalid."""
@@ -85,6 +92,11 @@ class ClientConfig:
             return read_credentials(Path(path).expanduser())
         except CredentialsInvalid as error:
             raise ConfigInvalid(f"{CREDENTIALS_ENV}: {error}") from None
+
+    def load_tls(self) -> ClientTls | None:
+        """Load the TLS files; None if TLS is not configured. Raises ConfigInvalid if a file is invalid."""
+        tls = self.tls or TlsConfig.from_environment()
+        return None if tls is None else tls.load()
 
     def addresses(self) -> list[str]:
         """Return the current nameserver addresses. Raises ConfigInvalid if the list is empty or malformed."""

@@ -31,7 +31,7 @@ STALL_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of the demo: delays by carrier from the CSV, the consumers and Spark, and durations."""
+    """Result of the demo: delays by airline as computed from the CSV, the consumers and Spark, and times."""
 
     csv: dict[str, Delays]
     verdict: Verdict

@@ -6,6 +6,7 @@ tasks can read one queue in parallel. A task yields blocks while it reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -17,11 +18,15 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from cluster.client.config import Nameservers
+from cluster.client.message_selector import ALL_MESSAGES
 from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
-from jobs.plan import ReadPlan, ReadRange, plan_read
+from jobs.options.read_options import Edge, ReadOptions, parse_start
+from jobs.options.topics import Topics, parse_topics
+from jobs.plan import ReadPlan, plan_read
 from jobs.reader import SplitsReader
 from jobs.schema import resolve_columns
+from jobs.selection import parse_selector
 from jobs.splits import cut_splits
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
 from jobs.times import Times, parse_times
@@ -31,83 +36,85 @@ Offset = int | datetime | str | Mapping[str, Mapping[str, Mapping[int, int | str
 
 START_OFFSET, END_OFFSET = "start_offset", "end_offset"
 _WORDS: Mapping[object, int] = {"earliest": EARLIEST, "latest": LATEST}
+_TASK_MESSAGES = 100_000
+"""Number of messages of a read task, if the caller does not set the number of tasks."""
 _ROW_BYTES = 256
 """Estimated size of a row with a body, from which Ray derives the number of tasks."""
 
 
 def read_dataset(
-    topic: str,
+    topic: str | Sequence[str] | None = None,
     *,
+    topic_pattern: str | None = None,
     nameservers: Nameservers | None = None,
     trigger: Literal["once"] = "once",
     start_offset: Offset = "earliest",
     end_offset: Offset = "latest",
     columns: Sequence[str] | None = None,
+    tags: str | None = None,
+    sql: str | None = None,
     committed: bool = False,
     fail_on_data_loss: bool = True,
     map_files: bool = True,
     **ray_options: Any,
 ) -> ray.data.Dataset:
-    """Read the confirmed messages of `topic` as a dataset with one row per message (see `jobs.schema`).
+    """Read the confirmed messages of a topic as a dataset with one row per message (see `jobs.schema`).
 
     The offset ranges are fixed when this function returns: messages stored later are not read.
 
         messages = read_dataset("orders", nameservers="127.0.0.1:9876", columns=["body", "tags"])
 
     Args:
-        topic: The topic to read.
+        topic: The topic to read, or a list of topics.
+        topic_pattern: Instead of `topic`, a regular expression for full names of topics.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
         trigger: As in `ray.data.read_kafka`; only "once", a single bounded read, is supported.
         start_offset: "earliest", "latest", an offset for all queues, a datetime (store time of the first
             message; UTC if it has no time zone), or offsets of single queues as
             {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
+            "group:NAME" starts at the committed offsets of a consumer group; see `jobs.commit_read`.
         end_offset: End of the read (exclusive), in the same forms. Queues not listed end at "latest".
         columns: The columns to read; all by default.
+        tags: Read only messages with one of these tags, as in "a || b".
+        sql: Read only messages whose properties match this SQL92 expression, as in "a > 10".
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
-        ray_options: Options of `ray.data.read_datasource`, for example `num_cpus`, `memory`, `resources`,
-            `concurrency`, `override_num_blocks` and `ray_remote_args`.
+        ray_options: Options of `ray.data.read_datasource`; `override_num_blocks` is 1 per 100,000 messages.
 
     Raises:
         OffsetsInvalid, OptionInvalid: An argument is invalid.
         DataLoss: Requested offsets do not exist.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
-    if trigger != "once":
-        raise OptionInvalid(
-            f"trigger={trigger!r} is not supported: use 'once', or read a stream with a consumer"
-        )
-    chosen = resolve_columns(columns)
-    starting, since = _parse(START_OFFSET, start_offset, EARLIEST)
-    ending, until = _parse(END_OFFSET, end_offset, LATEST)
-    wanted = ReadRange(
-        starting,
-        ending,
-        since,
-        until,
+    _check_trigger(trigger)
+    options = ReadOptions(
+        _topics(topic, topic_pattern),
+        _start(start_offset),
+        _edge(END_OFFSET, end_offset, LATEST),
+        nameservers,
         # Read nothing from a queue without a message stored at or after start_offset, as read_kafka does.
         strategy="latest",
-        fail_on_data_loss=fail_on_data_loss,
+        columns=resolve_columns(columns),
+        selector=parse_selector(tags, sql),
         committed=committed,
-        option_names=(START_OFFSET, END_OFFSET),
+        fail_on_data_loss=fail_on_data_loss,
+        map_files=map_files,
     )
-    plan = plan_read(nameservers, topic, wanted)
-    source = QueueDatasource(plan, chosen, fail_on_data_loss, map_files)
-    return ray.data.read_datasource(source, **ray_options)
+    return _planned_dataset(options, ray_options)
 
 
 class QueueDatasource(Datasource):
     """Ray Data source that reads the offset ranges of a plan; see `read_dataset`."""
 
-    def __init__(
-        self, plan: ReadPlan, columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
-    ) -> None:
+    def __init__(self, plan: ReadPlan) -> None:
         super().__init__()
         self._plan = plan
-        self._columns = tuple(columns)
-        self._fail_on_data_loss = fail_on_data_loss
-        self._map_files = map_files
+
+    @property
+    def task_count(self) -> int:
+        """Number of read tasks for this many messages. Ray's default, 200, is slow: most tasks are short."""
+        return max(math.ceil(self._plan.message_count / _TASK_MESSAGES), 1)
 
     def get_name(self) -> str:
         """Return the name that Ray shows for the read tasks."""
@@ -115,7 +122,7 @@ class QueueDatasource(Datasource):
 
     def estimate_inmemory_data_size(self) -> int:
         """Return an estimate of the size of all rows in bytes."""
-        return sum(each.message_count for each in self._plan.ranges) * _ROW_BYTES
+        return self._plan.message_count * _ROW_BYTES
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: object = None
@@ -124,12 +131,13 @@ class QueueDatasource(Datasource):
 
         If there are no messages, returns one task that yields an empty table with the schema.
         """
-        schema = arrow_schema(self._columns)
+        options = self._plan.options
+        schema = arrow_schema(options.columns)
         # The number of rows is unknown if the read may skip messages.
-        is_exact = self._plan.committed is None and self._fail_on_data_loss
+        is_exact = options.fail_on_data_loss and not options.committed and options.selector == ALL_MESSAGES
         tasks = []
         for split in cut_splits(self._plan.ranges, max(parallelism, 1)):
-            reader = self._plan.reader([split], self._columns, self._fail_on_data_loss, self._map_files)
+            reader = self._plan.reader([split])
             rows = split.message_count if is_exact else None
             size_bytes = split.message_count * _ROW_BYTES
             metadata = BlockMetadata(rows, size_bytes, exec_stats=None, input_files=None)
@@ -157,20 +165,48 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     )
 
 
-def _parse(option: str, value: Offset, default: int) -> tuple[Offsets, Times | None]:
-    """Parse the value of `start_offset` or `end_offset`.
+def _planned_dataset(options: ReadOptions, ray_options: Mapping[str, Any]) -> ray.data.Dataset:
+    plan = plan_read(options)
+    source = QueueDatasource(plan)
+    chosen = {"override_num_blocks": source.task_count, **ray_options}
+    dataset = ray.data.read_datasource(source, **chosen)
+    plan.remember(dataset)
+    return dataset
 
-    Returns the offsets of the queues, and the time if `value` is a datetime, else None. `default` is the
-    offset of queues that are not listed.
+
+def _check_trigger(trigger: str) -> None:
+    if trigger != "once":
+        raise OptionInvalid(
+            f"trigger={trigger!r} is not supported: use 'once', or read streams with a consumer"
+        )
+
+
+def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> Topics:
+    names = ("topic", "topic_pattern")
+    if topic is None or isinstance(topic, str):
+        return parse_topics(topic, None, pattern, names)
+    return parse_topics(None, topic, pattern, names)
+
+
+def _start(value: Offset) -> Edge:
+    if isinstance(value, str):
+        return parse_start(START_OFFSET, value, None)
+    return _edge(START_OFFSET, value, EARLIEST)
+
+
+def _edge(option: str, value: Offset, default: int) -> Edge:
+    """Parse the value of `start_offset` or `end_offset`: offsets, or a datetime.
+
+    `default` is the offset of queues that are not listed.
     """
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            value = value.replace(tzinfo=UTC)
-        edge: Literal["starting", "ending"] = "starting" if option == START_OFFSET else "ending"
-        times = parse_times(edge, value, None)
-        assert times is not None
-        return Offsets(default), Times(option, times.everywhere)
-    return parse_offsets(option, _numbers(value), default), None
+    if not isinstance(value, datetime):
+        return Edge(option, parse_offsets(option, _numbers(value), default))
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    edge: Literal["starting", "ending"] = "starting" if option == START_OFFSET else "ending"
+    times = parse_times(edge, value, None)
+    assert times is not None
+    return Edge(option, Offsets(default), Times(option, times.everywhere))
 
 
 def _numbers(value: Any) -> Any:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from cluster.client import Admin
-from cluster.client.config import Nameservers
 from jobs.describe import states_of
+from jobs.options.read_options import ReadOptions
+from jobs.options.spark_keywords import StreamKeywords, check_keywords, stream_options
+from jobs.plan import find_start
 from jobs.reader import SplitsReader
-from jobs.schema import resolve_columns, spark_schema
+from jobs.schema import spark_schema
 from jobs.splits import QueueState
-from jobs.starting_offsets import EARLIEST, Offsets, OffsetsOption, parse_offsets
+from jobs.starting_offsets import Offsets
 from jobs.stream.java import is_active
 from jobs.stream.listener import listener_of
 from jobs.stream.manifest import SCHEMA, encode_fault
@@ -30,64 +33,59 @@ RETAINED_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 def read_stream(
     spark: SparkSession,
-    topic: str,
+    topic: str | None = None,
     *,
-    checkpointLocation: str,  # noqa: N803 - the names of Spark's own sources
-    nameservers: Nameservers | None = None,
-    startingOffsets: OffsetsOption = "latest",  # noqa: N803
-    maxOffsetsPerTrigger: int | None = None,  # noqa: N803
-    minPartitions: int | None = None,  # noqa: N803
-    failOnDataLoss: bool = True,  # noqa: N803
-    columns: Sequence[str] | None = None,
-    mapFiles: bool = True,  # noqa: N803
-    pollIntervalMs: int = 100,  # noqa: N803
-    fetchOffsetNumRetries: int = 30,  # noqa: N803
-    fetchOffsetRetryIntervalMs: int = 1000,  # noqa: N803
+    checkpointLocation: str,  # noqa: N803 - the name of Spark's own option
+    **options: Unpack[StreamKeywords],
 ) -> DataFrame:
-    """Read `topic` as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
+    """Read a topic as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
 
     The offset ranges of a batch are fixed before it starts, and a restarted query repeats them. Therefore a
     sink that ignores repeated batches, such as Parquet files, stores each message exactly once. Queues and
-    brokers that are added while the query is running are read from their first message. Spark's triggers,
-    including availableNow, are supported. The observed metrics `raymq_<topic>` in the query's progress
-    contain the number of messages in the batch (`messages`) and after it (`lag`).
+    brokers that are added while the query is running, and topics that match `topicPattern`, are read from
+    their first message. Spark's triggers, including availableNow, are supported. The observed metrics
+    `raymq_<topic>` in the query's progress contain the number of messages in the batch (`messages`) and after
+    it (`lag`). With several topics the name is `raymq_<topic>+<topic>`, with a pattern `raymq_topics-<hash>`.
 
     `checkpointLocation`: the checkpoint of the query, as in `writeStream.option("checkpointLocation", …)`.
-    `startingOffsets`: start of a new query: "latest", "earliest", or offsets as in `read_queue`. Queues that
-    are not listed start at their first offset. A restarted query ignores it and resumes from its checkpoint.
+    `startingOffsets`: start of a new query: "latest", "earliest", "group:NAME", or offsets as in
+    `read_queue`. Queues that are not listed start at their first offset. A restarted query ignores it and
+    resumes from its checkpoint.
     `maxOffsetsPerTrigger`: maximum number of messages of a batch, distributed over the queues in proportion
     to their available messages (default: no limit).
     `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
     `failOnDataLoss`: fail if messages were deleted before they were read; if False, log and skip them.
-    `columns`, `mapFiles`: as in `read_queue`.
-    `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages.
-    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails.
+    `topics`, `topicPattern`, `nameservers`, `startingTimestamp`, `startingOffsetsByTimestamp`,
+    `startingOffsetsByTimestampStrategy`, `columns`, `tags`, `sql`, `mapFiles`: as in `read_queue`.
+    `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages (100).
+    `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails
+    (30 retries, one every 1,000 ms).
 
     Raises `CheckpointMismatch` if the checkpoint belongs to another topic or cluster, `OffsetsInvalid` or
     `OptionInvalid` if an argument is invalid, and `cluster.client.ClientError`, for example TopicNotFound.
     """
-    chosen = resolve_columns(columns)
-    partitions = spark.sparkContext.defaultParallelism if minPartitions is None else minPartitions
-    starting = parse_offsets("startingOffsets", startingOffsets, EARLIEST)
-    directory = ManifestDirectory(spark, checkpointLocation, topic, SystemClock())
-    queues = TopicQueues(nameservers, topic, starting)
-    options = PlanOptions(
-        topic,
-        queues.cluster_name(),
-        Limits(maxOffsetsPerTrigger, partitions),
-        failOnDataLoss,
-        pollIntervalMs / 1000,
-        fetchOffsetNumRetries,
-        fetchOffsetRetryIntervalMs / 1000,
+    given = check_keywords(options, StreamKeywords)
+    read = stream_options(topic, given)
+    partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
+    name = read.topics.label
+    directory = ManifestDirectory(spark, checkpointLocation, name, SystemClock())
+    planned = PlanOptions(
+        name,
+        TopicQueues(read).cluster_name(check_start=directory.source() is None),
+        Limits(given.get("maxOffsetsPerTrigger"), partitions),
+        read.fail_on_data_loss,
+        given.get("pollIntervalMs", 100) / 1000,
+        given.get("fetchOffsetNumRetries", 30),
+        given.get("fetchOffsetRetryIntervalMs", 1000) / 1000,
         int(spark.conf.get(RETAINED_BATCHES)),
     )
-    check_checkpoint(directory, topic, options.cluster)
+    check_checkpoint(directory, str(read.topics), planned.cluster)
     directory.create()
-    stream = TopicStream(spark, directory, nameservers, starting, options)
+    stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
-    splits_reader = SplitsReader((), chosen, failOnDataLoss, mapFiles)
-    reader = ManifestReader(splits_reader, nameservers, directory.checkpoint)
-    return stream.manifest_frame().repartition(partitions).mapInArrow(reader, spark_schema(chosen))
+    splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files, read.selector)
+    reader = ManifestReader(splits_reader, read.nameservers, directory.checkpoint)
+    return stream.manifest_frame().repartition(partitions).mapInArrow(reader, spark_schema(read.columns))
 
 
 def check_checkpoint(directory: ManifestDirectory, topic: str, cluster: str) -> None:
@@ -108,30 +106,31 @@ def check_checkpoint(directory: ManifestDirectory, topic: str, cluster: str) -> 
 
 
 class TopicQueues:
-    """Requests the offsets of the queues of one topic. Keeps its connections open until `close`."""
+    """Requests the offsets of the queues of a stream. Keeps its connections open until `close`."""
 
-    def __init__(self, nameservers: Nameservers | None, topic: str, starting: Offsets) -> None:
-        self._admin = Admin(nameservers)
-        self._topic = topic
-        self._starting = starting
+    def __init__(self, options: ReadOptions) -> None:
+        self._admin = Admin(options.nameservers)
+        self._options = options
 
     def states(self) -> list[QueueState]:
         """Return the current offsets of the queues. Raises ClientError."""
-        return states_of(self._admin, self._topic)
+        return states_of(self._admin, *self._options.topics.find(self._admin))
 
     def starting(self, states: Sequence[QueueState]) -> Offsets:
-        """Return the option startingOffsets, which is the same for all `states`."""
-        return self._starting
+        """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""
+        return find_start(self._admin, self._options, states)
 
-    def cluster_name(self) -> str:
-        """Return the name of the cluster of the topic, then close the connections.
+    def cluster_name(self, *, check_start: bool) -> str:
+        """Return the name of the cluster of the topics, then close the connections.
 
-        Also checks the starting offsets. Raises OffsetsInvalid if they list a queue that does not exist, and
-        ClientError.
+        With `check_start`, also check the options for the start of a new query. Raises OffsetsInvalid if they
+        are invalid for the queues, and ClientError.
         """
         with self._admin as admin:
-            states = states_of(admin, self._topic)
-            self._starting.check_known("startingOffsets", (state.queue for state in states))
+            states = self.states()
+            if check_start:
+                option = self._options.starting.option
+                self.starting(states).check_known(option, (state.queue for state in states))
             brokers = {state.queue.broker_name for state in states}
             clusters = admin.cluster_info().clusters
         return ",".join(sorted(name for name, members in clusters.items() if brokers & set(members)))
@@ -143,12 +142,11 @@ class TopicQueues:
 
 @dataclass(frozen=True)
 class TopicStream:
-    """The stream of one topic for one query, which may be restarted any number of times."""
+    """The stream of one query, which may be restarted any number of times."""
 
     spark: SparkSession
     directory: ManifestDirectory
-    nameservers: Nameservers | None
-    starting: Offsets
+    read: ReadOptions
     options: PlanOptions
 
     @property
@@ -178,7 +176,7 @@ class TopicStream:
         writes one with the reason; otherwise the batch reads a manifest of another query.
         """
         if checkpoint == self.directory.checkpoint:
-            queues = TopicQueues(self.nameservers, self.options.topic, self.starting)
+            queues = TopicQueues(self.read)
             return Planner(self.directory, queues, self.options, query_id, self._is_session_active)
         if self.directory.is_empty():
             self.directory.write(

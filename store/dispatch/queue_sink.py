@@ -183,7 +183,7 @@ class ConsumeQueueSink:
 
     @property
     def is_under_way(self) -> bool:
-        """True from the start of a bulk write in the background thread until `finish` has updated the queues."""
+        """True from the start of a write in the background thread until `finish` has updated the queues."""
         return self._pending is not None
 
     @property

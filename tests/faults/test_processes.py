@@ -248,7 +248,6 @@ def test_paused_consumer_loses_its_queues_and_its_stale_commits(
     )
 
 
-@pytest.mark.extended  # fails at times: after the broker's restart some messages are not consumed
 def test_ordered_group_keeps_order_over_kills_of_members_and_broker(
     broker: StandaloneProcess, tmp_path: Path
 ) -> None:
@@ -259,30 +258,31 @@ def test_ordered_group_keeps_order_over_kills_of_members_and_broker(
         PushConsumer(broker.nameserver, listener=listener, config=replace(config, ordered=True)) as other,
         member(broker.nameserver, group, history, "victim") as victim,
         member(broker.nameserver, group, history, "survivor"),
-        Load(broker.nameserver, recorder) as sending,
     ):
-
-        def await_sends() -> None:
-            sent = sending.acknowledged
-            eventually(lambda: sending.acknowledged >= sent + 100, "more messages")
-
         other.subscribe(TOPIC)
-        # The fifth queue is the one of the retry topic.
-        eventually(lambda: 0 < len(other.assignment()) < QUEUES - 1, "queues for all three members")
-        await_sends()
-        victim.kill()
-        victim.wait()
-        recorder.kill("victim")
-        eventually(lambda: len(other.assignment()) == QUEUES // 2, "the queues of the killed member")
-        await_sends()
-        broker.kill()
-        broker.start()
-        await_sends()
+        with Load(broker.nameserver, recorder) as sending:
+
+            def await_sends() -> None:
+                sent = sending.acknowledged
+                eventually(lambda: sending.acknowledged >= sent + 100, "more messages")
+
+            # The fifth queue is the one of the retry topic.
+            eventually(lambda: 0 < len(other.assignment()) < QUEUES - 1, "queues for all three members")
+            await_sends()
+            victim.kill()
+            victim.wait()
+            recorder.kill("victim")
+            eventually(lambda: len(other.assignment()) == QUEUES // 2, "the queues of the killed member")
+            await_sends()
+            broker.kill()
+            broker.start()
+            await_sends()
 
         def all_read() -> bool:
             events = load(history.read_bytes().splitlines())
             return {event.value for event in events if event.op == "read"} >= acknowledged(recorder)
 
+        # After the load: messages that are sent while the history is parsed would always be unread.
         eventually(all_read, "every message")
     events = load(history.read_bytes().splitlines())
     assert {event.process for event in events if event.op == "consume"} == {"other", "victim", "survivor"}

@@ -17,6 +17,7 @@ from cluster.client import Admin, ClientError, Producer
 from jobs import read_stream
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.stream.stream_errors import CheckpointMismatch
+from store.clock import SystemClock
 from tests.eventually import LIMIT_S, eventually
 from tests.jobs.conftest import Orders
 
@@ -132,6 +133,22 @@ def test_running_query_reads_new_messages_queues_and_brokers(
     assert {row["brokerName"] for row in rows} == {"broker-a", "broker-b"}
 
 
+def test_new_query_starts_at_a_timestamp(orders: Orders, sink: Callable[[str], Sink]) -> None:
+    stream = sink("stream-by-time")
+    send(orders, stream.topic, range(8))
+    with Admin(orders.nameservers) as admin:
+        queues = admin.end_offsets(stream.topic)
+        newest_ms = max(
+            message.store_timestamp
+            for queue, end in queues.items()
+            for message in admin.messages_at(queue, 0, end)
+        )
+        eventually(lambda: SystemClock().wall_ms() > newest_ms, "a later time")
+    sent = send(orders, stream.topic, range(8, 16))
+    assert stream.drain(startingTimestamp=newest_ms + 1) == [8]
+    assert stream.bodies() == sent
+
+
 def test_idle_query_starts_no_batch_and_keeps_its_start(orders: Orders, sink: Callable[[str], Sink]) -> None:
     stream = sink("stream-idle")
     send(orders, stream.topic, range(5))
@@ -236,6 +253,8 @@ def test_invalid_options_and_unknown_topic_are_refused_before_start(
         read_stream(spark, "orders", maxOffsetsPerTrigger=0, **options)
     with pytest.raises(OffsetsInvalid, match="orders/broker-a/9"):
         read_stream(spark, "orders", startingOffsets={"orders": {"broker-a": {9: 1}}}, **options)
+    with pytest.raises(OptionInvalid, match="did you mean startingOffsets"):
+        read_stream(spark, "orders", startingOffset="latest", **options)
     with pytest.raises(ClientError, match="stream-unknown"):
         read_stream(spark, "stream-unknown", **options)
     assert not list(tmp_path.iterdir())

@@ -33,7 +33,7 @@ class _Lock(NamedTuple):
     until_ns: int
     generation: int
 
-    def is_over(self, client_id: str, generation: int, now_ns: int) -> bool:
+    def may_be_taken(self, client_id: str, generation: int, now_ns: int) -> bool:
         """Return True if `client_id` may lock the queue under `generation`."""
         is_superseded = 0 < self.generation < generation
         return self.owner == client_id or self.until_ns <= now_ns or is_superseded
@@ -58,7 +58,7 @@ class QueueLocks:
         taken = []
         for queue, generation in queues:
             held = locks.get(queue)
-            if held is None or held.is_over(client_id, generation, now_ns):
+            if held is None or held.may_be_taken(client_id, generation, now_ns):
                 locks[queue] = _Lock(client_id, now_ns + LOCK_TIMEOUT_NS, generation)
                 taken.append(queue)
         return taken

@@ -75,11 +75,11 @@ class ClientInstance:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.client_id = unique_client_id(self.clock, config.instance_name)
-        hooks = hooks_of(config)
+        hooks, tls = hooks_of(config), config.load_tls()
         self.remoting = (
-            HookedRemotingClient(self.clock, table, LIMITS, hooks)
+            HookedRemotingClient(self.clock, table, LIMITS, hooks, tls)
             if hooks
-            else RemotingClient(self.clock, table, LIMITS)
+            else RemotingClient(self.clock, table, LIMITS, tls=tls)
         )
         self.nameservers = Nameservers(self.remoting, config.addresses, config.request_timeout_ms)
         self.routes = RouteCache(

@@ -37,7 +37,7 @@ class Report:
     omitted: int = 0
     """Number of findings beyond the first 100,000, which are not listed."""
     notes: list[str] = field(default_factory=list)
-    """Observations that are not damage, such as files that the next start repairs or a running broker."""
+    """Observations that are not damage: a broker is running, or the next start will repair a file."""
     counts: dict[str, int] = field(default_factory=dict)
     writer_pid: int | None = None
     """PID of the process that has the store open; None if the store is not open."""

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from cluster.client import Admin, ClientError, MessageQueue, Producer
-from jobs import read_dataset
+from jobs import commit_read, read_dataset
 from jobs.describe import describe_topic
-from jobs.job_errors import DataLoss, OffsetsInvalid, OptionInvalid
-from jobs.plan import ReadPlan, ReadRange, plan_read
+from jobs.job_errors import CommitRefused, DataLoss, OffsetsInvalid, OptionInvalid
+from jobs.options.read_options import ReadOptions
+from jobs.options.topics import Topics
+from jobs.plan import ReadPlan, plan_read
 from jobs.schema import ALL_COLUMNS
-from jobs.starting_offsets import EARLIEST, LATEST, Offsets
+from store.metadata.subscription_groups import SubscriptionGroupConfig
 from tests.jobs.conftest import MESSAGES, TOPIC, Orders
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_data")]
@@ -56,8 +58,8 @@ def test_several_tasks_read_one_queue(orders: Orders, map_files: bool) -> None:
 def test_datasource_makes_one_task_per_split(orders: Orders) -> None:
     from jobs.ray_data.read import QueueDatasource
 
-    plan = plan_read(orders.nameservers, TOPIC, ReadRange(Offsets(EARLIEST), Offsets(LATEST)))
-    source = QueueDatasource(plan, ("body",), True, True)
+    plan = plan_read(ReadOptions(Topics((TOPIC,)), nameservers=orders.nameservers, columns=("body",)))
+    source = QueueDatasource(plan)
     tasks = source.get_read_tasks(12)
     assert 12 <= len(tasks) <= 12 + len(plan.ranges)
     assert sum(task.metadata.num_rows or 0 for task in tasks) == MESSAGES + 1
@@ -107,7 +109,8 @@ def test_lost_log_file_fails_the_read_with_queue_and_range(orders: Orders, tmp_p
 
     from jobs.ray_data.read import QueueDatasource
 
-    plan = plan_read(orders.nameservers, TOPIC, ReadRange(Offsets(EARLIEST), Offsets(LATEST)))
+    options = ReadOptions(Topics((TOPIC,)), nameservers=orders.nameservers, columns=("body",))
+    plan = plan_read(options)
     split = max(plan.ranges, key=lambda each: each.message_count)
     being_saved = shutil.ignore_patterns("*.new")  # tables being saved: these files may vanish
     root = Path(shutil.copytree(split.location.store_root, tmp_path / "store", ignore=being_saved))
@@ -115,7 +118,7 @@ def test_lost_log_file_fails_the_read_with_queue_and_range(orders: Orders, tmp_p
     broken = replace(split, location=replace(split.location, store_root=str(root)))
 
     def source(fail_on_data_loss: bool) -> QueueDatasource:
-        return QueueDatasource(ReadPlan([broken], None), ("body",), fail_on_data_loss, True)
+        return QueueDatasource(ReadPlan(replace(options, fail_on_data_loss=fail_on_data_loss), [broken]))
 
     names = f"{TOPIC}/{split.queue.broker_name}/{split.queue.queue_id}"
     with pytest.raises(DataLoss, match=rf"{names} \[0, \d+\): CommitLog file .*fail_on_data_loss"):
@@ -138,3 +141,40 @@ def test_invalid_options_are_refused_by_the_driver(orders: Orders) -> None:
         read_dataset(TOPIC, nameservers=nameservers, start_offset=9, end_offset=3)
     with pytest.raises(ClientError, match="unknown-topic"):
         read_dataset("unknown-topic", nameservers=nameservers)
+
+
+def test_several_topics_are_read_by_list_or_pattern(orders: Orders) -> None:
+    topics = ["dataset-first", "dataset-second"]
+    with Admin(orders.nameservers) as admin, Producer(orders.nameservers) as producer:
+        for topic in topics:
+            admin.create_topic(topic, queues=1)
+            producer.send_many(topic, [b"x"] * 5)
+    for chosen in ({"topic": topics}, {"topic_pattern": "dataset-(first|second)"}):
+        dataset = read_dataset(nameservers=orders.nameservers, columns=["topic"], **chosen)
+        assert sorted(row["topic"] for row in dataset.take_all()) == [topics[0]] * 5 + [topics[1]] * 5
+    with pytest.raises(OptionInvalid, match="topic_pattern='x': give one of them"):
+        read_dataset("orders", topic_pattern="x", nameservers=orders.nameservers)
+
+
+def test_tags_select_messages(orders: Orders) -> None:
+    dataset = read_dataset(TOPIC, nameservers=orders.nameservers, tags="tag-1 || späte", columns=["tags"])
+    assert dataset.count() == MESSAGES // 3 + 1
+    assert set(dataset.unique("tags")) == {"tag-1", "späte"}
+
+
+def test_dataset_from_group_offsets_is_committed(orders: Orders) -> None:
+    with Admin(orders.nameservers) as admin, Producer(orders.nameservers) as producer:
+        admin.create_topic("dataset-billed", queues=1)
+        admin.put_group(SubscriptionGroupConfig("dataset-billing"))
+        queue = MessageQueue("dataset-billed", "broker-a", 0)
+        producer.send_many(queue.topic, [b"1", b"2"], queue=queue)
+        dataset = read_dataset(
+            queue.topic, nameservers=orders.nameservers, start_offset="group:dataset-billing"
+        )
+        assert dataset.count() == 2
+        assert commit_read(dataset) == {queue: 2}
+        assert admin.committed_offsets("dataset-billing", queue.topic)[queue] == 2
+    again = read_dataset(queue.topic, nameservers=orders.nameservers, start_offset="group:dataset-billing")
+    assert again.count() == 0
+    with pytest.raises(CommitRefused, match="start_offset"):
+        commit_read(again.select_columns(["body"]))

@@ -1,0 +1,114 @@
+"""The keyword arguments of `read_queue` and `read_stream`: their types, names and parsing.
+
+Names and meanings are those of Spark's Kafka source if it has the option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TypedDict, TypeVar, cast, get_type_hints
+
+from cluster.client.config import Nameservers
+from jobs.job_errors import OptionInvalid
+from jobs.options.read_options import Edge, ReadOptions, parse_start
+from jobs.options.topics import parse_topics
+from jobs.schema import resolve_columns
+from jobs.selection import parse_selector
+from jobs.starting_offsets import LATEST, OffsetsOption, parse_offsets
+from jobs.times import Strategy, TimestampOption, TimestampsOption, parse_times
+
+
+class ReadKeywords(TypedDict, total=False):
+    """Keyword arguments of `read_queue` and of `read_stream`."""
+
+    topics: Sequence[str]
+    topicPattern: str
+    nameservers: Nameservers | None
+    startingOffsets: OffsetsOption
+    startingTimestamp: TimestampOption | None
+    startingOffsetsByTimestamp: TimestampsOption | None
+    startingOffsetsByTimestampStrategy: Strategy
+    minPartitions: int
+    failOnDataLoss: bool
+    columns: Sequence[str] | None
+    tags: str | None
+    sql: str | None
+    mapFiles: bool
+
+
+class QueueKeywords(ReadKeywords, total=False):
+    """Keyword arguments of `read_queue`."""
+
+    endingOffsets: OffsetsOption
+    endingTimestamp: TimestampOption | None
+    endingOffsetsByTimestamp: TimestampsOption | None
+    maxRecordsPerPartition: int | None
+    committed: bool
+
+
+class StreamKeywords(ReadKeywords, total=False):
+    """Keyword arguments of `read_stream`, besides `checkpointLocation`."""
+
+    maxOffsetsPerTrigger: int | None
+    pollIntervalMs: int
+    fetchOffsetNumRetries: int
+    fetchOffsetRetryIntervalMs: int
+
+
+Keywords = TypeVar("Keywords", bound=ReadKeywords)
+
+
+def check_keywords(given: Keywords, known: type[Keywords]) -> Keywords:
+    """Return the arguments that are not None: None stands for the default.
+
+    Raises `OptionInvalid` if a name is not one of `known`, or if a flag is not a bool.
+    """
+    kinds = get_type_hints(known)
+    names = {_plain(name): name for name in kinds}
+    for name, value in given.items():
+        if name not in kinds:
+            similar = get_close_matches(_plain(name), names, 1)
+            hint = f"did you mean {names[similar[0]]}" if similar else f"the options are {', '.join(kinds)}"
+            raise OptionInvalid(f"unknown option {name}={value!r}: {hint}")
+        if kinds[name] is bool and not isinstance(value, bool | None):
+            raise OptionInvalid(f"{name}={value!r} is invalid: give True or False")
+    return cast("Keywords", {name: value for name, value in given.items() if value is not None})
+
+
+def queue_options(topic: str | None, given: QueueKeywords) -> ReadOptions:
+    """Parse the options of a bounded read. Raises `OffsetsInvalid` and `OptionInvalid`."""
+    ending = Edge(
+        "endingOffsets",
+        parse_offsets("endingOffsets", given.get("endingOffsets", "latest"), LATEST),
+        parse_times("ending", given.get("endingTimestamp"), given.get("endingOffsetsByTimestamp")),
+    )
+    return _options(topic, given, "earliest", ending, committed=given.get("committed", False))
+
+
+def stream_options(topic: str | None, given: StreamKeywords) -> ReadOptions:
+    """Parse the options of a stream. Raises `OffsetsInvalid` and `OptionInvalid`."""
+    return _options(topic, given, "latest", Edge("endingOffsets", parse_offsets("", "latest", LATEST)))
+
+
+def _options(
+    topic: str | None, given: ReadKeywords, start: str, ending: Edge, *, committed: bool = False
+) -> ReadOptions:
+    times = parse_times("starting", given.get("startingTimestamp"), given.get("startingOffsetsByTimestamp"))
+    starting = parse_start("startingOffsets", given.get("startingOffsets", start), times)
+    return ReadOptions(
+        parse_topics(topic, given.get("topics"), given.get("topicPattern")),
+        starting,
+        ending,
+        given.get("nameservers"),
+        given.get("startingOffsetsByTimestampStrategy", "error"),
+        resolve_columns(given.get("columns")),
+        parse_selector(given.get("tags"), given.get("sql")),
+        committed,
+        given.get("failOnDataLoss", True),
+        given.get("mapFiles", True),
+    )
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")

@@ -1,0 +1,45 @@
+"""TimerMetrics: the table `config/timermetrics`, the number of pending timer messages by topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from store.metadata.data_version import DATA_VERSION, DataVersion
+from store.metadata.fields import store_errors_for, typed
+
+_TABLE = "timingCount"
+
+
+@dataclass(slots=True)
+class TimerMetrics:
+    """Pending timer messages by the topic that they are sent to."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    changed_ms: dict[str, int] = field(default_factory=dict)
+    """Time of the last change of a topic's count, in ms since the epoch."""
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> TimerMetrics:
+        """Return the table in a parsed `timermetrics`. Raises StoreError if a field has a wrong type."""
+        with store_errors_for("timermetrics"):
+            table = typed(content.get(_TABLE, {}), dict[str, dict[str, int]], _TABLE)
+            counts = {topic: entry.get("count", 0) for topic, entry in table.items()}
+            times = {topic: entry.get("timeStamp", 0) for topic, entry in table.items()}
+            return cls(counts, DataVersion.of_table(content), times)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of `timermetrics`; later changes of the table do not affect it."""
+        table = {
+            topic: {"count": count, "timeStamp": self.changed_ms.get(topic, 0)}
+            for topic, count in self.counts.items()
+        }
+        return {DATA_VERSION: self.data_version.to_json(), _TABLE: table}
+
+    def add(self, topic: str, change: int, now_ms: int) -> None:
+        """Add `change` to the number of pending messages of a topic. It never becomes negative."""
+        self.counts[topic] = max(self.counts.get(topic, 0) + change, 0)
+        self.changed_ms[topic] = now_ms
+        self.data_version = self.data_version.next(now_ms)
