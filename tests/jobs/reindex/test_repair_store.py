@@ -47,7 +47,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     settings = STORE.model_copy(
         update={"consume_queue_file_bytes": UNITS * 20, "checkpoint_interval_ms": 100}
     )
-    running = ClusterThread(directory, settings, brokers=1)
+    running = ClusterThread(directory, store=settings, brokers=1)
     try:
         names = running.cluster.nameserver_address
         with Admin(names) as admin:
