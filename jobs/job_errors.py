@@ -54,6 +54,10 @@ class KeyNotFound(JobError):
     """Messages do not have the property or JSON field that is the key of an index or of a new sharding."""
 
 
+class ArchiveInvalid(JobError):
+    """A directory is not the complete and undamaged archive that a job needs."""
+
+
 class TargetExists(JobError):
     """The path to which a job would write exists already."""
 

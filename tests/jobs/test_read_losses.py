@@ -35,7 +35,7 @@ COUNT = 100  # messages, in eight CommitLog files
 def cluster(tmp_path: Path) -> Iterator[ClusterThread]:
     """Yield a cluster that deletes all but the last CommitLog file on request."""
     settings = {**STORE.model_dump(), "file_reserved_time_h": 0, "clean_interval_ms": 100}
-    running = ClusterThread(tmp_path, StoreSettings.model_validate(settings))
+    running = ClusterThread(tmp_path, store=StoreSettings.model_validate(settings))
     nameservers = running.cluster.nameserver_address
     with Admin(nameservers) as admin, Producer(nameservers) as producer:
         admin.create_topic(TOPIC, queues=1)
