@@ -37,6 +37,7 @@ class SendResult:
         queue_offset: Offset of the message in the queue; of a batch, the offset of its first message.
         offset_msg_id: Id made by the broker from its address and the position in its CommitLog.
         transaction_id: The UNIQ_KEY as returned by the broker.
+        recall_handle: Names a message with a delivery time, for `recall`; empty for other messages.
     """
 
     status: SendStatus
@@ -45,6 +46,7 @@ class SendResult:
     queue_offset: int
     offset_msg_id: str = ""
     transaction_id: str = ""
+    recall_handle: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,6 +279,7 @@ class Sender:
             int(ext["queueOffset"]),
             ext.get("msgId", ""),
             ext.get("transactionId", ""),
+            ext.get("recallHandle", ""),
         )
 
     def _record_failure(self, queue: MessageQueue, error: ClientError) -> ClientError:

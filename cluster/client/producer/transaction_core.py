@@ -142,6 +142,7 @@ class TransactionCore(ProducerCore):
             result.queue_offset,
             result.offset_msg_id,
             result.transaction_id,
+            result.recall_handle,
             state,
         )
 
