@@ -50,7 +50,6 @@ def command(
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property; repeat for several."),
     ] = None,
     delay_level: Annotated[int, typer.Option(min=0, help="Delay level, 1 to 18.")] = 0,
-    delay_ms: Annotated[int, typer.Option(min=0, help="Delay in milliseconds, up to three days.")] = 0,
     sharding_key: Annotated[
         str | None, typer.Option(help="Messages with the same sharding key go to one queue, in order.")
     ] = None,
@@ -73,7 +72,6 @@ def command(
             "keys": key or None,
             "properties": parse_pairs(properties or [], "--property"),
             "delay_level": delay_level,
-            "delay_ms": delay_ms,
         }
         where: dict[str, Any] = {
             "sharding_key": sharding_key,

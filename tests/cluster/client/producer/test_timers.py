@@ -11,11 +11,10 @@ import pytest
 from cluster.client import LocalTransactionState, Message, Producer, TransactionProducer, aio
 from cluster.client.errors import BrokerRefused, ConfigInvalid, MessageRejected, TopicNotFound
 from store.message.recall_handle import RecallHandle
+from tests.cluster.client.conftest import Cluster
+from tests.cluster.client.test_producer import read_all
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually, eventually_async
-
-from .conftest import Cluster
-from .test_producer import read_all
 
 HOUR_MS = 3_600_000
 
