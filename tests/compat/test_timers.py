@@ -1,4 +1,4 @@
-"""Timer messages of RocketMQ's Java producers, their recall, and timers in a store that changes its broker."""
+"""Timer messages and recalls of RocketMQ's Java producers, and timers in a store that changes its broker."""
 
 from __future__ import annotations
 
