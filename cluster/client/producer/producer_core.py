@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 
 from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import RecallMessageHeader
 from actors.remoting.table import RequestTable
 from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.errors import ClientError, ConfigInvalid, DeadlineExceeded
@@ -39,6 +41,7 @@ from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock, SystemClock
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
+from store.message.recall_handle import RecallHandle
 from store.message.validate import check_group
 from store.store_errors import MessageInvalid
 
@@ -230,6 +233,24 @@ class ProducerCore:
         send = self.prepare(message, starting_at(request.broker_name), self._timeout_ms(None, timeout_ms))
         send.outbound = send.outbound._replace(code=int(RequestCode.SEND_REPLY_MESSAGE_V2))
         return await self.send(send)
+
+    async def recall(self, topic: str, handle: str, timeout_ms: int | None) -> str:
+        """Cancel a message of `topic` that waits for its delivery time. Return its UNIQ_KEY.
+
+        Raises ConfigInvalid if `handle` is not a handle, BrokerRefused if the broker refuses it, for example
+        after the delivery, and the other errors of a request.
+        """
+        self.factory.check_topic(topic)
+        try:
+            broker_name = RecallHandle.decode(handle).broker_name
+        except MessageInvalid as error:
+            raise ConfigInvalid(error.remark) from error
+        await self.instance.routes.get(topic)
+        header = RecallMessageHeader(topic, handle, self.config.group)
+        command = RemotingCommand(RequestCode.RECALL_MESSAGE, header.to_ext())
+        timeout_ms = None if timeout_ms is None else self._timeout_ms(None, timeout_ms)
+        address = self.instance.master_of(topic, broker_name)
+        return (await self.instance.invoke(address, command, timeout_ms)).ext["msgId"]
 
     async def queues_of(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues of `topic` among which keys choose. A key's hash is an index of this sequence."""

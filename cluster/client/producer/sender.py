@@ -281,6 +281,7 @@ class Sender:
             ext.get("transactionId", ""),
             ext.get("MSG_REGION", "DefaultRegion"),
             ext.get("TRACE_ON") != "false",
+            ext.get("recallHandle", ""),
         )
 
     def _record_failure(self, queue: MessageQueue, error: ClientError) -> ClientError:

@@ -144,6 +144,7 @@ class TransactionCore(ProducerCore):
             result.transaction_id,
             result.region_id,
             result.is_trace_on,
+            result.recall_handle,
             state,
         )
 
