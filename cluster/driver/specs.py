@@ -13,7 +13,7 @@ from actors.broker.broker_settings_text import STORE_KEY, split_settings
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from cluster.driver.plan import ActorSpec, Kind
-from cluster.topology.topology import Broker, KeyPath, Listener, Topology, show
+from cluster.topology.topology import Broker, ElasticBroker, KeyPath, Listener, Topology, show
 from cluster.topology.topology_file import Source, explain
 from store.live_settings import live_names
 from store.store_settings import StoreSettings
@@ -75,6 +75,7 @@ def make_specs(
                 resources.get(name, ""),
                 settings.get("store_root"),
                 f"{source.place(path)}: {show(path)}",
+                slots=1 if isinstance(entry, ElasticBroker) else 0,
             )
         )
     order = list(Kind)

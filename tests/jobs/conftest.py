@@ -60,6 +60,9 @@ class ClusterThread:
         asyncio.run_coroutine_threadsafe(self.cluster.start(), self._loop).result(LIMIT_S)
 
     def stop(self) -> None:
+        """Stop the cluster, unless it is stopped already."""
+        if self._loop.is_closed():
+            return
         asyncio.run_coroutine_threadsafe(self.cluster.stop(), self._loop).result(LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT_S)
