@@ -27,7 +27,6 @@ from cluster.client.errors import ClientError
 from cluster.client.group.group_session import GroupSession, register_group_change
 from cluster.client.group.offset_client import Commit
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
-from cluster.client.namespaces import Namespace
 from cluster.client.trace.trace_dispatcher import TraceDispatcher
 from cluster.client.trace.trace_hooks import TraceConsumeHook
 from cluster.client.transport.instance import ClientInstance
@@ -52,7 +51,6 @@ class PushCore:
             hook = TraceConsumeHook(dispatcher, self.instance.clock)
             config = replace(config, consume_hooks=(*config.consume_hooks, hook))
         self.session = GroupSession(self.instance, config, self, is_broadcasting=config.is_broadcasting)
-        self.names = Namespace(config.namespace)
         self.held = HeldQueues(config)
         self.failure: ClientError | None = None
         self._config = config
@@ -94,14 +92,16 @@ class PushCore:
         ordered = self._config.ordered
         respond_running_info(table, instance, session, self._infos, threads, stats.status, ordered=ordered)
         respond_status(table, self._infos)
-        respond_consume_directly(table, self._consuming.listener.call_directly, instance.now_ms, self.names)
+        respond_consume_directly(
+            table, self._consuming.listener.call_directly, instance.now_ms, self.held.names
+        )
 
     def _infos(self) -> Mapping[MessageQueue, QueueInfo]:
         return self.held.infos(self.instance.clock.wall_ms() - self.instance.now_ms())
 
     def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector) -> None:
         """Subscribe to `topics`, and to the retry topic if the group has one. Raises ConfigInvalid."""
-        names, selector = list(map(self.names.wrap, topics_of(topics))), selector_of(expression)
+        names, selector = list(map(self.held.names.wrap, topics_of(topics))), selector_of(expression)
         for topic in names:
             self.session.subscribe(topic, selector)
         for work in self.held.all():
