@@ -1,4 +1,4 @@
-"""Read and write queues with Spark (`…_queue`) and Ray Data (`…_dataset`).
+"""Read and write queues with Spark (`…_queue`) and Ray Data (`…_dataset`), and export topics to Parquet.
 
 Imported lazily, because pyspark and ray are slow to load.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jobs.archive.export import export_topic
+    from jobs.archive.import_topic import import_topic
     from jobs.group_offsets import commit_read
     from jobs.ray_data.read import read_dataset
     from jobs.ray_data.write import write_dataset
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "commit_read",
+    "export_topic",
+    "import_topic",
     "index_keys",
     "local_session",
     "raydp_session",
@@ -35,6 +39,8 @@ __all__ = [
 
 _MODULES = {
     "commit_read": "jobs.group_offsets",
+    "export_topic": "jobs.archive.export",
+    "import_topic": "jobs.archive.import_topic",
     "read_queue": "jobs.read",
     "read_dataset": "jobs.ray_data.read",
     "read_stream": "jobs.stream.read_stream",

@@ -62,6 +62,7 @@ from actors.broker.sending.send import Sender
 from actors.broker.sending.send_back import SendBack
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
+from actors.broker.timer.build import build_timer
 from actors.broker.transactions.build import build_transactions
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.cluster_tls import client_tls
@@ -146,7 +147,8 @@ def build_broker(
     transactions, transaction_parts = build_transactions(
         settings, clock, identity, loop, tables, groups.clients, properties, access, supervisor
     )
-    capabilities: Sequence[Capability] = (transaction_parts, build_retry_state(tables, store, loop.stats))
+    timer = build_timer(settings, clock, loop, tables, properties, supervisor)
+    capabilities = (transaction_parts, timer, build_retry_state(tables, store, loop.stats))
     role = BrokerRole(_role_services(loop, registration, delays, capabilities, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer)
@@ -155,8 +157,7 @@ def build_broker(
     )
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    redirects = chain.from_iterable(each.interceptors for each in capabilities)
-    steps = (*interceptors, DeadLetters(tables, groups.locks), *redirects, delays)
+    steps = (*interceptors, DeadLetters(tables, groups.locks), *_redirects(capabilities), delays)
     for rows in (
         _sending_rows(live, clock, identity, loop, groups, targets, steps, properties, responses),
         SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
@@ -171,6 +172,10 @@ def build_broker(
         identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
         handle, describe,
     )  # fmt: skip
+
+
+def _redirects(capabilities: Sequence[Capability]) -> Iterable[SendInterceptor]:
+    return chain.from_iterable(each.interceptors for each in capabilities)
 
 
 def _role_services(

@@ -13,6 +13,9 @@ from actors.signing import Credentials, CredentialsInvalid, read_credentials
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
 from cluster.client.tls import TlsConfig
+from cluster.client.trace.trace_records import TRACE_TOPIC
+from store.message.validate import check_topic
+from store.store_errors import MessageInvalid
 
 if TYPE_CHECKING:
     from cluster.client.hooks import CallHook, ConsumeHook, SendHook
@@ -127,6 +130,9 @@ class ProducerConfig(ClientConfig):
         table_batch_bytes: Maximum size of the records in one request of a table send.
         table_buffer_bytes: Maximum size of all records of table sends that are in flight.
         send_hooks: Hooks called before and after each send.
+        trace: Write a trace of each sent message to `trace_topic`, in RocketMQ's format. Traces that cannot
+            be sent are dropped.
+        trace_topic: The topic of message traces.
     """
 
     group: str = "DEFAULT_PRODUCER"
@@ -142,10 +148,13 @@ class ProducerConfig(ClientConfig):
     table_batch_bytes: int = 1 * MIB
     table_buffer_bytes: int = 48 * MIB
     send_hooks: Sequence[SendHook] = ()
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ClientConfig.__post_init__(self)
+        require_trace(self.trace, self.trace_topic)
         require_at_least(0, self, "retry_times_when_send_failed", "default_topic_queue_nums")
         require_positive(
             self,
@@ -308,6 +317,9 @@ class PushConfig(ConsumerConfig):
             broker, which delivers them again later (RocketMQ consumeTimeout). Ordered consumers wait without
             limit, because a later delivery would be out of order.
         consume_hooks: Hooks called before and after each call of the listener.
+        trace: Write a trace of each consumed message to `trace_topic`, in RocketMQ's format. Traces that
+            cannot be sent are dropped.
+        trace_topic: The topic of message traces.
     """
 
     message_model: MessageModel = "clustering"
@@ -326,10 +338,13 @@ class PushConfig(ConsumerConfig):
     consume_timeout_ms: int = 15 * 60_000
     fetch_bytes: int = 1 * MIB
     consume_hooks: Sequence[ConsumeHook] = ()
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ConsumerConfig.__post_init__(self)
+        require_trace(self.trace, self.trace_topic)
         require_positive(
             self,
             "consume_threads",
@@ -391,6 +406,16 @@ def require_at_least(least: int, config: object, *names: str) -> None:
         if value < least:
             bound = "greater than 0" if least == 1 else f"{least} or more"
             raise ConfigInvalid(f"{name} is {value}: it must be {bound}")
+
+
+def require_trace(trace: object, trace_topic: str) -> None:
+    """Raise ConfigInvalid unless `trace` is True or False and `trace_topic` is a valid topic name."""
+    if not isinstance(trace, bool):
+        raise ConfigInvalid(f"trace is {trace!r}: give True or False; trace_topic is the name of the topic")
+    try:
+        check_topic(trace_topic)
+    except MessageInvalid as error:
+        raise ConfigInvalid(f"trace_topic: {error}") from error
 
 
 def parse_addresses(given: str | Sequence[str]) -> list[str]:

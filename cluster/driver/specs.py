@@ -61,6 +61,8 @@ def make_specs(
         else:
             kind = Kind.NAMESERVER if path[0] == "nameservers" else Kind.REBALANCER
             settings["data_dir"] = str(home / name)
+            if kind is Kind.NAMESERVER:
+                settings["cluster_name"] = topology.cluster
             if kind is Kind.REBALANCER:
                 settings["nameservers"] = nameservers
             settings |= checked(SETTINGS[kind], entry.settings, (*path, "settings"), source)

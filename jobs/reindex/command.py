@@ -97,10 +97,13 @@ def store(
 
     The files are written into the directory raymq.reindex of the store, and put in place by rename. The log
     is not changed. Damaged records are listed with file and byte position, and left out. Fails if a broker
-    has the store open. After an interruption, a broker can open the store, and the command can run again.
+    has the store open, except with --check. After an interruption, a broker can open the store, and the
+    command can run again.
     """
-    from jobs.reindex.offline import reindex_store
+    from jobs.reindex.offline import reindex_store, require_store
 
+    with _exiting_on_errors():
+        require_store(path, log_paths or (), delay_level, check=check)  # Spark needs seconds to start
     with _exiting_on_errors(), _session(executors) as spark:
         done = reindex_store(
             spark,

@@ -55,6 +55,8 @@ class TimerLog:
                 _check_name(path, base)
                 self._files.append(MappedFile(path, base, self.file_bytes))
                 base += self.file_bytes
+            for file in self._files[-1:]:
+                os.posix_fallocate(file.descriptor, 0, file.size_bytes)  # RocketMQ's file is sparse
         except BaseException:
             self.close()
             raise
@@ -67,9 +69,14 @@ class TimerLog:
         return self._files[0].base if self._files else 0
 
     @property
+    def room(self) -> int:
+        """Number of units that fit into the existing files."""
+        return max(self._files[-1].end - BLANK_BYTES - self.end, 0) // UNIT_BYTES if self._files else 0
+
+    @property
     def is_full(self) -> bool:
         """True if the next `append` needs a new file, which `allocate` creates."""
-        return not self._files or self.end + UNIT_BYTES + BLANK_BYTES > self._files[-1].end
+        return self.room == 0
 
     def allocate(self) -> None:
         """Create the next file; to be called if `is_full`, in any thread. Raises OSError."""
@@ -84,7 +91,7 @@ class TimerLog:
         """Append a unit and return its position. Raises StoreError if the last file is full."""
         if self.end and self.end < self.begin + self.file_bytes * len(self._files):
             self._end_file()
-        if not self._files or self.end + UNIT_BYTES + BLANK_BYTES > self._files[-1].end:
+        if self.is_full:
             raise StoreError("the timer log is full: allocate its next file first", self._directory)
         position = self.end
         file = self._file_of(position)
@@ -117,14 +124,15 @@ class TimerLog:
                 count = (min(self.end, file.end - BLANK_BYTES) - file.base) // UNIT_BYTES
                 yield file.base, np.frombuffer(file.view, UNITS, count)
 
-    def recover(self, checked_to: int) -> None:
+    def recover(self, checked_to: int, physical_end: int) -> None:
         """Find the end: after the last valid unit that follows position `checked_to`.
 
-        Bytes after the end are overwritten with zeros. Raises OSError.
+        Units of records that end after `physical_end`, the end of the CommitLog, are invalid. Bytes after the
+        end are overwritten with zeros. Raises OSError.
         """
         self.end = self._files[-1].end if self._files else 0
         for base, units in self.units(checked_to):
-            count = valid_count(units)
+            count = valid_count(units, physical_end)
             if count < (self.file_bytes - BLANK_BYTES) // UNIT_BYTES:
                 self.end = base + count * UNIT_BYTES
                 break

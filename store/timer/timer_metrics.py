@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from store.logs import get_logger
 from store.metadata.data_version import DATA_VERSION, DataVersion
 from store.metadata.fields import store_errors_for, typed
+from store.metadata.json_file import JsonConfigFile
+from store.store_errors import StoreError
+
+_log = get_logger(__name__)
 
 _TABLE = "timingCount"
 
@@ -20,6 +26,15 @@ class TimerMetrics:
     data_version: DataVersion = field(default_factory=DataVersion)
     changed_ms: dict[str, int] = field(default_factory=dict)
     """Time of the last change of a topic's count, in ms since the epoch."""
+
+    @classmethod
+    def load(cls, path: Path) -> TimerMetrics:
+        """Return the table in the file; an empty one if there is no valid file, because it is a statistic."""
+        try:
+            return JsonConfigFile(path).read(cls.from_json) or cls()
+        except StoreError as error:
+            _log.warning("timer_metrics_damaged", error=str(error))
+            return cls()
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> TimerMetrics:

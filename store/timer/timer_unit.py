@@ -82,8 +82,12 @@ def decode_unit(buffer: bytes | memoryview, place: int = 0) -> TimerUnit | None:
     return unit if size == UNIT_BYTES and 0 < unit.magic <= MAGIC_MAX and unit.previous >= -1 else None
 
 
-def valid_count(units: NDArray[np.void]) -> int:
-    """Return the number of valid units before the first invalid one."""
+def valid_count(units: NDArray[np.void], physical_end: int) -> int:
+    """Return the number of valid units before the first invalid one.
+
+    A unit is invalid if its record ends after `physical_end`, the end of the CommitLog.
+    """
     magic = units["magic"]
     valid = (units["size"] == UNIT_BYTES) & (magic > 0) & (magic <= MAGIC_MAX) & (units["previous"] >= -1)
+    valid &= units["physical_offset"] + units["record_bytes"] <= physical_end
     return len(units) if valid.all() else int(valid.argmin())

@@ -58,6 +58,7 @@ class TimerWheel:
         if not path.exists():
             allocate_file(path, WHEEL_BYTES, path.parent)
         self._file = MappedFile(path, 0, WHEEL_BYTES)
+        os.posix_fallocate(self._file.descriptor, 0, WHEEL_BYTES)  # RocketMQ's file is sparse
 
     def slot(self, second: int) -> Slot:
         """Return the slot of a second; an empty one if no unit was added for it."""
@@ -71,6 +72,18 @@ class TimerWheel:
     def table(self) -> NDArray[np.void]:
         """Return all slots as an array, which shares memory with the file."""
         return np.frombuffer(self._file.view, TABLE)
+
+    def next_second(self, begin: int, end: int) -> int:
+        """Return the first second of [begin, end) for which a unit was added; `end` if no second has."""
+        seconds = self.table()["second"]
+        while begin < end:
+            slot = begin % SLOTS
+            count = min(end - begin, SLOTS - slot)
+            found = np.flatnonzero(seconds[slot : slot + count] == np.arange(begin, begin + count))
+            if len(found):
+                return begin + int(found[0])
+            begin += count
+        return end
 
     def pending(self, from_second: int) -> int:
         """Return the number of messages that are due in `from_second` or later."""

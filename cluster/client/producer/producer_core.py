@@ -33,6 +33,8 @@ from cluster.client.producer.sender import Choose, Send, Sender
 from cluster.client.producer.table_send import TableSender
 from cluster.client.results import SendResult
 from cluster.client.selectors import RoundRobin
+from cluster.client.trace.trace_dispatcher import TraceDispatcher
+from cluster.client.trace.trace_hooks import TraceSendHook
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock, SystemClock
 from store.message.message import Message, MessageExt
@@ -77,6 +79,9 @@ def open_producer(
     queues = config.default_topic_queue_nums
     instance = ClientInstance(config, clock=clock, auto_create_queues=queues, table=table)
     factory = OutboundFactory(config, clock)
+    if config.trace:
+        dispatcher = TraceDispatcher(instance, config, config.trace_topic)
+        config = replace(config, send_hooks=(*config.send_hooks, TraceSendHook(dispatcher, clock)))
     hooks = SendHooks(config)
     # Random start, as in RocketMQ: many short-lived producers must not all use the first queue.
     turns = RoundRobin(random.randrange(1 << 16))

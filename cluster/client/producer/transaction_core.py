@@ -142,6 +142,8 @@ class TransactionCore(ProducerCore):
             result.queue_offset,
             result.offset_msg_id,
             result.transaction_id,
+            result.region_id,
+            result.is_trace_on,
             state,
         )
 

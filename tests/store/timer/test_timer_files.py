@@ -38,7 +38,7 @@ def open_log(rocket: RocketStore) -> TimerLog:
     log = TimerLog(rocket.root / "timerlog", 1 << 20)
     checkpoint = TimerCheckpoint.read(rocket.root / "config" / "timercheck")
     assert checkpoint is not None
-    log.recover(checkpoint.log_flush_position)
+    log.recover(checkpoint.log_flush_position, 1 << 40)
     return log
 
 
@@ -149,7 +149,7 @@ def test_recovery_finds_the_end_behind_any_number_of_units(tmp_path: Path, count
     end = log.end
     log.close()
     again = TimerLog(tmp_path / "timerlog", FILE_BYTES)
-    again.recover(0)
+    again.recover(0, 1 << 40)
     assert again.end in (end, -(-end // FILE_BYTES) * FILE_BYTES)
     if again.is_full:
         again.allocate()
@@ -162,7 +162,7 @@ def test_recovery_ends_before_a_damaged_unit_and_zeroes_the_rest(tmp_path: Path)
         file.seek(6 * UNIT_BYTES)
         file.write(b"\x00\x00\x00\x35")
     log = TimerLog(tmp_path / "timerlog", FILE_BYTES)
-    log.recover(0)
+    log.recover(0, 1 << 40)
     assert log.end == 6 * UNIT_BYTES
     content = b"".join(path.read_bytes() for path in sorted((tmp_path / "timerlog").iterdir()))
     assert not any(content[6 * UNIT_BYTES :])

@@ -16,10 +16,9 @@ from actors.remoting.hot_headers import SendMessageHeader
 from cluster.client import Message, MessageExt, Producer, ProducerConfig, PullConsumer, PushConsumer, aio
 from cluster.client.errors import BrokerRefused, ConfigInvalid, DeadlineExceeded, TopicNotFound
 from store.clock import SystemClock
+from tests.cluster.client.conftest import Cluster
+from tests.cluster.client.test_pull_consumer import poll_messages
 from tests.eventually import LIMIT_S, eventually
-
-from .conftest import Cluster
-from .test_pull_consumer import poll_messages
 
 REPLY_MS = int(LIMIT_S * 1000)
 

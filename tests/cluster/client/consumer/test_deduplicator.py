@@ -27,12 +27,11 @@ from cluster.client import (
 )
 from cluster.client.consumer.seen_stores import SeenStore
 from cluster.client.errors import ConfigInvalid
+from tests.cluster.client.conftest import Cluster
+from tests.cluster.client.test_pull_consumer import committed
 from tests.eventually import LIMIT_S, eventually
 
-from .conftest import Cluster
-from .test_pull_consumer import committed
-
-REPO = Path(__file__).parents[3]
+REPO = Path(__file__).parents[4]
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -249,7 +248,7 @@ def test_kill_repeats_effect_only_between_effect_and_mark(cluster: Cluster, tmp_
 
     def start(kill_at: str, step: str) -> subprocess.Popen[bytes]:
         arguments = [cluster.address, f"killed-at-{kill_at}", topic, str(tmp_path / f"{kill_at}.db")]
-        command = [sys.executable, "-m", "tests.cluster.client.once_member", *arguments]
+        command = [sys.executable, "-m", "tests.cluster.client.consumer.once_member", *arguments]
         (tmp_path / kill_at).touch()
         return subprocess.Popen([*command, str(tmp_path / kill_at), step], cwd=REPO, stdin=subprocess.PIPE)
 

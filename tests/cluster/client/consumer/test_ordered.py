@@ -28,8 +28,8 @@ from tests.checkers import Recorder, assert_consistent
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually
 
-from .conftest import LONG_LEASE_MS, Cluster
-from .test_pull_consumer import committed, fill, poll_numbers
+from ..conftest import LONG_LEASE_MS, Cluster
+from ..test_pull_consumer import committed, fill, poll_numbers
 
 ORDERED = PushConfig(
     ordered=True,

@@ -23,9 +23,9 @@ from tests.checkers import Recorder, assert_consistent
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually
 
-from .conftest import Cluster
+from ..conftest import Cluster
+from ..test_pull_consumer import committed, fill
 from .test_ordered import ORDERED, History, lock_as
-from .test_pull_consumer import committed, fill
 
 LEASE_MS = 20_000  # shorter than the validity of a lock, 30 s
 PATIENT = replace(ORDERED, lease_ms=LEASE_MS, request_timeout_ms=int(LIMIT_S * 1000))

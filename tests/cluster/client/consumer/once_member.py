@@ -1,6 +1,6 @@
 """Consumer process with a Deduplicator, which kills itself at one step of its first listener call.
 
-    python -m tests.cluster.client.once_member NAMESERVER GROUP TOPIC SEEN EFFECTS STEP
+    python -m tests.cluster.client.consumer.once_member NAMESERVER GROUP TOPIC SEEN EFFECTS STEP
 
 The effect of a message is a line in the file EFFECTS. STEP is `effect` (killed before it), `mark` (killed
 between the effect and the mark), `commit` (killed between the mark and the commit of the offset) or `never`.
