@@ -61,25 +61,29 @@ class Source(Protocol):
 
 
 def make_chunk(
-    records: Buffer, positions: Numbers, offset: int, broker_name: str, columns: Sequence[str]
+    records: Buffer,
+    positions: Numbers,
+    expected: Numbers,
+    next_offset: int,
+    broker_name: str,
+    columns: Sequence[str],
 ) -> Chunk:
     """Convert the records at byte positions `positions` of the buffer `records` to a chunk.
 
-    `offset` is the queue offset that the first record must have; each further record must have the next one.
-    Records that are damaged or have another queueOffset are left out and listed as lost.
+    `expected` is the queue offset that each record must have. Records that are damaged or have another
+    queueOffset are left out and listed as lost. The next read continues at `next_offset`.
     """
+    if not len(positions):
+        return Chunk(None, next_offset)
     # queueOffset is always decoded, because it is compared with the expected offset below.
     wanted = columns if QUEUE_OFFSET in columns else (QUEUE_OFFSET, *columns)
     batch, damaged = records_at_to_arrow(records, positions, broker_name, wanted)
-    expected = np.arange(offset, offset + len(positions))
     lost: list[LostRange] = []
     if damaged:
         rows = np.searchsorted(positions, [each.position or 0 for each in damaged])
         lost += [
-            LostRange(
-                offset + int(row), offset + int(row) + 1, f"record at byte {each.position}: {each.reason}"
-            )
-            for row, each in zip(rows, damaged, strict=True)
+            LostRange(offset, offset + 1, f"record at byte {each.position}: {each.reason}")
+            for offset, each in zip(expected[rows].tolist(), damaged, strict=True)
         ]
         expected = np.delete(expected, rows)
     found = batch.column(QUEUE_OFFSET).to_numpy()
@@ -90,7 +94,15 @@ def make_chunk(
             for row in strays
         ]
         batch = batch.filter(pa.array(found == expected))
-    return Chunk(_to_spark_batch(batch, columns), offset + len(positions), lost)
+    return Chunk(_to_spark_batch(batch, columns), next_offset, lost)
+
+
+def lost_ranges(offsets: Numbers, reason: str) -> list[LostRange]:
+    """Return the ranges of these increasing queue offsets, as lost for `reason`."""
+    if not len(offsets):
+        return []
+    borders = np.flatnonzero(np.diff(offsets) != 1) + 1
+    return [LostRange(int(part[0]), int(part[-1]) + 1, reason) for part in np.split(offsets, borders)]
 
 
 def _to_spark_batch(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

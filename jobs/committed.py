@@ -1,8 +1,8 @@
-"""CommittedReader: reads a topic without the messages of uncommitted write jobs (see `jobs.manifest`)."""
+"""CommittedRanges: hides the messages of uncommitted write jobs from a read (see `jobs.manifest`)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from cluster.client.config import Nameservers
 from jobs.chunk import QUEUE_OFFSET, Numbers
 from jobs.manifest import Manifest, load_manifests, merge_ranges
-from jobs.reader import SplitsReader
-from jobs.splits import Split
 from jobs.write_job import job_mark
 from store.message.message_queue import MessageQueue
 
@@ -21,7 +19,9 @@ UNIQ_KEY = "uniqKey"
 
 
 class CommittedRanges:
-    """The offset ranges that write jobs have committed, by queue of `topics`."""
+    """The offset ranges that write jobs have committed, by queue of `topics`. A filter of rows."""
+
+    columns = (QUEUE_OFFSET, UNIQ_KEY)
 
     def __init__(self, topics: Collection[str], manifests: Sequence[Manifest]) -> None:
         self._marks = {topic: job_mark(topic) for topic in topics}
@@ -35,16 +35,12 @@ class CommittedRanges:
             queue: np.array(ranges, np.int64).ravel() for queue, ranges in by_queue.items()
         }
 
-    def visible(self, queue: MessageQueue, offsets: Numbers, uniq_keys: pa.Array) -> NDArray[np.bool_]:
-        """Return a mask of the messages that a committed read returns.
+    def mask(self, queue: MessageQueue, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return a mask of the messages of `queue` that a committed read returns.
 
         A message is visible if its offset is committed, or if its UNIQ_KEY shows that no job wrote it.
-
-        Args:
-            queue: The queue of the messages.
-            offsets: The queue offset of each message.
-            uniq_keys: The UNIQ_KEY of each message, or null.
         """
+        offsets, uniq_keys = batch.column(QUEUE_OFFSET).to_numpy(), batch.column(UNIQ_KEY)
         borders = self._borders.get(queue)
         committed = np.zeros(len(offsets), np.bool_)
         if borders is not None:
@@ -64,28 +60,3 @@ def committed_ranges(nameservers: Nameservers | None, topics: Collection[str]) -
     be partly visible.
     """
     return CommittedRanges(topics, load_manifests(nameservers, topics))
-
-
-class CommittedReader(SplitsReader):
-    """Reads splits without the messages of uncommitted write jobs."""
-
-    def __init__(
-        self,
-        splits: Sequence[Split],
-        columns: Sequence[str],
-        fail_on_data_loss: bool,
-        map_files: bool,
-        ranges: CommittedRanges,
-    ) -> None:
-        extra = [name for name in (QUEUE_OFFSET, UNIQ_KEY) if name not in columns]
-        super().__init__(splits, (*columns, *extra), fail_on_data_loss, map_files)
-        self._read_columns, self.columns = self.columns, tuple(columns)
-        self._ranges = ranges
-
-    def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield the visible messages of `split` in offset order. Raises the errors of `SplitsReader`."""
-        for batch in super().read_split(split):
-            offsets, uniq_keys = batch.column(QUEUE_OFFSET).to_numpy(), batch.column(UNIQ_KEY)
-            visible = self._ranges.visible(split.queue, offsets, uniq_keys)
-            shown = batch.select(self.columns)
-            yield shown if visible.all() else shown.filter(pa.array(visible))

@@ -7,6 +7,7 @@ to Arrow, so that the broker can work meanwhile.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,10 +15,14 @@ from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
-from jobs.chunk import Chunk, LostRange, make_chunk
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from jobs.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunk
 from jobs.connection import Connection, response_error
+from jobs.selection import select_records
 from jobs.splits import Split
+from store.kernels.memory import U8
 from store.kernels.records_to_columns import find_records
+from store.message.record import QUEUE_OFFSET
 
 READER_GROUP = "RAYMQ_BULK_READER"
 """Consumer group name in the pull requests of bulk reads. RocketMQ's protocol requires a group in every pull;
@@ -30,25 +35,42 @@ _GONE = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND, ResponseCo
 class FetchedSplit:
     """Fetches the messages of one split from its broker."""
 
-    def __init__(self, split: Split, columns: Sequence[str]) -> None:
+    def __init__(
+        self, split: Split, columns: Sequence[str], selector: MessageSelector = ALL_MESSAGES
+    ) -> None:
         self._split = split
         self._columns = tuple(columns)
+        self._selector = selector
         self._connection = Connection(split.location.address)
         self._requested: tuple[int, int] | None = None
 
     def read(self, offset: int) -> Chunk:
-        """Return the messages of one broker response, beginning with the message at queue offset `offset`.
+        """Return the selected messages of one broker response, from queue offset `offset` on.
 
         Raises FetchFailed.
         """
         response = self._response(offset)
         if response.code != ResponseCode.SUCCESS:
             return self._lost_chunk(response, offset)
-        positions = find_records(np.frombuffer(response.body, np.uint8))
-        following = offset + len(positions)
+        data = np.frombuffer(response.body, np.uint8)
+        positions = find_records(data)
+        sizes = np.diff(positions, append=len(data))
+        offsets = queue_offsets(data, positions)
+        if np.any(np.diff(offsets, prepend=offset - 1) < 1):
+            # A record is damaged: `make_chunk` reports it.
+            offsets = np.arange(offset, offset + len(positions))
+        # The broker skips messages that it cannot read, so the last ones may be after the end of the split.
+        offsets = offsets[offsets < self._split.end]
+        positions, sizes = positions[: len(offsets)], sizes[: len(offsets)]
+        following = int(offsets[-1]) + 1 if len(offsets) else self._split.end
         if following < self._split.end:
             self._request(following)
-        return make_chunk(response.body, positions, offset, self._split.queue.broker_name, self._columns)
+        rows = select_records(data.data, positions, sizes, self._selector)
+        queue, columns = self._split.queue, self._columns
+        chunk = make_chunk(data.data, positions[rows], offsets[rows], following, queue.broker_name, columns)
+        skipped = np.setdiff1d(np.arange(offset, following), offsets, assume_unique=True)
+        reason = f"broker {self._connection.address} skipped it: its record is damaged or deleted"
+        return replace(chunk, lost=[*chunk.lost, *lost_ranges(skipped, reason)])
 
     def close(self) -> None:
         """Close the connection."""
@@ -87,3 +109,9 @@ class FetchedSplit:
         existing = f"[{header.min_offset}, {header.max_offset})"
         reason = f"broker {self._connection.address} has only offsets {existing} of this queue"
         return Chunk(None, end, [LostRange(offset, end, reason)])
+
+
+def queue_offsets(data: U8, positions: Numbers) -> Numbers:
+    """Return the queue offset of each record at byte positions `positions` of `data`."""
+    fields = data[positions[:, np.newaxis] + np.arange(QUEUE_OFFSET, QUEUE_OFFSET + 8)]
+    return fields.view(">i8")[:, 0].astype(np.int64)

@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.chunk import Chunk, LostRange, Numbers, make_chunk
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from jobs.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunk
+from jobs.selection import UNIT, select_records, select_units
 from jobs.splits import Split, StoreLocation
 from store.commitlog.log_paths import COMMIT_LOG
 from store.ownership.identity import read_name
 from store.store_errors import StoreError
 
-UNIT = np.dtype([("position", ">i8"), ("size_bytes", ">i4"), ("tags_code", ">i8")])
 BATCH_ROWS = 16_384
 # Limits the memory of a batch: Spark holds several at once, and Arrow's offsets in a column have 32 bits.
 BATCH_BYTES = 16 * 1024 * 1024
@@ -52,11 +53,14 @@ class _LogFile:
 class MappedSplit:
     """Reads the messages of one split from the store in the directory `split.location.store_root`."""
 
-    def __init__(self, split: Split, columns: Sequence[str]) -> None:
+    def __init__(
+        self, split: Split, columns: Sequence[str], selector: MessageSelector = ALL_MESSAGES
+    ) -> None:
         root = Path(split.location.store_root)
         queue = split.queue
         self._split = split
         self._columns = tuple(columns)
+        self._selector = selector
         name = read_name(root)
         self._log_directories = [root / path for path in (name.commit_log_paths if name else (COMMIT_LOG,))]
         self._queue_directory = root / "consumequeue" / queue.topic / str(queue.queue_id)
@@ -65,7 +69,7 @@ class MappedSplit:
         self._file: _LogFile | None = None
 
     def read(self, offset: int) -> Chunk:
-        """Return up to one batch of messages, beginning with the message at queue offset `offset`.
+        """Return up to one batch of the selected messages, from queue offset `offset` on.
 
         All messages of a batch are from the same CommitLog file.
         """
@@ -78,12 +82,16 @@ class MappedSplit:
         except OSError as error:
             return Chunk(None, end, [LostRange(offset, end, f"ConsumeQueue file {path}: {error.strerror}")])
         positions, sizes = units["position"].astype(np.int64), units["size_bytes"].astype(np.int64)
-        count = _leading((positions >= 0) & (sizes > 0) & (np.cumsum(sizes) <= max(BATCH_BYTES, *sizes[:1])))
+        selected = select_units(units, self._selector)
+        read_bytes = np.cumsum(np.where(selected, sizes, 0))
+        is_valid = (positions >= 0) & (sizes > 0)
+        count = _leading(is_valid & (read_bytes <= max(BATCH_BYTES, *read_bytes[:1])))
         if not count:
             return Chunk(
                 None, offset + 1, [LostRange(offset, offset + 1, f"the unit in {path} is not valid")]
             )
-        return self._read_log(positions[:count], offset)
+        rows = np.flatnonzero(selected[:count])
+        return self._read_log(positions[rows], sizes[rows], offset + rows, offset + count)
 
     def _log_path(self, base: int) -> Path:
         """Return the path of the CommitLog file that begins at CommitLog offset `base`.
@@ -100,24 +108,28 @@ class MappedSplit:
         """
         self._file = None
 
-    def _read_log(self, positions: Numbers, offset: int) -> Chunk:
+    def _read_log(self, positions: Numbers, sizes: Numbers, offsets: Numbers, next_offset: int) -> Chunk:
         """Decode the records at CommitLog offsets `positions`, up to the end of the first record's file.
 
-        `offset` is the queue offset of the first record.
+        `sizes` are the sizes of the records in bytes, `offsets` their queue offsets. If all records are in
+        one file, the next read continues at `next_offset`.
         """
+        if not len(positions):
+            return Chunk(None, next_offset)
         base = int(positions[0]) - int(positions[0]) % self._log_file_bytes
-        positions = positions[: _leading((positions >= base) & (positions < base + self._log_file_bytes))]
+        count = _leading((positions >= base) & (positions < base + self._log_file_bytes))
+        if count < len(positions):
+            next_offset = int(offsets[count])
         if self._file is None or not self._file.has(base):
             try:
                 self._file = _LogFile(base, _map_file(self._log_path(base)))
             except OSError as error:
-                end = offset + len(positions)
-                return Chunk(
-                    None, end, [LostRange(offset, end, f"CommitLog file {error.filename}: {error.strerror}")]
-                )
-        return make_chunk(
-            self._file.data, positions - base, offset, self._split.queue.broker_name, self._columns
-        )
+                reason = f"CommitLog file {error.filename}: {error.strerror}"
+                return Chunk(None, next_offset, lost_ranges(offsets[:count], reason))
+        data, inside = self._file.data, positions[:count] - base
+        rows = select_records(data, inside, sizes[:count], self._selector)
+        broker_name = self._split.queue.broker_name
+        return make_chunk(data, inside[rows], offsets[:count][rows], next_offset, broker_name, self._columns)
 
 
 def _leading(flags: NDArray[np.bool_]) -> int:

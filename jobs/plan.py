@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cluster.client import Admin
-from jobs.committed import CommittedRanges, CommittedReader, committed_ranges
+from jobs.committed import CommittedRanges, committed_ranges
 from jobs.describe import states_of
+from jobs.group_offsets import GroupRead, group_offsets, remember_read
 from jobs.job_errors import DataLoss
 from jobs.options.read_options import ReadOptions
 from jobs.reader import SplitsReader
 from jobs.splits import QueueState, Split, choose_ranges
-from jobs.starting_offsets import Offsets
+from jobs.starting_offsets import Offsets, resolve
 from jobs.times import ending_offsets, starting_offsets
 from store.logs import get_logger
+from store.message.message_queue import MessageQueue
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,37 @@ class ReadPlan:
     Attributes:
         options: The options of the read.
         ranges: The offset range of each queue that has messages to read.
+        ends: The end (exclusive) of the read in each queue in which it advances.
         committed: The committed offsets for a committed read, else None.
     """
 
     options: ReadOptions
     ranges: Sequence[Split]
+    ends: Mapping[MessageQueue, int] = field(default_factory=dict)
     committed: CommittedRanges | None = None
+
+    @property
+    def message_count(self) -> int:
+        """Number of messages in `ranges`."""
+        return sum(each.message_count for each in self.ranges)
+
+    def remember(self, result: object) -> None:
+        """Let `commit_read` commit the end of this read for `result`, if it starts at a group's offsets."""
+        options = self.options
+        if options.starting.group:
+            read = GroupRead(options.nameservers, options.starting.group, self.ends, options.committed)
+            remember_read(result, read)
 
     def reader(self, splits: Sequence[Split]) -> SplitsReader:
         """Return a reader of `splits`, which the caller has cut from `ranges`."""
         options = self.options
-        if self.committed is None:
-            return SplitsReader(splits, options.columns, options.fail_on_data_loss, options.map_files)
-        return CommittedReader(
-            splits, options.columns, options.fail_on_data_loss, options.map_files, self.committed
+        return SplitsReader(
+            splits,
+            options.columns,
+            options.fail_on_data_loss,
+            options.map_files,
+            options.selector,
+            self.committed,
         )
 
 
@@ -58,7 +77,7 @@ def plan_read(options: ReadOptions) -> ReadPlan:
         raise DataLoss(missing)
     for each in missing:
         get_logger(__name__).warning("offset_range_missing", range=str(each))
-    return ReadPlan(options, ranges, committed)
+    return ReadPlan(options, ranges, _ends(states, starting, ending), committed)
 
 
 def find_start(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:
@@ -66,11 +85,23 @@ def find_start(admin: Admin, options: ReadOptions, states: Sequence[QueueState])
 
     Raises `OffsetsInvalid`, and `cluster.client.ClientError`.
     """
+    if options.starting.group:
+        return group_offsets(admin, options.starting.group, states)
     times = options.starting.times
     if times is None:
         return options.starting.offsets
     found = admin.offsets_for_times(times.by_queue(states))
     return starting_offsets(times, states, found, options.strategy)
+
+
+def _ends(states: Sequence[QueueState], starting: Offsets, ending: Offsets) -> dict[MessageQueue, int]:
+    ends = {}
+    for state in states:
+        wanted = (each.wanted(state.queue) for each in (starting, ending))
+        begin, end = (resolve(each, state.min_offset, state.max_offset) for each in wanted)
+        if begin < (end := min(end, state.max_offset)):
+            ends[state.queue] = end
+    return ends
 
 
 def _find_end(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:

@@ -24,6 +24,8 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     `nameservers`: "host:port;host:port", a list, or None for the value of the environment or the default.
     `startingOffsets`, `endingOffsets` (exclusive): "earliest", "latest", a queue offset, or
     {"topic": {"broker": {"queueId": offset}}} as a dict or JSON, with -2 for earliest and -1 for latest.
+    `startingOffsets="group:NAME"` starts at the committed offsets of a consumer group, and at the first
+    offset of queues without one; `jobs.commit_read` commits the end of the read for the group.
     `startingTimestamp`, `endingTimestamp` (exclusive): a store time for all queues, in ms since the epoch or
     an aware datetime. `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`: times by queue, in the form
     of the offsets. As in Spark's Kafka source, times take precedence over offsets.
@@ -33,6 +35,8 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     parallelism). `maxRecordsPerPartition`: maximum number of messages of a partition.
     `failOnDataLoss`: fail with `DataLoss` if requested offsets do not exist; if False, log and skip them.
     `columns`: the columns to read, as Spark cannot push its column pruning into a Python reader.
+    `tags`: read only messages with one of these tags: "a || b".
+    `sql`: read only messages whose properties match a SQL92 expression: "a > 10 AND region IN ('x', 'y')".
     `committed`: skip messages that `write_queue` did not commit: those of failed attempts, and of jobs that
     had not finished when this function was called (default: False).
     `mapFiles`: map the files of stores on the executor's machine; if False, fetch all from the brokers.
@@ -43,7 +47,9 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     plan = plan_read(queue_options(topic, given))
     partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
     splits = cut_splits(plan.ranges, partitions, given.get("maxRecordsPerPartition"))
-    return frame_of_splits(spark, plan.reader(splits), splits)
+    frame = frame_of_splits(spark, plan.reader(splits), splits)
+    plan.remember(frame)
+    return frame
 
 
 def frame_of_splits(spark: SparkSession, reader: SplitsReader, splits: Sequence[Split]) -> DataFrame:

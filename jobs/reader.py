@@ -10,10 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.chunk import Source
-from jobs.job_errors import DataLoss, MissingRange
+from jobs.committed import CommittedRanges
+from jobs.job_errors import DataLoss, FetchFailed, MissingRange, merge_missing
+from jobs.row_filters import RowFilter, TagRows
 from jobs.splits import Split
 from store.logs import get_logger
 
@@ -25,12 +29,33 @@ class SplitsReader:
     """
 
     def __init__(
-        self, splits: Sequence[Split], columns: Sequence[str], fail_on_data_loss: bool, map_files: bool
+        self,
+        splits: Sequence[Split],
+        columns: Sequence[str],
+        fail_on_data_loss: bool,
+        map_files: bool,
+        selector: MessageSelector = ALL_MESSAGES,
+        committed: CommittedRanges | None = None,
     ) -> None:
-        self.columns = self._read_columns = tuple(columns)
+        """Create a reader of `splits`.
+
+        Args:
+            splits: The splits.
+            columns: The columns of the batches (see `jobs.schema`).
+            fail_on_data_loss: Raise DataLoss if messages cannot be read; otherwise log and skip them.
+            map_files: Map the files of a store on the worker's machine instead of fetching from the broker.
+            selector: Selects messages by tag or SQL92 expression.
+            committed: If given, skip messages of write jobs that are not committed.
+        """
+        self.columns = tuple(columns)
         self._splits = tuple(splits)
         self._fail_on_data_loss = fail_on_data_loss
         self._map_files = map_files
+        self._selector = selector
+        filters = (TagRows(selector.tags) if selector.tags else None, committed)
+        self._row_filters: Sequence[RowFilter] = tuple(each for each in filters if each is not None)
+        extra = dict.fromkeys(name for each in self._row_filters for name in each.columns)
+        self._read_columns = (*self.columns, *(name for name in extra if name not in self.columns))
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the splits whose indexes are in the first column of the batches."""
@@ -45,28 +70,42 @@ class SplitsReader:
             yield from self.read_split(split)
 
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of one split in order of offset.
+        """Yield the selected messages of one split in order of offset.
 
-        Raises `DataLoss` if messages cannot be read. If the reader was created with `fail_on_data_loss`
-        False, such messages are logged and skipped instead.
+        Raises `DataLoss` with all missing ranges of the split if messages do not exist or are damaged. If the
+        reader was created with `fail_on_data_loss` False, such messages are logged and skipped instead.
+        Raises `FetchFailed` if the broker of a fetched split cannot be reached.
         """
-        with closing(self._open(split)) as source:
-            yield from self._read_from(source, split)
+        try:
+            opened = self._open(split)
+        except FetchFailed as error:
+            raise _of_split(error, split, split.begin) from error
+        with closing(opened) as source:
+            for batch in self._read_from(source, split):
+                masks = [each.mask(split.queue, batch) for each in self._row_filters]
+                shown = batch.select(self.columns)
+                is_complete = all(mask.all() for mask in masks)
+                yield shown if is_complete else shown.filter(pa.array(np.logical_and.reduce(masks)))
 
     def _read_from(self, source: Source, split: Split) -> Iterator[pa.RecordBatch]:
         offset = split.begin
+        missing: list[MissingRange] = []
         while offset < split.end:
-            chunk = source.read(offset)
-            if chunk.lost:
-                self._report(
-                    [MissingRange(*split.queue, each.begin, each.end, each.reason) for each in chunk.lost]
-                )
-            if chunk.batch is not None:
+            try:
+                chunk = source.read(offset)
+            except FetchFailed as error:
+                if missing and self._fail_on_data_loss:
+                    break
+                raise _of_split(error, split, offset) from error
+            missing += [MissingRange(*split.queue, each.begin, each.end, each.reason) for each in chunk.lost]
+            # After a loss, the split is only read further to list all its missing ranges in one error.
+            if chunk.batch is not None and not (missing and self._fail_on_data_loss):
                 yield chunk.batch
             offset = chunk.next_offset
+        self._report(merge_missing(missing))
 
     def _report(self, missing: Sequence[MissingRange]) -> None:
-        if self._fail_on_data_loss:
+        if missing and self._fail_on_data_loss:
             raise DataLoss(missing)
         # The logger is not created at import: Spark's worker configures logging later.
         for each in missing:
@@ -77,8 +116,18 @@ class SplitsReader:
         from jobs.mapped import MappedSplit, is_local
 
         if self._map_files and is_local(split.location):
-            return MappedSplit(split, self._read_columns)
-        return FetchedSplit(split, self._read_columns)
+            return MappedSplit(split, self._read_columns, self._selector)
+        return FetchedSplit(split, self._read_columns, self._selector)
+
+
+def _of_split(error: FetchFailed, split: Split, offset: int) -> FetchFailed:
+    """Return an error that adds to `error` the queue of `split` and the offsets that were not read."""
+    topic, broker_name, queue_id = split.queue
+    return FetchFailed(
+        f"{topic}/{broker_name}/{queue_id} [{offset}, {split.end}): {error}. If retries of the task fail too,"
+        f" start broker {broker_name} and run the job again; the files of a store on this machine are read"
+        " without a broker"
+    )
 
 
 @cache

@@ -23,6 +23,7 @@ WORKER_MODULES = (
     "jobs.fetched",
     "jobs.reader",
     "jobs.partition_writer",
+    "store.tools.reindex.run",
     "cluster.client.producer.table_columns",
     "cluster.client.producer.table_frames",
 )

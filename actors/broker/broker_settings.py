@@ -112,6 +112,34 @@ class BrokerSettings(AccessSettings):
     )
     """After this many checks of a transaction, its message is moved to TRANS_CHECK_MAX_TIME_TOPIC."""
 
+    timer_wheel_enable: bool = Field(
+        default=True, validation_alias=_alias("timer_wheel_enable", "timerWheelEnable")
+    )
+    """Whether messages may set their own delivery time (timer messages)."""
+    timer_max_delay_s: Annotated[int, LIVE] = Field(
+        default=259_200, ge=1, le=864_000, validation_alias=_alias("timer_max_delay_s", "timerMaxDelaySec")
+    )
+    """The longest time, in seconds, until the delivery of a timer message."""
+    timer_roll_window_slots: int = Field(
+        default=172_800,
+        ge=2,
+        le=604_740,
+        validation_alias=_alias("timer_roll_window_slots", "timerRollWindowSlot"),
+    )
+    """A timer message that is due later than this number of seconds is stored again after that time. It must
+    be shorter than `file_reserved_time_h`, because CommitLog files with pending messages are deleted too.
+    """
+    timer_log_file_bytes: int = Field(
+        default=100 << 20,
+        ge=4096,
+        validation_alias=_alias("timer_log_file_bytes", "mappedFileSizeTimerLog"),
+    )
+    """Size of a timer log file in bytes; cannot be changed once the store has one."""
+    timer_flush_interval_ms: int = Field(
+        default=1000, ge=1, validation_alias=_alias("timer_flush_interval_ms", "timerFlushIntervalMs")
+    )
+    """The interval between saves of the timer's progress."""
+
     long_polling: Annotated[bool, LIVE] = Field(
         default=True, validation_alias=_alias("long_polling", "longPollingEnable")
     )

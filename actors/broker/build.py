@@ -23,11 +23,12 @@ from actors.broker.admin.offset_admin import OffsetAdmin
 from actors.broker.admin.progress_requests import ProgressRequests
 from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
+from actors.broker.admin.retry_state import build_retry_state
 from actors.broker.admin.runtime_info import (
     RuntimeInfo,
+    capability_figures,
     delay_figures,
     lag_figures,
-    retry_figures,
     send_figures,
 )
 from actors.broker.admin.topic_admin import TopicAdmin
@@ -61,8 +62,10 @@ from actors.broker.sending.send import Sender
 from actors.broker.sending.send_back import SendBack
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
+from actors.broker.timer.build import build_timer
 from actors.broker.transactions.build import build_transactions
 from actors.broker.transactions.transaction_log import TransactionLog
+from actors.host.cluster_tls import client_tls
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient, client_for
@@ -128,13 +131,13 @@ def build_broker(
         interceptors: called for each message, before the broker's own interceptors.
 
     Raises:
-        StoreError: a metadata table and its backup are damaged, or a file with users is invalid.
+        StoreError: a metadata table and its backup, a file of users or a certificate is invalid.
     """
     settings = live.settings
     access = build_access(settings)
     loop = build_loop(live, clock, store, access.steps)
     from_rebalancers = RequestTable()
-    client = client_for(clock, access.signer, from_rebalancers)
+    client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
     live.on_change(lambda changes: registration.changed())
     groups = _build_groups(settings, clock, client, tables, registration)
@@ -144,7 +147,8 @@ def build_broker(
     transactions, transaction_parts = build_transactions(
         settings, clock, identity, loop, tables, groups.clients, properties, access, supervisor
     )
-    capabilities: Sequence[Capability] = (transaction_parts,)
+    timer = build_timer(settings, clock, loop, tables, properties, supervisor)
+    capabilities = (transaction_parts, timer, build_retry_state(tables, store, loop.stats))
     role = BrokerRole(_role_services(loop, registration, delays, capabilities, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer)
@@ -153,8 +157,7 @@ def build_broker(
     )
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    redirects = chain.from_iterable(each.interceptors for each in capabilities)
-    steps = (*interceptors, DeadLetters(tables, groups.locks), *redirects, delays)
+    steps = (*interceptors, DeadLetters(tables, groups.locks), *_redirects(capabilities), delays)
     for rows in (
         _sending_rows(live, clock, identity, loop, groups, targets, steps, properties, responses),
         SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
@@ -162,13 +165,17 @@ def build_broker(
         _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration),
-        _broker_rows(live, clock, loop, tables, groups, describe, access),
+        _broker_rows(live, clock, loop, tables, groups, describe, capabilities, access),
     ):
         loop.requests.add_rows(rows)
     return Broker(
         identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
         handle, describe,
     )  # fmt: skip
+
+
+def _redirects(capabilities: Sequence[Capability]) -> Iterable[SendInterceptor]:
+    return chain.from_iterable(each.interceptors for each in capabilities)
 
 
 def _role_services(
@@ -308,6 +315,7 @@ def _broker_rows(
     tables: BrokerTables,
     groups: BrokerGroups,
     describe: Callable[[], dict[str, object]],
+    capabilities: Sequence[Capability],
     access: BrokerAccess,
 ) -> Iterable[RequestRow]:
     settings, store, reads, stats = live.settings, loop.store, loop.reads, loop.stats
@@ -315,7 +323,7 @@ def _broker_rows(
     figures = (
         partial(lag_figures, loop.lag),
         partial(delay_figures, tables.delay_offsets, store),
-        partial(retry_figures, tables, store, stats),
+        partial(capability_figures, capabilities),
         partial(send_figures, loop.requests, loop.counters),
     )
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)

@@ -14,6 +14,7 @@ from actors.broker.loop.turns import TurnLoop, Turns
 from actors.broker.loop.wait_registry import WaitRegistry
 from actors.broker.sending.acks import Acks
 from actors.broker.stats import BrokerStats
+from actors.host.cluster_tls import server_tls
 from actors.host.descriptors import connections_that_fit
 from actors.host.loop_lag import LoopLag
 from actors.remoting.chain import Step
@@ -55,6 +56,8 @@ def build_loop(
     Args:
         live: the settings of the broker.
         access_steps: the chain steps that authenticate and authorize requests; they run before admission.
+
+    Raises StoreError if a certificate is missing or invalid.
     """
     settings = live.settings
     requests, counters = RequestTable(), RequestCounters()
@@ -65,7 +68,8 @@ def build_loop(
         admission.end_turn()
 
     steps: Sequence[Step] = (*access_steps, admission)
-    server = RemotingServer(requests, clock, _limits(settings), end_turn, steps, (counters,))
+    limits, tls = _limits(settings), server_tls(settings)
+    server = RemotingServer(requests, clock, limits, end_turn, steps, (counters,), tls)
     live.on_change(lambda _: server.hub.change_limits(max_unread_bytes=_max_unread_bytes(settings)))
     held = WaitRegistry[Arrival](clock, settings.max_held_pulls)
     stats = BrokerStats(clock)

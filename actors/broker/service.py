@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from actors.broker.auth.access_file import RELOAD_MS
+from actors.access.access_file import RELOAD_MS
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import Broker, build_broker
 from actors.broker.drain import BrokerDrain
@@ -16,6 +16,7 @@ from actors.broker.identity import BrokerIdentity
 from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
 from actors.broker.sending.interceptors import SendInterceptor
+from actors.host.cluster_tls import reload_tls
 from actors.host.supervisor import GiveUp, Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
@@ -210,6 +211,7 @@ class BrokerService:
         every("save-offsets", lambda: settings.persist_offsets_interval_ms, broker.tables.save_offsets)
         if broker.access.control is not None:
             every("access-reload", lambda: RELOAD_MS, broker.access.control.file.reload)
+        reload_tls(self._supervisor, broker.loop.server.tls, broker.remoting_client.tls)
         every("client-expiry", lambda: EXPIRE_CLIENTS_MS, self._expire_clients)
         every("stats", lambda: SAMPLE_STATS_MS, self._sample_stats)
 

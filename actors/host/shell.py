@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from actors.host.node_address import located_spec
 from actors.host.ray_port import control, logs_folder, own_actor_id, own_node_ip
 from actors.host.saved_spec import SavedSpec, directory_of
 from actors.host.service_host import NotServing, Service, ServiceHost
@@ -84,7 +85,7 @@ class ActorShell:
         """Return the state of the actor as plain values; works in every state."""
         host = self._host
         status = {
-            "spec": self._spec,
+            "spec": located_spec(self._spec, own_node_ip()),
             "state": str(host.state),
             "reason": host.reason,
             "code_version": host.code_version,

@@ -52,15 +52,18 @@ class StandaloneSettings:
     """Whether stores that RocketMQ or other brokers wrote may be opened."""
     inner_credentials_file: Path | None = None
     """The keys of the inner user; if set, requests need signatures and permissions."""
+    tls: Mapping[str, str] = field(default_factory=dict)
+    """Settings of TLS of all services, such as `tls_ca`."""
     broker: Mapping[str, str] = field(default_factory=dict)
     """More settings of the brokers."""
 
     @property
     def access(self) -> dict[str, object]:
-        """The settings of access control of all services."""
+        """The settings of access control and TLS of all services."""
         if self.inner_credentials_file is None:
-            return {}
-        return {"authentication_enabled": True, "inner_credentials_file": self.inner_credentials_file}
+            return dict(self.tls)
+        keys = {"authentication_enabled": True, "inner_credentials_file": self.inner_credentials_file}
+        return {**self.tls, **keys}
 
 
 class ServiceFailed(Exception):
@@ -148,7 +151,7 @@ class StandaloneCluster:
             auto_create_topics=settings.auto_create_topics,
             adopt_store=settings.adopt_store,
             store=settings.store,
-            authorization_enabled=bool(settings.access),
+            authorization_enabled=settings.inner_credentials_file is not None,
             **settings.access,
             **cast("Mapping[str, Any]", settings.broker),
         )
@@ -168,6 +171,13 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="another setting of the brokers, such as transaction_check_max=5",
+    )
+    parser.add_argument(
+        "--tls",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of TLS of all services, such as tls=enforced",
     )
 
 
@@ -210,6 +220,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
     given = parser.parse_args(arguments)
     store = dict(pair.partition("=")[::2] for pair in given.store)
     broker = dict(pair.partition("=")[::2] for pair in given.broker)
+    tls = dict(pair.partition("=")[::2] for pair in given.tls)
     return (
         StandaloneSettings(
             store_root=given.store_root,
@@ -223,6 +234,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
             inner_credentials_file=given.inner_credentials_file,
             store=StoreSettings.model_validate({"flush": given.flush, **store}),
             broker=broker,
+            tls=tls,
         ),
         given.json,
     )

@@ -1,6 +1,7 @@
 """RebalancerService: starts and stops one rebalancer; `GroupCoordinator` has the groups."""
 
 from actors.host.cluster_access import inner_signer, inner_user_steps
+from actors.host.cluster_tls import client_tls, reload_tls, server_tls
 from actors.host.supervisor import GiveUp, Supervisor
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.generations import Generations
@@ -20,17 +21,18 @@ def build_rebalancer(
 ) -> "RebalancerService":
     """Build a rebalancer. `give_up` is called with the reason when a background task fails permanently.
 
-    Raises StoreError if the credentials file of the settings is invalid.
+    Raises StoreError if the credentials file or a certificate of the settings is invalid.
     """
     inner = inner_signer(settings)
-    client = client_for(clock, inner)
+    client = client_for(clock, inner, client_tls(settings))
     routes = RouteWatch(
         client, settings.nameservers, clock, settings.route_timeout_ms, settings.route_grace_ms
     )
     generations = Generations(settings.data_dir, clock)
     coordinator = GroupCoordinator(settings, generations, routes, clock)
-    steps = inner_user_steps(settings, inner, reads_are_open=False)
-    server = RemotingServer(coordinator.table(), clock, tick=coordinator.send_changes, steps=steps)
+    steps = inner_user_steps(settings, inner)
+    table, tls = coordinator.table(), server_tls(settings)
+    server = RemotingServer(table, clock, tick=coordinator.send_changes, steps=steps, tls=tls)
     supervisor = Supervisor(clock, give_up)
     return RebalancerService(LiveSettings(settings), coordinator, server, client, supervisor)
 
@@ -65,6 +67,7 @@ class RebalancerService:
         await self.server.start(settings.listen_host, settings.listen_port)
         every("route-refresh", lambda: settings.route_refresh_interval_ms, coordinator.refresh_routes)
         every("lease-expiry", lambda: settings.lease_check_interval_ms, coordinator.expire)
+        reload_tls(self._supervisor, self.server.tls, self._client.tls)
         _log.info("rebalancer_serving", host=settings.listen_host, port=self.server.port)
 
     async def stop(self) -> None:

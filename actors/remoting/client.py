@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from actors.remoting.calls import Callback
 from actors.remoting.chain import Chain
@@ -11,6 +12,8 @@ from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
 from actors.remoting.table import RequestTable
+from actors.remoting.tls.contexts import ClientTls
+from actors.remoting.tls.transport import TlsTransport
 from actors.signing import Signer
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
@@ -47,7 +50,7 @@ class RemotingClient:
     """Sends requests over one connection per address (`host:port` or `[v6]:port`).
 
     A connection is opened on first use and reopened after it was closed. Requests that a peer sends over it
-    are handled by `table`. Use a client on one event loop only.
+    are handled by `table`. With `tls`, all connections use TLS. Use a client on one event loop only.
     """
 
     def __init__(
@@ -56,8 +59,10 @@ class RemotingClient:
         table: RequestTable | None = None,
         limits: RemotingLimits | None = None,
         tick: Callable[[], None] | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.hub = Hub(clock, limits or RemotingLimits(), tick)
+        self.tls = tls
         self._chain = Chain(table or RequestTable())
         self._open: dict[str, Connection] = {}
         self._waiting: dict[str, list[_Waiting]] = {}
@@ -123,9 +128,7 @@ class RemotingClient:
         limit_s = self.hub.limits.connect_timeout_ms / 1000
         try:
             async with asyncio.timeout(limit_s):
-                _, made = await self.hub.loop.create_connection(
-                    lambda: Connection(self.hub, self._chain, address), host, port
-                )
+                made = await self._open_connection(address, host, port)
         except TimeoutError:
             raise ConnectFailed(address, f"could not connect within {limit_s:g} s") from None
         except OSError as error:
@@ -137,6 +140,25 @@ class RemotingClient:
         self._open[address] = made
         made.on_close(lambda closed: self._forget(address, closed))
         return made
+
+    async def _open_connection(self, address: str, host: str, port: int) -> Connection:
+        """Return a new connection. Raises OSError, and ConnectFailed if the TLS handshake fails."""
+        hub, connection = self.hub, Connection(self.hub, self._chain, address)
+        if self.tls is None:
+            await hub.loop.create_connection(lambda: connection, host, port)
+            return connection
+        opened: asyncio.Future[str] = hub.loop.create_future()
+        secured = TlsTransport(hub.memory, self.tls, connection, partial(_settle, opened), host)
+        raw, _ = await hub.loop.create_connection(lambda: secured, host, port)
+        try:
+            failure = await opened
+        except asyncio.CancelledError:
+            raw.abort()
+            raise
+        if failure:
+            raw.close()
+            raise ConnectFailed(address, failure)
+        return connection
 
     def connection(self, address: str) -> Connection | None:
         """Return the open connection to an address, or None."""
@@ -195,6 +217,11 @@ class RemotingClient:
             del self._open[address]
 
 
+def _settle(opened: asyncio.Future[str], failure: str) -> None:
+    if not opened.done():
+        opened.set_result(failure)
+
+
 class SigningClient(RemotingClient):
     """RemotingClient that signs all requests."""
 
@@ -204,8 +231,9 @@ class SigningClient(RemotingClient):
         signer: Signer,
         table: RequestTable | None = None,
         limits: RemotingLimits | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
-        super().__init__(clock, table, limits)
+        super().__init__(clock, table, limits, None, tls)
         self._signer = signer
 
     def invoke_callback(
@@ -221,9 +249,13 @@ class SigningClient(RemotingClient):
         super().oneway(address, command)
 
 
-def client_for(clock: Clock, signer: Signer | None, table: RequestTable | None = None) -> RemotingClient:
-    """Return a client that signs its requests if there is a signer."""
-    return RemotingClient(clock, table) if signer is None else SigningClient(clock, signer, table)
+def client_for(
+    clock: Clock, signer: Signer | None, tls: ClientTls | None, table: RequestTable | None = None
+) -> RemotingClient:
+    """Return a client that signs its requests if there is a signer, and uses TLS if `tls` is given."""
+    if signer is None:
+        return RemotingClient(clock, table, tls=tls)
+    return SigningClient(clock, signer, table, tls=tls)
 
 
 def parse_address(address: str) -> tuple[str, int]:

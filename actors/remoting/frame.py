@@ -296,7 +296,7 @@ def _bad_lengths(total: int, header_length: int, first: bytes) -> ProtocolError:
 def describe_bytes(first: bytes) -> str:
     """Return which protocol the first bytes of a connection look like, for the log."""
     if first[:1] == b"\x16" and first[1:2] == b"\x03":
-        return "a TLS handshake (this port serves remoting without TLS: switch TLS off in the client)"
+        return "a TLS handshake (TLS is disabled here: set tls: permissive, or switch it off in the client)"
     if first.startswith(b"PRI * HTTP/2"):
         return "HTTP/2 or gRPC (this is the remoting port)"
     if first.split(b" ", 1)[0] in _HTTP_METHODS:

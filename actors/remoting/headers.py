@@ -374,6 +374,14 @@ class EndTransactionHeader(Header):
     topic: str = ""
 
 
+class RecallMessageHeader(Header):
+    """Header of RECALL_MESSAGE (370); the handle is in the response to the send of the message."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str = ""
+
+
 class CheckTransactionStateHeader(Header):
     """Header of CHECK_TRANSACTION_STATE (39), which a broker sends to a producer.
 

@@ -41,4 +41,6 @@ class RemotingLimits:
     max_connections: int = 20_000
     max_assembly_bytes: int = MAX_ASSEMBLY_BYTES
     connect_timeout_ms: int = 3_000
+    handshake_timeout_ms: int = 10_000
+    """Time from the first byte of a TLS handshake after which a server closes an unfinished one."""
     busy_poll_us: int = 0

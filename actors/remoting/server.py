@@ -12,6 +12,8 @@ from actors.remoting.in_process import InProcessConnection
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import Observer
 from actors.remoting.table import RequestTable
+from actors.remoting.tls.contexts import ServerTls
+from actors.remoting.tls.gate import TlsGate
 from store.clock import Clock
 from store.logs import get_logger
 
@@ -26,7 +28,7 @@ class RemotingServer:
     """Serves the requests of a table on one address, on the event loop on which `start` runs.
 
     `tick` runs at the end of every turn in which bytes were received, before responses are written and costly
-    requests are handled.
+    requests are handled. With `tls`, the listeners accept TLS connections.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class RemotingServer:
         tick: Callable[[], None] | None = None,
         steps: Sequence[Step] = (),
         observers: Sequence[Observer] = (),
+        tls: ServerTls | None = None,
     ) -> None:
         self.hub = Hub(clock, limits or RemotingLimits(), tick)
         self.chain = Chain(table, steps, observers)
         self.port = 0
+        self.tls = tls
         self._server: asyncio.Server | None = None
         self._also: asyncio.Server | None = None
         self._in_process: list[InProcessConnection] = []
@@ -108,7 +112,10 @@ class RemotingServer:
         """The listening sockets."""
         return tuple(each for server in (self._server, self._also) if server for each in server.sockets)
 
-    def _accept(self) -> Connection:
+    def _accept(self) -> asyncio.BufferedProtocol:
+        return self._connection() if self.tls is None else TlsGate(self.hub, self.tls, self._connection)
+
+    def _connection(self) -> Connection:
         return Connection(self.hub, self.chain)
 
     def _sweep(self) -> None:

@@ -193,6 +193,15 @@ def writable(
         out.done(f"{broker} is {what} in {topics} topics", topics=topics, **facts)
 
 
+PENDING = {
+    "open_transactions": "openTransactions",
+    "pending_timers": "pendingTimers",
+    "retries": "retriesPending",
+    "dead_letters": "deadLettersPending",
+}
+"""Counts of messages that wait in a broker, by column; RocketMQ's brokers do not report them."""
+
+
 def summary(runtime: dict[str, str]) -> dict[str, Any]:
     """Return the columns of a broker's row from its runtime information."""
     return {
@@ -200,6 +209,7 @@ def summary(runtime: dict[str, str]) -> dict[str, Any]:
         "put_tps": first_rate(runtime.get("putTps")),
         "get_tps": first_rate(runtime.get("getTransferredTps")),
         "disk_used": f"{float(runtime.get('commitLogDiskRatio') or 0):.0%}",
+        **{name: int(runtime[key]) for name, key in PENDING.items() if key in runtime},
         "up_s": max(0, time.time_ns() // NS_PER_MS - int(runtime.get("bootTimestamp") or 0)) // 1000,
     }
 

@@ -30,6 +30,12 @@ COMMANDS = {
     "tail": ("cluster.cli.tail", "Print a topic's messages as they arrive."),
     "top": ("cluster.cli.top", "Show live rates of brokers, topics and groups."),
     "store": ("cluster.cli.store", "Inspect, verify and rebuild a broker's store on disk."),
+    "reindex": (
+        "jobs.reindex.command",
+        "Re-index with Spark: a stopped store, a topic by any field, a new sharding.",
+    ),
+    "export": ("jobs.archive.export_command", "Copy a topic to Parquet files, by date and queue."),
+    "import": ("jobs.archive.import_command", "Send the messages of an exported topic to a topic."),
     "demo": ("cluster.cli.demo", "Run the demo: real flights, a broker killed, results checked by Spark."),
     "bench": ("cluster.cli.bench", "Benchmark RayMQ and the machine's own limits."),
     "version": ("cluster.cli.version", "Show the versions of RayMQ and its dependencies."),

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 EPILOG = examples("raymq status", "raymq status --json")
 EXIT_NOT_SERVING = 1
 COLUMNS = ("actor", "kind", "state", "address", "node", "process", "code", "epoch", "loop_lag", "up_s")
-SPARED = ("code", "epoch", "process", "node", "loop_lag", "kind")
+PENDING = {
+    "open_transactions": "open_transactions",
+    "pending_timers": "pending_timers",
+    "retries": "retries_pending",
+    "dead_letters": "dead_letters_pending",
+}
+"""Counts of messages that wait in a broker, by column. A column is shown if a broker reports its count."""
+SPARED = ("code", "epoch", "process", "node", "loop_lag", "kind", *PENDING)
 """Columns that are omitted on a narrow terminal, in this order."""
 
 
@@ -77,7 +84,9 @@ def show(console: Console, cluster: str, found: Sequence[ActorStatus]) -> None:
         return
     rows = [as_row(entry) for entry in found]
     console.print(f"cluster {cluster}", style="bold", highlight=False, markup=False)
-    console.print(fitted(COLUMNS, [formatted(row) for row in rows], console.width, SPARED))
+    cells = [formatted(row) for row in rows]
+    columns = (*COLUMNS, *(column for column in PENDING if any(row[column] is not None for row in cells)))
+    console.print(fitted(columns, cells, console.width, SPARED))
     for row in rows:
         if row["reason"]:
             console.print(f"{row['actor']}: {row['reason']}", style="red", highlight=False, markup=False)
@@ -91,6 +100,7 @@ def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
         "process": str(row["process"] or ""),
         "epoch": details.get("epoch"),
         "loop_lag": lag_of(details),
+        **{column: details.get(field) for column, field in PENDING.items()},
         STYLE: None if row["state"] == "serving" else "red",
     }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.broker import summary
+from cluster.cli.broker import PENDING, summary
 from cluster.cli.console import Output, open_admin
 from cluster.cli.group import is_system
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.client import Admin
 
 EPILOG = examples("raymq top", "raymq top --interval 5 --rows 30", "raymq top --once --json")
-BROKER_COLUMNS = ("broker", "address", "put_tps", "get_tps", "disk_used", "up_s")
+BROKER_COLUMNS = ("broker", "address", "put_tps", "get_tps", "disk_used", *PENDING, "up_s")
 TOPIC_COLUMNS = ("topic", "messages", "put_tps")
 GROUP_COLUMNS = ("group", "topic", "lag", "in_flight", "tps", "dead_letters")
 
@@ -143,5 +143,6 @@ def _tables(snapshot: Snapshot, rows: int) -> list[Any]:
         ("topics", TOPIC_COLUMNS, snapshot.topics[:rows]),
         ("groups", GROUP_COLUMNS, snapshot.groups[:rows]),
     ):
-        parts += [Text(title, style="bold"), table_of(columns, content)]
+        known = [name for name in columns if name not in PENDING or any(name in row for row in content)]
+        parts += [Text(title, style="bold"), table_of(known, content)]
     return parts

@@ -13,8 +13,10 @@ with PullConsumer("127.0.0.1:9876", group="billing") as consumer:
 
 from cluster.client.admin.admin import Admin
 from cluster.client.config import ClientConfig, ConsumerConfig, ProducerConfig, PushConfig
+from cluster.client.consumer.deduplicator import Deduplicator
 from cluster.client.consumer.pull_consumer import PullConsumer
 from cluster.client.consumer.push_consumer import PushConsumer
+from cluster.client.consumer.seen_stores import MemorySeen, SqliteSeen
 from cluster.client.errors import ClientError
 from cluster.client.message_selector import MessageSelector
 from cluster.client.producer.producer import Producer
@@ -33,6 +35,7 @@ from cluster.client.selectors import (
     SelectMessageQueueByMachineRoom,
     SelectMessageQueueByRandom,
 )
+from cluster.client.tls import TlsConfig
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
 
@@ -42,7 +45,9 @@ __all__ = [
     "ClientError",
     "ConsumeStatus",
     "ConsumerConfig",
+    "Deduplicator",
     "LocalTransactionState",
+    "MemorySeen",
     "Message",
     "MessageExt",
     "MessageQueue",
@@ -58,7 +63,9 @@ __all__ = [
     "SelectMessageQueueByRandom",
     "SendResult",
     "SendStatus",
+    "SqliteSeen",
     "TableReceipt",
+    "TlsConfig",
     "TransactionProducer",
     "TransactionSendResult",
     "reconsume_later",

@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from actors.remoting.tls.contexts import ClientTls
 from actors.signing import Credentials, CredentialsInvalid, read_credentials
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
+from cluster.client.tls import TlsConfig
+from cluster.client.trace.trace_records import TRACE_TOPIC
+from store.message.validate import check_topic
+from store.store_errors import MessageInvalid
 
 if TYPE_CHECKING:
     from cluster.client.hooks import CallHook, ConsumeHook, SendHook
@@ -54,6 +59,8 @@ class ClientConfig:
         access_key: Name of the user as which requests are signed, if the brokers require authentication.
         secret_key: Secret key of this user; it is not part of the repr. Without both keys, the environment
             variable RAYMQ_CREDENTIALS may name a file that contains them (`raymq user credentials`).
+        tls: TLS settings of the connections. None: the environment variables RAYMQ_TLS_CA,
+            RAYMQ_TLS_VERIFY, RAYMQ_TLS_CERTIFICATE and RAYMQ_TLS_KEY, else connections without TLS.
     """
 
     nameservers: Nameservers | None = None
@@ -65,6 +72,7 @@ class ClientConfig:
     call_hooks: Sequence[CallHook] = ()
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
+    tls: TlsConfig | None = None
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
@@ -73,6 +81,8 @@ class ClientConfig:
         keys: tuple[object, object] = (self.access_key, self.secret_key)
         if not all(isinstance(key, str) for key in keys) or bool(keys[0]) != bool(keys[1]):
             raise ConfigInvalid("access_key and secret_key must both be strings: give both or neither")
+        if self.tls is not None and not isinstance(self.tls, TlsConfig):
+            raise ConfigInvalid(f"tls is {self.tls!r}: give a TlsConfig, or None")
 
     def credentials(self) -> Credentials | None:
         """Return the keys to sign requests with, or None. Raises ConfigInvalid if their file is invalid."""
@@ -85,6 +95,11 @@ class ClientConfig:
             return read_credentials(Path(path).expanduser())
         except CredentialsInvalid as error:
             raise ConfigInvalid(f"{CREDENTIALS_ENV}: {error}") from None
+
+    def load_tls(self) -> ClientTls | None:
+        """Load the TLS files; None if TLS is not configured. Raises ConfigInvalid if a file is invalid."""
+        tls = self.tls or TlsConfig.from_environment()
+        return None if tls is None else tls.load()
 
     def addresses(self) -> list[str]:
         """Return the current nameserver addresses. Raises ConfigInvalid if the list is empty or malformed."""
@@ -115,6 +130,9 @@ class ProducerConfig(ClientConfig):
         table_batch_bytes: Maximum size of the records in one request of a table send.
         table_buffer_bytes: Maximum size of all records of table sends that are in flight.
         send_hooks: Hooks called before and after each send.
+        trace: Write a trace of each sent message to `trace_topic`, in RocketMQ's format. Traces that cannot
+            be sent are dropped.
+        trace_topic: The topic of message traces.
     """
 
     group: str = "DEFAULT_PRODUCER"
@@ -130,10 +148,13 @@ class ProducerConfig(ClientConfig):
     table_batch_bytes: int = 1 * MIB
     table_buffer_bytes: int = 48 * MIB
     send_hooks: Sequence[SendHook] = ()
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ClientConfig.__post_init__(self)
+        require_trace(self.trace, self.trace_topic)
         require_at_least(0, self, "retry_times_when_send_failed", "default_topic_queue_nums")
         require_positive(
             self,
@@ -296,6 +317,9 @@ class PushConfig(ConsumerConfig):
             broker, which delivers them again later (RocketMQ consumeTimeout). Ordered consumers wait without
             limit, because a later delivery would be out of order.
         consume_hooks: Hooks called before and after each call of the listener.
+        trace: Write a trace of each consumed message to `trace_topic`, in RocketMQ's format. Traces that
+            cannot be sent are dropped.
+        trace_topic: The topic of message traces.
     """
 
     message_model: MessageModel = "clustering"
@@ -314,10 +338,13 @@ class PushConfig(ConsumerConfig):
     consume_timeout_ms: int = 15 * 60_000
     fetch_bytes: int = 1 * MIB
     consume_hooks: Sequence[ConsumeHook] = ()
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ConsumerConfig.__post_init__(self)
+        require_trace(self.trace, self.trace_topic)
         require_positive(
             self,
             "consume_threads",
@@ -379,6 +406,16 @@ def require_at_least(least: int, config: object, *names: str) -> None:
         if value < least:
             bound = "greater than 0" if least == 1 else f"{least} or more"
             raise ConfigInvalid(f"{name} is {value}: it must be {bound}")
+
+
+def require_trace(trace: object, trace_topic: str) -> None:
+    """Raise ConfigInvalid unless `trace` is True or False and `trace_topic` is a valid topic name."""
+    if not isinstance(trace, bool):
+        raise ConfigInvalid(f"trace is {trace!r}: give True or False; trace_topic is the name of the topic")
+    try:
+        check_topic(trace_topic)
+    except MessageInvalid as error:
+        raise ConfigInvalid(f"trace_topic: {error}") from error
 
 
 def parse_addresses(given: str | Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Check that a cluster without authentication listens only on loopback addresses."""
+"""Check that a cluster without authentication and TLS listens only on loopback addresses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 from cluster.driver.placement import is_loopback
 from cluster.topology.topology import Broker, Problem, Topology
 
-_SWITCHES = ("authentication_enabled", "authenticationEnabled")
+_AUTHENTICATION = ("authentication_enabled", "authenticationEnabled")
+_TLS = ("tls", "tls.server.mode")
 
 
 def exposed(topology: Topology) -> list[Problem]:
-    """Return a problem for each process that accepts unauthenticated clients from other machines.
+    """Return a problem for each process that accepts plain, unauthenticated clients from other machines.
 
     Returns an empty list if the topology contains `insecure: true`.
     """
@@ -22,18 +23,20 @@ def exposed(topology: Topology) -> list[Problem]:
     for path, name, entry in topology.listeners():
         host = topology.host_of(entry)
         of_all = topology.broker_settings if isinstance(entry, Broker) else {}
-        if is_loopback(host) or _is_on({**of_all, **entry.settings}):
+        if is_loopback(host) or _is_protected({**of_all, **entry.settings}):
             continue
         place = (*path, "listen_host") if entry.listen_host else ("listen_host",)
         text = (
             f"{name} would listen on {host}, which other machines can reach, and accept every client: set "
-            "authentication_enabled: true in its settings (docs/security.md). If the network is private, add "
-            "this line to the topology instead:  insecure: true"
+            "authentication_enabled: true or tls: enforced in its settings (docs/security.md). If the "
+            "network is private, add this line to the topology instead:  insecure: true"
         )
         problems.append((place, text))
     return problems
 
 
-def _is_on(settings: Mapping[str, Any]) -> bool:
-    """Return True if `settings`, from a topology or a broker.conf, enable authentication."""
-    return any(str(settings.get(key, "")).lower() in ("true", "1", "yes", "on") for key in _SWITCHES)
+def _is_protected(settings: Mapping[str, Any]) -> bool:
+    """Return True if `settings`, from a topology or a broker.conf, enable authentication or enforce TLS."""
+    return any(
+        str(settings.get(key, "")).lower() in ("true", "1", "yes", "on") for key in _AUTHENTICATION
+    ) or any(settings.get(key) == "enforced" for key in _TLS)

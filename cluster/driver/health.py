@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import orjson
 
@@ -18,6 +19,9 @@ from actors.remoting.command import (
     encode_command,
 )
 from actors.remoting.remoting_errors import ProtocolError
+from actors.remoting.tls.blocking import secured
+from actors.remoting.tls.contexts import ClientTls, OwnCertificate
+from cluster.client.tls import TlsConfig
 from cluster.driver.plan import ActorSpec, Kind
 
 PROBE_TIMEOUT_S = 2.0
@@ -31,11 +35,12 @@ def probe(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
     and a rebalancer must accept a connection.
     """
     try:
+        tls = tls_of(spec)
         if spec.kind is Kind.NAMESERVER:
-            return _probe_nameserver(spec, brokers)
+            return _probe_nameserver(spec, brokers, tls)
         if spec.kind is Kind.BROKER:
             # Any response will do: a broker listens only after it has opened its store.
-            request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+            request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), tls)
             return ""
         with socket.create_connection(spec.advertised, PROBE_TIMEOUT_S):
             return ""
@@ -43,8 +48,27 @@ def probe(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
         return f"{spec.address}: {error or type(error).__name__}"
 
 
-def _probe_nameserver(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
-    response = request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+def tls_of(spec: ActorSpec) -> ClientTls | None:
+    """Return the TLS of the connections to an actor, or None if it accepts plain connections.
+
+    The actor is verified with the CA in the environment (`TlsConfig`). Without one it is not verified: a
+    probe contains no secrets. If it requires a certificate and the environment names none, the probe presents
+    the certificate of the actor, if its files are on this machine.
+
+    Raises ValueError if a file is invalid.
+    """
+    if spec.settings.get("tls") != "enforced":
+        return None
+    given = TlsConfig.from_environment()
+    if given is not None:
+        return given.load()
+    own = OwnCertificate(Path(spec.settings["tls_certificate"]), Path(spec.settings["tls_key"]))
+    is_here = spec.settings.get("tls_client_ca") and own.key.exists()
+    return ClientTls(own=own if is_here else None, verify=False)
+
+
+def _probe_nameserver(spec: ActorSpec, brokers: Sequence[ActorSpec], tls: ClientTls | None) -> str:
+    response = request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), tls)
     if response.code != ResponseCode.SUCCESS:
         return f"response code {response.code}: {response.remark}"
     table = orjson.loads(bytes(response.body))["brokerAddrTable"]
@@ -56,9 +80,12 @@ def _probe_nameserver(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
     return f"has not registered {', '.join(missing)} yet" if missing else ""
 
 
-def request(address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
+def request(
+    address: tuple[str, int], command: RemotingCommand, tls: ClientTls | None = None
+) -> RemotingCommand:
     """Send `command` over a new connection and return the response. Raises OSError, ProtocolError."""
-    with socket.create_connection(address, PROBE_TIMEOUT_S) as connection:
+    plain = socket.create_connection(address, PROBE_TIMEOUT_S)
+    with plain if tls is None else secured(plain, tls, address[0]) as connection:
         connection.sendall(encode_command(command))
         total = int.from_bytes(_receive(connection, LENGTH_BYTES), "big")
         if not LENGTH_BYTES < total <= MAX_FRAME_BYTES:

@@ -13,7 +13,7 @@ from actors.broker.broker_settings_text import STORE_KEY, split_settings
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from cluster.driver.plan import ActorSpec, Kind
-from cluster.topology.topology import Broker, KeyPath, Listener, Topology, show
+from cluster.topology.topology import Broker, ElasticBroker, KeyPath, Listener, Topology, show
 from cluster.topology.topology_file import Source, explain
 from store.live_settings import live_names
 from store.store_settings import StoreSettings
@@ -59,6 +59,8 @@ def make_specs(
         else:
             kind = Kind.NAMESERVER if path[0] == "nameservers" else Kind.REBALANCER
             settings["data_dir"] = str(home / name)
+            if kind is Kind.NAMESERVER:
+                settings["cluster_name"] = topology.cluster
             if kind is Kind.REBALANCER:
                 settings["nameservers"] = nameservers
             settings |= checked(SETTINGS[kind], entry.settings, (*path, "settings"), source)
@@ -73,6 +75,7 @@ def make_specs(
                 resources.get(name, ""),
                 settings.get("store_root"),
                 f"{source.place(path)}: {show(path)}",
+                slots=1 if isinstance(entry, ElasticBroker) else 0,
             )
         )
     order = list(Kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,22 @@ from cluster.topology.broker_conf import (
     read_broker_conf,
     replace_brokers,
 )
-from cluster.topology.topology import KeyPath, Problem, Topology, find_problems, show
+from cluster.topology.topology import (
+    BROKER_TAG,
+    ELASTIC_TAG,
+    Broker,
+    ElasticBrokers,
+    KeyPath,
+    Problem,
+    Topology,
+    find_problems,
+    show,
+)
 
 DEFAULT_TOPOLOGY = "configs/local.yaml"
 SHIPPED = Path(__file__).parents[2] / "configs"
 LISTS_BY_NAME = {"brokers": "name"}
+TAGGED_MODELS: Mapping[str | int, type[BaseModel]] = {BROKER_TAG: Broker, ELASTIC_TAG: ElasticBrokers}
 
 
 class TopologyError(Exception):
@@ -202,7 +213,10 @@ def _step(place: Any, part: str, path: KeyPath, override: str) -> str | int:
 
 def explain(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
     """Convert pydantic's errors to problems; `at` is the key path of the model's data in the topology."""
-    return [((*at, *found["loc"]), _words(found, model)) for found in error.errors()]
+    return [
+        ((*at, *(part for part in found["loc"] if part not in TAGGED_MODELS)), _words(found, model))
+        for found in error.errors()
+    ]
 
 
 def _words(found: Any, model: type[BaseModel]) -> str:
@@ -231,6 +245,9 @@ def _words(found: Any, model: type[BaseModel]) -> str:
 def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """Return the keys of the model at a path inside `model`."""
     for part in path:
+        if isinstance(part, str) and part in TAGGED_MODELS:
+            model = TAGGED_MODELS[part]
+            continue
         if isinstance(part, int) or part not in model.model_fields:
             continue
         inner = _model_in(model.model_fields[part].annotation)

@@ -5,22 +5,45 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.client.config import Nameservers
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from jobs.group_offsets import GROUP_PREFIX
+from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.options.topics import Topics
 from jobs.schema import ALL_COLUMNS
-from jobs.starting_offsets import EARLIEST, LATEST, Offsets
+from jobs.starting_offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
 from jobs.times import Times, check_order, check_strategy
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Where a read starts or ends in each queue: at a time if there is one, else at an offset.
+    """Where a read starts or ends in each queue.
 
-    `option` is the name of the option for offsets in error messages.
+    Attributes:
+        option: Name of the option for offsets in error messages.
+        offsets: The offset of each queue, used without a time and a group.
+        times: Store times of the first messages, or None.
+        group: Consumer group at whose committed offsets a read starts, or "".
     """
 
     option: str
     offsets: Offsets
     times: Times | None = None
+    group: str = ""
+
+
+def parse_start(option: str, value: OffsetsOption, times: Times | None) -> Edge:
+    """Parse the option for starting offsets, which may be "group:NAME"; `times` are the parsed timestamps.
+
+    Raises `OffsetsInvalid` and `OptionInvalid`.
+    """
+    if not isinstance(value, str) or not value.strip().startswith(GROUP_PREFIX):
+        return Edge(option, parse_offsets(option, value, EARLIEST), times)
+    group = value.strip().removeprefix(GROUP_PREFIX)
+    if not group:
+        raise OffsetsInvalid(f"{option}={value!r} names no group: give '{GROUP_PREFIX}NAME'")
+    if times is not None:
+        raise OptionInvalid(f"{option}={value!r} and {times.option} both give a start: give one of them")
+    return Edge(option, Offsets(EARLIEST), None, group)
 
 
 STARTING_EARLIEST = Edge("startingOffsets", Offsets(EARLIEST))
@@ -40,6 +63,7 @@ class ReadOptions:
     nameservers: Nameservers | None = None
     strategy: str = "error"
     columns: tuple[str, ...] = ALL_COLUMNS
+    selector: MessageSelector = ALL_MESSAGES
     committed: bool = False
     fail_on_data_loss: bool = True
     map_files: bool = True

@@ -11,10 +11,11 @@ from typing import TypedDict, TypeVar, cast, get_type_hints
 
 from cluster.client.config import Nameservers
 from jobs.job_errors import OptionInvalid
-from jobs.options.read_options import Edge, ReadOptions
+from jobs.options.read_options import Edge, ReadOptions, parse_start
 from jobs.options.topics import parse_topics
 from jobs.schema import resolve_columns
-from jobs.starting_offsets import EARLIEST, LATEST, OffsetsOption, parse_offsets
+from jobs.selection import parse_selector
+from jobs.starting_offsets import LATEST, OffsetsOption, parse_offsets
 from jobs.times import Strategy, TimestampOption, TimestampsOption, parse_times
 
 
@@ -31,6 +32,8 @@ class ReadKeywords(TypedDict, total=False):
     minPartitions: int
     failOnDataLoss: bool
     columns: Sequence[str] | None
+    tags: str | None
+    sql: str | None
     mapFiles: bool
 
 
@@ -91,11 +94,8 @@ def stream_options(topic: str | None, given: StreamKeywords) -> ReadOptions:
 def _options(
     topic: str | None, given: ReadKeywords, start: str, ending: Edge, *, committed: bool = False
 ) -> ReadOptions:
-    starting = Edge(
-        "startingOffsets",
-        parse_offsets("startingOffsets", given.get("startingOffsets", start), EARLIEST),
-        parse_times("starting", given.get("startingTimestamp"), given.get("startingOffsetsByTimestamp")),
-    )
+    times = parse_times("starting", given.get("startingTimestamp"), given.get("startingOffsetsByTimestamp"))
+    starting = parse_start("startingOffsets", given.get("startingOffsets", start), times)
     return ReadOptions(
         parse_topics(topic, given.get("topics"), given.get("topicPattern")),
         starting,
@@ -103,6 +103,7 @@ def _options(
         given.get("nameservers"),
         given.get("startingOffsetsByTimestampStrategy", "error"),
         resolve_columns(given.get("columns")),
+        parse_selector(given.get("tags"), given.get("sql")),
         committed,
         given.get("failOnDataLoss", True),
         given.get("mapFiles", True),

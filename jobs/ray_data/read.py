@@ -6,6 +6,7 @@ tasks can read one queue in parallel. A task yields blocks while it reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -17,13 +18,15 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from cluster.client.config import Nameservers
+from cluster.client.message_selector import ALL_MESSAGES
 from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
-from jobs.options.read_options import Edge, ReadOptions
+from jobs.options.read_options import Edge, ReadOptions, parse_start
 from jobs.options.topics import Topics, parse_topics
 from jobs.plan import ReadPlan, plan_read
 from jobs.reader import SplitsReader
 from jobs.schema import resolve_columns
+from jobs.selection import parse_selector
 from jobs.splits import cut_splits
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
 from jobs.times import Times, parse_times
@@ -33,6 +36,8 @@ Offset = int | datetime | str | Mapping[str, Mapping[str, Mapping[int, int | str
 
 START_OFFSET, END_OFFSET = "start_offset", "end_offset"
 _WORDS: Mapping[object, int] = {"earliest": EARLIEST, "latest": LATEST}
+_TASK_MESSAGES = 100_000
+"""Number of messages of a read task, if the caller does not set the number of tasks."""
 _ROW_BYTES = 256
 """Estimated size of a row with a body, from which Ray derives the number of tasks."""
 
@@ -46,6 +51,8 @@ def read_dataset(
     start_offset: Offset = "earliest",
     end_offset: Offset = "latest",
     columns: Sequence[str] | None = None,
+    tags: str | None = None,
+    sql: str | None = None,
     committed: bool = False,
     fail_on_data_loss: bool = True,
     map_files: bool = True,
@@ -65,36 +72,36 @@ def read_dataset(
         start_offset: "earliest", "latest", an offset for all queues, a datetime (store time of the first
             message; UTC if it has no time zone), or offsets of single queues as
             {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
+            "group:NAME" starts at the committed offsets of a consumer group; see `jobs.commit_read`.
         end_offset: End of the read (exclusive), in the same forms. Queues not listed end at "latest".
         columns: The columns to read; all by default.
+        tags: Read only messages with one of these tags, as in "a || b".
+        sql: Read only messages whose properties match this SQL92 expression, as in "a > 10".
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
-        ray_options: Options of `ray.data.read_datasource`, for example `num_cpus`, `memory`, `resources`,
-            `concurrency`, `override_num_blocks` and `ray_remote_args`.
+        ray_options: Options of `ray.data.read_datasource`; `override_num_blocks` is 1 per 100,000 messages.
 
     Raises:
         OffsetsInvalid, OptionInvalid: An argument is invalid.
         DataLoss: Requested offsets do not exist.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
-    if trigger != "once":
-        raise OptionInvalid(
-            f"trigger={trigger!r} is not supported: use 'once', or read streams with a consumer"
-        )
+    _check_trigger(trigger)
     options = ReadOptions(
         _topics(topic, topic_pattern),
-        _edge(START_OFFSET, start_offset, EARLIEST),
+        _start(start_offset),
         _edge(END_OFFSET, end_offset, LATEST),
         nameservers,
         # Read nothing from a queue without a message stored at or after start_offset, as read_kafka does.
         strategy="latest",
         columns=resolve_columns(columns),
+        selector=parse_selector(tags, sql),
         committed=committed,
         fail_on_data_loss=fail_on_data_loss,
         map_files=map_files,
     )
-    return ray.data.read_datasource(QueueDatasource(plan_read(options)), **ray_options)
+    return _planned_dataset(options, ray_options)
 
 
 class QueueDatasource(Datasource):
@@ -104,13 +111,18 @@ class QueueDatasource(Datasource):
         super().__init__()
         self._plan = plan
 
+    @property
+    def task_count(self) -> int:
+        """Number of read tasks for this many messages. Ray's default, 200, is slow: most tasks are short."""
+        return max(math.ceil(self._plan.message_count / _TASK_MESSAGES), 1)
+
     def get_name(self) -> str:
         """Return the name that Ray shows for the read tasks."""
         return "RayMQ"
 
     def estimate_inmemory_data_size(self) -> int:
         """Return an estimate of the size of all rows in bytes."""
-        return sum(each.message_count for each in self._plan.ranges) * _ROW_BYTES
+        return self._plan.message_count * _ROW_BYTES
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: object = None
@@ -122,7 +134,7 @@ class QueueDatasource(Datasource):
         options = self._plan.options
         schema = arrow_schema(options.columns)
         # The number of rows is unknown if the read may skip messages.
-        is_exact = not options.committed and options.fail_on_data_loss
+        is_exact = options.fail_on_data_loss and not options.committed and options.selector == ALL_MESSAGES
         tasks = []
         for split in cut_splits(self._plan.ranges, max(parallelism, 1)):
             reader = self._plan.reader([split])
@@ -153,11 +165,33 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     )
 
 
+def _planned_dataset(options: ReadOptions, ray_options: Mapping[str, Any]) -> ray.data.Dataset:
+    plan = plan_read(options)
+    source = QueueDatasource(plan)
+    chosen = {"override_num_blocks": source.task_count, **ray_options}
+    dataset = ray.data.read_datasource(source, **chosen)
+    plan.remember(dataset)
+    return dataset
+
+
+def _check_trigger(trigger: str) -> None:
+    if trigger != "once":
+        raise OptionInvalid(
+            f"trigger={trigger!r} is not supported: use 'once', or read streams with a consumer"
+        )
+
+
 def _topics(topic: str | Sequence[str] | None, pattern: str | None) -> Topics:
     names = ("topic", "topic_pattern")
     if topic is None or isinstance(topic, str):
         return parse_topics(topic, None, pattern, names)
     return parse_topics(None, topic, pattern, names)
+
+
+def _start(value: Offset) -> Edge:
+    if isinstance(value, str):
+        return parse_start(START_OFFSET, value, None)
+    return _edge(START_OFFSET, value, EARLIEST)
 
 
 def _edge(option: str, value: Offset, default: int) -> Edge:

@@ -48,14 +48,15 @@ def read_stream(
     it (`lag`). With several topics the name is `raymq_<topic>+<topic>`, with a pattern `raymq_topics-<hash>`.
 
     `checkpointLocation`: the checkpoint of the query, as in `writeStream.option("checkpointLocation", …)`.
-    `startingOffsets`: start of a new query: "latest", "earliest", or offsets as in `read_queue`. Queues that
-    are not listed start at their first offset. A restarted query ignores it and resumes from its checkpoint.
+    `startingOffsets`: start of a new query: "latest", "earliest", "group:NAME", or offsets as in
+    `read_queue`. Queues that are not listed start at their first offset. A restarted query ignores it and
+    resumes from its checkpoint.
     `maxOffsetsPerTrigger`: maximum number of messages of a batch, distributed over the queues in proportion
     to their available messages (default: no limit).
     `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
     `failOnDataLoss`: fail if messages were deleted before they were read; if False, log and skip them.
     `topics`, `topicPattern`, `nameservers`, `startingTimestamp`, `startingOffsetsByTimestamp`,
-    `startingOffsetsByTimestampStrategy`, `columns`, `mapFiles`: as in `read_queue`.
+    `startingOffsetsByTimestampStrategy`, `columns`, `tags`, `sql`, `mapFiles`: as in `read_queue`.
     `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages (100).
     `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails
     (30 retries, one every 1,000 ms).
@@ -70,7 +71,7 @@ def read_stream(
     directory = ManifestDirectory(spark, checkpointLocation, name, SystemClock())
     planned = PlanOptions(
         name,
-        TopicQueues(read).cluster_name(),
+        TopicQueues(read).cluster_name(check_start=directory.source() is None),
         Limits(given.get("maxOffsetsPerTrigger"), partitions),
         read.fail_on_data_loss,
         given.get("pollIntervalMs", 100) / 1000,
@@ -82,7 +83,7 @@ def read_stream(
     directory.create()
     stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
-    splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files)
+    splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files, read.selector)
     reader = ManifestReader(splits_reader, read.nameservers, directory.checkpoint)
     return stream.manifest_frame().repartition(partitions).mapInArrow(reader, spark_schema(read.columns))
 
@@ -119,16 +120,17 @@ class TopicQueues:
         """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""
         return find_start(self._admin, self._options, states)
 
-    def cluster_name(self) -> str:
+    def cluster_name(self, *, check_start: bool) -> str:
         """Return the name of the cluster of the topics, then close the connections.
 
-        Also checks the starting offsets. Raises OffsetsInvalid if they list a queue that does not exist, and
-        ClientError.
+        With `check_start`, also check the options for the start of a new query. Raises OffsetsInvalid if they
+        are invalid for the queues, and ClientError.
         """
         with self._admin as admin:
             states = self.states()
-            starting = self._options.starting
-            starting.offsets.check_known(starting.option, (state.queue for state in states))
+            if check_start:
+                option = self._options.starting.option
+                self.starting(states).check_known(option, (state.queue for state in states))
             brokers = {state.queue.broker_name for state in states}
             clusters = admin.cluster_info().clusters
         return ",".join(sorted(name for name, members in clusters.items() if brokers & set(members)))

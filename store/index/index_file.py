@@ -114,8 +114,14 @@ class IndexFile:
     def follow(self, previous: "IndexFile | None") -> None:
         """Initialize the header of an empty file with the end of the file `previous`, as RocketMQ does."""
         if previous is not None:
-            timestamp, offset = previous.end_timestamp, previous.end_physical_offset
-            _TIMES_AND_OFFSETS.pack_into(self._view, 0, timestamp, timestamp, offset, offset)
+            self.begin_after(previous.end_timestamp, previous.end_physical_offset)
+
+    def begin_after(self, timestamp: int, physical_offset: int) -> None:
+        """Initialize the header of an empty file with the last record in the file before it.
+
+        `timestamp` is the record's storeTimestamp, and `physical_offset` its CommitLog offset.
+        """
+        _TIMES_AND_OFFSETS.pack_into(self._view, 0, timestamp, timestamp, physical_offset, physical_offset)
 
     def move_to(self, path: Path) -> None:
         """Rename the file to `path`. Raises OSError."""

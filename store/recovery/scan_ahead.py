@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -36,6 +36,28 @@ class Scan(NamedTuple):
     records: int
     last_record: int
     last_timestamp: int
+
+
+class LogScans(Protocol):
+    """Scans of the CommitLog, each within one log file."""
+
+    def scan(self, position: int) -> Scan:
+        """Return the result of a scan that begins at CommitLog offset `position`. Raises StoreError."""
+
+
+def scan_file(file: MappedFile, position: int, *, check_crc: bool) -> Scan:
+    """Scan the records of a log file from CommitLog offset `position` on, up to the first invalid one."""
+    found = np.zeros(walk.SCAN_FIELDS, dtype=np.int64)
+    place, code = walk.scan_records(
+        file.array, position - file.base, file.size_bytes, file.base, check_crc, found
+    )
+    return Scan(
+        file.base + int(place),
+        int(code),
+        int(found[walk.SCAN_COUNT]),
+        file.base + int(found[walk.SCAN_LAST_POSITION]),
+        int(found[walk.SCAN_LAST_TIMESTAMP]),
+    )
 
 
 class ScanAhead:
@@ -86,14 +108,4 @@ class ScanAhead:
         self._ahead.append((position, future))
 
     def _walk(self, file: MappedFile, position: int) -> Scan:
-        found = np.zeros(walk.SCAN_FIELDS, dtype=np.int64)
-        place, code = walk.scan_records(
-            file.array, position - file.base, file.size_bytes, file.base, self._check_crc, found
-        )
-        return Scan(
-            file.base + int(place),
-            int(code),
-            int(found[walk.SCAN_COUNT]),
-            file.base + int(found[walk.SCAN_LAST_POSITION]),
-            int(found[walk.SCAN_LAST_TIMESTAMP]),
-        )
+        return scan_file(file, position, check_crc=self._check_crc)

@@ -12,6 +12,7 @@ checks the last file only, would miss a derived file that was further behind.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from store.commitlog.commit_log import CommitLog
@@ -20,7 +21,7 @@ from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.dispatch.sink import DispatchSink
 from store.kernels import walk
 from store.logs import get_logger
-from store.recovery.scan_ahead import ScanAhead
+from store.recovery.scan_ahead import LogScans, ScanAhead
 from store.recovery.summary import DerivedSummary
 
 _log = get_logger(__name__)
@@ -54,6 +55,7 @@ def find_tail(
     is_ours: bool,
     confirmed: int = 0,
     on_progress: Callable[[int], None] = lambda _: None,
+    scans: LogScans | None = None,
 ) -> Tail:
     """Find the end of the log by reading its records, beginning with the record at CommitLog offset `start`.
 
@@ -63,16 +65,17 @@ def find_tail(
 
     If a kill interrupted an append, the log ends where this append begins: one of its first 8 bytes is zero,
     and no records of later appends follow. Before the CommitLog offset `confirmed`, no append can be
-    incomplete. `on_progress` is called with the offsets that the search reaches.
+    incomplete. `on_progress` is called with the offsets that the search reaches. `scans` has scans of the
+    log's files, with checks of their CRCs if `check_crc` is True; if it is None, the files are scanned here.
 
     Returns the end of the log, its last record, and the holes.
     """
     holes: list[Hole] = []
     position, last_record, last_timestamp, records, unfinished_bytes = start, -1, 0, 0, 0
-    with ScanAhead(log, check_crc=check_crc) as scans:
+    with ScanAhead(log, check_crc=check_crc) if scans is None else nullcontext(scans) as scanner:
         while position < log.end:
             on_progress(position)
-            scan = scans.scan(position)
+            scan = scanner.scan(position)
             if scan.records:
                 records += scan.records
                 last_record, last_timestamp = scan.last_record, scan.last_timestamp

@@ -6,8 +6,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from cluster.cli.status import COLUMNS, formatted, lag_of
+from cluster.cli.status import COLUMNS, formatted, lag_of, show
 from cluster.cli.tables import table_of
+from cluster.driver.plan import Running
+from cluster.launch import ActorStatus
 
 
 def test_loop_lag_is_shown_for_brokers_only() -> None:
@@ -21,3 +23,18 @@ def test_loop_lag_is_shown_for_brokers_only() -> None:
     Console(file=out, width=200).print(table_of(COLUMNS, [formatted(row), formatted(other)]))
     assert "1.5 / 21 ms" in out.getvalue()
     assert lag_of({}) == ""
+
+
+def test_counts_of_waiting_messages_are_shown_if_a_broker_reports_them() -> None:
+    def printed(details: dict[str, object]) -> str:
+        running = Running("raymq", "broker-a-0", None, "serving", details=details)
+        out = StringIO()
+        show(Console(file=out, width=250), "shop", [ActorStatus(running, "")])
+        return out.getvalue()
+
+    reported = printed({"open_transactions": 3, "retries_pending": 4_000, "dead_letters_pending": 0})
+    assert all(heading in reported for heading in ("open transactions", "retries", "dead letters"))
+    assert "4,000" in reported
+    assert "pending timers" not in reported
+    assert "pending timers" in printed({"pending_timers": 17})
+    assert "retries" not in printed({})

@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,27 +92,40 @@ def java_kit() -> JavaKit:
         JavaNotFound: There is no JDK, or there is no Maven and the jars are not cached.
         BuildFailed: Maven or javac failed.
     """
-    java, javac = _jdk_program("java"), _jdk_program("javac")
+    java, javac = java_program("java"), java_program("javac")
+    jars = jars_of(POM, tuple(PROGRAMS))
     cache = _cache_root()
-    cache.mkdir(parents=True, exist_ok=True)
-    pom_key = _content_key([POM])
     class_key = _content_key(
         [POM, *_sources(*{folder for folders in PROGRAMS.values() for folder in folders})]
     )
-    kit = JavaKit(java, cache / f"jars-{pom_key}", cache / f"classes-{class_key}")
+    kit = JavaKit(java, jars, cache / f"classes-{class_key}")
     with _locked(cache / "lock"):
-        _build_once(kit.jars, _resolve_jars)
         _build_once(kit.classes, lambda into: _compile(javac, kit.jars, into))
     return kit
 
 
-def _resolve_jars(into: Path) -> None:
+def jars_of(pom: Path, profiles: Sequence[str]) -> Path:
+    """Return the cached folder with the jars of each profile of `pom`; download what is not cached.
+
+    Raises:
+        JavaNotFound: There is no Maven, and the jars are not cached.
+        BuildFailed: Maven failed.
+    """
+    cache = _cache_root()
+    cache.mkdir(parents=True, exist_ok=True)
+    jars = cache / f"jars-{_content_key([pom])}"
+    with _locked(cache / "lock"):
+        _build_once(jars, lambda into: _resolve_jars(pom, profiles, into))
+    return jars
+
+
+def _resolve_jars(pom: Path, profiles: Iterable[str], into: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise JavaNotFound("Maven (mvn) is not on the PATH: install it to download RocketMQ's jars")
-    for profile in PROGRAMS:
+        raise JavaNotFound("Maven (mvn) is not on the PATH: install it to download the jars")
+    for profile in profiles:
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={into / profile}"]
-        _run([maven, "-B", "-q", "-f", str(POM), "-P", profile, *goal], RESOLVE_TIMEOUT_S)
+        _run([maven, "-B", "-q", "-f", str(pom), "-P", profile, *goal], RESOLVE_TIMEOUT_S)
 
 
 def _compile(javac: Path, jars: Path, into: Path) -> None:
@@ -132,7 +145,8 @@ def _run(command: Sequence[str], timeout_s: float) -> None:
         )
 
 
-def _jdk_program(name: str) -> Path:
+def java_program(name: str) -> Path:
+    """Return the path of a program of the JDK. Raises JavaNotFound."""
     home = os.environ.get("JAVA_HOME")
     if home and (program := Path(home) / "bin" / name).is_file():
         return program

@@ -23,6 +23,7 @@ REPO = Path(__file__).parent.parent.parent
     [
         ("java-producer", "raymq", "5.3.3", [], {"nameserver", "rebalancer", "ray"}),
         ("java-push", "raymq", "5.3.3", ["--without-ray"], set()),
+        ("java-ordered", "raymq", "5.3.3", ["--without-ray"], set()),
         ("java-end-to-end", "raymq", "5.5.0", ["--without-ray", "--rocketmq", "5.5.0"], set()),
         ("java-producer", "rocketmq", "5.5.0", ["--rocketmq", "5.5.0"], set()),
     ],

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from cluster.client import Admin, Producer
 from jobs.commit import commit, prepare_topic
-from jobs.committed import CommittedReader, committed_ranges
+from jobs.committed import committed_ranges
 from jobs.describe import describe_topic
 from jobs.manifest import (
     MANIFEST_TOPIC,
@@ -23,6 +23,7 @@ from jobs.manifest import (
     make_manifest,
 )
 from jobs.partition_writer import PartitionWriter
+from jobs.reader import SplitsReader
 from jobs.splits import choose_ranges
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets
 from jobs.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
@@ -54,7 +55,7 @@ def committed(orders: Orders, topic: str) -> list[int]:
     """Return the bodies that a committed read returns."""
     ranges = committed_ranges(orders.nameservers, [topic])
     splits, _ = choose_ranges(describe_topic(orders.nameservers, topic), Offsets(EARLIEST), Offsets(LATEST))
-    reader = CommittedReader(splits, ("body",), True, True, ranges)
+    reader = SplitsReader(splits, ("body",), True, True, committed=ranges)
     batches = [batch for split in splits for batch in reader.read_split(split)]
     assert all(batch.schema.names == ["body"] for batch in batches)
     return sorted(int(body) for batch in batches for body in batch.column("body").to_pylist())

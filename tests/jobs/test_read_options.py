@@ -79,6 +79,17 @@ def test_contradicting_options_are_refused() -> None:
         stream(startingOffsets="yesterday")
 
 
+def test_group_is_a_start_and_excludes_times() -> None:
+    assert queue(startingOffsets="group:billing").starting.group == "billing"
+    assert stream(startingOffsets=" group:billing ").starting.group == "billing"
+    with pytest.raises(OffsetsInvalid, match="startingOffsets='group:' names no group"):
+        queue(startingOffsets="group:")
+    with pytest.raises(OptionInvalid, match="startingTimestamp both give a start"):
+        queue(startingOffsets="group:billing", startingTimestamp=1)
+    with pytest.raises(OffsetsInvalid, match="endingOffsets='group:billing' is neither"):
+        queue(endingOffsets="group:billing")
+
+
 def test_topics_are_one_name_a_list_or_a_pattern() -> None:
     assert parse_topics("orders") == Topics(("orders",))
     several = parse_topics(None, ["payments", "orders", "orders"])

@@ -2,20 +2,21 @@
 
 RocketMQ's tools read these names without checking that they exist, so the table has all of them. This broker
 has one event loop and no thread pools. The size of a thread pool queue is therefore the number of sends or
-reads that wait for the disk. It is 0 for features that this broker lacks (POP acknowledgements,
-transactions). RayMQ adds the `loopLag…` values: the delay of the event loop (`actors.host.loop_lag`), and two
-values for retries (`retry_figures`).
+reads that wait for the disk. It is 0 for features that this broker lacks (POP acknowledgements) or runs
+without a pool (transactions). RayMQ adds the `loopLag…` values, which are the delay of the event loop
+(`actors.host.loop_lag`), and the fields of the capabilities (`capability_figures`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.capability import Capability
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.wait_registry import WaitRegistry
-from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.stats import RATE_SPANS_S, BrokerStats
 from actors.host.loop_lag import LoopLag
@@ -27,12 +28,10 @@ from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, on_cluster
 from store.clock import NS_PER_MS
-from store.message.validate import DLQ_TOPIC_PREFIX
 from store.message_store import Arrival, MessageStore
 from store.metadata import DelayOffsetTable
 from store.store_errors import StoreError
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 RuntimeFigures = Callable[[], Mapping[str, str]]
 """A function that returns some entries of the table, as text by RocketMQ's name."""
 
@@ -186,19 +185,15 @@ def delay_figures(delay_offsets: DelayOffsetTable, store: MessageStore) -> Mappi
     }
 
 
-def retry_figures(tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> Mapping[str, str]:
-    """Return the entries for retries: messages sent back since the start, and pending dead letters.
+def capability_figures(capabilities: Sequence[Capability]) -> Mapping[str, str]:
+    """Return the fields of `capabilities`; `open_transactions`, for example, becomes `openTransactions`."""
+    fields = chain.from_iterable(each.fields().items() for each in capabilities)
+    return {_camel_case(name): str(value) for name, value in fields}
 
-    A dead letter is pending until it is resent or purged, which a commit of TOOLS_CONSUMER records.
-    """
-    pending = 0
-    for topic, config in tables.topics.table.topics.items():
-        if topic.startswith(DLQ_TOPIC_PREFIX):
-            for queue_id in range(config.write_queue_nums):
-                handled = tables.offsets.query(TOOLS_GROUP, topic, queue_id) or 0
-                pending += max(store.max_offset(topic, queue_id) - handled, 0)
-    sent_back = sum(tally.messages for tally in stats.send_backs.values())
-    return {"deadLettersPending": str(pending), "messagesSentBack": str(sent_back)}
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def send_figures(requests: RequestTable, counters: RequestCounters) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ like RocketMQ, the broker stores them unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +34,8 @@ class SendDraft:
     """The record to append. Its `properties` are set after the last interceptor."""
     properties: str
     """The properties to store, each as name, 0x01, value, 0x02. The broker adds its own ones later."""
+    response_fields: Iterable[tuple[str, str]] = ()
+    """Header fields, as (name, value), that interceptors add to the response."""
 
 
 class SendInterceptor(Protocol):

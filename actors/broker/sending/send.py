@@ -103,6 +103,7 @@ class Sender:
             "queueOffset": str(result.queue_offset),
             "transactionId": uniq_key,
         }
+        ext.update(draft.response_fields)
         self._responses.when_confirmed(context, result, ext)
 
     def send_batch(self, context: RequestContext) -> None:

@@ -73,11 +73,10 @@ def delay_level(properties: str) -> int:
     """Return the value of property DELAY in a property string; 0 if it has none.
 
     Raises:
-        Refused: the level is not a number, or the message uses RocketMQ's timer, which is not supported.
+        Refused: the level is not a number.
     """
-    if "DELAY" not in properties and "DELIVER" not in properties:  # the common case
+    if "DELAY" not in properties:  # the common case
         return 0
-    is_timed = False
     for pair in properties.split("\x02"):
         name, _, value = pair.partition("\x01")
         if name == MessageConst.DELAY:
@@ -88,14 +87,14 @@ def delay_level(properties: str) -> int:
                 )
             if int(value) > 0:  # a delay level has precedence over a time, as in RocketMQ
                 return int(value)
-        if name in _TIMERS:
-            is_timed = True
-    if is_timed:
-        raise Refused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "this broker does not support timer messages (properties TIMER_…): use a delay level (DELAY)",
-        )
     return 0
+
+
+def is_timed(properties: str) -> bool:
+    """Return True if a property string sets a delivery time: TIMER_DELAY_SEC, _DELAY_MS or _DELIVER_MS."""
+    if "TIMER_DEL" not in properties:  # the common case
+        return False
+    return any(pair.partition("\x01")[0] in _TIMERS for pair in properties.split("\x02"))
 
 
 def _may_have_removable(text: str) -> bool:

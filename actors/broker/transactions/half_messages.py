@@ -18,7 +18,13 @@ from collections.abc import Mapping
 
 from actors.broker.metadata.topics import TRANSACTION_HALF_TOPIC
 from actors.broker.sending.interceptors import SendDraft
-from actors.broker.sending.stored_properties import PropertyWriter, delay_level, is_prepared, uniq_key_of
+from actors.broker.sending.stored_properties import (
+    PropertyWriter,
+    delay_level,
+    is_prepared,
+    is_timed,
+    uniq_key_of,
+)
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.message.message import MessageExt
@@ -73,10 +79,11 @@ class HalfMessages:
         ):
             record.sys_flag &= ~TRANSACTION_MASK
             return
-        if is_delayed:
+        if is_delayed or is_timed(draft.properties):
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"a transactional message cannot be delayed: remove property {MessageConst.DELAY}",
+                f"a transactional message cannot be delayed: remove properties {MessageConst.DELAY} and "
+                "TIMER_…",
             )
         uniq_key = uniq_key_of(draft.properties) or self._properties.next_uniq_key()
         properties = decode_properties(draft.properties.encode("utf-8", "replace"))

@@ -59,6 +59,7 @@ class Admin(BlockingFace[aio.Admin]):
     commit_offsets = blocking(aio.Admin.commit_offsets)
     group_members = blocking(aio.Admin.group_members)
     message_by_id = blocking(aio.Admin.message_by_id)
+    message_trace = blocking(aio.Admin.message_trace)
     messages_by_key = blocking(aio.Admin.messages_by_key)
 
     # ---- consumer groups and producers ---------------------------------------------------------------------

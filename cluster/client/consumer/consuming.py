@@ -32,6 +32,7 @@ log = get_logger(__name__, has_last_resort=True)
 
 TIMED_EVERY = 16
 BUG_BACKOFF_S = 1.0
+LEASE_CHECK_S = 0.05
 
 Item = QueueWork | Task
 
@@ -47,6 +48,7 @@ class Consuming:
         supervisor: Supervisor,
         settled: Callable[[QueueWork], None],
         retries: Retries,
+        has_lease: Callable[[int], bool],
     ) -> None:
         """Create the workers' shared state; call this on the event loop.
 
@@ -58,6 +60,8 @@ class Consuming:
             settled: Called on the event loop when a full queue can fetch again, or when a queue that is
                 being released has no running listener any more.
             retries: Retries the messages that the listener did not consume.
+            has_lease: Returns False if the member's lease has expired at the given monotonic ms. Called from
+                any thread.
         """
         self.listener = listener
         self._config = config
@@ -65,6 +69,7 @@ class Consuming:
         self._supervisor = supervisor
         self._settled = settled
         self._retries = retries
+        self._has_lease = has_lease
         self._loop = asyncio.get_running_loop()
         self._executor = ThreadPoolExecutor(config.consume_threads, f"consume-{config.group}")
         self._ready: deque[Item] = deque()
@@ -168,6 +173,11 @@ class Consuming:
     def _begin(self, item: Item) -> Task | None:
         """Return the task for the next listener call, or None if there is nothing to do for `item`."""
         now_ms = self._clock.monotonic_ns() // NS_PER_MS
+        if not self._has_lease(now_ms):
+            # The event loop will suspend the consumer, but after a pause of the process (SIGSTOP) a worker
+            # may run before the event loop.
+            self._on_loop(self._loop.call_later, LEASE_CHECK_S, self.offer, item)
+            return None
         if isinstance(item, Task):
             return item if item.work.retry_task(item, now_ms) else None
         try:

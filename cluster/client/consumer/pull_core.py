@@ -296,7 +296,9 @@ class PullCore:
     async def _commit_and_release(self, state: QueueState) -> None:
         if self.config.auto_commit:
             await self.commit_states([state], raising=False)
-        self.session.released(state.queue)
+        # If the queue has meanwhile been lost and assigned again, the membership belongs to the later grant.
+        if state.queue not in self.deliveries.states:
+            self.session.released(state.queue)
 
     def suspended(self, *, is_suspended: bool) -> None:
         """Stop fetching and delivery while the lease is expired, or resume them."""

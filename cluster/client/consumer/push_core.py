@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from actors.remoting.bodies.groups import GrantedQueue
@@ -16,7 +17,6 @@ from cluster.client.consumer.fetcher import Chunk
 from cluster.client.consumer.held_queues import HeldQueues
 from cluster.client.consumer.listener import Listener, ListenerCall
 from cluster.client.consumer.local_offsets import make_offset_store
-from cluster.client.consumer.queue_locks import RENEWAL_MS
 from cluster.client.consumer.queue_opener import QueueOpener
 from cluster.client.consumer.queue_work import QueueWork
 from cluster.client.consumer.retries import make_retries
@@ -27,6 +27,8 @@ from cluster.client.errors import ClientError
 from cluster.client.group.group_session import GroupSession, register_group_change
 from cluster.client.group.offset_client import Commit
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from cluster.client.trace.trace_dispatcher import TraceDispatcher
+from cluster.client.trace.trace_hooks import TraceConsumeHook
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
 from store.logs import get_logger
@@ -44,6 +46,10 @@ class PushCore:
     def __init__(self, config: PushConfig, listener: Listener, clock: Clock | None = None) -> None:
         table = RequestTable()
         self.instance = ClientInstance(config, clock=clock, table=table)
+        if config.trace:
+            dispatcher = TraceDispatcher(self.instance, config, config.trace_topic)
+            hook = TraceConsumeHook(dispatcher, self.instance.clock)
+            config = replace(config, consume_hooks=(*config.consume_hooks, hook))
         self.session = GroupSession(self.instance, config, self, is_broadcasting=config.is_broadcasting)
         self.held = HeldQueues(config)
         self.failure: ClientError | None = None
@@ -58,6 +64,7 @@ class PushCore:
             supervisor,
             self._settled,
             make_retries(config, supervisor, self._send_back, self._settled),
+            self.session.has_lease,
         )
         self._opener = QueueOpener(
             self.instance, config, self.session, self._offsets, self._consuming.offer, self
@@ -76,7 +83,7 @@ class PushCore:
         if not config.is_broadcasting:
             supervisor.every("consume-timeout", lambda: check_ms, self._send_back_overdue)
         if self._opener.uses_locks:
-            supervisor.every("lock", lambda: RENEWAL_MS, self._renew_locks)
+            supervisor.every("lock", self._opener.renewal_ms, self._renew_locks)
         supervisor.every("stats", lambda: SNAPSHOT_INTERVAL_S * 1000, stats.take_snapshot)
 
     def _respond_to_requests(self, table: RequestTable, stats: ConsumerStats) -> None:
@@ -226,8 +233,17 @@ class PushCore:
 
     async def _commit_and_release(self, work: QueueWork) -> None:
         await self._commit([work])
-        await self._opener.close(work)
-        self.session.released(work.queue)
+        if not self._is_granted_again(work.queue):
+            await self._opener.close(work)
+        if not self._is_granted_again(work.queue):
+            self.session.released(work.queue)
+
+    def _is_granted_again(self, queue: MessageQueue) -> bool:
+        """Return True if a queue that is being released has meanwhile been lost and assigned again.
+
+        The lock and the membership then belong to the later grant, and the release must not end them.
+        """
+        return queue in self._pending or self.held.get(queue) is not None
 
     def suspended(self, *, is_suspended: bool) -> None:
         """Stop fetching and consuming while the lease is expired, or resume them."""

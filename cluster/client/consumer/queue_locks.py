@@ -6,7 +6,8 @@ whose rebalancer is unavailable, and with RocketMQ's brokers. A Python member ta
 because a Java member that joins later immediately locks each assigned queue that is not locked.
 
 The broker drops a lock 60 s after its last renewal. The client renews it every RENEWAL_MS, and does not call
-the listener if the last renewal is older than VALID_MS. RocketMQ's clients use the same periods.
+the listener if the last renewal is older than VALID_MS. If a broker did not respond, for example because it
+was restarting, the client renews again after RETRY_MS. RocketMQ's clients use the same periods.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ log = get_logger(__name__)
 
 RENEWAL_MS = 20_000
 VALID_MS = 30_000
+RETRY_MS = 3_000
 
 
 class Locked(NamedTuple):
@@ -51,6 +53,11 @@ class QueueLocks:
         self._instance = instance
         self._group = group
         self._opening: dict[MessageQueue, GrantedQueue] = {}
+        self._is_renewed = True
+
+    def renewal_ms(self) -> int:
+        """Return the time until the next call of `renew`, in ms."""
+        return RENEWAL_MS if self._is_renewed else RETRY_MS
 
     async def acquire(self, granted: GrantedQueue, is_wanted: Callable[[], bool]) -> int | None:
         """Lock the queue of `granted`. Retry until the previous owner releases the lock or the lock expires.
@@ -94,6 +101,7 @@ class QueueLocks:
             is_due, tasks = work.renew(requested_ms, requested_ms + VALID_MS)
             for item in (*tasks, *((work,) if is_due else ())):
                 work.offer(item)
+        self._is_renewed = locked.held | locked.refused == by_queue.keys()
         return [by_queue[queue] for queue in locked.refused]
 
     async def release(self, queue: MessageQueue) -> None:

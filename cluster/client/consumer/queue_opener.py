@@ -65,6 +65,11 @@ class QueueOpener:
         """Return True if queues are locked at their brokers; then `renew` must be called periodically."""
         return self._locks is not None
 
+    def renewal_ms(self) -> int:
+        """Return the time until the next call of `renew`, in ms. Call it only if `uses_locks` is True."""
+        assert self._locks is not None
+        return self._locks.renewal_ms()
+
     async def open(self, granted: GrantedQueue, is_wanted: Callable[[], bool]) -> QueueWork | None:
         """Open a granted queue: lock it if necessary, determine its start offset and create its fetcher.
 

@@ -105,6 +105,10 @@ class GroupSession:
         """Return the time between two commits of the consumer, in ms."""
         return self._protocol.commit_interval_ms
 
+    def has_lease(self, now_ms: int) -> bool:
+        """Return True if the lease is valid at `now_ms` (monotonic ms). May be called from any thread."""
+        return self.membership.lease_left_ms(now_ms) > 0
+
     def subscribe(self, topic: str, selector: MessageSelector) -> None:
         """Subscribe to `topic`, or replace its selector. The first call joins the group."""
         self.subscriptions[topic] = selector
@@ -231,7 +235,7 @@ class GroupSession:
 
     def _check_lease(self) -> None:
         """Suspend the consumer if the lease has expired, or resume it after a renewal."""
-        is_suspended = self.membership.lease_left_ms(self._instance.now_ms()) <= 0
+        is_suspended = not self.has_lease(self._instance.now_ms())
         if is_suspended != self.is_suspended:
             self.is_suspended = is_suspended
             self._listener.suspended(is_suspended=is_suspended)

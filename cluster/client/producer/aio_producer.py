@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cluster.client.config import KIB, Nameservers, ProducerConfig
@@ -15,7 +15,7 @@ from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
 from cluster.client.transport.faces import AsyncFace
 from store.clock import Clock
-from store.message.message import Message
+from store.message.message import Message, MessageExt
 from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue
 
@@ -98,7 +98,7 @@ class Producer(AsyncFace[ProducerCore]):
         core = self._opened()
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
-        return await self._finished(core, await self._prepared(core, ready, choose, timeout_ms))
+        return await core.send(await self._prepared(core, ready, choose, timeout_ms))
 
     async def _prepared(
         self,
@@ -112,11 +112,6 @@ class Producer(AsyncFace[ProducerCore]):
         if core.config.compression is not None and len(message.body) >= COMPRESS_APART_BYTES:
             return await asyncio.to_thread(core.prepare, message, choose, timeout_ms, is_oneway=is_oneway)
         return core.prepare(message, choose, timeout_ms, is_oneway=is_oneway)
-
-    async def _finished(self, core: ProducerCore, send: Send) -> SendResult:
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        core.sender.start(send, future)
-        return await future
 
     async def send_batch(
         self,
@@ -133,7 +128,7 @@ class Producer(AsyncFace[ProducerCore]):
         message.
         """
         core = self._opened()
-        return await self._finished(core, core.prepare_batch(messages, sharding_key, queue, timeout_ms))
+        return await core.send(core.prepare_batch(messages, sharding_key, queue, timeout_ms))
 
     async def send_oneway(
         self,
@@ -156,6 +151,63 @@ class Producer(AsyncFace[ProducerCore]):
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
         await core.sender.oneway(await self._prepared(core, ready, choose, None, is_oneway=True))
+
+    async def request(
+        self,
+        message: Message | str,
+        body: bytes | str | None = None,
+        *,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> MessageExt:
+        """Send a request message, wait for the reply of a consumer, and return it.
+
+            reply = await producer.request("prices", b"4 apples", timeout_ms=2_000)
+
+        A consumer sends the reply with `reply`, or RocketMQ's clients with `MessageUtil.createReplyMessage`.
+        The message is stored like any other, so a consumer may receive it after the requester has given up.
+
+        Args:
+            message: A `Message`, or the name of the topic.
+            body: Body of the message; a string is encoded as UTF-8.
+            sharding_key: Messages with equal keys are sent to the same queue.
+            queue: Queue of the message.
+            timeout_ms: Deadline of the send and the reply together; default: `send_timeout_ms`.
+
+        Raises DeadlineExceeded if no reply arrives in time, and the errors of `send`.
+        """
+        core = self._opened()
+        ready = as_message(message, body, None, None, None)
+        return await core.request(ready, sharding_key, queue, timeout_ms)
+
+    async def reply(
+        self,
+        request: MessageExt,
+        body: bytes | str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send the reply to `request`, a message that a consumer has received, to its requester.
+
+            async def quote(messages: list[MessageExt]) -> None:
+                for message in messages:
+                    await producer.reply(message, price_of(message.body))
+
+        The result says where the cluster has stored the reply. It does not say that the requester still
+        waits for it.
+
+        Args:
+            request: A message sent by `request` of a Python or Java client.
+            body: Body of the reply; a string is encoded as UTF-8.
+            properties: User properties of the reply.
+            timeout_ms: Deadline of the send; default: `send_timeout_ms`.
+
+        Raises ConfigInvalid if `request` is not a request message, and BrokerRefused if the requester is not
+        connected to the cluster any more.
+        """
+        return await self._opened().reply(request, body, properties, timeout_ms)
 
     async def send_many(
         self,

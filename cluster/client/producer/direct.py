@@ -9,6 +9,7 @@ responds with a retriable error.
 from __future__ import annotations
 
 import itertools
+import select
 import socket
 import struct
 import threading
@@ -26,6 +27,8 @@ from actors.remoting.command import (
     decode_command,
 )
 from actors.remoting.remoting_errors import Closed, ConnectFailed, ProtocolError, RemotingError, TimedOut
+from actors.remoting.tls.blocking import secured
+from actors.remoting.tls.contexts import ClientTls
 from cluster.client.hooks import CallHook
 from cluster.client.transport.hooked_calls import after_call, before_call
 
@@ -37,17 +40,20 @@ _LENGTH = struct.Struct(">I")
 
 
 class DirectConnection:
-    """Blocking connection to one broker; one request at a time."""
+    """Blocking connection to one broker, with TLS if `tls` is given; one request at a time."""
 
-    def __init__(self, address: str, timeout_ms: int) -> None:
+    def __init__(self, address: str, timeout_ms: int, tls: ClientTls | None = None) -> None:
         self.address = address
         host, port = parse_address(address)
         try:
             self._socket = socket.create_connection((host, port), timeout_ms / 1000)
+            if tls is not None:
+                self._socket = secured(self._socket, tls, host)
         except TimeoutError:
             raise ConnectFailed(address, f"no connection within {timeout_ms} ms") from None
         except OSError as error:
             raise ConnectFailed(address, f"no connection: {error.strerror or error}") from error
+        self._has_tls = tls is not None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # SO_RCVTIMEO and SO_SNDTIMEO instead of Python's timeout, which would add a poll() to every call.
         self._socket.settimeout(None)
@@ -60,13 +66,9 @@ class DirectConnection:
         """Return False if the broker has closed the connection."""
         if time.monotonic() - self._used_at_s < IDLE_CHECK_AFTER_S:
             return True
-        try:
-            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False  # closed, or unexpected bytes
+        readable = select.poll()
+        readable.register(self._socket, select.POLLIN)
+        return not readable.poll(0)  # else closed, or unexpected bytes
 
     def exchange(self, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         """Send `command` and return the response.
@@ -75,10 +77,7 @@ class DirectConnection:
         caller must close the connection.
         """
         if timeout_ms != self._timeout_ms:
-            self._timeout_ms = timeout_ms
-            interval = _TIMEVAL.pack(timeout_ms // 1000, timeout_ms % 1000 * 1000)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
+            self._set_timeout(timeout_ms)
         command.opaque = next(self._opaques)
         frame: list[bytes | bytearray | memoryview] = []
         append_command(frame, command)
@@ -87,7 +86,7 @@ class DirectConnection:
             response = self._receive()
             while not response.flag & FLAG_RESPONSE or response.opaque != command.opaque:
                 response = self._receive()
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             reason = f"no response within {timeout_ms} ms; the request may have been executed"
             raise TimedOut(self.address, reason) from None
         except (OSError, ProtocolError) as error:
@@ -96,6 +95,15 @@ class DirectConnection:
             ) from error
         self._used_at_s = time.monotonic()
         return response
+
+    def _set_timeout(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        if self._has_tls:  # OpenSSL repeats a read that SO_RCVTIMEO has ended
+            self._socket.settimeout(timeout_ms / 1000)
+            return
+        interval = _TIMEVAL.pack(timeout_ms // 1000, timeout_ms % 1000 * 1000)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
 
     def _receive(self) -> RemotingCommand:
         """Return the next frame. No bytes follow it, because there is one request at a time."""
@@ -119,8 +127,11 @@ class DirectConnection:
 class DirectConnections:
     """Thread-safe pool of connections by address. The most recently used one is taken first."""
 
-    def __init__(self, connect_timeout_ms: int, hooks: Sequence[CallHook] = ()) -> None:
+    def __init__(
+        self, connect_timeout_ms: int, hooks: Sequence[CallHook] = (), tls: ClientTls | None = None
+    ) -> None:
         self._connect_timeout_ms = connect_timeout_ms
+        self._tls = tls
         self._hooks = hooks
         self._idle: dict[str, list[DirectConnection]] = {}
         self._lock = threading.Lock()
@@ -145,7 +156,7 @@ class DirectConnections:
     def _exchange(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         connection = self._take_idle(address)
         if connection is None:
-            connection = DirectConnection(address, min(self._connect_timeout_ms, timeout_ms))
+            connection = DirectConnection(address, min(self._connect_timeout_ms, timeout_ms), self._tls)
         try:
             response = connection.exchange(command, timeout_ms)
         except BaseException:

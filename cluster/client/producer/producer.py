@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -24,7 +24,7 @@ from cluster.client.transport.faces import documented_by
 from cluster.client.transport.hooked_calls import hooks_of
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
-from store.message.message import Message
+from store.message.message import Message, MessageExt
 from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue
 
@@ -192,6 +192,30 @@ class Producer:
         choose = chooser(ready, sharding_key, queue, selector, argument)
         thread.run(core.sender.oneway(core.prepare(ready, choose, None, is_oneway=True)))
 
+    def request(
+        self,
+        message: Message | str,
+        body: bytes | str | None = None,
+        *,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> MessageExt:
+        thread, core, _ = self._open()
+        ready = as_message(message, body, None, None, None)
+        return thread.run(core.request(ready, sharding_key, queue, timeout_ms))
+
+    def reply(
+        self,
+        request: MessageExt,
+        body: bytes | str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        thread, core, _ = self._open()
+        return thread.run(core.reply(request, body, properties, timeout_ms))
+
     def send_many(
         self,
         topic: str,
@@ -243,7 +267,10 @@ class Producer:
                     raise ClientClosed("the producer is closed: create a new one")
                 thread = LoopThread.shared()
                 core = thread.call(self._build)
-                connections = DirectConnections(self._config.request_timeout_ms, hooks_of(self._config))
+                config = self._config
+                connections = DirectConnections(
+                    config.request_timeout_ms, hooks_of(config), config.load_tls()
+                )
                 self._opened = _Opened(thread, core, connections)
             return self._opened
 

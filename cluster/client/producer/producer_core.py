@@ -7,30 +7,37 @@
     SendHooks        calls the hooks before and after each send
     Sender           sends single messages and batches
     TableSender      sends tables, through Lanes
+    Requests         receives the replies to request messages
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from actors.remoting.bodies.groups import HeartbeatData
+from actors.remoting.codes import RequestCode
 from actors.remoting.table import RequestTable
 from cluster.client.config import Nameservers, ProducerConfig
-from cluster.client.errors import ClientError, ConfigInvalid
+from cluster.client.errors import ClientError, ConfigInvalid, DeadlineExceeded
 from cluster.client.hooks import SendContext
 from cluster.client.producer.arguments import chooser
 from cluster.client.producer.faults import MQFaultStrategy
 from cluster.client.producer.lanes import Lanes
-from cluster.client.producer.outbound import Outbound, OutboundFactory
+from cluster.client.producer.outbound import Outbound, OutboundFactory, check_types
+from cluster.client.producer.requests import Requests, create_reply_message, starting_at
 from cluster.client.producer.send_hooks import SendHooks
 from cluster.client.producer.sender import Choose, Send, Sender
 from cluster.client.producer.table_send import TableSender
+from cluster.client.results import SendResult
 from cluster.client.selectors import RoundRobin
+from cluster.client.trace.trace_dispatcher import TraceDispatcher
+from cluster.client.trace.trace_hooks import TraceSendHook
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock, SystemClock
-from store.message.message import Message
+from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
 from store.message.validate import check_group
 from store.store_errors import MessageInvalid
@@ -65,10 +72,16 @@ def open_producer(
 
     `table` has the handlers of requests that brokers send to the producer.
     """
+    table = RequestTable() if table is None else table
+    requests = Requests()
+    requests.add_to(table)
     clock = clock or SystemClock()
     queues = config.default_topic_queue_nums
     instance = ClientInstance(config, clock=clock, auto_create_queues=queues, table=table)
     factory = OutboundFactory(config, clock)
+    if config.trace:
+        dispatcher = TraceDispatcher(instance, config, config.trace_topic)
+        config = replace(config, send_hooks=(*config.send_hooks, TraceSendHook(dispatcher, clock)))
     hooks = SendHooks(config)
     # Random start, as in RocketMQ: many short-lived producers must not all use the first queue.
     turns = RoundRobin(random.randrange(1 << 16))
@@ -79,7 +92,7 @@ def open_producer(
     instance.start_heartbeats(
         lambda: HeartbeatData(instance.client_id, producer_groups=[config.group]), instance.routes.topics
     )
-    return ProducerCore(config, instance, factory, hooks, sender, tables)
+    return ProducerCore(config, instance, factory, hooks, sender, tables, requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,9 @@ class ProducerCore:
     hooks: SendHooks
     sender: Sender
     tables: TableSender
+    requests: Requests
+    registered: set[str] = field(default_factory=set)
+    """Topics with whose brokers this producer is registered, so that they can send requests to it."""
 
     async def close(self) -> None:
         """Wait for the sends in flight, each of which has a deadline, then close the connections."""
@@ -145,6 +161,75 @@ class ProducerCore:
                 raise ConfigInvalid(f"timeout_ms is {given_ms!r}: it must be greater than 0")
             return max(int(given_ms), 1)
         return self.config.send_timeout_ms if choose is None else self.config.delivery_timeout_ms
+
+    async def send(self, send: Send) -> SendResult:
+        """Send on the event loop, with retries, and return the result."""
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        self.sender.start(send, future)
+        return await future
+
+    async def register(self, topics: Iterable[str]) -> None:
+        """Register this producer with the brokers of `topics`, so that they can send requests to it.
+
+        The routes of the topics must be cached.
+        """
+        new = [topic for topic in topics if topic not in self.registered]
+        if new:
+            beat = HeartbeatData(self.instance.client_id, producer_groups=[self.config.group])
+            await self.instance.send_heartbeats(beat, new)
+            self.registered.update(new)
+
+    async def request(
+        self,
+        message: Message,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+    ) -> MessageExt:
+        """Send `message` as a request and return the reply of a consumer.
+
+        Raises DeadlineExceeded if no reply arrives within `timeout_ms`, by default `send_timeout_ms`, and the
+        errors of `send`.
+        """
+        check_types([message])
+        choose = chooser(message, sharding_key, queue, None, None)
+        timeout_ms = self._timeout_ms(None, timeout_ms)
+        self.factory.check_topic(message.topic)
+        request, reply = self.requests.begin(message, self.instance.client_id, timeout_ms)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.instance.routes.get(message.topic)
+                await self.register([message.topic])
+                await self.send(self.prepare(request, choose, timeout_ms))
+                return await reply
+        except TimeoutError as error:
+            # A broker that has restarted pushes replies only after another heartbeat of this producer.
+            self.registered.discard(message.topic)
+            if isinstance(error, ClientError):
+                raise
+            raise DeadlineExceeded(
+                f"no reply to the request to topic {message.topic!r} within {timeout_ms} ms: does a consumer "
+                "of the topic reply, and fast enough?"
+            ) from None
+        finally:
+            reply.cancel()
+
+    async def reply(
+        self,
+        request: MessageExt,
+        body: bytes | str,
+        properties: Mapping[str, str] | None,
+        timeout_ms: int | None,
+    ) -> SendResult:
+        """Send a reply to `request`, which a consumer has received. Return the result of the send.
+
+        Raises ConfigInvalid if `request` is not a request message, and the errors of `send`, for example if
+        the requester is not connected any more.
+        """
+        message = create_reply_message(request, body, properties)
+        send = self.prepare(message, starting_at(request.broker_name), self._timeout_ms(None, timeout_ms))
+        send.outbound = send.outbound._replace(code=int(RequestCode.SEND_REPLY_MESSAGE_V2))
+        return await self.send(send)
 
     async def queues_of(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues of `topic` among which keys choose. A key's hash is an index of this sequence."""

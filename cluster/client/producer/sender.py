@@ -279,6 +279,8 @@ class Sender:
             int(ext["queueOffset"]),
             ext.get("msgId", ""),
             ext.get("transactionId", ""),
+            ext.get("MSG_REGION", "DefaultRegion"),
+            ext.get("TRACE_ON") != "false",
         )
 
     def _record_failure(self, queue: MessageQueue, error: ClientError) -> ClientError:

@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
-from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
@@ -91,9 +90,6 @@ class Half:
 class TransactionCore(ProducerCore):
     """The resources of an open TransactionProducer, with the requests of its transactions."""
 
-    registered: set[str] = field(default_factory=set)
-    """Topics with whose brokers this producer is registered, so that it receives their checks."""
-
     async def begin(self, message: Message, timeout_ms: int | None) -> Half:
         """Send `message` as a half message, and register with the brokers of its topic.
 
@@ -113,9 +109,7 @@ class TransactionCore(ProducerCore):
         half = Message(message.topic, message.body, properties=properties, flag=message.flag)
         send = self.prepare(half, None, timeout_ms)
         send.outbound = send.outbound._replace(sys_flag=send.outbound.sys_flag | TRANSACTION_PREPARED)
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self.sender.start(send, future)
-        result = await future
+        result = await self.send(send)
         await self.register([message.topic])
         return Half(half, result)
 
@@ -148,19 +142,10 @@ class TransactionCore(ProducerCore):
             result.queue_offset,
             result.offset_msg_id,
             result.transaction_id,
+            result.region_id,
+            result.is_trace_on,
             state,
         )
-
-    async def register(self, topics: Iterable[str]) -> None:
-        """Register this producer with the brokers of `topics`, so that they send it transaction checks.
-
-        The routes of the topics must be cached.
-        """
-        new = [topic for topic in topics if topic not in self.registered]
-        if new:
-            beat = HeartbeatData(self.instance.client_id, producer_groups=[self.config.group])
-            await self.instance.send_heartbeats(beat, new)
-            self.registered.update(new)
 
     async def register_known(self, topics: Iterable[str]) -> None:
         """Fetch the routes of `topics`, and register with their brokers. Log topics without a route."""
@@ -281,7 +266,13 @@ def open_transaction_producer(
     table = RequestTable()
     plain = open_producer(config, clock, table)
     core = TransactionCore(
-        plain.config, plain.instance, plain.factory, plain.hooks, plain.sender, plain.tables
+        plain.config,
+        plain.instance,
+        plain.factory,
+        plain.hooks,
+        plain.sender,
+        plain.tables,
+        plain.requests,
     )
     table.add(RequestCode.CHECK_TRANSACTION_STATE, TransactionChecks(core, listener).respond)
     core.instance.spawn(core.register_known(topics), "transaction-registration")

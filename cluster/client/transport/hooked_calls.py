@@ -10,6 +10,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.table import RequestTable
+from actors.remoting.tls.contexts import ClientTls
 from actors.signing import Credentials, Signer
 from cluster.client.config import ClientConfig
 from cluster.client.hooks import CallHook, call_hooks
@@ -20,9 +21,14 @@ class HookedRemotingClient(RemotingClient):
     """RemotingClient that calls the hooks before and after each request."""
 
     def __init__(
-        self, clock: Clock, table: RequestTable | None, limits: RemotingLimits, hooks: Sequence[CallHook]
+        self,
+        clock: Clock,
+        table: RequestTable | None,
+        limits: RemotingLimits,
+        hooks: Sequence[CallHook],
+        tls: ClientTls | None = None,
     ) -> None:
-        super().__init__(clock, table, limits)
+        super().__init__(clock, table, limits, tls=tls)
         self._hooks = hooks
 
     def invoke_callback(

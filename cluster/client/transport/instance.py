@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from actors.host.supervisor import Supervisor
@@ -75,11 +75,11 @@ class ClientInstance:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.client_id = unique_client_id(self.clock, config.instance_name)
-        hooks = hooks_of(config)
+        hooks, tls = hooks_of(config), config.load_tls()
         self.remoting = (
-            HookedRemotingClient(self.clock, table, LIMITS, hooks)
+            HookedRemotingClient(self.clock, table, LIMITS, hooks, tls)
             if hooks
-            else RemotingClient(self.clock, table, LIMITS)
+            else RemotingClient(self.clock, table, LIMITS, tls=tls)
         )
         self.nameservers = Nameservers(self.remoting, config.addresses, config.request_timeout_ms)
         self.routes = RouteCache(
@@ -92,6 +92,11 @@ class ClientInstance:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.supervisor = Supervisor(self.clock, client=self.client_id)
         self.is_closed = False
+        self._before_close: list[Callable[[], Awaitable[None]]] = []
+
+    def before_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Await `close()` at the start of `close`, while requests can still be sent. It must not raise."""
+        self._before_close.append(close)
 
     def check_loop(self) -> None:
         """Raise ClientClosed if the running event loop is not the one that opened the client."""
@@ -204,6 +209,9 @@ class ClientInstance:
         """Stop the tasks and close the connections. Pending calls raise ClientClosed."""
         if self.is_closed:
             return
+        for close in self._before_close:
+            await close()
+        self._before_close.clear()
         self.is_closed = True
         await self.supervisor.stop()
         tasks = list(self._tasks)

@@ -18,6 +18,7 @@ from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import Cost, Handler, RequestContext
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
+from actors.remoting.tls.contexts import ServerTls
 from store.clock import Clock, SystemClock
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually, eventually_async
@@ -56,12 +57,13 @@ async def serving(
     limits: RemotingLimits | None = None,
     tick: Callable[[], None] | None = None,
     costs: Mapping[int, Cost] | None = None,
+    tls: ServerTls | None = None,
 ) -> AsyncIterator[RemotingServer]:
     """Run a server on a free port; request codes without an entry in `costs` have cost class ADMIN."""
     table = RequestTable()
     for code, handler in (handlers or {ECHO: echo}).items():
         table.add(code, handler, cost=(costs or {}).get(code, Cost.ADMIN))
-    server = RemotingServer(table, clock or SystemClock(), limits, tick)
+    server = RemotingServer(table, clock or SystemClock(), limits, tick, tls=tls)
     await server.start("127.0.0.1", 0)
     for listener in server.sockets:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)  # inherited

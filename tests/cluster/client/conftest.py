@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,12 +48,15 @@ class Cluster:
         nameservers: int = 1,
         rebalancer_clock: Clock | None = None,
         broker_clock: Clock | None = None,
+        tls: Mapping[str, Any] | None = None,
         **broker_settings: Any,
     ) -> None:
         """Start all parts.
 
-        `rebalancer_clock` determines when leases expire, `broker_clock` when delayed messages are due.
+        `rebalancer_clock` determines when leases expire, `broker_clock` when delayed messages are due. `tls`
+        are settings of all parts.
         """
+        self._tls = dict(tls or {})
         self._root = root
         self._broker_clock = broker_clock or SystemClock()
         self._rebalancer_clock = rebalancer_clock or SystemClock()
@@ -73,7 +76,7 @@ class Cluster:
     def start_nameserver(self, address: str = "127.0.0.1:0") -> str:
         """Start a nameserver and return its address."""
         port = int(address.rpartition(":")[2])
-        nameserver = build_nameserver(NameserverSettings(listen_port=port), SystemClock())
+        nameserver = build_nameserver(NameserverSettings(listen_port=port, **self._tls), SystemClock())
         self._thread.run(nameserver.start())
         self._nameservers[nameserver.address] = nameserver
         return nameserver.address
@@ -100,6 +103,7 @@ class Cluster:
             listen_port=self._rebalancer_port,
             nameservers=self.addresses,
             data_dir=self._root / "rebalancer",
+            **self._tls,
             **more,
         )
         self._rebalancer = build_rebalancer(settings, self._rebalancer_clock)
@@ -122,6 +126,7 @@ class Cluster:
             "rebalancers": [self._rebalancer.address],
             "store_root": self._root / name,
             "store": SMALL_STORE,
+            **self._tls,
             **self._broker_settings,
             **more,
         }

@@ -118,7 +118,7 @@ def test_clone_copies_offsets_to_a_new_group(
 
 def test_invalid_resets_are_refused(admin: Admin, group: str, queue: MessageQueue) -> None:
     for position in ("newest", -2, 1.5, True):
-        with pytest.raises(ConfigInvalid, match="give 'earliest', 'latest' or ms since the epoch"):
+        with pytest.raises(ConfigInvalid, match="must be 'earliest', 'latest' or a time in ms"):
             admin.reset_offsets(group, queue.topic, position)  # type: ignore[arg-type]
     for dry_run in (False, True):
         with pytest.raises(GroupNotFound, match="does not exist"):

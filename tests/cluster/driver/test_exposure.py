@@ -44,6 +44,16 @@ def test_authentication_of_each_process_permits_public_addresses() -> None:
     ]
 
 
+def test_enforced_tls_of_each_process_permits_public_addresses() -> None:
+    enforced = {"tls": "enforced", "tls_certificate": "/c", "tls_key": "/k", "tls_ca": "/ca"}
+    processes = {"nameservers": [{"settings": enforced}], "rebalancers": [{"settings": enforced}]}
+    assert places(topology(listen_host="10.0.0.1", **processes, broker_settings=enforced)) == []
+    permissive = {**enforced, "tls": "permissive"}  # accepts plain clients too
+    assert places(topology(listen_host="10.0.0.1", **processes, broker_settings=permissive)) == [
+        "listen_host"
+    ]
+
+
 def test_insecure_topology_permits_public_addresses() -> None:
     assert places(topology(listen_host="0.0.0.0", insecure=True)) == []
 

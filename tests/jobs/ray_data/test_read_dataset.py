@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from cluster.client import Admin, ClientError, MessageQueue, Producer
-from jobs import read_dataset
+from jobs import commit_read, read_dataset
 from jobs.describe import describe_topic
-from jobs.job_errors import DataLoss, OffsetsInvalid, OptionInvalid
+from jobs.job_errors import CommitRefused, DataLoss, OffsetsInvalid, OptionInvalid
 from jobs.options.read_options import ReadOptions
 from jobs.options.topics import Topics
 from jobs.plan import ReadPlan, plan_read
 from jobs.schema import ALL_COLUMNS
+from store.metadata.subscription_groups import SubscriptionGroupConfig
 from tests.jobs.conftest import MESSAGES, TOPIC, Orders
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_data")]
@@ -153,3 +154,27 @@ def test_several_topics_are_read_by_list_or_pattern(orders: Orders) -> None:
         assert sorted(row["topic"] for row in dataset.take_all()) == [topics[0]] * 5 + [topics[1]] * 5
     with pytest.raises(OptionInvalid, match="topic_pattern='x': give one of them"):
         read_dataset("orders", topic_pattern="x", nameservers=orders.nameservers)
+
+
+def test_tags_select_messages(orders: Orders) -> None:
+    dataset = read_dataset(TOPIC, nameservers=orders.nameservers, tags="tag-1 || späte", columns=["tags"])
+    assert dataset.count() == MESSAGES // 3 + 1
+    assert set(dataset.unique("tags")) == {"tag-1", "späte"}
+
+
+def test_dataset_from_group_offsets_is_committed(orders: Orders) -> None:
+    with Admin(orders.nameservers) as admin, Producer(orders.nameservers) as producer:
+        admin.create_topic("dataset-billed", queues=1)
+        admin.put_group(SubscriptionGroupConfig("dataset-billing"))
+        queue = MessageQueue("dataset-billed", "broker-a", 0)
+        producer.send_many(queue.topic, [b"1", b"2"], queue=queue)
+        dataset = read_dataset(
+            queue.topic, nameservers=orders.nameservers, start_offset="group:dataset-billing"
+        )
+        assert dataset.count() == 2
+        assert commit_read(dataset) == {queue: 2}
+        assert admin.committed_offsets("dataset-billing", queue.topic)[queue] == 2
+    again = read_dataset(queue.topic, nameservers=orders.nameservers, start_offset="group:dataset-billing")
+    assert again.count() == 0
+    with pytest.raises(CommitRefused, match="start_offset"):
+        commit_read(again.select_columns(["body"]))

@@ -295,9 +295,15 @@ def test_rules_are_replaced_by_resource_and_deleted(tmp_path: Path) -> None:
         (RequestCode.AUTH_CREATE_USER, {}, b"{}", 29, "The username is blank"),
         (RequestCode.AUTH_CREATE_USER, {"username": " "}, b"{}", 29, "The username is blank"),
         (RequestCode.AUTH_CREATE_USER, {"username": "u"}, b"{}", DENIED, "password can not be blank"),
-        (RequestCode.AUTH_CREATE_USER, {"username": "u"}, b"[1]", 29, "not a JSON object"),
+        (RequestCode.AUTH_CREATE_USER, {"username": "u"}, b"[1]", 29, "not a valid JSON object"),
         (RequestCode.AUTH_CREATE_USER, {"username": "u"}, b'{"password":["top-secret"]}', 29, "`password`"),
-        (RequestCode.AUTH_CREATE_USER, {"username": "u"}, b'{"password":"top-secret"', 29, "not a JSON"),
+        (
+            RequestCode.AUTH_CREATE_USER,
+            {"username": "u"},
+            b'{"password":"top-secret"',
+            29,
+            "not a valid JSON",
+        ),
         (
             RequestCode.AUTH_CREATE_USER,
             {"username": "u\n"},

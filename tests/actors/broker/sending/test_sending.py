@@ -272,7 +272,7 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"topic": "T", "sys_flag": 4}, ResponseCode.NO_PERMISSION, "transaction"),
     ({"topic": "T", "properties": "TRAN_MSG\x01TRUE\x02DELAY\x011"}, ResponseCode.MESSAGE_ILLEGAL, "delayed"),
     ({"topic": "T", "properties": "DELAY\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
-    ({"topic": "T", "properties": "TIMER_DELAY_MS\x019\x02"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY"),
+    ({"topic": "T", "properties": "TIMER_DELAY_MS\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELAY"),
     ({"topic": "T", "properties": "DELAY\x010\x02TIMER_DELAY_MS\x01"}, ResponseCode.MESSAGE_ILLEGAL, "timer"),
     ({"topic": "UNKNOWN", "default_topic": "NOT_THERE"}, ResponseCode.TOPIC_NOT_EXIST, "UNKNOWN"),
 ]  # fmt: skip

@@ -37,7 +37,9 @@ def run(listener: Listener, steps: Steps, config: PushConfig = CONFIG) -> None:
         clock = SystemClock()
         supervisor = Supervisor(clock)
         call = ListenerCall(listener)
-        consuming = Consuming(call, config, clock, supervisor, lambda _work: None, NoRetries())
+        consuming = Consuming(
+            call, config, clock, supervisor, lambda _work: None, NoRetries(), lambda _now_ms: True
+        )
         try:
             await steps(consuming)
         finally:

@@ -4,12 +4,16 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Consumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -17,7 +21,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /**
- * Measures a push consumer with default settings. A producer of this program first sends the messages in batches of 32.
+ * Measures a push consumer with default settings, with ordered=1 one that consumes in order. A producer of this program
+ * first sends the messages in batches of 32. The program fails if a queue was consumed in order and its offsets do not follow
+ * each other.
  *
  * <p>Prints MEASURING when the consumer starts, and at the end one line of JSON: messagesPerSecond, messages, seconds, and
  * bytes (size of the bodies). The time is measured from the start of the consumer to the last call of the listener.
@@ -86,22 +92,39 @@ public final class LoadConsumer {
     private static Map<String, Object> drain(Arguments arguments, String topic, int messages) throws Exception {
         AtomicLong left = new AtomicLong(messages);
         AtomicLong bytes = new AtomicLong();
+        AtomicLong outOfOrder = new AtomicLong();
         CountDownLatch done = new CountDownLatch(1);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("benchmark_consumer");
         consumer.setNamesrvAddr(arguments.text("namesrv"));
         consumer.setInstanceName("drain");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
-        consumer.registerMessageListener((List<MessageExt> batch,
-                ConsumeConcurrentlyContext context) -> {
+        Consumer<List<MessageExt>> count = batch -> {
             for (MessageExt message : batch) {
                 bytes.addAndGet(message.getBody().length);
             }
             if (left.addAndGet(-batch.size()) <= 0) {
                 done.countDown();
             }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        };
+        if (arguments.number("ordered", 0) == 1) {
+            Map<Integer, Long> nextOffsets = new ConcurrentHashMap<>();
+            consumer.registerMessageListener((List<MessageExt> batch, ConsumeOrderlyContext context) -> {
+                for (MessageExt message : batch) {
+                    Long next = nextOffsets.put(message.getQueueId(), message.getQueueOffset() + 1);
+                    if (message.getQueueOffset() != (next == null ? 0 : next)) {
+                        outOfOrder.incrementAndGet();
+                    }
+                }
+                count.accept(batch);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((List<MessageExt> batch, ConsumeConcurrentlyContext context) -> {
+                count.accept(batch);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
         System.out.println("MEASURING");
         long begin = System.nanoTime();
         consumer.start();
@@ -110,6 +133,9 @@ public final class LoadConsumer {
         }
         double seconds = (System.nanoTime() - begin) / 1e9;
         consumer.shutdown();
+        if (outOfOrder.get() > 0) {
+            throw new IllegalStateException(outOfOrder + " messages were consumed out of order");
+        }
         Map<String, Object> figures = new LinkedHashMap<>();
         figures.put("messagesPerSecond", messages / seconds);
         figures.put("messages", messages);

@@ -10,6 +10,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.MessageQueueSelector;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -37,6 +38,27 @@ final class SendOperations {
         operations.put("send_in_transaction", this::sendInTransaction);
         operations.put("request", request -> Facts.of((MessageExt) clients.producer().request(
             message(request), request.number("timeoutMs"))));
+        operations.put("request_by_callback", this::requestByCallback);
+    }
+
+    /** Sends a request and returns its reply; unlike the blocking form, this works with the client 5.3.3 too. */
+    private Object requestByCallback(Request request) throws Exception {
+        CompletableFuture<Message> reply = new CompletableFuture<>();
+        RequestCallback callback = new RequestCallback() {
+            @Override
+            public void onSuccess(Message message) {
+                if (message != null) { // the client also calls this when the request is stored
+                    reply.complete(message);
+                }
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                reply.completeExceptionally(error);
+            }
+        };
+        clients.producer().request(message(request), callback, request.number("timeoutMs"));
+        return Facts.of((MessageExt) reply.get(request.number("timeoutMs"), TimeUnit.MILLISECONDS));
     }
 
     private Object createTopic(Request request) throws Exception {

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from actors.broker.auth.policies import CUSTOM, Policies, ResourcePattern, merged, parse_policies, to_infos
+from actors.access.policies import CUSTOM, Policies, ResourcePattern, merged, parse_policies, to_infos
 from actors.remoting.bodies.access import TEXT_CHARS_MAX, AclInfo, UserInfo
 from actors.remoting.codes import ResponseCode
 from actors.remoting.json_fields import get_objects

@@ -1,10 +1,10 @@
-"""AccessFile: the file `config/raymqAccess.json` in the store root, with the broker's users and policies.
+"""AccessFile: a file with the users and policies of a broker or nameserver.
 
     {"users": [{username, password, userType, userStatus}], "acls": [{subject, policies: [...]}]}
 
-The file contains secret keys in plain text, because the broker needs them to check signatures. Its mode must
-be 0600. The broker loads an edited file within RELOAD_MS. It does not load a file that is invalid or that
-other users of the machine can access.
+The file contains secret keys in plain text, because they are needed to check signatures. Its mode must be
+0600. An edited file is loaded within RELOAD_MS, unless it is invalid or other users of the machine can access
+it. Brokers write their files; a nameserver only reads one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from actors.broker.auth.users import AccessTable
+from actors.access.users import AccessTable
 from actors.signing import PRIVATE_MODE, CredentialsInvalid, check_private
 from store.disk.files import sync_directory
 from store.logs import get_logger
@@ -25,20 +25,21 @@ from store.store_errors import StoreError
 _log = get_logger(__name__)
 
 FILE_NAME = "raymqAccess.json"
+"""Name of a broker's file, below the `config` directory of its store."""
 RELOAD_MS = 1000
 
 _Version = tuple[int, int, int] | None
 
 
 class AccessFile:
-    """Loads and saves the users and policies of one broker.
+    """Loads and saves users and policies.
 
     `table` holds the current users and policies. Each change replaces it by a new table.
     """
 
-    def __init__(self, store_root: Path) -> None:
+    def __init__(self, path: Path) -> None:
         self.table = AccessTable()
-        self.path = store_root / "config" / FILE_NAME
+        self.path = path
         self._changing = asyncio.Lock()
         self._loaded: _Version = None
         self._invalid: _Version = None  # its error was logged already
@@ -102,7 +103,7 @@ class AccessFile:
     def _save(self, text: bytes) -> None:
         """Replace the file and flush it. No backup is kept, because it would contain deleted users' keys."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f"{FILE_NAME}.new")
+        temporary = self.path.with_name(f"{self.path.name}.new")
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE)
         with os.fdopen(descriptor, "wb") as file:

@@ -21,15 +21,15 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from cluster.client import Admin, MessageExt, MessageQueue, Producer, PullConsumer, PushConfig, PushConsumer
-from cluster.client.consumer import push_core
+from cluster.client.consumer import queue_locks
 from cluster.client.errors import ConfigInvalid
 from store.clock import SystemClock
 from tests.checkers import Recorder, assert_consistent
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually
 
-from .conftest import LONG_LEASE_MS, Cluster
-from .test_pull_consumer import committed, fill, poll_numbers
+from ..conftest import LONG_LEASE_MS, Cluster
+from ..test_pull_consumer import committed, fill, poll_numbers
 
 ORDERED = PushConfig(
     ordered=True,
@@ -238,7 +238,7 @@ def test_queue_is_released_if_another_member_gets_its_lock(
         return [] if is_stolen.is_set() else lock(locks, *arguments)
 
     monkeypatch.setattr(QueueLocks, "lock", lock_unless_stolen)
-    monkeypatch.setattr(push_core, "RENEWAL_MS", 20)
+    monkeypatch.setattr(queue_locks, "RENEWAL_MS", 20)
     history = History(Recorder(), "p", group)
     with (
         PushConsumer(cluster.address, group, history, config=ORDERED) as consumer,
@@ -274,7 +274,8 @@ def test_listener_is_not_called_after_the_lock_has_expired(
         return lock_batch(locks, context)
 
     monkeypatch.setattr(QueueLocks, "lock_batch", lock_unless_silent)
-    monkeypatch.setattr(push_core, "RENEWAL_MS", 20)
+    monkeypatch.setattr(queue_locks, "RENEWAL_MS", 20)
+    monkeypatch.setattr(queue_locks, "RETRY_MS", 20)
     cluster = clusters(brokers=1)
     topic = cluster.topic(queues=1)
     history = History(Recorder(), "p", group)

@@ -1,6 +1,7 @@
 """The access control steps of the request chain: Authentication, then Authorization.
 
-The settings `authentication_enabled` and `authorization_enabled` enable them.
+A broker has them if `authentication_enabled` and `authorization_enabled` are true, a nameserver if it has an
+`access_file`.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from actors.broker.auth.access_file import AccessFile
-from actors.broker.auth.policies import Address, decide
-from actors.broker.auth.users import User
+from actors.access.access_file import AccessFile
+from actors.access.policies import Address, decide
+from actors.access.users import User
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
@@ -25,7 +26,7 @@ _UNKNOWN: Final = Signer(Credentials("unknown", "unknown"))
 
 
 class Users:
-    """The users of a broker: the inner user of the cluster, and the users in the broker's AccessFile."""
+    """The users that a process accepts: the inner user of the cluster, and the users in its AccessFile."""
 
     def __init__(self, file: AccessFile, inner: Signer) -> None:
         self._file = file
@@ -65,7 +66,7 @@ class Authentication:
         if not name:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                "the request is not signed and this broker requires authentication: set access_key and "
+                "the request is not signed and this server requires authentication: set access_key and "
                 "secret_key in the client",
             )
         signer = self._users.signer(name)

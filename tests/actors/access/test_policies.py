@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from actors.broker.auth.policies import decide, parse_policies, to_infos
+from actors.access.policies import decide, parse_policies, to_infos
 from actors.remoting.bodies.access import PolicyEntryInfo, PolicyInfo
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.targets import EVERY, Action, Resource, Target

@@ -1,0 +1,85 @@
+"""Builds the timer of a broker: timer messages, their delivery, and RECALL_MESSAGE."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.build_loop import BrokerLoop
+from actors.broker.capability import Capability
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.role import Role, RoleService, periodic
+from actors.broker.sending.stored_properties import PropertyWriter
+from actors.broker.timer.recall import Recall
+from actors.broker.timer.timer_counts import TimerCounts
+from actors.broker.timer.timer_messages import TimerMessages
+from actors.broker.timer.timer_service import TimerService
+from actors.host.supervisor import Supervisor
+from store.clock import Clock
+
+SAMPLE_MS = 1000
+
+
+def build_timer(
+    settings: BrokerSettings,
+    clock: Clock,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    properties: PropertyWriter,
+    supervisor: Supervisor,
+) -> Capability:
+    """Build the timer messages of a broker; if `timer_wheel_enable` is false, they are only refused.
+
+    Args:
+        properties: generates the UNIQ_KEY of a timer message without one.
+    """
+    messages = TimerMessages(settings, clock, properties)
+    if not settings.timer_wheel_enable:
+        return Capability(interceptors=(messages,))
+    counts = TimerCounts(settings.store_root, clock)
+    timer = TimerService(
+        settings, loop.store, loop.reads, clock, counts, tables.topics, loop.server.request_tick
+    )
+    recall = Recall(settings, loop.store, timer, tables.topics, loop.acks, clock)
+    master, flush_ms = frozenset({Role.MASTER}), settings.timer_flush_interval_ms
+    return Capability(
+        rows=tuple(recall.rows()),
+        interceptors=(messages,),
+        services=(
+            RoleService("timer", master, timer.start, timer.stop),
+            _task(supervisor, timer),
+            periodic(supervisor, "timer-progress", master, flush_ms, timer.save_progress),
+            periodic(supervisor, "timer-rates", master, SAMPLE_MS, counts.sample),
+        ),
+        fields=lambda: timer_fields(timer, counts),
+    )
+
+
+def timer_fields(timer: TimerService, counts: TimerCounts) -> Mapping[str, object]:
+    """Return the timer's fields; those with RocketMQ's names are in GET_BROKER_RUNTIME_INFO, as there."""
+    return {
+        "pending_timers": timer.pending,
+        "timer_messages_skipped": counts.skipped,
+        "timer_rounds": counts.rounds,
+        "timer_read_behind": timer.read_behind_s,
+        "timer_offset_behind": timer.offset_behind,
+        "timer_congest_num": timer.pending,
+        "timer_enqueue_tps": counts.enqueue_tps,
+        "timer_dequeue_tps": counts.dequeue_tps,
+    }
+
+
+def _task(supervisor: Supervisor, timer: TimerService) -> RoleService:
+    """Return the service that runs the rounds of the timer; `stop` waits for the end of the last one."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def start() -> None:
+        tasks.append(supervisor.start("timer", timer.run))
+
+    async def stop() -> None:
+        task = tasks.pop()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    return RoleService("timer-task", frozenset({Role.MASTER}), start, stop)

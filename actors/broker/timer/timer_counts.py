@@ -1,0 +1,60 @@
+"""TimerCounts: counters of the timer, for status, GET_BROKER_RUNTIME_INFO and `config/timermetrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from actors.broker.timer.timer_messages import TimerMessage
+from store.clock import NS_PER_MS, Clock
+from store.metadata.json_file import JsonConfigFile
+from store.timer.timer_metrics import TimerMetrics
+
+_MS_PER_S = 1000
+
+
+class TimerCounts:
+    """Counts the timer messages that were added and delivered, and the pending ones by topic."""
+
+    def __init__(self, store_root: Path, clock: Clock) -> None:
+        """Create the counters; the numbers by topic are those of `config/timermetrics`."""
+        self._file = JsonConfigFile(store_root / "config" / "timermetrics")
+        self._metrics = TimerMetrics.load(self._file.path)
+        self._clock = clock
+        self.enqueued = 0
+        self.dequeued = 0
+        """Number of messages that were delivered, rolled or cancelled."""
+        self.skipped = 0
+        """Number of messages that could not be delivered because their records are deleted or damaged."""
+        self.rounds = 0
+        """Number of times that the timer has delivered everything that was due."""
+        self.enqueue_tps = self.dequeue_tps = 0.0
+        self._sampled = (0, 0, clock.monotonic_ns())
+
+    def enqueued_one(self, timer: TimerMessage) -> None:
+        """Count a message that was added to the wheel."""
+        self.enqueued += 1
+        self._change(timer.real_topic, 1 if timer.delete_key is None else -1)
+
+    def dequeued_one(self, timer: TimerMessage) -> None:
+        """Count a message that was delivered or rolled."""
+        self.dequeued += 1
+        self._change(timer.real_topic, -1 if timer.delete_key is None else 1)
+
+    def sample(self) -> None:
+        """Compute the rates since the last sample; to be called about once per second."""
+        enqueued, dequeued, at_ns = self._sampled
+        now_ns = self._clock.monotonic_ns()
+        elapsed_ms = (now_ns - at_ns) // NS_PER_MS
+        if elapsed_ms > 0:
+            self.enqueue_tps = (self.enqueued - enqueued) * _MS_PER_S / elapsed_ms
+            self.dequeue_tps = (self.dequeued - dequeued) * _MS_PER_S / elapsed_ms
+            self._sampled = (self.enqueued, self.dequeued, now_ns)
+
+    def saving(self) -> Callable[[], None]:
+        """Return a function that saves the present numbers by topic; it may run in a thread."""
+        return partial(self._file.save, self._metrics.to_json())
+
+    def _change(self, topic: str, change: int) -> None:
+        self._metrics.add(topic, change, self._clock.wall_ms())

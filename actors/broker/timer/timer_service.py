@@ -1,0 +1,301 @@
+"""TimerService: delivers the timer messages of one broker.
+
+Each round of its task
+
+    1. adds new messages of the timer topic to the wheel and the log,
+    2. appends the messages that are due to their own topics, or again to the timer topic (rolled).
+
+The progress is saved when everything up to it is flushed, so a power failure delivers some messages again but
+loses none. A message is never delivered before its time, by the wall clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from functools import partial
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.topics import TIMER_TOPIC, Topics
+from actors.broker.timer.timer_counts import TimerCounts
+from actors.broker.timer.timer_messages import TIMER_QUEUE_ID, TimerMessage, moved_draft
+from actors.broker.timer.timer_saving import TimerSaving
+from actors.remoting.remoting_errors import Refused
+from store.clock import Clock
+from store.logs import get_logger
+from store.message.message import MessageExt
+from store.message.properties import MessageConst
+from store.message.record import decode_record, decode_records
+from store.message_store import MessageStore
+from store.store_errors import MessageInvalid, RecordTooLarge, StoreError
+from store.timer.timer_files import TimerFiles, TimerProgress
+from store.timer.timer_schedule import TimerEntry, TimerSchedule
+
+_log = get_logger(__name__)
+
+READ_MESSAGES = 256
+READ_BYTES = 1024 * 1024
+DELIVERIES_PER_TURN = 64
+UNITS_PER_TURN = 2048
+MAX_PAUSE_MS = 50
+"""New messages are found at the latest after this time."""
+FAILURE_PAUSE_MS = 1000
+
+
+class TimerService:
+    """The timer of one broker."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        reads: Reads,
+        clock: Clock,
+        counts: TimerCounts,
+        topics: Topics,
+        request_tick: Callable[[], None],
+    ) -> None:
+        """Create the service; `start` opens its files.
+
+        Args:
+            settings: the window of the wheel and the size of its log files.
+            store: has the timer messages, and gets the delivered ones.
+            reads: reads messages without blocking the loop.
+            clock: decides which messages are due.
+            counts: counts the pending messages.
+            topics: gets the topics of new messages that it lacks.
+            request_tick: requests a turn of the broker's loop, which confirms the appends.
+        """
+        self._settings = settings
+        self._store = store
+        self._reads = reads
+        self._clock = clock
+        self._counts = counts
+        self._topics = topics
+        self._request_tick = request_tick
+        # Now: later appends are not part of the log that the units refer to.
+        physical_end = store.positions.written
+        self._files = TimerFiles(store.root, settings.timer_log_file_bytes, physical_end)
+        self._schedule: TimerSchedule | None = None
+        self._saving = TimerSaving(self._files, store, counts, clock)
+        self._queue_offset = 0
+        self._resumed = TimerProgress(0, 0)
+        self._delivered_second = 0
+
+    @property
+    def pending(self) -> int:
+        """Number of timer messages that are neither delivered nor cancelled."""
+        schedule = self._schedule
+        return 0 if schedule is None else max(schedule.pending, 0) + self.offset_behind
+
+    @property
+    def offset_behind(self) -> int:
+        """Number of messages of the timer topic that are not in the wheel yet."""
+        return max(self._store.max_offset(TIMER_TOPIC, TIMER_QUEUE_ID) - self._queue_offset, 0)
+
+    @property
+    def read_behind_s(self) -> int:
+        """How many seconds the delivery is late."""
+        schedule = self._schedule
+        return 0 if schedule is None else max(self._clock.wall_ms() // 1000 - schedule.read_second, 0)
+
+    async def start(self) -> None:
+        """Open the files and find the first message that is not in them."""
+        await self._reads.caught_up()
+        now_ms = self._clock.wall_ms()
+        progress = await asyncio.to_thread(self._files.recover, now_ms)
+        self._queue_offset, self._resumed = progress.queue_offset, progress
+        last = self._files.last_unit() if not progress.rebuilt_to else None
+        if last is not None:
+            message = await self._reads.read(partial(self._message_at, last.physical_offset))
+            if message is not None and message.topic == TIMER_TOPIC:
+                self._queue_offset = max(self._queue_offset, message.queue_offset + 1)
+        begin, end = (self._store.min_offset(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0))
+        self._queue_offset = min(max(self._queue_offset, begin), end)
+        window_s = self._settings.timer_roll_window_slots
+        self._schedule = TimerSchedule(self._files, progress.read_second, window_s)
+        if self.pending:
+            _log.info("pending_timers_loaded", timers=self.pending, read_second=progress.read_second)
+
+    async def stop(self) -> None:
+        """Save the progress, so that a restart delivers nothing again, and close the files."""
+        schedule, self._schedule = self._schedule, None
+        if schedule is None:
+            return
+        is_complete = self._queue_offset >= self._resumed.rebuilt_to
+        if self._files.exist and is_complete and not self._store.is_superseded:
+            if schedule.needs_compaction:
+                schedule.compact()
+            try:
+                await self._saving.save_now(TimerProgress(self._queue_offset, schedule.read_second))
+            except (OSError, StoreError) as error:
+                _log.error("timer_progress_not_saved", error=str(error))
+        self._files.close()
+
+    async def run(self) -> None:
+        """Deliver messages until the task is cancelled."""
+        while True:
+            pause_ms = await self.round()
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def round(self) -> int:
+        """Do what can be done now; return the milliseconds until the next round."""
+        schedule = self._schedule
+        if schedule is None:
+            return MAX_PAUSE_MS
+        try:
+            has_more = await self._enqueue(schedule) if schedule.may_add(self._clock.wall_ms()) else True
+            has_more |= await self._deliver(schedule)
+        # Expected errors: the disk is full or slow. The next round tries again.
+        except (StoreError, Refused, OSError) as error:
+            _log.warning("timer_round_failed", error=str(error))
+            return FAILURE_PAUSE_MS
+        if has_more:
+            return 0
+        self._counts.rounds += 1
+        return min(max(schedule.next_ms() - self._clock.wall_ms(), 1), MAX_PAUSE_MS)
+
+    async def save_progress(self) -> None:
+        """Save the progress up to what is flushed, and delete old files; to be called periodically."""
+        schedule = self._schedule
+        if schedule is None or not self._files.exist or self._store.is_superseded:
+            return
+        if self._queue_offset < self._resumed.rebuilt_to:
+            return
+        progress = TimerProgress(self._queue_offset, schedule.read_second)
+        await self._saving.save(progress, self._delivered_second)
+
+    def cancel(self, deliver_second: int, key: str) -> None:
+        """Cancel a pending message now; the caller has appended the message with its TIMER_DEL_UNIQKEY."""
+        if self._schedule is not None:
+            self._schedule.delete(deliver_second, key, is_in_wheel=False)
+
+    async def _enqueue(self, schedule: TimerSchedule) -> bool:
+        """Add the next messages of the timer topic; return True if there are more."""
+        await self._reads.caught_up()
+        if not self.offset_behind:
+            return False
+        if self._files.is_full:
+            await self._saving.in_thread(self._files.allocate)
+        offset = max(self._queue_offset, self._store.min_offset(TIMER_TOPIC, TIMER_QUEUE_ID))
+        found = await self._reads.read(
+            lambda: self._store.get_message(TIMER_TOPIC, TIMER_QUEUE_ID, offset, READ_MESSAGES, READ_BYTES)
+        )
+        for message in (each for part in found.slices for each in decode_records(part, check_crc=False)):
+            if self._files.is_full:
+                return True
+            self._add(schedule, message)
+            self._queue_offset = message.queue_offset + 1
+        self._queue_offset = max(found.next_begin_offset, self._queue_offset)
+        return self.offset_behind > 0
+
+    def _add(self, schedule: TimerSchedule, message: MessageExt) -> None:
+        try:
+            timer = TimerMessage.of(message)
+            # A send that creates a topic may be acknowledged before the topic is saved; see
+            # `BrokerTables.adopt_queues`.
+            self._topics.ensure(timer.real_topic, timer.real_queue_id + 1)
+        except (MessageInvalid, Refused) as error:
+            _log.error("timer_message_invalid", offset=message.queue_offset, error=str(error))
+            return
+        is_known = message.queue_offset < self._resumed.rebuilt_to
+        skip_before = self._resumed.rebuilt_from if is_known else 0
+        if schedule.add(timer.arrival(message), skip_before=skip_before) is None:
+            return
+        if timer.delete_key is not None:
+            schedule.delete((timer.due_ms - 1) // 1000, timer.delete_key, is_in_wheel=True)
+        self._counts.enqueued_one(timer)
+
+    async def _deliver(self, schedule: TimerSchedule) -> bool:
+        """Deliver some of the messages that are due; return True if there may be more."""
+        if not schedule.load(self._clock.wall_ms(), UNITS_PER_TURN):
+            return True
+        if schedule.unread_deletes:
+            await self._read_deletes(schedule)
+        entries = schedule.take(self._clock.wall_ms(), DELIVERIES_PER_TURN)
+        if not entries:
+            return False
+        left = entries[::-1]
+        try:
+            messages = await self._reads.all_of(
+                partial(self._message_at, entry.unit.physical_offset) for entry in entries
+            )
+            for entry, message in zip(entries, messages, strict=True):
+                self._deliver_one(schedule, entry, message)
+                left.pop()
+        finally:
+            for entry in left:
+                schedule.put_back(entry, entry.unit.time_ms + 1)
+            self._request_tick()
+        return True
+
+    async def _read_deletes(self, schedule: TimerSchedule) -> None:
+        units = list(schedule.unread_deletes)
+        for message in await self._reads.all_of(
+            partial(self._message_at, unit.physical_offset) for unit in units
+        ):
+            key = None if message is None else message.properties.get(MessageConst.TIMER_DEL_UNIQKEY)
+            if key is not None:
+                schedule.delete(schedule.read_second, key, is_in_wheel=True)
+        schedule.deletes_read()
+
+    def _deliver_one(self, schedule: TimerSchedule, entry: TimerEntry, message: MessageExt | None) -> None:
+        """Deliver or roll one message. Raises StoreError if the store refuses appends."""
+        if message is None:
+            self._skip(schedule, entry, MessageInvalid("its record is deleted or damaged"))
+            return
+        try:
+            timer = TimerMessage.of(message)
+        except MessageInvalid as error:
+            self._skip(schedule, entry, error)
+            return
+        now_ms = self._clock.wall_ms()
+        if not entry.unit.is_roll:
+            if timer.due_ms > now_ms:
+                schedule.put_back(entry, timer.due_ms)
+                return
+            if schedule.is_deleted(timer.key):
+                schedule.finish(entry, is_deleted=True)
+                self._counts.dequeued += 1
+                return
+        self._append(schedule, entry, message, timer, now_ms)
+
+    def _append(
+        self,
+        schedule: TimerSchedule,
+        entry: TimerEntry,
+        message: MessageExt,
+        timer: TimerMessage,
+        now_ms: int,
+    ) -> None:
+        added = {
+            MessageConst.TIMER_ENQUEUE_MS: str(entry.unit.written_ms),
+            MessageConst.TIMER_DEQUEUE_MS: str(now_ms),
+        }
+        topic, queue_id = timer.real_topic, timer.real_queue_id
+        if entry.unit.is_roll:
+            added[MessageConst.TIMER_ROLL_TIMES] = str(timer.rolled + 1)
+            topic, queue_id = TIMER_TOPIC, TIMER_QUEUE_ID
+        try:
+            self._store.append(moved_draft(message, topic, queue_id, added))
+        # A retry would fail as well, and delay the others. Other StoreErrors may be temporary.
+        except (MessageInvalid, RecordTooLarge, struct.error) as error:
+            self._skip(schedule, entry, error)
+            return
+        schedule.finish(entry)
+        self._delivered_second = schedule.read_second
+        self._counts.dequeued_one(timer)
+
+    def _skip(self, schedule: TimerSchedule, entry: TimerEntry, error: Exception) -> None:
+        self._counts.skipped += 1
+        _log.error("timer_message_skipped", position=entry.unit.physical_offset, error=str(error))
+        schedule.finish(entry)
+
+    def _message_at(self, physical_offset: int) -> MessageExt | None:
+        """Return a stored message; None if its record is deleted or damaged. Raises NotResident."""
+        try:
+            return decode_record(self._store.record_at(physical_offset), check_crc=False)
+        except StoreError:
+            return None

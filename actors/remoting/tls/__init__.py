@@ -1,0 +1,1 @@
+"""TLS for remoting connections: certificates, the handshake, and encryption of one connection."""

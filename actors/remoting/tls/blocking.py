@@ -1,0 +1,20 @@
+"""TLS over a blocking socket, for callers without an event loop."""
+
+import socket
+import ssl
+
+from actors.remoting.tls.contexts import TlsContext
+from actors.remoting.tls.transport import describe_tls_error
+
+
+def secured(plain: socket.socket, tls: TlsContext, host: str) -> ssl.SSLSocket:
+    """Make the TLS handshake with the server `host` on a connected socket, within the socket's timeout.
+
+    Raises OSError, and closes the socket, if the handshake fails.
+    """
+    try:
+        return tls.current.wrap_socket(plain, server_hostname=host)
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise OSError(f"the TLS handshake failed: {describe_tls_error(error)}") from error

@@ -1,0 +1,265 @@
+"""TimerFiles: the wheel, log and checkpoint of one store's timer, and their recovery.
+
+All of them are derived from the messages of the timer topic in the CommitLog:
+
+    1. read `timercheck`; units before its `log_flush_position` are durable, and so are their slots
+    2. find the end of the log: after the last valid unit
+    3. repeat the effect of the last units on the wheel, which may lack them after a power failure
+    4. if a file is missing or damaged, create new files; the caller then adds all pending messages again
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from store.logs import get_logger
+from store.store_errors import StoreError
+from store.timer.timer_checkpoint import TimerCheckpoint
+from store.timer.timer_log import TimerLog
+from store.timer.timer_unit import DELETE, MS_PER_SECOND, UNIT_BYTES, TimerUnit
+from store.timer.timer_wheel import SLOTS, Slot, TimerWheel
+
+_log = get_logger(__name__)
+
+REBUILDING = 2**62
+"""The log position in `timercheck` while the files are rebuilt: a restart then finds them incomplete."""
+REBUILT_SECONDS = SLOTS // 4
+"""After a rebuild, messages that were due earlier than this before the start are delivered first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerProgress:
+    """Where a timer resumes.
+
+    Messages of the timer topic before `queue_offset` are in the log, and those due before `read_second` are
+    delivered. Messages before `rebuilt_to` have to be added again if they are due in `rebuilt_from` or later.
+    """
+
+    queue_offset: int
+    read_second: int
+    rebuilt_to: int = 0
+    rebuilt_from: int = 0
+
+
+class TimerFiles:
+    """The files of one timer; created when the first message is added."""
+
+    def __init__(self, root: Path, log_file_bytes: int, physical_end: int) -> None:
+        """Open the files that exist; call `recover` next.
+
+        Args:
+            root: The root of the store.
+            log_file_bytes: Size of a new file of the log.
+            physical_end: End of the CommitLog; later units refer to lost records.
+        """
+        self._wheel_path, self._log_path = root / "timerwheel", root / "timerlog"
+        self._checkpoint_path = root / "config" / "timercheck"
+        self._physical_end = physical_end
+        self._file_bytes = log_file_bytes
+        self._wheel: TimerWheel | None = None
+        self._timer_log: TimerLog | None = None
+        self._checkpoint = TimerCheckpoint()
+
+    def recover(self, now_ms: int) -> TimerProgress:
+        """Open and repair the files, and return where to resume. Raises OSError.
+
+        Args:
+            now_ms: The present time; a timer without a checkpoint starts there.
+        """
+        now_second = now_ms // MS_PER_SECOND
+        checkpoint = self._read_checkpoint()
+        exists = self._wheel_path.exists() or self._log_path.is_dir()
+        if checkpoint is None:
+            if exists:
+                self._discard("config/timercheck is missing or damaged")
+            self._checkpoint = TimerCheckpoint(now_second * MS_PER_SECOND)
+            return TimerProgress(0, now_second)
+        self._checkpoint = checkpoint
+        read_second, saved = checkpoint.last_read_ms // MS_PER_SECOND, checkpoint.queue_offset
+        if not exists and not checkpoint.log_flush_position:
+            return TimerProgress(saved, max(read_second, now_second))
+        try:
+            self._open(checkpoint.log_flush_position)
+            self._redo(checkpoint.log_flush_position, read_second)
+        except StoreError as error:
+            self._discard(str(error))
+            self._checkpoint = replace(checkpoint, log_flush_position=REBUILDING)
+            self._checkpoint.write(self._checkpoint_path)
+            earliest = max(read_second, now_second - REBUILT_SECONDS)
+            return TimerProgress(0, earliest, saved, read_second)
+        # A skip over all empty seconds at once: the saved one may be that of a broker of years ago.
+        oldest = max(read_second, now_second - SLOTS)
+        return TimerProgress(saved, self._first_second(read_second, oldest))
+
+    @property
+    def exist(self) -> bool:
+        """True if the files exist, so that there is progress to save."""
+        return self._timer_log is not None
+
+    @property
+    def is_full(self) -> bool:
+        """True if `allocate` must be called before the next `append`."""
+        return self._timer_log is None or self._timer_log.is_full
+
+    @property
+    def room(self) -> int:
+        """Number of units that can be appended before `allocate` must be called."""
+        return 0 if self._timer_log is None else self._timer_log.room
+
+    @property
+    def end(self) -> int:
+        """Position after the last unit of the log."""
+        return self._timer_log.end if self._timer_log is not None else 0
+
+    def allocate(self) -> None:
+        """Create the files, or the next file of the log; may be called in a thread. Raises OSError."""
+        if self._wheel is None:
+            self._wheel = TimerWheel(self._wheel_path)
+        log = self._timer_log or TimerLog(self._log_path, self._file_bytes)
+        if log.is_full:
+            log.allocate()
+        self._timer_log = log
+        if not self._checkpoint_path.exists():
+            self._checkpoint.write(self._checkpoint_path)
+
+    def append(self, unit: TimerUnit) -> int:
+        """Append a unit behind the other units of its second, and return its position.
+
+        Raises StoreError if `is_full`.
+        """
+        assert self._timer_log is not None
+        assert self._wheel is not None
+        second = unit.second
+        slot = self._wheel.slot(second)
+        position = self._timer_log.append(unit._replace(previous=slot.last))
+        first = position if slot.first < 0 else slot.first
+        change = -1 if unit.magic & DELETE else 1
+        self._wheel.put(second, Slot(first, position, slot.messages + change, slot.magic))
+        return position
+
+    def last_position(self, second: int) -> int:
+        """Return the position of the last unit of a second; -1 if it has none."""
+        return -1 if self._wheel is None else self._wheel.slot(second).last
+
+    def next_second(self, begin: int, end: int) -> int:
+        """Return the first second of [begin, end) that has had units; `end` if no second has."""
+        return end if self._wheel is None else self._wheel.next_second(begin, end)
+
+    def unit_at(self, position: int) -> TimerUnit:
+        """Return the unit at a position. Raises StoreError if no valid unit begins there."""
+        assert self._timer_log is not None
+        return self._timer_log.unit_at(position)
+
+    def last_unit(self) -> TimerUnit | None:
+        """Return the last unit of the log, if it is not the last one of a full file."""
+        log = self._timer_log
+        if log is None or log.end - log.begin < UNIT_BYTES:
+            return None
+        try:
+            return log.unit_at(log.end - UNIT_BYTES)
+        except StoreError:
+            return None
+
+    def pending(self, from_second: int) -> int:
+        """Return the number of messages that are due in `from_second` or later."""
+        return 0 if self._wheel is None else max(self._wheel.pending(from_second), 0)
+
+    def clear(self, second: int) -> None:
+        """Remove all units of a second from the wheel."""
+        if self._wheel is not None:
+            self._wheel.put(second, Slot())
+
+    def save(self, progress: TimerProgress, log_end: int, now_ms: int) -> None:
+        """Flush the files, then write the checkpoint; may be called in a thread. Raises OSError.
+
+        Args:
+            progress: The progress to save.
+            log_end: The `end` when this was the progress.
+            now_ms: The present time.
+        """
+        assert self._timer_log is not None
+        assert self._wheel is not None
+        self._timer_log.sync()
+        self._wheel.sync()
+        read_ms = progress.read_second * MS_PER_SECOND
+        self._checkpoint = self._checkpoint.moved(read_ms, log_end, progress.queue_offset, now_ms)
+        self._checkpoint.write(self._checkpoint_path)
+
+    def delete_before(self, physical_offset: int) -> int:
+        """Delete files of the log whose messages are deleted from the CommitLog; return their number."""
+        return 0 if self._timer_log is None else self._timer_log.delete_before(physical_offset)
+
+    def close(self) -> None:
+        """Close the files."""
+        for each in (self._timer_log, self._wheel):
+            if each is not None:
+                each.close()
+        self._timer_log = self._wheel = None
+
+    def _read_checkpoint(self) -> TimerCheckpoint | None:
+        try:
+            return TimerCheckpoint.read(self._checkpoint_path)
+        except StoreError as error:
+            _log.error("timer_checkpoint_damaged", error=str(error))
+            self._checkpoint_path.unlink()
+            return None
+
+    def _open(self, flushed: int) -> None:
+        if not self._wheel_path.exists():
+            raise StoreError("the timer wheel is missing", self._wheel_path)
+        self._wheel = TimerWheel(self._wheel_path)
+        self._timer_log = TimerLog(self._log_path, self._file_bytes)
+        self._timer_log.recover(max(flushed - self._timer_log.file_bytes, 0), self._physical_end)
+        if self._timer_log.end < flushed:
+            raise StoreError(
+                f"the timer log ends at {self._timer_log.end:,}, but timercheck says {flushed:,}",
+                self._log_path,
+            )
+
+    def _redo(self, flushed: int, read_second: int) -> None:
+        """Add the last units to the wheel, as far as it lacks them."""
+        log, wheel = self._timer_log, self._wheel
+        assert log is not None
+        assert wheel is not None
+        begin = max(flushed - log.file_bytes, log.begin)
+        table = wheel.table()
+        # After a power failure the wheel may refer to units that the log has lost.
+        ahead = (table["second"] >= read_second) & (table["last"] >= log.end)
+        begin = min([begin, *table["first"][ahead].tolist()])
+        for second in table["second"][ahead].tolist():
+            wheel.put(second, Slot())
+        for base, units in log.units(begin):
+            seconds = (units["written_ms"] + units["delay_ms"]) // MS_PER_SECOND
+            positions = base + np.arange(len(units)) * UNIT_BYTES
+            changes = np.where(units["magic"] & DELETE, -1, 1)
+            found, which = np.unique(seconds, return_inverse=True)
+            slots = [wheel.slot(second) for second in found.tolist()]
+            is_new = (positions > np.array([slot.last for slot in slots])[which]) & (seconds >= read_second)
+            which, positions = which[is_new], positions[is_new]
+            messages = np.zeros(len(found), np.int64)
+            np.add.at(messages, which, changes[is_new])
+            first, last = np.full(len(found), -1), np.full(len(found), -1)
+            first[which[::-1]] = positions[::-1]
+            last[which] = positions
+            for number in np.unique(which).tolist():
+                slot = slots[number]
+                begins = slot.first if slot.first >= 0 else int(first[number])
+                added = slot.messages + int(messages[number])
+                wheel.put(int(found[number]), Slot(begins, int(last[number]), added, slot.magic))
+
+    def _first_second(self, read_second: int, latest: int) -> int:
+        """Return the first second from `read_second` on that has messages; at most `latest`."""
+        assert self._wheel is not None
+        seconds = self._wheel.table()["second"]
+        return int(seconds.min(initial=latest, where=seconds >= read_second))
+
+    def _discard(self, reason: str) -> None:
+        """Delete the wheel and the log; the caller adds the pending messages again."""
+        _log.error("timer_files_rebuilt", root=str(self._wheel_path.parent), reason=reason)
+        self.close()
+        self._wheel_path.unlink(missing_ok=True)
+        shutil.rmtree(self._log_path, ignore_errors=True)

@@ -1,0 +1,210 @@
+"""Timers survive clean restarts, kills between any two appends, and damage of the timer's files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from store.timer.timer_checkpoint import TimerCheckpoint
+from tests.actors.broker.brokers import Peer, with_broker
+from tests.actors.broker.timer.timers import (
+    START_MS,
+    bodies,
+    pending,
+    rounds,
+    send_at,
+    timer_settings,
+)
+from tests.actors.broker.transactions.transactions import CrashImages
+from tests.eventually import eventually_async
+
+LATER_MS = 30_000
+
+
+async def send_some(peer: Peer) -> None:
+    for number in range(10):
+        await send_at(peer, START_MS + 100 * (number + 1), b"%d" % number)
+    await send_at(peer, START_MS + LATER_MS, b"later")
+
+
+def test_clean_restart_within_a_second_delivers_each_message_once(tmp_path: Path, clock) -> None:
+    settings = timer_settings(tmp_path)
+
+    async def before(peer: Peer) -> None:
+        await send_some(peer)
+        clock.advance(550)
+        await rounds(peer)
+        assert await bodies(peer) == [b"%d" % number for number in range(5)]
+        assert pending(peer) == 6
+
+    async def after(peer: Peer) -> None:
+        await rounds(peer)
+        assert pending(peer) == 6
+        assert len(await bodies(peer)) == 5
+        clock.advance(450)
+        await rounds(peer)
+        assert await bodies(peer) == [b"%d" % number for number in range(10)]
+        assert pending(peer) == 1
+
+    async def at_last(peer: Peer) -> None:
+        clock.advance(LATER_MS)
+        await rounds(peer)
+        assert (await bodies(peer))[10:] == [b"later"]
+        assert pending(peer) == 0
+
+    for story in (before, after, at_last):
+        with_broker(story, settings, clock)
+    files = tmp_path / "store"
+    assert (files / "timerwheel").stat().st_size == 38_707_200
+    assert [path.name for path in (files / "timerlog").iterdir()] == [f"{0:020d}"]
+    assert (files / "config" / "timercheck").stat().st_size == 4096
+    assert TimerCheckpoint.read(files / "config" / "timercheck").queue_offset == 11  # type: ignore[union-attr]
+
+
+def test_broker_without_timer_messages_creates_no_timer_files(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        await rounds(peer)
+
+    with_broker(story, timer_settings(tmp_path), clock)
+    names = {path.name for path in (tmp_path / "store").rglob("*")}
+    assert not names & {"timerwheel", "timerlog", "timercheck", "timermetrics"}
+
+
+def test_messages_sent_before_a_long_stop_are_delivered_after_it(tmp_path: Path, clock) -> None:
+    async def before(peer: Peer) -> None:
+        await send_some(peer)
+
+    async def after(peer: Peer) -> None:
+        await rounds(peer)
+        assert len(await bodies(peer)) == 11
+
+    with_broker(before, timer_settings(tmp_path), clock)
+    clock.advance(20 * 86_400_000)
+    with_broker(after, timer_settings(tmp_path), clock)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_kill_between_any_two_appends_loses_no_timer(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    """An image is what a kill at an append leaves: later starts deliver all, and nothing before its time."""
+    images = CrashImages(monkeypatch, tmp_path)
+    sent: list[int] = []
+    counts: list[int] = []
+
+    async def story(peer: Peer) -> None:
+        for step in range(4):
+            for number in range(3):
+                counts.append(len(sent))
+                sent.append(500 * step + 400 * number + 300)
+                await send_at(peer, START_MS + sent[-1], b"%d" % sent[-1])
+            clock.advance(500)
+            await rounds(peer)
+            counts.extend([len(sent)] * (len(images.roots) - len(counts)))
+
+    with_broker(story, timer_settings(tmp_path / "killed", {"flush": flush}), clock)
+    images.stop()
+    assert len(images.roots) >= 20
+    for root, count in zip(images.roots[::2], counts[::2], strict=False):
+        clock.set_wall_ms(START_MS)
+
+        async def restarted(peer: Peer, count: int = count) -> None:
+            await rounds(peer)
+            found = [int(body) for body in await bodies(peer)]
+            clock.set_wall_ms(START_MS + 10_000)
+            await rounds(peer)
+            later = [int(body) for body in await bodies(peer)][len(found) :]
+            assert set(sent[:count]) <= {*found, *later}
+            assert pending(peer) == 0
+
+        with_broker(restarted, timer_settings(root, {"flush": flush}), clock)
+
+
+def damage_nothing(_: Path) -> None:
+    """Leave the files as the kill has left them."""
+
+
+def remove_wheel(store: Path) -> None:
+    (store / "timerwheel").unlink()
+
+
+def shorten_wheel(store: Path) -> None:
+    (store / "timerwheel").write_bytes(bytes(100))
+
+
+def remove_log(store: Path) -> None:
+    shutil.rmtree(store / "timerlog")
+
+
+def zero_log(store: Path) -> None:
+    path = store / "timerlog" / f"{0:020d}"
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def zero_wheel(store: Path) -> None:
+    """Lose all pages of the wheel since its creation, as a power failure may."""
+    path = store / "timerwheel"
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def remove_checkpoint(store: Path) -> None:
+    (store / "config" / "timercheck").unlink()
+
+
+def fill_checkpoint(store: Path) -> None:
+    (store / "config" / "timercheck").write_bytes(b"\xff" * 4096)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_nothing,
+        remove_wheel,
+        shorten_wheel,
+        remove_log,
+        zero_log,
+        zero_wheel,
+        remove_checkpoint,
+        fill_checkpoint,
+    ],
+)
+def test_damaged_files_are_rebuilt_from_the_commit_log(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch, damage
+) -> None:
+    images = CrashImages(monkeypatch, tmp_path)
+    settings = timer_settings(tmp_path / "killed", timer_log_file_bytes=4096)
+    images.stop()
+
+    async def story(peer: Peer) -> None:
+        for number in range(100):
+            await send_at(peer, START_MS + 10_000 * (number + 1), b"%d" % number)
+        clock.advance(40_000)
+        await rounds(peer)
+
+        def is_saved() -> bool:
+            found = TimerCheckpoint.read(settings.store_root / "config" / "timercheck")
+            return found is not None and found.queue_offset == 100 and found.last_read_ms > START_MS + 39_000
+
+        await eventually_async(is_saved)
+        images.take(settings.store_root)
+
+    with_broker(story, settings, clock)
+    [root] = images.roots
+    damage(root / "store")
+    has_checkpoint = damage not in (remove_checkpoint, fill_checkpoint)
+
+    async def restarted(peer: Peer) -> None:
+        await rounds(peer)
+        found = await bodies(peer)
+        # Without a checkpoint, those that were delivered before are delivered again.
+        assert len(found) == (4 if has_checkpoint else 8)
+        assert pending(peer) == 96
+        clock.advance(960_000)
+        await rounds(peer)
+        assert (await bodies(peer))[len(found) :] == [b"%d" % number for number in range(4, 100)]
+        assert pending(peer) == 0
+
+    with_broker(restarted, timer_settings(root, timer_log_file_bytes=4096), clock)
