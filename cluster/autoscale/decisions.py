@@ -2,21 +2,25 @@
 
     rule         changes the target
     limits       at once, if the target is outside of min … max
-    throughput   up to the number of brokers that the measured rate needs; at once
+    throughput   up by `step` if the measured rate needs more brokers; at once. While brokers are starting,
+                 only up to the number that the rate needs
     lag          up by `step`  ┐
     disk         up by `step`  ├ after the cool-down, and only while all brokers of the target are running
     cpu          up by `step`  ┘
     idle         down by at most `step`, after the cool-down, if no rule would raise the target again
 
-The load of the last `cool_down_s` seconds counts for `idle`, so a short pause removes no broker.
+The load of the last `cool_down_s` seconds counts for `idle`, so a short pause removes no broker. Brokers that
+receive more than `throughput_per_broker` may be saturated: their rate then does not show how much is offered.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import NamedTuple
 
 from cluster.autoscale.rules import Rules
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerSample, Sample
@@ -73,7 +77,9 @@ def decide(
             f"{now.in_per_s:,.0f} messages/s need {needed} brokers of "
             f"{rules.throughput_per_broker:,.0f} messages/s"
         )
-        return _raised(rules, target, needed, THROUGHPUT, reason, figures)
+        # Saturated brokers do not show how much more is offered: add as many as one decision may.
+        wanted = needed if now.running < target else max(needed, target + rules.step)
+        return _raised(rules, target, wanted, THROUGHPUT, reason, figures)
     exceeded = next(_exceeded(rules, now), None)
     if exceeded is not None:
         rule, reason = exceeded
@@ -104,6 +110,32 @@ def choose_victim(sample: Sample) -> BrokerSample | None:
         return None
     newest_first = sorted(candidates, key=lambda broker: _natural(broker.name), reverse=True)
     return min(newest_first, key=lambda each: (each.state != STARTING, each.lag_messages, each.disk_percent))
+
+
+class Actions(NamedTuple):
+    """Names of the brokers to create and to drain, so that the number of brokers becomes the target."""
+
+    create: list[str]
+    drain: list[str]
+
+
+def actions(sample: Sample, target: int, name_of: Callable[[int], str]) -> Actions:
+    """Return what turns the brokers of `sample` into `target` brokers.
+
+    `name_of(n)` is the name of the n-th broker. A new broker gets the lowest free number; the number of a
+    draining broker is free once that broker has been removed.
+    """
+    staying = [broker for broker in sample.brokers if broker.state != DRAINING]
+    used = {broker.name for broker in sample.brokers}
+    free = (name for number in count() if (name := name_of(number)) not in used)
+    create = list(islice(free, max(target - len(staying), 0)))
+    drain: list[str] = []
+    while len(staying) - len(drain) > target:
+        left = tuple(broker for broker in staying if broker.name not in drain)
+        victim = choose_victim(Sample(sample.time_s, left))
+        assert victim is not None
+        drain.append(victim.name)
+    return Actions(create, drain)
 
 
 # ---- scale out -------------------------------------------------------------------------------------------
@@ -158,7 +190,10 @@ def _lowered(
     figures: Mapping[str, float],
 ) -> Decision:
     now = history[-1]
-    peak_per_s = max(sample.in_per_s for sample in _since(history, now.time_s - rules.cool_down_s))
+    recent = list(_since(history, now.time_s - rules.cool_down_s))
+    if any(sample.in_per_s > sample.running * rules.throughput_per_broker for sample in recent):
+        return Decision(target, f"brokers were saturated within {rules.cool_down_s:,.0f} s", figures)
+    peak_per_s = max(sample.in_per_s for sample in recent)
     enough = brokers_for(rules, peak_per_s, rules.hysteresis)
     if enough >= target:
         text = f"{peak_per_s:,.0f} messages/s at most in {rules.cool_down_s:,.0f} s keep {target} brokers"
@@ -222,7 +257,7 @@ def _proven_capacity(rules: Rules, history: Sequence[Sample], brokers: int) -> f
     for sample in history:
         if sample.running and _is_lagging(rules, sample):
             delivered[sample.running] = max(sample.out_per_s, delivered.get(sample.running, 0.0))
-    bounds = (rate * max(brokers / count, 1) for count, rate in delivered.items())
+    bounds = (rate * max(brokers / size, 1) for size, rate in delivered.items())
     return min(bounds, default=math.inf)
 
 
