@@ -7,7 +7,7 @@
                deadline passed ──> the broker stays, is reported, and the target is raised to it
 
 The controller has no Ray and no clock of its own: it acts through a `Fleet`. It keeps nothing that a restart
-could lose: brokers are observed, and a drain that nobody continues is cancelled by its broker.
+could lose: brokers are observed, and a broker cancels a drain that is not continued.
 """
 
 from __future__ import annotations
