@@ -7,7 +7,7 @@
                deadline passed ──> the broker stays, is reported, and the target is raised to it
 
 The controller has no Ray and no clock of its own: it acts through a `Fleet`. It keeps nothing that a restart
-could lose: brokers are observed, and a broker cancels a drain that is not continued.
+could lose: brokers are observed, and a broker cancels its drain if no request renews it.
 """
 
 from __future__ import annotations
