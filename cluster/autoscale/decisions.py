@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
-from typing import NamedTuple
 
 from cluster.autoscale.rules import Rules
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerSample, Sample
@@ -110,32 +108,6 @@ def choose_victim(sample: Sample) -> BrokerSample | None:
         return None
     newest_first = sorted(candidates, key=lambda broker: _natural(broker.name), reverse=True)
     return min(newest_first, key=lambda each: (each.state != STARTING, each.lag_messages, each.disk_percent))
-
-
-class Actions(NamedTuple):
-    """Names of the brokers to create and to drain, so that the number of brokers becomes the target."""
-
-    create: list[str]
-    drain: list[str]
-
-
-def actions(sample: Sample, target: int, name_of: Callable[[int], str]) -> Actions:
-    """Return what turns the brokers of `sample` into `target` brokers.
-
-    `name_of(n)` is the name of the n-th broker. A new broker gets the lowest free number; the number of a
-    draining broker is free once that broker has been removed.
-    """
-    staying = [broker for broker in sample.brokers if broker.state != DRAINING]
-    used = {broker.name for broker in sample.brokers}
-    free = (name for number in count() if (name := name_of(number)) not in used)
-    create = list(islice(free, max(target - len(staying), 0)))
-    drain: list[str] = []
-    while len(staying) - len(drain) > target:
-        left = tuple(broker for broker in staying if broker.name not in drain)
-        victim = choose_victim(Sample(sample.time_s, left))
-        assert victim is not None
-        drain.append(victim.name)
-    return Actions(create, drain)
 
 
 # ---- scale out -------------------------------------------------------------------------------------------

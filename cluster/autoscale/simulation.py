@@ -1,19 +1,14 @@
-"""Simulation of an experiment: the decisions of the real controller against a model of brokers and nodes."""
+"""Simulation of an experiment: the real controller against a model of brokers and nodes."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
-from cluster.autoscale.decisions import actions, decide
+from cluster.autoscale.controller import Controller, Limits
 from cluster.autoscale.experiment import Experiment
 from cluster.autoscale.model import ClusterModel
 from cluster.autoscale.run import Change, Run
-from cluster.autoscale.samples import Sample
 from cluster.autoscale.series import Point
-
-HISTORY_S = 3_600
-"""Age of the oldest sample that the decisions read, in seconds, unless the cool-down is longer."""
 
 
 def simulate(experiment: Experiment, progress: Callable[[float], None] | None = None) -> Run:
@@ -24,30 +19,21 @@ def simulate(experiment: Experiment, progress: Callable[[float], None] | None = 
         progress: Called with the time of the run, in seconds, after each sample.
     """
     model = ClusterModel(experiment)
-    target = experiment.rules.min
-    model.start(target)
-    history: deque[Sample] = deque()
-    keep_s = max(HISTORY_S, experiment.rules.cool_down_s)
-    last_change_s: float | None = None
-    run = Run("simulated", [Point(0.0, target=target, brokers_running=target, nodes=target)])
+    before = experiment.rules.min
+    model.start(before)
+    controller = Controller(experiment.rules, Limits(), model, lambda: model.now_s)
+    run = Run("simulated", [Point(0.0, target=before, brokers_running=before, nodes=before)])
+    controller.tick()
     while not _is_over(experiment, model):
         model.advance(model.now_s + experiment.sample_interval_s)
-        sample = model.observe()
-        history.append(sample)
-        while history[0].time_s < sample.time_s - keep_s:
-            history.popleft()
-        decision = decide(experiment.rules, history, target, last_change_s)
-        if decision.target != target:
-            run.changes.append(Change(sample.time_s, target, decision))
-            target, last_change_s = decision.target, sample.time_s
-        wanted = actions(sample, target, "broker-{}".format)
-        for name in wanted.drain:
-            model.drain(name)
-        for name in wanted.create:
-            model.create(name)
+        decision = controller.tick()
+        target = controller.target or before
+        if target != before:
+            run.changes.append(Change(model.now_s, before, decision))
+            before = target
         run.series.append(model.last._replace(target=target))
         if progress is not None:
-            progress(sample.time_s)
+            progress(model.now_s)
     return run
 
 

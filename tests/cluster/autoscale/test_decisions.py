@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cluster.autoscale.decisions import Actions, actions, choose_victim, decide
+from cluster.autoscale.decisions import choose_victim, decide
 from cluster.autoscale.rules import Rules
 from cluster.autoscale.samples import BrokerSample, Sample
 
@@ -180,18 +180,6 @@ def test_the_emptiest_broker_is_removed_first() -> None:
     assert choose_victim(Sample(0, brokers)).name == "broker-10"
     assert choose_victim(Sample(0, (*brokers, starting))).name == "broker-3"
     assert choose_victim(Sample(0, (brokers[3],))) is None
-
-
-def test_actions_create_the_lowest_free_names_and_drain_the_emptiest_brokers() -> None:
-    brokers = (
-        BrokerSample("broker-0", lag_messages=7),
-        BrokerSample("broker-2", lag_messages=3),
-        BrokerSample("broker-3", "draining"),
-    )
-
-    assert actions(Sample(0, brokers), 4, "broker-{}".format) == Actions(["broker-1", "broker-4"], [])
-    assert actions(Sample(0, brokers), 2, "broker-{}".format) == Actions([], [])
-    assert actions(Sample(0, brokers), 1, "broker-{}".format) == Actions([], ["broker-2"])
 
 
 @settings(max_examples=100, deadline=None)

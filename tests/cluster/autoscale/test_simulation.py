@@ -8,7 +8,6 @@ import pytest
 
 from cluster.autoscale.experiment import Experiment, load_experiment
 from cluster.autoscale.model import ClusterModel
-from cluster.autoscale.samples import Sample
 from cluster.autoscale.series import Point, latency_percentiles, node_seconds, reliefs, totals
 from cluster.autoscale.simulation import simulate, simulate_fixed
 from cluster.autoscale.summary import deviations, summarize
@@ -18,85 +17,108 @@ def experiment(*overrides: str) -> Experiment:
     return load_experiment("configs/experiments/step.yaml", overrides)
 
 
-def states(sample: Sample) -> dict[str, str]:
-    return {broker.name: broker.state for broker in sample.brokers}
+def running(model: ClusterModel, count: int) -> ClusterModel:
+    model.start(count)
+    return model
 
 
-def test_a_broker_runs_after_its_node_booted_and_it_started() -> None:
+def test_a_broker_serves_after_its_node_booted_and_it_started() -> None:
     model = ClusterModel(experiment())  # node 8 s, broker 3 s
-    model.create("broker-0")
+    assert model.create([]) == "broker-0"
 
     model.advance(7)
-    assert states(model.observe()) == {"broker-0": "starting"}
-    assert (model.last.nodes, model.last.nodes_booting) == (0, 1)
+    assert [each.is_serving for each in model.observe()] == [False]
+    assert (model.last.nodes, model.last.nodes_booting, model.last.brokers_starting) == (0, 1, 1)
     model.advance(8)
     model.observe()
     assert (model.last.nodes, model.last.nodes_booting) == (1, 0)
     model.advance(11)
-    assert states(model.observe()) == {"broker-0": "running"}
+    assert [each.is_serving for each in model.observe()] == [True]
+
+
+def test_clients_use_an_equipped_broker_after_their_route_refresh() -> None:
+    model = running(ClusterModel(experiment()), 1)
+    model.create(["broker-0"])
+    model.advance(20)
+    model.observe()
+    model.equip("broker-1")
+    model.advance(22)
+    assert model.observe()[1].figures.in_per_s == 0
+    model.advance(23)
+    assert model.observe()[1].figures.in_per_s == 100
 
 
 def test_a_broker_on_an_unused_node_skips_the_boot() -> None:
-    model = ClusterModel(experiment("idle_timeout_s=30"))
-    model.start(2)
-    model.advance(10)
-    model.drain("broker-1")
+    model = running(ClusterModel(experiment("idle_timeout_s=30")), 2)
+    model.remove("broker-1", {})
     model.advance(20)
-    assert states(model.observe()) == {"broker-0": "running"}
-    model.create("broker-1")
+    assert model.create(["broker-0"]) == "broker-1"
     model.advance(23)
-    assert states(model.observe())["broker-1"] == "running"
+    assert [each.is_serving for each in model.observe()] == [True, True]
 
 
 def test_brokers_accept_and_deliver_at_most_their_cap() -> None:
-    model = ClusterModel(experiment("profile.steps[0].rate_per_s=1000"))
-    model.start(1)
+    model = running(ClusterModel(experiment("profile.steps[0].rate_per_s=1000")), 1)
     model.advance(10)
 
-    broker = model.observe().brokers[0]
+    broker = model.observe()[0].figures
     assert (broker.in_per_s, broker.out_per_s) == (300, 300)
     assert model.last.waiting_messages == 7_000
     assert model.last.backlog == 7_000
 
 
 def test_messages_are_stored_while_consumers_are_slower_than_brokers() -> None:
-    model = ClusterModel(experiment("caps.consumer_per_s=25"))
-    model.start(1)
+    model = running(ClusterModel(experiment("caps.consumer_per_s=25")), 1)
     model.advance(10)
 
-    broker = model.observe().brokers[0]
+    broker = model.observe()[0].figures
     assert (broker.in_per_s, broker.out_per_s) == (200, 100)
     assert (broker.lag_messages, broker.lag_seconds) == (1_000, 10)
 
 
-def test_a_draining_broker_accepts_nothing_and_stays_until_its_messages_are_consumed() -> None:
-    model = ClusterModel(experiment("caps.consumer_per_s=25"))
-    model.start(2)
+def test_a_draining_broker_accepts_messages_until_the_routes_are_refreshed() -> None:
+    model = running(ClusterModel(experiment("caps.consumer_per_s=25")), 2)
     model.advance(10)
-    model.observe()
-    model.drain("broker-1")
+    before = model.drain("broker-1", "start")
     model.advance(12)
-    draining = model.observe().brokers[1]
-    assert (draining.state, draining.in_per_s) == ("draining", 0)
-    assert draining.lag_messages > 0
-    model.advance(16)
-    assert states(model.observe())["broker-1"] == "draining"
-    model.advance(120)
-    sample = model.observe()
-    assert sample.brokers[0].lag_messages > 0
-    assert states(sample) == {"broker-0": "running"}
+    still = model.drain("broker-1", "start")
+    assert still.messages_in > before.messages_in
+    model.advance(20)
+    model.observe()
+    after = model.drain("broker-1", "close")
+    model.advance(21)
+    assert model.observe()[1].figures.in_per_s == 0
+    assert after.groups[0].unread > 0
+    assert model.last.brokers_draining == 1
+
+
+def test_a_cancelled_drain_lets_the_broker_accept_messages_again() -> None:
+    model = running(ClusterModel(experiment()), 2)
+    model.drain("broker-1", "close")
+    model.advance(10)
+    model.drain("broker-1", "cancel")
+    model.observe()
+    model.advance(11)
+    assert model.observe()[1].figures.in_per_s == 100
 
 
 def test_an_unused_node_leaves_after_the_idle_timeout() -> None:
-    model = ClusterModel(experiment("idle_timeout_s=5"))
-    model.start(2)
-    model.drain("broker-1")
-    model.advance(6)
+    model = running(ClusterModel(experiment("idle_timeout_s=5")), 2)
+    model.remove("broker-1", {})
+    model.advance(4)
     model.observe()
     assert model.last.nodes == 2
-    model.advance(8)
+    model.advance(5)
     model.observe()
     assert model.last.nodes == 1
+
+
+def test_the_controller_drains_and_removes_brokers_without_a_lost_message() -> None:
+    elastic = simulate(experiment())
+    offered, delivered = totals(elastic.series)
+    assert delivered == pytest.approx(offered)
+    assert max(point.brokers_draining for point in elastic.series) == 1
+    assert elastic.series[-1].brokers_running < 4
 
 
 @pytest.mark.parametrize("name", ["step", "daily", "burst"])
