@@ -14,6 +14,9 @@ A history has one JSON object per line, in the order of the events:
     consume  a call of the listener of an ordered group: invoke, then ok (consumed), fail (will be retried),
              dead (moved to the dead-letter queue) or info (the process was killed)
 
+The field `time_ms` of a send is the requested delivery time of a timer message, that of a read is the time at
+which the message was delivered.
+
 A value identifies a message: one operation sends it. The result of a send without a second event is unknown.
 The check `lost` requires that every queue was read to its end.
 
@@ -48,6 +51,7 @@ class Event:
     key: str = ""
     group: str = ""
     attempts: int = 1
+    time_ms: int = 0
 
     def line(self) -> str:
         """Return the event as JSON, without fields that have their default value."""
@@ -105,13 +109,17 @@ class Recorder:
             if self._descriptor >= 0:
                 os.write(self._descriptor, event.line().encode() + b"\n")
 
-    def send(self, process: str, topic: str, value: str, *, key: str = "", queue: int = -1) -> Operation:
-        invoked = Event("invoke", "send", process, topic, queue, value, key=key)
+    def send(
+        self, process: str, topic: str, value: str, *, key: str = "", queue: int = -1, time_ms: int = 0
+    ) -> Operation:
+        invoked = Event("invoke", "send", process, topic, queue, value, key=key, time_ms=time_ms)
         self.add(invoked)
         return Operation(self, invoked)
 
-    def read(self, process: str, group: str, topic: str, queue: int, offset: int, value: str) -> None:
-        self.add(Event("ok", "read", process, topic, queue, value, offset, group=group))
+    def read(
+        self, process: str, group: str, topic: str, queue: int, offset: int, value: str, time_ms: int = 0
+    ) -> None:
+        self.add(Event("ok", "read", process, topic, queue, value, offset, group=group, time_ms=time_ms))
 
     def seek(self, process: str, group: str, topic: str, queue: int) -> None:
         self.add(Event("ok", "seek", process, topic, queue, group=group))
@@ -241,6 +249,15 @@ def reordered(events: list[Event]) -> Iterator[str]:
                 )
 
 
+def early(events: list[Event]) -> Iterator[str]:
+    """Yield timer messages that were delivered before the time that their send has requested."""
+    requested = {event.value: event.time_ms for event in events if event.op == "send"}
+    for event in events:
+        due_ms = requested.get(event.value, 0)
+        if event.op == "read" and event.time_ms and event.time_ms < due_ms:
+            yield f"{event.value!r} at {place(event)} was delivered {due_ms - event.time_ms} ms early"
+
+
 # ---- reads and commits -----------------------------------------------------------------------------------
 
 
@@ -351,7 +368,7 @@ CHECKS: dict[str, Callable[[list[Event]], Iterator[str]]] = {
     check.__name__: check
     for check in (
         lost, unexpected, duplicated, conflicting, reordered, out_of_order, not_sequential, commits_backwards,
-        commits_ahead, two_owners, overtaken,
+        commits_ahead, two_owners, overtaken, early,
     )
 }  # fmt: skip
 
