@@ -93,7 +93,7 @@ class ElasticFleet:
         if actor.spec is not None:
             self._ports[name] = actor.spec.listen[1]
         is_draining = actor.details.get("drain_state", ACTIVE) != ACTIVE
-        # Reading the progress of a drain renews its lease: not for a drain that nobody continues.
+        # Reading the progress of a drain renews its lease: not for a drain that was abandoned.
         lag = 0 if is_draining else self._lag(actor)
         figures = self._figures(name, actor, lag, float(status.get("cpu_s", 0.0)))
         return Observed(figures, is_draining=is_draining)
@@ -103,7 +103,7 @@ class ElasticFleet:
         binding = store_binding.find(self._topology.namespace, actor_of(name))
         alive = {node.ip for node in ray_port.nodes()}
         is_lost = binding is not None and binding.node_ip not in alive and reason != error
-        # A broker that is bound to a lost node waits for ever, unless it is created again without that bond.
+        # A broker that is bound to a lost node never starts, unless it is created again without that bond.
         is_new = binding is not None and self._replaced.get(name) != binding.node_ip
         return Observed(BrokerSample(name), False, reason, is_misplaced=is_lost and is_new)
 

@@ -22,7 +22,6 @@ SOON_MS, LATER_MS = 2_000, 3_600_000
 SETTINGS = {
     "autoCreateTopicEnable": "false",
     "mappedFileSizeCommitLog": str(16 << 20),
-    "mappedFileSizeTimerLog": str(1 << 20),
 }
 
 
@@ -71,6 +70,7 @@ def test_pending_timers_survive_a_change_of_the_broker(kit: JavaKit, tmp_path: P
     shared = {
         "storePathRootDir": str(ours.store_root),
         "storePathCommitLog": str(ours.store_root / "commitlog"),
+        "recallMessageEnable": "true",
     }
     expected: list[str] = []
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
-import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import fastavro
 import msgspec
 import pytest
 
@@ -23,50 +20,17 @@ from jobs.job_errors import OptionInvalid
 from jobs.schema import ALL_COLUMNS
 from store.metadata.subscription_groups import SubscriptionGroupConfig
 from tests.eventually import LIMIT_S
+from tests.jobs.body_formats import AVRO_SCHEMA, ENCODERS, MALFORMED, ORDER
 from tests.jobs.conftest import Orders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+MOST_EXTENDED = ["json", *(pytest.param(each, marks=pytest.mark.extended) for each in ("msgpack", "avro"))]
+"""The formats; `test_body_decoder` tests the last two without Spark."""
 SCHEMA = "id BIGINT, name STRING, price DOUBLE, lines ARRAY<STRUCT<item: STRING, count: INT>>"
-AVRO_SCHEMA = json.dumps(
-    {
-        "type": "record",
-        "name": "Order",
-        "fields": [
-            {"name": "id", "type": "long"},
-            {"name": "name", "type": ["null", "string"]},
-            {"name": "price", "type": "double"},
-            {
-                "name": "lines",
-                "type": {
-                    "type": "array",
-                    "items": {
-                        "type": "record",
-                        "name": "Line",
-                        "fields": [{"name": "item", "type": "string"}, {"name": "count", "type": "int"}],
-                    },
-                },
-            },
-        ],
-    }
-)
-ORDER = {"id": 1 << 40, "name": "späte", "price": 1.5, "lines": [{"item": "apple", "count": 3}]}
 ROW = (1 << 40, "späte", 1.5, [("apple", 3)])
-
-
-def avro(value: dict[str, object]) -> bytes:
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(AVRO_SCHEMA)), value)
-    return stream.getvalue()
-
-
-ENCODERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
-    "json": lambda value: json.dumps(value).encode(),
-    "msgpack": msgspec.msgpack.encode,
-    "avro": avro,
-}
 
 
 def options(body_format: str) -> dict[str, str]:
@@ -89,7 +53,7 @@ def filled(orders: Orders) -> Callable[..., str]:
     return fill
 
 
-@pytest.mark.parametrize("body_format", ENCODERS)
+@pytest.mark.parametrize("body_format", MOST_EXTENDED)
 def test_bodies_become_typed_columns_beside_message_columns(
     spark: SparkSession, orders: Orders, filled: Callable[..., str], body_format: str
 ) -> None:
@@ -111,14 +75,7 @@ def test_bodies_become_typed_columns_beside_message_columns(
     assert (empty.schema, empty.count()) == (frame.schema, 0)
 
 
-MALFORMED = {
-    "json": [b'{"id": ', b"\xff\xfe", b"7", b"null", b'{"id": "x", "name": "n"}'],
-    "msgpack": [b"\x93\x01", b"\xc1", b"\x07", b"\xc0", msgspec.msgpack.encode({"id": "x", "name": "n"})],
-    "avro": [b"\x02", b"\xff" * 12, avro(ORDER) + b"\x00", avro(ORDER)[:-2], b"\x00\x07"],
-}
-
-
-@pytest.mark.parametrize("body_format", ENCODERS)
+@pytest.mark.parametrize("body_format", MOST_EXTENDED)
 def test_modes_keep_drop_or_refuse_malformed_bodies(
     spark: SparkSession, orders: Orders, filled: Callable[..., str], body_format: str
 ) -> None:
@@ -155,12 +112,11 @@ def test_modes_keep_drop_or_refuse_malformed_bodies(
 def test_missing_fields_are_null_and_unknown_fields_are_ignored(
     spark: SparkSession, orders: Orders, filled: Callable[..., str]
 ) -> None:
-    for body_format in ("json", "msgpack"):
-        topic = filled(ENCODERS[body_format]({"id": 1, "unknown": {"a": []}}))
-        frame = read_queue(
-            spark, topic, mode="FAILFAST", columns=[], nameservers=orders.nameservers, **options(body_format)
-        )
-        assert [tuple(row) for row in frame.collect()] == [(1, None, None, None)]
+    topic = filled(b'{"id": 1, "unknown": {"a": []}}')
+    frame = read_queue(
+        spark, topic, mode="FAILFAST", columns=[], nameservers=orders.nameservers, **options("json")
+    )
+    assert [tuple(row) for row in frame.collect()] == [(1, None, None, None)]
 
 
 def test_msgpack_types_are_converted_to_spark_types(
@@ -186,24 +142,23 @@ def test_msgpack_types_are_converted_to_spark_types(
 def test_stream_decodes_bodies_and_a_group_read_is_committed(
     spark: SparkSession, orders: Orders, filled: Callable[..., str], tmp_path: Path
 ) -> None:
-    for body_format in ("json", "msgpack"):
-        topic = filled(ENCODERS[body_format](ORDER), b"{")
-        checkpoint = str(tmp_path / body_format)
-        given = {**options(body_format), "columns": ["topic"], "nameservers": orders.nameservers}
-        stream = read_stream(
-            spark,
-            topic,
-            checkpointLocation=checkpoint,
-            startingOffsets="earliest",
-            mode="DROPMALFORMED",
-            **given,
-        )
-        writer = stream.writeStream.format("parquet").option("path", f"{checkpoint}-output")
-        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        assert query.awaitTermination(int(LIMIT_S))
-        assert query.exception() is None
-        rows = spark.read.parquet(f"{checkpoint}-output").collect()
-        assert [(row["topic"], row["name"]) for row in rows] == [(topic, "späte")]
+    topic = filled(ENCODERS["msgpack"](ORDER), b"{")
+    checkpoint = str(tmp_path / "checkpoint")
+    given = {**options("msgpack"), "columns": ["topic"], "nameservers": orders.nameservers}
+    stream = read_stream(
+        spark,
+        topic,
+        checkpointLocation=checkpoint,
+        startingOffsets="earliest",
+        mode="DROPMALFORMED",
+        **given,
+    )
+    writer = stream.writeStream.format("parquet").option("path", f"{checkpoint}-output")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    assert query.awaitTermination(int(LIMIT_S))
+    assert query.exception() is None
+    rows = spark.read.parquet(f"{checkpoint}-output").collect()
+    assert [(row["topic"], row["name"]) for row in rows] == [(topic, "späte")]
     with Admin(orders.nameservers) as admin:
         admin.put_group(SubscriptionGroupConfig("typed-group"))
     frame = read_queue(spark, topic, startingOffsets="group:typed-group", **given)
