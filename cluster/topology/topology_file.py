@@ -88,12 +88,12 @@ def load_with_source(
     `broker_confs` are RocketMQ's `broker.conf` files, which replace the topology's brokers.
     """
     path = find_file(file)
-    data, lines = _read_yaml(path)
+    data, lines = read_yaml(path)
     source = Source(str(file or DEFAULT_TOPOLOGY), lines, {})
     if broker_confs:
         _replace_brokers(data, [read_broker_conf(Path(each)) for each in broker_confs], source)
     for override in overrides:
-        _apply(data, override, source)
+        apply_override(data, override, source)
     try:
         topology = Topology.model_validate(data)
     except ValidationError as error:
@@ -132,7 +132,13 @@ def find_file(file: str | Path | None) -> Path:
     raise TopologyError(f"{path}: no such file; pass a topology file, for example {DEFAULT_TOPOLOGY}")
 
 
-def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+def read_yaml(
+    path: Path, kind: str = "a topology", example: str = DEFAULT_TOPOLOGY
+) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """Return the mapping in a YAML file, and the line of each key path.
+
+    `kind` and `example` describe the expected file in errors. Raises TopologyError.
+    """
     try:
         text = path.read_text()
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -142,7 +148,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     except (OSError, UnicodeDecodeError) as error:
         raise TopologyError(f"{path}: cannot be read: {error}") from None
     if not isinstance(data, dict) or root is None:
-        raise TopologyError(f"{path}: a topology must be a mapping; see {DEFAULT_TOPOLOGY}")
+        raise TopologyError(f"{path}: {kind} must be a mapping; see {example}")
     lines: dict[KeyPath, int] = {}
     problems: list[Problem] = []
     _note_lines(root, (), lines, problems)
@@ -165,7 +171,8 @@ def _note_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], probl
             _note_lines(value, (*path, index), lines, problems)
 
 
-def _apply(data: dict[str, Any], override: str, source: Source) -> None:
+def apply_override(data: dict[str, Any], override: str, source: Source) -> None:
+    """Set the value of `override`, `key.path=value`, in `data` and note its origin. Raises TopologyError."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise TopologyError(f"--set {override}: use KEY=VALUE, for example --set flush=async")
