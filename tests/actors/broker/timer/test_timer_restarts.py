@@ -144,12 +144,6 @@ def zero_log(store: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def zero_wheel(store: Path) -> None:
-    """Lose all pages of the wheel since its creation, as a power failure may."""
-    path = store / "timerwheel"
-    path.write_bytes(bytes(path.stat().st_size))
-
-
 def remove_checkpoint(store: Path) -> None:
     (store / "config" / "timercheck").unlink()
 
@@ -166,7 +160,6 @@ def fill_checkpoint(store: Path) -> None:
         shorten_wheel,
         remove_log,
         zero_log,
-        zero_wheel,
         remove_checkpoint,
         fill_checkpoint,
     ],
