@@ -20,6 +20,7 @@ from actors.host import ray_port
 from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
 from cluster.driver import fleet
+from cluster.driver.autoscaler import autoscaler, why_pending
 from cluster.driver.draining import Draining, find_broker
 from cluster.driver.driver import Driver, LaunchFailed, LaunchRefused, UpResult
 from cluster.driver.health import probe
@@ -195,8 +196,9 @@ def status(topology: Topology) -> list[ActorStatus]:
         return []
     with session(topology, home, way):
         running = [a for a in fleet.observe(topology.namespace, STATUS_TIMEOUT_S) if a.is_ours]
-        placement = place(topology, ray_port.nodes())
-    mine, _ = split_by_cluster(running, topology)
+        placement = place(topology, ray_port.nodes(), autoscaler())
+        mine, _ = split_by_cluster(running, topology)
+        mine = [with_reason_of_wait(actor, topology) for actor in mine]
     without_node = {name: placement.resources[name] for name in placement.unplaceable}
     mine = [with_missing_node(actor, without_node) for actor in mine]
     brokers = [actor.spec for actor in mine if actor.spec is not None and actor.spec.kind is Kind.BROKER]
@@ -214,6 +216,16 @@ def with_missing_node(actor: Running, without_node: Mapping[str, str]) -> Runnin
         return actor
     reason = f"no live node has the resource {without_node[actor.name]!r}"
     return replace(actor, state="node missing", reason=reason)
+
+
+def with_reason_of_wait(actor: Running, topology: Topology) -> Running:
+    """Return the actor, with the reason if it is an elastic broker that waits for a node."""
+    resource = next(
+        (entry.resource for _, entry in topology.elastic() if entry.number_of(actor.name) is not None), None
+    )
+    if actor.spec is not None or resource is None or not (reason := why_pending(resource)):
+        return actor
+    return replace(actor, state="pending", reason=reason)
 
 
 def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:

@@ -1,4 +1,4 @@
-"""Read and write queues with Spark (`…_queue`) and Ray Data (`…_dataset`).
+"""Read and write queues with Spark (`…_queue`) and Ray Data (`…_dataset`), and export topics to Parquet.
 
 Imported lazily, because pyspark and ray are slow to load.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jobs.archive.export import export_topic
+    from jobs.archive.import_topic import import_topic
     from jobs.group_offsets import commit_read
     from jobs.ray_data.read import read_dataset
     from jobs.ray_data.write import write_dataset
     from jobs.read import read_queue
     from jobs.reindex.key_index import index_keys
+    from jobs.reindex.live import repair_store
     from jobs.reindex.offline import reindex_store
     from jobs.reindex.reshard import reshard_topic
     from jobs.session import local_session, raydp_session
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "commit_read",
+    "export_topic",
+    "import_topic",
     "index_keys",
     "local_session",
     "raydp_session",
@@ -28,6 +33,7 @@ __all__ = [
     "read_queue",
     "read_stream",
     "reindex_store",
+    "repair_store",
     "reshard_topic",
     "write_dataset",
     "write_queue",
@@ -35,11 +41,14 @@ __all__ = [
 
 _MODULES = {
     "commit_read": "jobs.group_offsets",
+    "export_topic": "jobs.archive.export",
+    "import_topic": "jobs.archive.import_topic",
     "read_queue": "jobs.read",
     "read_dataset": "jobs.ray_data.read",
     "read_stream": "jobs.stream.read_stream",
     "index_keys": "jobs.reindex.key_index",
     "reindex_store": "jobs.reindex.offline",
+    "repair_store": "jobs.reindex.live",
     "reshard_topic": "jobs.reindex.reshard",
     "write_dataset": "jobs.ray_data.write",
     "write_queue": "jobs.write",

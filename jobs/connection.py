@@ -17,6 +17,9 @@ from actors.remoting.command import (
     decode_command,
     encode_command,
 )
+from actors.remoting.tls.blocking import secured
+from actors.signing import Signer
+from cluster.client import ClientConfig
 from jobs.job_errors import FetchFailed
 
 CALL_TIMEOUT_S = 10.0
@@ -24,6 +27,9 @@ CALL_TIMEOUT_S = 10.0
 
 class Connection:
     """A blocking TCP connection to the broker at `address` ("host:port").
+
+    The environment variables RAYMQ_TLS_… and RAYMQ_CREDENTIALS of the worker decide whether it uses TLS and
+    signs its requests (see `ClientConfig`); in Spark, set them with `spark.executorEnv.NAME`.
 
     All methods raise `FetchFailed` if the broker cannot be reached, closes the connection, or sends nothing
     for `timeout_s`.
@@ -33,12 +39,17 @@ class Connection:
         self.address = address
         host, _, port = address.rpartition(":")
         try:
+            config = ClientConfig()
+            tls, credentials = config.load_tls(), config.credentials()
             self._socket = socket.create_connection((host, int(port)), timeout_s)
+            if tls is not None:
+                self._socket = secured(self._socket, tls, host)
         except (OSError, ValueError) as error:
             raise FetchFailed(
                 f"cannot connect to broker {address}: {error}; check that it runs and is reachable"
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._signer = None if credentials is None else Signer(credentials)
         self._opaque = 0
 
     def close(self) -> None:
@@ -51,7 +62,9 @@ class Connection:
         Raises FetchFailed.
         """
         self._opaque += 1
-        command = RemotingCommand(code, ext, body, opaque=self._opaque)
+        command = RemotingCommand(code, dict(ext), body, opaque=self._opaque)
+        if self._signer is not None:
+            self._signer.sign(command)
         try:
             self._socket.sendall(encode_command(command))
         except OSError as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 
 class JobError(Exception):
@@ -20,6 +20,10 @@ class OptionInvalid(JobError, ValueError):
 
 class JavaNotFound(JobError):
     """A Spark session needs Java, which was not found."""
+
+
+class BodyInvalid(JobError):
+    """The body of a message cannot be decoded, or does not fit the schema of the read."""
 
 
 class FetchFailed(JobError):
@@ -50,8 +54,16 @@ class KeyNotFound(JobError):
     """Messages do not have the property or JSON field that is the key of an index or of a new sharding."""
 
 
+class ArchiveInvalid(JobError):
+    """A directory is not the complete and undamaged archive that a job needs."""
+
+
 class TargetExists(JobError):
     """The path to which a job would write exists already."""
+
+
+RANGES_SHOWN = 20
+"""Maximum number of ranges that the message of a `DataLoss` lists."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +81,27 @@ class MissingRange:
         return f"{self.topic}/{self.broker_name}/{self.queue_id} [{self.begin}, {self.end}): {self.reason}"
 
 
+def merge_missing(ranges: Iterable[MissingRange]) -> list[MissingRange]:
+    """Merge adjacent ranges that have the same reason; `ranges` are in offset order."""
+    merged: list[MissingRange] = []
+    for each in ranges:
+        last = merged[-1] if merged else None
+        if last is not None and each == replace(last, begin=last.end, end=each.end):
+            merged[-1] = replace(last, end=each.end)
+        else:
+            merged.append(each)
+    return merged
+
+
 class DataLoss(JobError):
     """Requested messages do not exist or cannot be read; `missing` lists their offset ranges."""
 
     def __init__(self, missing: Sequence[MissingRange]) -> None:
         self.missing = tuple(missing)
         count = sum(max(each.end - each.begin, 0) for each in missing)
-        listed = "; ".join(str(each) for each in missing)
+        listed = "; ".join(str(each) for each in missing[:RANGES_SHOWN])
+        if len(missing) > RANGES_SHOWN:
+            listed += f"; and {len(missing) - RANGES_SHOWN} more ranges"
         super().__init__(
             f"{count} requested messages are missing: {listed}. Request offsets that exist, or set"
             " failOnDataLoss=False (Ray Data: fail_on_data_loss) to read the other messages."

@@ -17,6 +17,7 @@ from cluster.client.results import TableReceipt
 from jobs.job_errors import WriteFailed
 from jobs.manifest import PartitionReceipt, QueueRange, merge_ranges
 from jobs.write_job import WriteJob
+from store.message.message_queue import MessageQueue
 
 WRITER_GROUP = "RAYMQ_BULK_WRITER"
 
@@ -31,12 +32,23 @@ class _Sending:
 
 
 class PartitionWriter:
-    """Writes one partition of a job. `attempt` is the attempt number of the Spark or Ray task."""
+    """Writes one partition of a job."""
 
-    def __init__(self, job: WriteJob, partition: int, attempt: int = 0) -> None:
+    def __init__(
+        self, job: WriteJob, partition: int, attempt: int = 0, queue: MessageQueue | None = None
+    ) -> None:
+        """Create the writer.
+
+        Args:
+            job: The job.
+            partition: Index of the partition.
+            attempt: Attempt number of the Spark or Ray task.
+            queue: Queue to which all rows are sent; by default they are distributed.
+        """
         self._job = job
         self._partition = partition
         self._attempt = attempt
+        self._queue = queue
         self._uniq_keys = job.uniq_keys(partition)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> PartitionReceipt:
@@ -82,6 +94,7 @@ class PartitionWriter:
             tags=columns.tag,
             keys=columns.key,
             sharding_key=columns.sharding_key,
+            queue=self._queue,
             properties=columns.properties,
             uniq_keys=self._uniq_keys,
         )

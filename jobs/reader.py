@@ -16,7 +16,7 @@ import pyarrow as pa
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.chunk import Source
 from jobs.committed import CommittedRanges
-from jobs.job_errors import DataLoss, MissingRange
+from jobs.job_errors import DataLoss, FetchFailed, MissingRange, merge_missing
 from jobs.row_filters import RowFilter, TagRows
 from jobs.splits import Split
 from store.logs import get_logger
@@ -72,10 +72,15 @@ class SplitsReader:
     def read_split(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the selected messages of one split in order of offset.
 
-        Raises `DataLoss` if messages cannot be read. If the reader was created with `fail_on_data_loss`
-        False, such messages are logged and skipped instead.
+        Raises `DataLoss` with all missing ranges of the split if messages do not exist or are damaged. If the
+        reader was created with `fail_on_data_loss` False, such messages are logged and skipped instead.
+        Raises `FetchFailed` if the broker of a fetched split cannot be reached.
         """
-        with closing(self._open(split)) as source:
+        try:
+            opened = self._open(split)
+        except FetchFailed as error:
+            raise _of_split(error, split, split.begin) from error
+        with closing(opened) as source:
             for batch in self._read_from(source, split):
                 masks = [each.mask(split.queue, batch) for each in self._row_filters]
                 shown = batch.select(self.columns)
@@ -84,18 +89,23 @@ class SplitsReader:
 
     def _read_from(self, source: Source, split: Split) -> Iterator[pa.RecordBatch]:
         offset = split.begin
+        missing: list[MissingRange] = []
         while offset < split.end:
-            chunk = source.read(offset)
-            if chunk.lost:
-                self._report(
-                    [MissingRange(*split.queue, each.begin, each.end, each.reason) for each in chunk.lost]
-                )
-            if chunk.batch is not None:
+            try:
+                chunk = source.read(offset)
+            except FetchFailed as error:
+                if missing and self._fail_on_data_loss:
+                    break
+                raise _of_split(error, split, offset) from error
+            missing += [MissingRange(*split.queue, each.begin, each.end, each.reason) for each in chunk.lost]
+            # After a loss, the split is only read further to list all its missing ranges in one error.
+            if chunk.batch is not None and not (missing and self._fail_on_data_loss):
                 yield chunk.batch
             offset = chunk.next_offset
+        self._report(merge_missing(missing))
 
     def _report(self, missing: Sequence[MissingRange]) -> None:
-        if self._fail_on_data_loss:
+        if missing and self._fail_on_data_loss:
             raise DataLoss(missing)
         # The logger is not created at import: Spark's worker configures logging later.
         for each in missing:
@@ -108,6 +118,16 @@ class SplitsReader:
         if self._map_files and is_local(split.location):
             return MappedSplit(split, self._read_columns, self._selector)
         return FetchedSplit(split, self._read_columns, self._selector)
+
+
+def _of_split(error: FetchFailed, split: Split, offset: int) -> FetchFailed:
+    """Return an error that adds to `error` the queue of `split` and the offsets that were not read."""
+    topic, broker_name, queue_id = split.queue
+    return FetchFailed(
+        f"{topic}/{broker_name}/{queue_id} [{offset}, {split.end}): {error}. If retries of the task fail too,"
+        f" start broker {broker_name} and run the job again; the files of a store on this machine are read"
+        " without a broker"
+    )
 
 
 @cache

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.host.ray_port import append, control, read
+from actors.host import store_binding
+from actors.host.node_address import located_settings
+from actors.host.ray_port import append, control, own_node_ip, read
 from actors.host.service_host import NotServing, Service
 from actors.host.shell import ActorShell
 from actors.remoting.codes import ResponseCode
@@ -29,7 +31,12 @@ class Broker(ActorShell):
         from actors.broker.service import BrokerService
         from store.clock import SystemClock
 
-        settings = BrokerSettings.model_validate(self._spec["settings"])
+        node_ip = own_node_ip()
+        settings = BrokerSettings.model_validate(located_settings(self._spec["settings"], node_ip))
+        if self._spec.get("slots"):
+            store_binding.bind(
+                str(self._spec["namespace"]), str(self._spec["name"]), node_ip, settings.store_root
+            )
         service = BrokerService(settings, SystemClock(), self.service_failed)
         service.live.on_change(self.settings_changed)
         return service
@@ -38,7 +45,8 @@ class Broker(ActorShell):
         """Change live settings. Raises ValueError if a changed setting needs a restart."""
         from actors.broker.broker_settings import BrokerSettings
 
-        self._broker.live.change(BrokerSettings.model_validate(settings))
+        located = located_settings(settings, own_node_ip())
+        self._broker.live.change(BrokerSettings.model_validate(located))
 
     def details(self) -> dict[str, Any]:
         """Return the fields of DESCRIBE_BROKER: names, addresses, store positions and counters."""

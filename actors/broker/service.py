@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from actors.broker.auth.access_file import RELOAD_MS
+from actors.access.access_file import RELOAD_MS
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import Broker, build_broker
 from actors.broker.drain import BrokerDrain

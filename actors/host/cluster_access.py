@@ -1,17 +1,17 @@
 """Access control within a cluster: the inner user, with which its processes authenticate to each other.
 
 All processes of a cluster read the inner user's credentials from a file (setting `inner_credentials_file`)
-and sign the requests that they send to each other. Only brokers have other users:
+and sign the requests that they send to each other:
 
     rebalancer   accepts only requests of the inner user; clients never connect to it
-    nameserver   serves routes and other reads to every client, as in RocketMQ; changes need the inner user
+    nameserver   serves routes and other reads to every client, as in RocketMQ; changes need the inner user or
+                 a user of its `access_file`
     broker       accepts the inner user as a super user, and the users of its AccessFile
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from pydantic import AliasChoices, Field
 
@@ -19,11 +19,8 @@ from actors.host.cluster_tls import TlsSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
-from actors.remoting.targets import Action
 from actors.signing import ACCESS_KEY, CredentialsInvalid, Signer, read_credentials
 from store.store_errors import StoreError
-
-_READS: Final = frozenset({Action.GET, Action.LIST})
 
 
 class AccessSettings(TlsSettings):
@@ -65,16 +62,12 @@ def inner_signer(settings: AccessSettings) -> Signer | None:
 class InnerUserOnly:
     """Step of the request chain that rejects requests which are not signed by the inner user."""
 
-    def __init__(self, inner: Signer, *, reads_are_open: bool) -> None:
-        """Create the step. With `reads_are_open`, requests that only read need no signature."""
+    def __init__(self, inner: Signer) -> None:
         self._inner = inner
-        self._reads_are_open = reads_are_open
 
     def __call__(self, context: RequestContext) -> None:
         """Raise Refused (NO_PERMISSION) unless the inner user has signed the request."""
         command = context.command
-        if self._reads_are_open and all(each.action in _READS for each in context.row.targets(context)):
-            return
         if command.ext.get(ACCESS_KEY) != self._inner.access_key or not self._inner.has_signed(command):
             raise Refused(
                 ResponseCode.NO_PERMISSION,
@@ -83,10 +76,6 @@ class InnerUserOnly:
             )
 
 
-def inner_user_steps(
-    settings: AccessSettings, inner: Signer | None, *, reads_are_open: bool
-) -> tuple[InnerUserOnly, ...]:
-    """Return the chain steps of a nameserver or rebalancer; empty if authentication is disabled."""
-    if not settings.authentication_enabled or inner is None:
-        return ()
-    return (InnerUserOnly(inner, reads_are_open=reads_are_open),)
+def inner_user_steps(settings: AccessSettings, inner: Signer | None) -> tuple[InnerUserOnly, ...]:
+    """Return the chain steps of a rebalancer; empty if authentication is disabled."""
+    return () if not settings.authentication_enabled or inner is None else (InnerUserOnly(inner),)

@@ -74,8 +74,10 @@ def list_actors() -> list[ActorName]:
     return sorted(ActorName(entry["namespace"], entry["name"]) for entry in found)
 
 
-def create(actor_class: type, actor: ActorName, arguments: tuple[object, ...], *, resource: str) -> None:
-    """Create a detached actor that Ray always restarts, on the node that has `resource`.
+def create(
+    actor_class: type, actor: ActorName, arguments: tuple[object, ...], *, resources: Mapping[str, float]
+) -> None:
+    """Create a detached actor that Ray always restarts, on a node that has these amounts of `resources`.
 
     Ray never retries its calls (design, invariant 13). Raises ValueError if the name is in use.
     """
@@ -87,7 +89,7 @@ def create(actor_class: type, actor: ActorName, arguments: tuple[object, ...], *
         namespace=actor.namespace,
         lifetime="detached",
         num_cpus=0,
-        resources={resource: PIN_SHARE},
+        resources=dict(resources),
         max_restarts=-1,
         max_task_retries=0,
     ).remote(*arguments)
@@ -157,6 +159,39 @@ def kill(actor: ActorName, timeout_s: float = KILL_TIMEOUT_S) -> None:
     raise ActorUnavailable(f"Ray has not terminated actor {actor.name} within {timeout_s:g} s")
 
 
+def remember(namespace: str, key: str, value: bytes) -> None:
+    """Store a value in Ray's key-value store, which all processes of the Ray cluster share."""
+    import ray
+
+    ray.experimental.internal_kv._internal_kv_put(  # noqa: SLF001 - Ray has no public key-value store
+        key.encode(), value, overwrite=True, namespace=_kv_namespace(namespace)
+    )
+
+
+def recall(namespace: str, key: str) -> bytes | None:
+    """Return the value that `remember` stored under a key; None if the key is unknown."""
+    import ray
+
+    found: bytes | None = ray.experimental.internal_kv._internal_kv_get(  # noqa: SLF001
+        key.encode(), namespace=_kv_namespace(namespace)
+    )
+    return found
+
+
+def recalled_keys(namespace: str, prefix: str) -> list[str]:
+    """Return the keys with this prefix under which `remember` stored values, sorted."""
+    import ray
+
+    found = ray.experimental.internal_kv._internal_kv_list(  # noqa: SLF001
+        prefix.encode(), namespace=_kv_namespace(namespace)
+    )
+    return sorted(key.decode() for key in found)
+
+
+def _kv_namespace(namespace: str) -> bytes:
+    return f"raymq_{namespace}".encode()  # Ray ends a namespace at its first colon
+
+
 @dataclass(frozen=True)
 class Node:
     """A live node: its address, its resources, and whether it is the head node."""
@@ -164,6 +199,14 @@ class Node:
     ip: str
     resources: Mapping[str, float]
     is_head: bool
+
+
+def available_resources() -> dict[str, float]:
+    """Return the unused amounts of the resources of all live nodes together."""
+    import ray
+
+    found: dict[str, float] = ray.available_resources()
+    return found
 
 
 def own_actor_id() -> str:

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from actors.host.node_address import located_spec
 from actors.host.ray_port import control, logs_folder, own_actor_id, own_node_ip
 from actors.host.saved_spec import SavedSpec, directory_of
 from actors.host.service_host import NotServing, Service, ServiceHost
@@ -84,11 +86,12 @@ class ActorShell:
         """Return the state of the actor as plain values; works in every state."""
         host = self._host
         status = {
-            "spec": self._spec,
+            "spec": located_spec(self._spec, own_node_ip()),
             "state": str(host.state),
             "reason": host.reason,
             "code_version": host.code_version,
             "pid": os.getpid(),
+            "cpu_s": time.process_time(),
             "node_ip": own_node_ip(),
             "host_name": socket.gethostname(),
             "started_ms": host.started_ms,

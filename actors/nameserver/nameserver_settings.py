@@ -37,6 +37,14 @@ class NameserverSettings(AccessSettings):
     data_dir: Path | None = Field(
         None, description="The directory of the kv config file; if unset, the kv config is lost at a restart."
     )
+    cluster_name: str = "DefaultCluster"
+    """Name of the cluster in policies (`Cluster:NAME`)."""
+    access_file: Path | None = Field(
+        None,
+        description="A file of users and policies, such as a broker's `config/raymqAccess.json`: with "
+        "`authentication_enabled`, its users may change routes and the kv config as far as their policies "
+        "allow it. If unset, only the inner user may. An absolute path.",
+    )
     broker_expiry_ms: Annotated[int, LIVE] = Field(120_000, ge=1)
     """A broker that neither registers nor sends a heartbeat for this long is removed from the routes."""
     scan_interval_ms: Annotated[int, LIVE] = Field(

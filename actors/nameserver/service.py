@@ -3,11 +3,12 @@
 The routes are only in memory: the brokers register them again every 30 s.
 """
 
-from actors.host.cluster_access import inner_signer, inner_user_steps
+from actors.access.access_file import RELOAD_MS, AccessFile
 from actors.host.cluster_tls import reload_tls, server_tls
 from actors.host.descriptors import connections_that_fit
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import GiveUp, Supervisor
+from actors.nameserver.access import build_access
 from actors.nameserver.kv_config import KVConfig
 from actors.nameserver.nameserver_requests import NameserverRequests
 from actors.nameserver.nameserver_settings import NameserverSettings, as_properties, by_field
@@ -29,7 +30,7 @@ def build_nameserver(
 ) -> "NameserverService":
     """Build a nameserver. `give_up` is called with the reason if one of its tasks fails permanently.
 
-    Raises StoreError if the credentials file or a certificate of the settings is invalid.
+    Raises StoreError if a file of credentials, users or certificates is invalid.
     """
     live = LiveSettings(settings)
     routes = RouteTable(settings.delete_topic_with_broker_registration)
@@ -37,10 +38,11 @@ def build_nameserver(
     config = SettingsRequests(live, as_properties, by_field, clock)
     table = NameserverRequests(settings, routes, kv_config, clock).table(config)
     fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
-    steps = inner_user_steps(settings, inner_signer(settings), reads_are_open=True)
+    access = build_access(settings)
     limits, tls = RemotingLimits(max_connections=fitting), server_tls(settings)
-    server = RemotingServer(table, clock, limits, steps=steps, tls=tls)
-    return NameserverService(live, routes, kv_config, server, Supervisor(clock, give_up), clock)
+    server = RemotingServer(table, clock, limits, steps=access.steps, tls=tls)
+    supervisor = Supervisor(clock, give_up)
+    return NameserverService(live, routes, kv_config, server, supervisor, clock, access.file)
 
 
 class NameserverService:
@@ -54,6 +56,7 @@ class NameserverService:
         server: RemotingServer,
         supervisor: Supervisor,
         clock: Clock,
+        access_file: AccessFile | None = None,
     ) -> None:
         self.live = live
         self.settings = live.settings
@@ -62,6 +65,7 @@ class NameserverService:
         self.kv_config = kv_config
         self._supervisor = supervisor
         self._clock = clock
+        self._access_file = access_file
 
     @property
     def address(self) -> str:
@@ -79,6 +83,8 @@ class NameserverService:
         self.kv_config.load()
         await self.server.start(settings.listen_host, settings.listen_port)
         self._supervisor.every("broker-expiry", lambda: settings.scan_interval_ms, self.expire_brokers)
+        if self._access_file is not None:
+            self._supervisor.every("access-reload", lambda: RELOAD_MS, self._access_file.reload)
         reload_tls(self._supervisor, self.server.tls)
         _log.info("nameserver_serving", host=settings.listen_host, port=self.server.port)
 

@@ -2,13 +2,15 @@
 
     rule         changes the target
     limits       at once, if the target is outside of min … max
-    throughput   up to the number of brokers that the measured rate needs; at once
+    throughput   up by `step` if the measured rate needs more brokers; at once. While brokers are starting,
+                 only up to the number that the rate needs
     lag          up by `step`  ┐
     disk         up by `step`  ├ after the cool-down, and only while all brokers of the target are running
     cpu          up by `step`  ┘
     idle         down by at most `step`, after the cool-down, if no rule would raise the target again
 
-The load of the last `cool_down_s` seconds counts for `idle`, so a short pause removes no broker.
+The load of the last `cool_down_s` seconds counts for `idle`, so a short pause removes no broker. Brokers that
+receive more than `throughput_per_broker` may be saturated: their rate then does not show how much is offered.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def decide(
             f"{now.in_per_s:,.0f} messages/s need {needed} brokers of "
             f"{rules.throughput_per_broker:,.0f} messages/s"
         )
-        return _raised(rules, target, needed, THROUGHPUT, reason, figures)
+        # Saturated brokers do not show how much more is offered: add as many as one decision may.
+        wanted = needed if now.running < target else max(needed, target + rules.step)
+        return _raised(rules, target, wanted, THROUGHPUT, reason, figures)
     exceeded = next(_exceeded(rules, now), None)
     if exceeded is not None:
         rule, reason = exceeded
@@ -158,7 +162,10 @@ def _lowered(
     figures: Mapping[str, float],
 ) -> Decision:
     now = history[-1]
-    peak_per_s = max(sample.in_per_s for sample in _since(history, now.time_s - rules.cool_down_s))
+    recent = list(_since(history, now.time_s - rules.cool_down_s))
+    if any(sample.in_per_s > sample.running * rules.throughput_per_broker for sample in recent):
+        return Decision(target, f"brokers were saturated within {rules.cool_down_s:,.0f} s", figures)
+    peak_per_s = max(sample.in_per_s for sample in recent)
     enough = brokers_for(rules, peak_per_s, rules.hysteresis)
     if enough >= target:
         text = f"{peak_per_s:,.0f} messages/s at most in {rules.cool_down_s:,.0f} s keep {target} brokers"
@@ -222,7 +229,7 @@ def _proven_capacity(rules: Rules, history: Sequence[Sample], brokers: int) -> f
     for sample in history:
         if sample.running and _is_lagging(rules, sample):
             delivered[sample.running] = max(sample.out_per_s, delivered.get(sample.running, 0.0))
-    bounds = (rate * max(brokers / count, 1) for count, rate in delivered.items())
+    bounds = (rate * max(brokers / size, 1) for size, rate in delivered.items())
     return min(bounds, default=math.inf)
 
 

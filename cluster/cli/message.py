@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic, examples
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageExt
 
-app = typer.Typer(no_args_is_help=True, help="Messages: send, get, query, tail.")
+app = typer.Typer(no_args_is_help=True, help="Messages: send, get, query, tail, trace.")
 
 _ID_DIGITS = (32, 56)
 
@@ -89,6 +90,26 @@ def query(
             return
         columns = ("store_ms", "broker", "queue", "offset", "tags", "keys", "id", "shown")
         out.table(f"messages of {topic} with key {key}", columns, rows)
+
+
+@app.command(epilog=examples("raymq message trace FD0000000000000000000000000000025CBD4E0E2F2A7A957B270000"))
+def trace(
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="Message id of the producer (UNIQ_KEY).")],
+    topic: Annotated[str, typer.Option("--trace-topic", help="The trace topic.")] = "RMQ_SYS_TRACE_TOPIC",
+    nameserver: Nameserver = NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Show who sent and consumed a message, if tracing is enabled in these clients."""
+
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        found = admin.message_trace(identifier, trace_topic=topic)
+        if not found:
+            raise Failed(
+                f"no trace of message {identifier} in topic {topic!r}: is `trace` set in the clients?"
+            )
+        rows = [{"event": type(record).__name__, **asdict(record)} for record in found]
+        columns = ("event", "time_ms", "group", "took_ms", "is_success", "retries", "store_host")
+        out.table(f"trace of message {identifier}", columns, rows)
 
 
 app.command("send", epilog=send.EPILOG)(send.command)

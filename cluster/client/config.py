@@ -13,6 +13,9 @@ from actors.signing import Credentials, CredentialsInvalid, read_credentials
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
 from cluster.client.tls import TlsConfig
+from cluster.client.trace.trace_records import TRACE_TOPIC
+from store.message.validate import check_topic
+from store.store_errors import MessageInvalid
 
 if TYPE_CHECKING:
     from cluster.client.hooks import CallHook, ConsumeHook, SendHook
@@ -114,6 +117,8 @@ class ProducerConfig(ClientConfig):
 
     Attributes:
         group: Name of the producer group.
+        namespace: Namespace of the topics and of the group: topic `orders` is `NAMESPACE%orders` in the
+            cluster. The application does not see the prefix, except in texts of errors and logs.
         send_timeout_ms: Deadline of a send that may use any queue, including its retries.
         delivery_timeout_ms: Deadline of a send that is bound to one queue (by a sharding key, a selector, a
             given queue, or as part of a table). The default is long enough for a broker restart.
@@ -127,9 +132,13 @@ class ProducerConfig(ClientConfig):
         table_batch_bytes: Maximum size of the records in one request of a table send.
         table_buffer_bytes: Maximum size of all records of table sends that are in flight.
         send_hooks: Hooks called before and after each send.
+        trace: Write a trace of each sent message to `trace_topic`, in RocketMQ's format. Traces that cannot
+            be sent are dropped.
+        trace_topic: The topic of message traces.
     """
 
     group: str = "DEFAULT_PRODUCER"
+    namespace: str = ""
     send_timeout_ms: int = 3_000
     delivery_timeout_ms: int = 60_000
     retry_times_when_send_failed: int = 2
@@ -142,10 +151,13 @@ class ProducerConfig(ClientConfig):
     table_batch_bytes: int = 1 * MIB
     table_buffer_bytes: int = 48 * MIB
     send_hooks: Sequence[SendHook] = ()
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ClientConfig.__post_init__(self)
+        require_trace(self.trace, self.trace_topic)
         require_at_least(0, self, "retry_times_when_send_failed", "default_topic_queue_nums")
         require_positive(
             self,
@@ -182,6 +194,8 @@ class ConsumerConfig(ClientConfig):
 
     Attributes:
         group: Name of the consumer group.
+        namespace: Namespace of the topics and of the group: topic `orders` is `NAMESPACE%orders` in the
+            cluster. The application does not see the prefix, except in texts of errors and logs.
         consume_from: Where the group starts to read a queue for which it has no committed offset. None: the
             beginning; with broadcasting the end, as in RocketMQ.
         consume_timestamp_ms: With `consume_from="timestamp"`: start at the first message stored at or after
@@ -209,6 +223,7 @@ class ConsumerConfig(ClientConfig):
     """
 
     group: str = "DEFAULT_CONSUMER"
+    namespace: str = ""
     consume_from: AutoOffset | None = None
     consume_timestamp_ms: int | None = None
     auto_commit: bool = True
@@ -308,6 +323,9 @@ class PushConfig(ConsumerConfig):
             broker, which delivers them again later (RocketMQ consumeTimeout). Ordered consumers wait without
             limit, because a later delivery would be out of order.
         consume_hooks: Hooks called before and after each call of the listener.
+        trace: Write a trace of each consumed message to `trace_topic`, in RocketMQ's format. Traces that
+            cannot be sent are dropped.
+        trace_topic: The topic of message traces.
     """
 
     message_model: MessageModel = "clustering"
@@ -326,10 +344,13 @@ class PushConfig(ConsumerConfig):
     consume_timeout_ms: int = 15 * 60_000
     fetch_bytes: int = 1 * MIB
     consume_hooks: Sequence[ConsumeHook] = ()
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
         ConsumerConfig.__post_init__(self)
+        require_trace(self.trace, self.trace_topic)
         require_positive(
             self,
             "consume_threads",
@@ -391,6 +412,16 @@ def require_at_least(least: int, config: object, *names: str) -> None:
         if value < least:
             bound = "greater than 0" if least == 1 else f"{least} or more"
             raise ConfigInvalid(f"{name} is {value}: it must be {bound}")
+
+
+def require_trace(trace: object, trace_topic: str) -> None:
+    """Raise ConfigInvalid unless `trace` is True or False and `trace_topic` is a valid topic name."""
+    if not isinstance(trace, bool):
+        raise ConfigInvalid(f"trace is {trace!r}: give True or False; trace_topic is the name of the topic")
+    try:
+        check_topic(trace_topic)
+    except MessageInvalid as error:
+        raise ConfigInvalid(f"trace_topic: {error}") from error
 
 
 def parse_addresses(given: str | Sequence[str]) -> list[str]:

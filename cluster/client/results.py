@@ -37,6 +37,8 @@ class SendResult:
         queue_offset: Offset of the message in the queue; of a batch, the offset of its first message.
         offset_msg_id: Id made by the broker from its address and the position in its CommitLog.
         transaction_id: The UNIQ_KEY as returned by the broker.
+        region_id: Region of the broker.
+        is_trace_on: False if the broker asks clients to write no message traces.
         recall_handle: Names a message with a delivery time, for `recall`; empty for other messages.
     """
 
@@ -46,6 +48,8 @@ class SendResult:
     queue_offset: int
     offset_msg_id: str = ""
     transaction_id: str = ""
+    region_id: str = "DefaultRegion"
+    is_trace_on: bool = True
     recall_handle: str = ""
 
 

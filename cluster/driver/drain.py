@@ -79,7 +79,7 @@ class DrainProgress:
 
     @property
     def absent(self) -> list[GroupLag]:
-        """Return the groups with unread messages but no online members. A drain does not wait for them."""
+        """Return the groups with unread messages but no members. `raymq drain` does not wait for them."""
         return sorted((g for g in self.groups if not g.members and g.unread), key=lambda g: -g.unread)
 
 
@@ -91,11 +91,13 @@ class Drain:
         begin_s: Time at which the drain began.
         timeout_s: Maximum duration.
         is_closed: True once the broker is to refuse sends.
+        waits_for_offline_groups: Do not stop the broker while groups without members have unread messages.
     """
 
     begin_s: float
     timeout_s: float
     is_closed: bool = False
+    waits_for_offline_groups: bool = False
     _messages_in: int = -1
     _quiet_since_s: float = 0.0
 
@@ -104,7 +106,7 @@ class Drain:
         if progress.messages_in != self._messages_in:
             self._messages_in = progress.messages_in
             self._quiet_since_s = now_s
-        if self.is_closed and progress.is_complete and not progress.reading:
+        if self.is_closed and progress.is_complete and not self._unread(progress):
             return Step.STOP
         if now_s - self.begin_s > self.timeout_s:
             return Step.GIVE_UP
@@ -120,6 +122,10 @@ class Drain:
             return f"{progress.producers} producers still send; they refresh their routes every 30 s"
         if not progress.is_complete:
             return f"it started {progress.up_s:.0f} s ago, and clients send heartbeats every 30 s"
-        left = progress.reading
+        left = self._unread(progress)
         more = f" and {len(left) - SHOWN} more groups" if len(left) > SHOWN else ""
         return f"unread messages of {', '.join(map(str, left[:SHOWN]))}{more}"
+
+    def _unread(self, progress: DrainProgress) -> list[GroupLag]:
+        offline = progress.absent if self.waits_for_offline_groups else []
+        return [*progress.reading, *offline]

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from actors.host import ray_port
 from actors.host.code_version import code_version
 from actors.host.service_host import State
-from cluster.driver import fleet
+from cluster.driver import bindings, fleet
+from cluster.driver.autoscaler import autoscaler
 from cluster.driver.exposure import exposed
 from cluster.driver.health import wait_until_healthy
 from cluster.driver.placement import place
@@ -30,7 +31,7 @@ from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import AUTH_MODE_ENV
 from cluster.session.ray_head import read_record, stop_head
 from cluster.session.ray_session import Mode, Way, choose_way, is_connected, session
-from cluster.topology.topology import Topology
+from cluster.topology.topology import ElasticBroker, Topology
 from cluster.topology.topology_file import Source, TopologyError
 from store.ownership.identity import StoreIdentity
 
@@ -190,6 +191,9 @@ class Driver:
         """Return the plan, after `narrow` has selected the wanted actions, and the specs of all actors."""
         with self.report.working("reading the running actors"):
             running = fleet.observe(self.topology.namespace)
+            here_names = [actor.name for actor in running if actor.namespace == self.topology.namespace]
+            self.topology = self.topology.with_running(here_names)
+            bindings.exchange(self.home, self.topology.namespace)
         resources = self._place()
         settled = self._with_ports(resources, running)
         specs = make_specs(settled, self.home, resources, self.source)
@@ -217,7 +221,7 @@ class Driver:
         """Bind actors to nodes. Wait up to PLACEMENT_TIMEOUT_S for missing nodes."""
         deadline_s = time.monotonic() + PLACEMENT_TIMEOUT_S
         while True:
-            placement = place(self.topology, ray_port.nodes())
+            placement = place(self.topology, ray_port.nodes(), autoscaler())
             if not placement.unplaceable or self.dry_run or time.monotonic() > deadline_s:
                 break
             with self.report.working("waiting for a node with the resources of the topology"):
@@ -238,6 +242,9 @@ class Driver:
         for _path, name, entry in self.topology.listeners():
             if entry.listen_port == 0 and here.get(name):
                 ports[name] = here[name]
+            elif entry.listen_port == 0 and isinstance(entry, ElasticBroker):
+                # Its node is not known yet; a port that is free here is probably free there too.
+                (ports[name],) = free_ports(["0.0.0.0"])
             elif entry.listen_port == 0:
                 open_names.setdefault(resources[name], []).append((name, self.topology.host_of(entry)))
         with self.report.working("choosing free ports"):
@@ -257,7 +264,8 @@ class Driver:
         freed = {action.spec.listen for action in plan.having(Verb.REMOVE) if action.spec is not None}
         demands: dict[str, list[Demand]] = {}
         for action in plan.having(Verb.CREATE, Verb.ROLL):
-            if action.spec is not None:
+            # The node of an elastic broker is not known yet: the broker itself checks its port and store.
+            if action.spec is not None and not action.spec.slots:
                 demand = demand_of(action.spec, held.get(action.name), freed)
                 demands.setdefault(action.spec.resource, []).append(demand)
         with self.report.working("checking ports and stores"):
@@ -361,7 +369,9 @@ class Driver:
 
     def _await_all_serving(self, specs: Sequence[ActorSpec]) -> None:
         with self.report.working("checking every actor over its socket"):
-            failing = wait_until_healthy(specs, HEALTH_TIMEOUT_S)
+            located = fleet.located(self.topology.namespace, specs)
+            failing = wait_until_healthy(located, HEALTH_TIMEOUT_S)
+        bindings.exchange(self.home, self.topology.namespace)
         if failing:
             raise LaunchFailed(
                 "\n".join(f"{name} failed its health check: {reason}" for name, reason in failing.items())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from actors.host import ray_port
+from actors.host import ray_port, store_binding
+from actors.host.node_address import NODE_HOST
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import STOP_TIMEOUT_S, State
 from cluster.driver.plan import ActorSpec, Kind, Running
@@ -18,6 +19,7 @@ CLASSES = {
     Kind.NAMESERVER: ("actors.nameserver.actor", "Nameserver"),
     Kind.BROKER: ("actors.broker.actor", "Broker"),
     Kind.REBALANCER: ("actors.rebalancer.actor", "Rebalancer"),
+    Kind.AUTOSCALER: ("cluster.autoscale.actor", "Autoscaler"),
 }
 STATUS = "raymq_status"
 STOP = "raymq_stop"
@@ -93,12 +95,41 @@ def to_running(where: ActorName, status: dict[str, Any]) -> Running:
 
 
 def create(namespace: str, spec: ActorSpec) -> None:
-    """Create an actor without waiting until it serves."""
+    """Create an actor without waiting until it serves.
+
+    An elastic broker takes whole units of its resource. If the node that holds its store is alive, it is
+    bound to that node.
+    """
     module, name = CLASSES[spec.kind]
     actor_class = getattr(import_module(module), name)
     # Passed as an argument: inside an actor, Ray reports the namespace of the job that created it.
     argument = {**spec.to_json(), "namespace": namespace}
-    ray_port.create(actor_class, ActorName(namespace, spec.name), (argument,), resource=spec.resource)
+    resources: dict[str, float] = {spec.resource: spec.slots or ray_port.PIN_SHARE}
+    if spec.slots and (node := _node_of_store(namespace, spec.name)):
+        resources[node] = ray_port.PIN_SHARE
+    ray_port.create(actor_class, ActorName(namespace, spec.name), (argument,), resources=resources)
+
+
+def _node_of_store(namespace: str, actor: str) -> str:
+    """Return the resource of the live node that holds the store of an elastic broker; empty without one."""
+    binding = store_binding.find(namespace, actor)
+    if binding is None or not any(node.ip == binding.node_ip for node in ray_port.nodes()):
+        return ""
+    return f"node:{binding.node_ip}"
+
+
+def located(namespace: str, specs: Sequence[ActorSpec]) -> list[ActorSpec]:
+    """Return the specs with the addresses of elastic brokers, which are known once they run on a node."""
+    return [_located(namespace, spec) if spec.advertised[0] == NODE_HOST else spec for spec in specs]
+
+
+def _located(namespace: str, spec: ActorSpec) -> ActorSpec:
+    with contextlib.suppress(ActorNotFound, ActorUnavailable, ActorMethodFailed):
+        where = ActorName(namespace, spec.name)
+        found = to_running(where, status_of(where, CALL_TIMEOUT_S)).spec
+        if found is not None:
+            return replace(spec, listen=found.listen, advertised=found.advertised)
+    return spec
 
 
 def stop(namespace: str, name: str) -> str:

@@ -6,11 +6,14 @@ The node id is not used: a node that rejoins has a new id, and the actor could n
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.topology.topology import LOOPBACK_HOSTS, Problem, Topology
+from cluster.topology.topology import LOOPBACK_HOSTS, ElasticBroker, Problem, Topology
+
+AUTOSCALER = "autoscaler"
+"""Name of the autoscaler's actor, which runs on the head node."""
 
 UNSPECIFIED_HOSTS = ("0.0.0.0", "::")
 
@@ -35,6 +38,38 @@ class Node(Protocol):
 
 
 @dataclass(frozen=True)
+class Autoscaler:
+    """Ray's autoscaler, as far as placement needs it.
+
+    Attributes:
+        is_running: True if an autoscaler has reported to this Ray cluster.
+        offered: The resources of its node types; None if it has not reported them.
+        infeasible: The requested resources that none of its node types has.
+        starting: Number of nodes that it is starting.
+        failures: Its recent failures to start nodes.
+    """
+
+    is_running: bool = False
+    offered: Collection[str] | None = None
+    infeasible: Collection[str] = ()
+    starting: int = 0
+    failures: Sequence[str] = ()
+
+    def may_add(self, resource: str) -> bool:
+        """Return True if the autoscaler may add a node that has `resource`."""
+        return self.is_running and (self.offered is None or resource in self.offered)
+
+    def cannot_add(self) -> str:
+        """Return the text that says that no such node can be added; empty without an autoscaler."""
+        if self.is_running and self.offered is not None:
+            return f", and Ray's autoscaler can only add {', '.join(sorted(self.offered)) or 'none'}"
+        return ""
+
+
+NO_AUTOSCALER = Autoscaler()
+
+
+@dataclass(frozen=True)
 class Placement:
     """Result of `place`.
 
@@ -49,29 +84,35 @@ class Placement:
     unplaceable: Sequence[str] = ()
 
 
-def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
-    """Bind every actor of a topology to one of `nodes`. An actor without a resource runs on the head node."""
+def place(topology: Topology, nodes: Sequence[Node], autoscaler: Autoscaler = NO_AUTOSCALER) -> Placement:
+    """Bind every actor of a topology to one of `nodes`. An actor without a resource runs on the head node.
+
+    An elastic broker may have a resource that no node has yet, if Ray's autoscaler may add a node with it.
+    """
     head = next((node for node in nodes if node.is_head), nodes[0])
     resources: dict[str, str] = {}
+    resources[AUTOSCALER] = f"node:{head.ip}"
     problems: list[Problem] = []
     unplaceable: list[str] = []
     for path, name, entry in topology.listeners():
         resource = entry.resource or f"node:{head.ip}"
         resources[name] = resource
-        if not any(node.resources.get(resource, 0) > 0 for node in nodes):
+        may_be_added = isinstance(entry, ElasticBroker) and autoscaler.may_add(resource)
+        if not may_be_added and not any(node.resources.get(resource, 0) > 0 for node in nodes):
             unplaceable.append(name)
             shown = "; ".join(f"{node.ip} has {', '.join(own_resources(node)) or 'none'}" for node in nodes)
             problems.append(
                 (
                     (*path, "resource"),
                     (
-                        f"no running node has the resource {resource!r} ({shown}); start a node with "
+                        f"no running node has the resource {resource!r} ({shown}){autoscaler.cannot_add()}; "
+                        "start a node with "
                         f"""`ray start --address=… --resources='{{"{resource}": 1}}'`, or use another"""
                     ),
                 )
             )
         host = topology.advertised(entry)[0]
-        if len(nodes) > 1 and is_loopback(host):
+        if len(nodes) > 1 and is_loopback(host) and not all(is_loopback(node.ip) for node in nodes):
             problems.append(
                 (
                     (*path, "advertised_host"),
@@ -89,6 +130,34 @@ def place(topology: Topology, nodes: Sequence[Node]) -> Placement:
                 )
             )
     return Placement(resources, problems, unplaceable)
+
+
+def pending_reason(resource: str, nodes: Sequence[Node], free: float, autoscaler: Autoscaler) -> str:
+    """Return why an actor that takes one unit of `resource` waits for a node, else an empty text.
+
+    Args:
+        resource: The resource.
+        nodes: The live nodes.
+        free: Unused amount of the resource on all nodes together.
+        autoscaler: State of Ray's autoscaler.
+    """
+    having = [node for node in nodes if node.resources.get(resource, 0) > 0]
+    if free >= 1:
+        return ""
+    total = sum(node.resources[resource] for node in having)
+    taken = f"all {total:g} units of {resource!r} on {len(having)} nodes are taken"
+    found = taken if having else f"no live node has the resource {resource!r}"
+    if not autoscaler.is_running:
+        more = "no autoscaler of Ray runs; start a node with this resource"
+    elif resource in autoscaler.infeasible or not autoscaler.may_add(resource):
+        more = "no node type of Ray's autoscaler has it; add a node type"
+    elif autoscaler.starting:
+        more = f"Ray's autoscaler is starting {autoscaler.starting} nodes"
+    elif autoscaler.failures:
+        more = f"Ray's autoscaler could not start a node ({autoscaler.failures[-1]})"
+    else:
+        more = "waiting for Ray's autoscaler to start a node"
+    return f"pending: {found}; {more}"
 
 
 def own_resources(node: Node) -> list[str]:

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     NAMESERVER = "nameserver"
     REBALANCER = "rebalancer"
     BROKER = "broker"
+    AUTOSCALER = "autoscaler"
 
 
 class Verb(StrEnum):
@@ -47,6 +48,7 @@ class ActorSpec:
         listen: Host and port on which it listens.
         advertised: Host and port that other processes use.
         resource: Ray resource that binds it to a node.
+        slots: Whole units of the resource that it takes; 0 for an actor that only needs to run on its node.
         store: Directory of a broker's store; None for other kinds.
         place: Key path of its entry in the topology, for error messages.
     """
@@ -60,6 +62,7 @@ class ActorSpec:
     resource: str
     store: str | None = None
     place: str = ""
+    slots: int = 0
 
     @property
     def address(self) -> str:
@@ -71,7 +74,7 @@ class ActorSpec:
         return {
             "kind": str(self.kind), "name": self.name, "cluster": self.cluster,
             "settings": dict(self.settings), "listen": list(self.listen), "advertised": list(self.advertised),
-            "resource": self.resource,             "store": self.store,
+            "resource": self.resource, "store": self.store, "slots": self.slots,
         }  # fmt: skip
 
     @classmethod
@@ -81,6 +84,7 @@ class ActorSpec:
         return cls(
             Kind(data["kind"]), data["name"], data["cluster"], data["settings"], (listen[0], listen[1]),
             (advertised[0], advertised[1]), data["resource"], data["store"],
+            slots=data.get("slots", 0),
         )  # fmt: skip
 
 

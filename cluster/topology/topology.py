@@ -6,15 +6,24 @@ Problems are collected as (key path, message) pairs, so that the reader of the f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+from actors.host.node_address import NODE_HOST
 
 DEFAULT_CLUSTER = "DefaultCluster"
 DEFAULT_NAMESPACE = "raymq"
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+PORT_STEP = 10
+"""Distance between the ports of two elastic brokers; RocketMQ's VIP port is 2 below each of them."""
+
+MAX_PORT = 65_535
+BROKER_TAG, ELASTIC_TAG = "<broker>", "<elastic>"
+"""Parts of pydantic's error locations that select the model of an entry of `brokers`; not shown to users."""
+
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 KeyPath = tuple[str | int, ...]
@@ -47,6 +56,9 @@ def _check_name(name: str) -> str:
 
 Name = Annotated[str, AfterValidator(_check_name)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+Entry = TypeVar("Entry", bound="Listener")
 
 
 class _Model(BaseModel):
@@ -86,6 +98,84 @@ class Broker(Listener):
     store: Path | None = None
 
 
+class ElasticBroker(Broker):
+    """One broker of an `ElasticBrokers` entry. It takes a whole unit of its resource."""
+
+
+def _check_pattern(pattern: str) -> str:
+    if pattern.count("{n}") != 1:
+        raise ValueError(f"{pattern!r} must contain {{n}} once, for example broker-{{n}}")
+    _check_name(pattern.replace("{n}", "1"))
+    return pattern
+
+
+class ElasticBrokers(Listener):
+    """Brokers whose number changes while the cluster runs; each takes one whole unit of `resource`.
+
+    Broker number n is named by `pattern` and listens on `listen_port` + 10 (n - 1); 0 selects a free port.
+    `listen_host: node` stands for the address of the node on which Ray places the broker. `store_root`
+    replaces the topology's; a store is `<store_root>/<name>-0` on the broker's node.
+    """
+
+    pattern: Annotated[str, AfterValidator(_check_pattern)]
+    min: Annotated[int, Field(ge=0)] = 1
+    max: Annotated[int, Field(ge=1, le=1000)]
+    resource: str
+    listen_port: Port = 10911
+    store_root: Path | None = None
+
+    def name_of(self, number: int) -> str:
+        """Return the name of broker `number`, which begins at 1."""
+        return self.pattern.replace("{n}", str(number))
+
+    def number_of(self, actor: str) -> int | None:
+        """Return the number of the broker with this actor name; None for an actor of another entry."""
+        numbers = range(1, self.max + 1)
+        return next((number for number in numbers if f"{self.name_of(number)}-0" == actor), None)
+
+    def broker(self, number: int) -> ElasticBroker:
+        """Return the entry of broker `number`."""
+        name = self.name_of(number)
+        return ElasticBroker(
+            name=name,
+            listen_host=self.listen_host,
+            listen_port=self.listen_port and self.listen_port + PORT_STEP * (number - 1),
+            advertised_host=self.advertised_host,
+            resource=self.resource,
+            settings=self.settings,
+            store=None if self.store_root is None else self.store_root / f"{name}-0",
+        )
+
+    def members(self) -> Sequence[ElasticBroker]:
+        """Return the brokers that `raymq up` starts: the first `min`."""
+        return [self.broker(number) for number in range(1, self.min + 1)]
+
+
+class RunningElasticBrokers(ElasticBrokers):
+    """An elastic entry with the brokers that run or are to be started, in place of the first `min`."""
+
+    brokers: Sequence[ElasticBroker]
+
+    def members(self) -> Sequence[ElasticBroker]:
+        """Return `brokers`."""
+        return self.brokers
+
+
+def _tag_of(entry: Any) -> str:
+    is_elastic = "pattern" in entry if isinstance(entry, dict) else isinstance(entry, ElasticBrokers)
+    return ELASTIC_TAG if is_elastic else BROKER_TAG
+
+
+BrokerEntry = Annotated[
+    Annotated[Broker, Tag(BROKER_TAG)] | Annotated[ElasticBrokers, Tag(ELASTIC_TAG)], Discriminator(_tag_of)
+]
+
+
+def _as_list(value: Any) -> Any:
+    """Return a single value, such as one elastic entry or one topic, as a list."""
+    return [value] if isinstance(value, dict | str | ElasticBrokers) else value
+
+
 class RayStart(_Model):
     """Connection to Ray: `auto` uses a running Ray or starts one, `new` starts one, or an address."""
 
@@ -99,7 +189,9 @@ class RayStart(_Model):
 class Topology(_Model):
     """A whole cluster. `route_refresh_ms` is that of the slowest client; rolling restarts wait as long.
 
-    `insecure` permits processes that listen on public addresses without authentication.
+    `insecure` permits processes that listen on public addresses without authentication. `elastic_topics`
+    (names, or "*" for all) are created on each elastic broker that is added later. `autoscale` has the
+    settings of the autoscaler (`cluster.autoscale.autoscaler_settings`).
     """
 
     cluster: Name = DEFAULT_CLUSTER
@@ -112,18 +204,58 @@ class Topology(_Model):
     route_refresh_ms: Annotated[int, Field(ge=0)] = 30_000
     broker_settings: dict[str, Any] = Field(default_factory=dict)
     nameservers: Annotated[list[Nameserver], Field(min_length=1)] = [Nameserver()]
-    brokers: Annotated[list[Broker], Field(min_length=1)]
+    brokers: Annotated[list[BrokerEntry], Field(min_length=1), BeforeValidator(_as_list)]
     rebalancers: Annotated[list[Rebalancer], Field(min_length=1)] = [Rebalancer()]
+    elastic_topics: Annotated[list[str], BeforeValidator(_as_list)] = []
+    autoscale: dict[str, Any] | None = None
     ray: RayStart = RayStart()
 
     def listeners(self) -> Iterator[tuple[KeyPath, str, Listener]]:
         """Yield (key path, actor name, entry) of all actors."""
         for index, nameserver in enumerate(self.nameservers):
             yield ("nameservers", index), f"nameserver-{index}", nameserver
-        for index, broker in enumerate(self.brokers):
-            yield ("brokers", index), f"{broker.name}-0", broker
+        for index, given in enumerate(self.brokers):
+            for broker in given.members() if isinstance(given, ElasticBrokers) else (given,):
+                yield ("brokers", index), f"{broker.name}-0", broker
         for index, rebalancer in enumerate(self.rebalancers):
             yield ("rebalancers", index), f"rebalancer-{index}", rebalancer
+
+    def elastic(self) -> Iterator[tuple[int, ElasticBrokers]]:
+        """Yield (index, entry) of the elastic entries of `brokers`."""
+        for index, entry in enumerate(self.brokers):
+            if isinstance(entry, ElasticBrokers):
+                yield index, entry
+
+    def with_elastic(self, numbers: Callable[[ElasticBrokers], Iterable[int]]) -> Topology:
+        """Return a copy in which each elastic entry has the brokers with these numbers."""
+        entries: list[Broker | ElasticBrokers] = list(self.brokers)
+        for index, entry in self.elastic():
+            members = [entry.broker(number) for number in sorted(set(numbers(entry)))]
+            entries[index] = _running(entry, members)
+        return self.model_copy(update={"brokers": entries})
+
+    def with_running(self, actors: Collection[str]) -> Topology:
+        """Return a copy whose elastic brokers are those among `actors`, and more if those are below `min`."""
+
+        def numbers(entry: ElasticBrokers) -> set[int]:
+            found = {number for actor in actors if (number := entry.number_of(actor)) is not None}
+            for number in range(1, entry.max + 1):
+                if len(found) < entry.min:
+                    found.add(number)
+            return found
+
+        return self.with_elastic(numbers)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the topology as JSON values, from which it can be read again, without running numbers."""
+        fields = ElasticBrokers.model_fields
+        brokers = [
+            ElasticBrokers.model_construct(**{name: getattr(entry, name) for name in fields})
+            if isinstance(entry, ElasticBrokers)
+            else entry
+            for entry in self.brokers
+        ]
+        return self.model_copy(update={"brokers": brokers}).model_dump(mode="json", exclude={"autoscale"})
 
     def host_of(self, entry: Listener) -> str:
         """Return the host that an entry binds to."""
@@ -139,29 +271,73 @@ class Topology(_Model):
 
     def with_ports(self, ports: Mapping[str, int]) -> Topology:
         """Return a copy in which port 0 is replaced by the port chosen for the actor, by actor name."""
-        updated: dict[str, list[Listener]] = {"nameservers": [], "brokers": [], "rebalancers": []}
-        for path, name, entry in self.listeners():
-            port = entry.listen_port or ports.get(name, 0)
-            updated[str(path[0])].append(entry.model_copy(update={"listen_port": port}))
-        return self.model_copy(update=updated)
+
+        def settled(name: str, entry: Entry) -> Entry:
+            return entry.model_copy(update={"listen_port": entry.listen_port or ports.get(name, 0)})
+
+        brokers: list[Broker | ElasticBrokers] = [
+            _running(entry, [settled(f"{each.name}-0", each) for each in entry.members()])
+            if isinstance(entry, ElasticBrokers)
+            else settled(f"{entry.name}-0", entry)
+            for entry in self.brokers
+        ]
+        nameservers = [settled(f"nameserver-{index}", entry) for index, entry in enumerate(self.nameservers)]
+        rebalancers = [settled(f"rebalancer-{index}", entry) for index, entry in enumerate(self.rebalancers)]
+        return self.model_copy(
+            update={"nameservers": nameservers, "brokers": brokers, "rebalancers": rebalancers}
+        )
+
+
+def _running(entry: ElasticBrokers, members: Sequence[ElasticBroker]) -> RunningElasticBrokers:
+    fields = {name: getattr(entry, name) for name in ElasticBrokers.model_fields}
+    return RunningElasticBrokers.model_construct(**fields, brokers=members)
 
 
 def find_problems(topology: Topology, home: Path) -> list[Problem]:
     """Return conflicts between keys: names, ports or stores used twice, and misplaced settings."""
-    return [
-        *_shared_names(topology),
-        *_shared_ports(topology),
-        *_shared_stores(topology, home),
-        *_misplaced_settings(topology),
-    ]
+    if problems := [*_elastic_limits(topology), *_misplaced_settings(topology), *_node_hosts(topology)]:
+        return problems
+    whole = topology.with_elastic(lambda entry: range(1, entry.max + 1))
+    return [*_shared_names(whole), *_shared_ports(whole), *_shared_stores(whole, home)]
+
+
+def _elastic_limits(topology: Topology) -> Iterator[Problem]:
+    for index, entry in topology.elastic():
+        path: KeyPath = ("brokers", index)
+        if entry.min > entry.max:
+            yield (*path, "min"), f"min {entry.min} is greater than max {entry.max}; lower min or raise max"
+        last_port = entry.listen_port + PORT_STEP * (entry.max - 1)
+        if entry.listen_port and last_port > MAX_PORT:
+            yield (
+                (*path, "listen_port"),
+                (
+                    f"broker {entry.max} would listen on port {last_port}, which is greater than {MAX_PORT}; "
+                    "use a lower listen_port or max, or 0 for free ports"
+                ),
+            )
+        if entry.advertised_port is not None:
+            yield (
+                (*path, "advertised_port"),
+                f"{entry.advertised_port} cannot be the port of several brokers; remove this key",
+            )
+    if topology.brokers and not any(True for path, _, _ in topology.listeners() if path[0] == "brokers"):
+        yield ("brokers",), "no broker would be started; set min to 1 or more, or add a broker"
+
+
+def _node_hosts(topology: Topology) -> Iterator[Problem]:
+    entries = [(path, entry) for path, _name, entry in topology.listeners()]
+    for path, entry in entries:
+        if not isinstance(entry, ElasticBroker) and topology.host_of(entry) == NODE_HOST:
+            place = (*path, "listen_host") if entry.listen_host else ("listen_host",)
+            yield place, f"{NODE_HOST!r} is possible only for elastic brokers; use an address of the node"
 
 
 def _shared_names(topology: Topology) -> Iterator[Problem]:
     seen: dict[str, KeyPath] = {}
-    for path, name, _entry in topology.listeners():
+    for path, name, entry in topology.listeners():
         if name in seen:
             yield (
-                (*path, "name"),
+                (*path, "pattern" if isinstance(entry, ElasticBroker) else "name"),
                 f"actor name {name!r} is already used by {show(seen[name])}; use a unique name",
             )
         seen.setdefault(name, path)
@@ -186,8 +362,12 @@ def _shared_ports(topology: Topology) -> Iterator[Problem]:
 
 def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:
     seen: dict[Path, KeyPath] = {}
-    for index, broker in enumerate(topology.brokers):
-        path: KeyPath = ("brokers", index, "store" if broker.store else "name")
+    for at, _name, broker in topology.listeners():
+        if not isinstance(broker, Broker):
+            continue
+        is_elastic = isinstance(broker, ElasticBroker)
+        key = "store" if broker.store else "name"
+        path: KeyPath = (*at, "pattern" if is_elastic and key == "name" else key)
         store = topology.store_of(broker, home).resolve()
         for other, owner in seen.items():
             relation = "is the store" if store == other else f"overlaps {other}, the store"
@@ -196,7 +376,7 @@ def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:
                     path,
                     f"store {store} {relation} of {show(owner)}; use a separate directory per broker",
                 )
-        seen.setdefault(store, ("brokers", index))
+        seen.setdefault(store, at)
 
 
 def _misplaced_settings(topology: Topology) -> Iterator[Problem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,22 @@ from cluster.topology.broker_conf import (
     read_broker_conf,
     replace_brokers,
 )
-from cluster.topology.topology import KeyPath, Problem, Topology, find_problems, show
+from cluster.topology.topology import (
+    BROKER_TAG,
+    ELASTIC_TAG,
+    Broker,
+    ElasticBrokers,
+    KeyPath,
+    Problem,
+    Topology,
+    find_problems,
+    show,
+)
 
 DEFAULT_TOPOLOGY = "configs/local.yaml"
 SHIPPED = Path(__file__).parents[2] / "configs"
 LISTS_BY_NAME = {"brokers": "name"}
+TAGGED_MODELS: Mapping[str | int, type[BaseModel]] = {BROKER_TAG: Broker, ELASTIC_TAG: ElasticBrokers}
 
 
 class TopologyError(Exception):
@@ -77,12 +88,12 @@ def load_with_source(
     `broker_confs` are RocketMQ's `broker.conf` files, which replace the topology's brokers.
     """
     path = find_file(file)
-    data, lines = _read_yaml(path)
+    data, lines = read_yaml(path)
     source = Source(str(file or DEFAULT_TOPOLOGY), lines, {})
     if broker_confs:
         _replace_brokers(data, [read_broker_conf(Path(each)) for each in broker_confs], source)
     for override in overrides:
-        _apply(data, override, source)
+        apply_override(data, override, source)
     try:
         topology = Topology.model_validate(data)
     except ValidationError as error:
@@ -121,7 +132,13 @@ def find_file(file: str | Path | None) -> Path:
     raise TopologyError(f"{path}: no such file; pass a topology file, for example {DEFAULT_TOPOLOGY}")
 
 
-def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+def read_yaml(
+    path: Path, kind: str = "a topology", example: str = DEFAULT_TOPOLOGY
+) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """Return the mapping in a YAML file, and the line of each key path.
+
+    `kind` and `example` describe the expected file in errors. Raises TopologyError.
+    """
     try:
         text = path.read_text()
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -131,7 +148,7 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     except (OSError, UnicodeDecodeError) as error:
         raise TopologyError(f"{path}: cannot be read: {error}") from None
     if not isinstance(data, dict) or root is None:
-        raise TopologyError(f"{path}: a topology must be a mapping; see {DEFAULT_TOPOLOGY}")
+        raise TopologyError(f"{path}: {kind} must be a mapping; see {example}")
     lines: dict[KeyPath, int] = {}
     problems: list[Problem] = []
     _note_lines(root, (), lines, problems)
@@ -154,7 +171,8 @@ def _note_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], probl
             _note_lines(value, (*path, index), lines, problems)
 
 
-def _apply(data: dict[str, Any], override: str, source: Source) -> None:
+def apply_override(data: dict[str, Any], override: str, source: Source) -> None:
+    """Set the value of `override`, `key.path=value`, in `data` and note its origin. Raises TopologyError."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise TopologyError(f"--set {override}: use KEY=VALUE, for example --set flush=async")
@@ -195,7 +213,10 @@ def _step(place: Any, part: str, path: KeyPath, override: str) -> str | int:
 
 def explain(error: ValidationError, model: type[BaseModel], at: KeyPath = ()) -> list[Problem]:
     """Convert pydantic's errors to problems; `at` is the key path of the model's data in the topology."""
-    return [((*at, *found["loc"]), _words(found, model)) for found in error.errors()]
+    return [
+        ((*at, *(part for part in found["loc"] if part not in TAGGED_MODELS)), _words(found, model))
+        for found in error.errors()
+    ]
 
 
 def _words(found: Any, model: type[BaseModel]) -> str:
@@ -224,6 +245,9 @@ def _words(found: Any, model: type[BaseModel]) -> str:
 def _keys_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """Return the keys of the model at a path inside `model`."""
     for part in path:
+        if isinstance(part, str) and part in TAGGED_MODELS:
+            model = TAGGED_MODELS[part]
+            continue
         if isinstance(part, int) or part not in model.model_fields:
             continue
         inner = _model_in(model.model_fields[part].annotation)

@@ -40,6 +40,12 @@ Executors = Annotated[
         help="RayDP executors, of two cores each, on the Ray cluster of this job; 0: local threads.",
     ),
 ]
+DelayLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--message-delay-level", metavar="LEVELS", help="The broker's delay levels, if not the default."
+    ),
+]
 Nameserver = Annotated[
     str | None,
     typer.Option(
@@ -83,12 +89,7 @@ def store(
         list[Path] | None,
         typer.Option("--commit-log", help="CommitLog directory outside of the store; repeat for several."),
     ] = None,
-    delay_level: Annotated[
-        str | None,
-        typer.Option(
-            "--message-delay-level", metavar="LEVELS", help="The broker's delay levels, if not the default."
-        ),
-    ] = None,
+    delay_level: DelayLevel = None,
     index: Annotated[bool, typer.Option(help="Also re-index the index files.")] = True,
     executors: Executors = 0,
     as_json: AsJson = False,
@@ -97,10 +98,13 @@ def store(
 
     The files are written into the directory raymq.reindex of the store, and put in place by rename. The log
     is not changed. Damaged records are listed with file and byte position, and left out. Fails if a broker
-    has the store open. After an interruption, a broker can open the store, and the command can run again.
+    has the store open, except with --check. After an interruption, a broker can open the store, and the
+    command can run again.
     """
-    from jobs.reindex.offline import reindex_store
+    from jobs.reindex.offline import reindex_store, require_store
 
+    with _exiting_on_errors():
+        require_store(path, log_paths or (), delay_level, check=check)  # Spark needs seconds to start
     with _exiting_on_errors(), _session(executors) as spark:
         done = reindex_store(
             spark,
@@ -115,6 +119,48 @@ def store(
     else:
         _show(done)
     raise typer.Exit(EXIT_FAILED if done.differences else 0)
+
+
+@app.command(
+    epilog=_examples(
+        "raymq reindex live ~/.raymq/DefaultCluster/store/broker-a-0",
+        "python -m jobs.reindex live /data/broker-a-0 -n 10.0.0.5:9876",
+    )
+)
+def live(
+    path: Annotated[Path, typer.Argument(help="Store directory, the parent of `commitlog`.")],
+    delay_level: DelayLevel = None,
+    nameserver: Nameserver = None,
+    executors: Executors = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Replace damaged consume queue files of a running broker.
+
+    Compares the full files of all queues with the log, up to the broker's last checkpoint. The broker
+    verifies each new file and puts it in place by rename. Index files and the last file of each queue are not
+    replaced. The exit code is 1 if a file that differs was not replaced.
+    """
+    from jobs.reindex.live import repair_store
+    from jobs.reindex.offline import require_store
+
+    with _exiting_on_errors():
+        require_store(path, (), delay_level, check=True)
+    with _exiting_on_errors(), _session(executors) as spark:
+        done = repair_store(spark, path, nameservers=nameserver, message_delay_level=delay_level)
+    if as_json:
+        typer.echo(json.dumps(done.as_json(), ensure_ascii=False))
+    else:
+        for finding in done.damage:
+            typer.echo(f"damaged: {_line(finding)}")
+        for file in done.replaced:
+            typer.echo(f"replaced: {file.path(Path())}")
+        for file, reason in done.kept:
+            typer.echo(f"kept: {file.path(Path())}: {reason}")
+        typer.echo(
+            f"{done.store}: {len(done.replaced):,} files replaced, {len(done.kept):,} kept; {done.queues:,}"
+            f" queues compared up to offset {done.log_end:,} of the log"
+        )
+    raise typer.Exit(EXIT_FAILED if done.kept else 0)
 
 
 @app.command(

@@ -1,8 +1,9 @@
-"""`reindex_store`: recreate or check the consume queues and index files of a stopped store with Spark."""
+"""`reindex_store`: recreate or check the consume queues and index files of a store with Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from jobs.write import DESCRIPTION
 from store.disk.files import explain
 from store.store_errors import StoreError
 from store.tools.reindex.run import Reindexed, Task, reindex
+from store.tools.reindex.store_files import find_store
 
 
 def reindex_store(
@@ -36,21 +38,22 @@ def reindex_store(
     Args:
         spark: The session. All executors need access to the store's directory.
         store: The directory of the store, the parent of `commitlog`.
-        check: Compare the existing files with the log instead of replacing them.
+        check: Compare the existing files with the log instead of replacing them. This is also possible while
+            a broker has the store open, up to the position of the broker's last checkpoint.
         log_paths: Directories of the CommitLog, if they are neither in raymq.json nor `commitlog`.
         message_delay_level: The broker's delay levels, if they are not RocketMQ's: the units of delayed
             messages depend on them.
         with_index: Recreate or check the index files too; a re-index with False removes them.
 
     Raises:
-        ReindexFailed: There is no store, it is open, its files cannot be read, or the disk is full. A broker
-            can open the store after any error.
+        ReindexFailed: There is no store, a broker has it open and `check` is False, its files cannot be read,
+            or the disk is full. A broker can open the store after any error.
     """
     if spark.sparkContext.getConf().get("spark.speculation") == "true":
         raise ReindexFailed(
             "two attempts of a task would write the same files: set spark.speculation to false"
         )
-    try:
+    with errors_raised(message_delay_level):
         return reindex(
             SparkEngine(spark),
             Path(store),
@@ -59,11 +62,26 @@ def reindex_store(
             message_delay_level=message_delay_level,
             with_index=with_index,
         )
+
+
+def require_store(
+    store: str | Path, log_paths: Sequence[str | Path], message_delay_level: str | None, *, check: bool
+) -> None:
+    """Raise ReindexFailed if `reindex_store` would refuse the store, without starting Spark."""
+    with errors_raised(message_delay_level):
+        find_store(Path(store), [Path(path) for path in log_paths], message_delay_level, may_be_open=check)
+
+
+@contextmanager
+def errors_raised(message_delay_level: str | None) -> Iterator[None]:
+    """Raise ReindexFailed for the errors of the store, of its files and of the delay levels."""
+    try:
+        yield
     except StoreError as error:
         raise ReindexFailed(str(error)) from error
     except OSError as error:
         raise ReindexFailed(_text(error)) from error
-    except ValueError as error:  # invalid delay levels
+    except ValueError as error:
         raise ReindexFailed(f"message_delay_level={message_delay_level!r} is invalid: {error}") from error
 
 

@@ -10,18 +10,21 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import orjson
+import psutil
 import pytest
 
+from actors.broker.group.queue_locks import LOCK_TIMEOUT_NS
 from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullConsumer, PushConsumer
-from tests.checkers import Recorder, assert_consistent, load
+from tests.checkers import Event, Recorder, assert_consistent, load
 from tests.eventually import LIMIT_S, TIME_SCALE, eventually
-from tests.faults.member import REQUEST_TIMEOUT_MS, config_of, listener_of, ordered_listener_of
+from tests.faults.member import REQUEST_TIMEOUT_MS, STOP, config_of, listener_of, ordered_listener_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -286,4 +289,67 @@ def test_ordered_group_keeps_order_over_kills_of_members_and_broker(
         eventually(all_read, "every message")
     events = load(history.read_bytes().splitlines())
     assert {event.process for event in events if event.op == "consume"} == {"other", "victim", "survivor"}
+    assert_consistent(events, ignore=["not_sequential"])
+
+
+def repeats_of(process: str, events: list[Event]) -> list[Event]:
+    """Return the listener calls of `process` with messages that another process has already consumed."""
+    consumed: dict[tuple[int, int], str] = {}
+    repeated = []
+    for event in events:
+        at = (event.queue, event.offset)
+        if event.op == "consume" and event.type == "invoke" and event.process == process:
+            repeated += [event] if consumed.get(at, process) != process else []
+        elif event.op == "consume" and event.type == "ok":
+            consumed.setdefault(at, event.process)
+    return repeated
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("at_least_ms", [0, LOCK_TIMEOUT_NS // 1_000_000], ids=["lease", "lock"])
+def test_hung_ordered_member_is_replaced_and_consumes_nothing_late(
+    broker: StandaloneProcess, tmp_path: Path, at_least_ms: int
+) -> None:
+    """The member stops in a listener call until its lease (or also its locks) is over, and then continues."""
+    group, history = "hangs", tmp_path / "history"
+    recorder = Recorder(history)
+    listener, config = ordered_listener_of(recorder, "other", group), config_of(group)
+    with (
+        PushConsumer(broker.nameserver, listener=listener, config=replace(config, ordered=True)) as other,
+        # With one thread, no other call of the member is just about to begin when it stops.
+        member(broker.nameserver, group, history, "hung", "1") as hung,
+        Producer(broker.nameserver, "stops") as producer,
+    ):
+        other.subscribe(TOPIC)
+        with Load(broker.nameserver, recorder) as sending:
+
+            def await_sends() -> None:
+                sent = sending.acknowledged
+                eventually(lambda: sending.acknowledged >= sent + 100, "more messages")
+
+            eventually(lambda: len(other.assignment()) == QUEUES // 2, "half of the queues for each")
+            await_sends()
+            [queue, _] = sorted(set(producer.queues(TOPIC)) - set(other.assignment()))
+            operation = recorder.send("stops", TOPIC, STOP)
+            operation.ok(queue.queue_id, producer.send(TOPIC, STOP, queue=queue).queue_offset)
+            stopped = psutil.Process(hung.pid)
+            eventually(lambda: stopped.status() == psutil.STATUS_STOPPED, "the stop")
+            until_ns = time.monotonic_ns() + at_least_ms * 1_000_000
+            recorder.kill("hung")  # its call does not count as running any more
+            try:
+                eventually(lambda: len(other.assignment()) == QUEUES, "all queues for the other member")
+                await_sends()
+                eventually(lambda: time.monotonic_ns() > until_ns, "the end of the locks", within_s=120)
+            finally:
+                stopped.resume()
+            eventually(lambda: len(other.assignment()) == QUEUES // 2, "half of the queues for each again")
+            await_sends()
+
+        def all_read() -> bool:
+            events = load(history.read_bytes().splitlines())
+            return {event.value for event in events if event.op == "read"} >= acknowledged(recorder)
+
+        eventually(all_read, "every message")
+    events = load(history.read_bytes().splitlines())
+    assert repeats_of("hung", events) == []
     assert_consistent(events, ignore=["not_sequential"])

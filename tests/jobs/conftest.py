@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -51,14 +51,18 @@ def order(number: int) -> bytes:
 class ClusterThread:
     """A cluster that runs on an event loop in a separate thread."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **settings: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.cluster = StandaloneCluster(StandaloneSettings(root, brokers=2, store=STORE), SystemClock())
+        given = StandaloneSettings(root, **{"brokers": 2, "store": STORE, **settings})
+        self.cluster = StandaloneCluster(given, SystemClock())
         asyncio.run_coroutine_threadsafe(self.cluster.start(), self._loop).result(LIMIT_S)
 
     def stop(self) -> None:
+        """Stop the cluster, unless it is stopped already."""
+        if self._loop.is_closed():
+            return
         asyncio.run_coroutine_threadsafe(self.cluster.stop(), self._loop).result(LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(LIMIT_S)

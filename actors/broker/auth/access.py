@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.broker.auth.access_file import AccessFile
+from actors.access.access_file import FILE_NAME, AccessFile
+from actors.access.steps import Authentication, Authorization, Users
 from actors.broker.auth.access_requests import AccessControl
-from actors.broker.auth.steps import Authentication, Authorization, Users
 from actors.broker.broker_settings import BrokerSettings
 from actors.host.cluster_access import inner_signer
 from actors.remoting.chain import Step
@@ -41,7 +41,7 @@ def build_access(settings: BrokerSettings) -> BrokerAccess:
     signer = inner_signer(settings)
     if not settings.authentication_enabled or signer is None:
         return BrokerAccess(signer, None, (), _permit, _permit)
-    file = AccessFile(settings.store_root)
+    file = AccessFile(settings.store_root / "config" / FILE_NAME)
     file.load()
     users = Users(file, signer)
     control, authentication = AccessControl(file, users), Authentication(users)

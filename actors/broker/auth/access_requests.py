@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from actors.broker.auth.access_file import AccessFile
-from actors.broker.auth.policies import policy_type
-from actors.broker.auth.steps import Users
-from actors.broker.auth.users import SUBJECT_PREFIX, AccessTable
+from actors.access.access_file import AccessFile
+from actors.access.policies import policy_type
+from actors.access.steps import Users
+from actors.access.users import SUBJECT_PREFIX, AccessTable
 from actors.remoting.admin_headers import (
     AclHeader,
     DeleteAclHeader,

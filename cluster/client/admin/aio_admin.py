@@ -32,6 +32,7 @@ from cluster.client.errors import (
     refused,
 )
 from cluster.client.group.offset_client import Commit, OffsetClient
+from cluster.client.trace.trace_records import TRACE_TOPIC, TraceRecord, decode_trace
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.topic_route import TopicRoute
 from store.message.compression import plain_body
@@ -195,6 +196,21 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin):
         address = f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
         response = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
         return _messages(response)[0]
+
+    async def message_trace(self, msg_id: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceRecord]:
+        """Return the trace records of the message with this id (UNIQ_KEY), oldest first.
+
+        Producers and consumers of any language write them, if tracing is enabled in them. Raises
+        TopicNotFound if the trace topic does not exist.
+        """
+        found = await self.messages_by_key(trace_topic, msg_id, max_messages=64)
+        records = {
+            record: None
+            for message in found
+            for record in decode_trace(message.body)
+            if record.msg_id == msg_id
+        }
+        return sorted(records, key=lambda record: record.time_ms)
 
     async def messages_by_key(
         self,

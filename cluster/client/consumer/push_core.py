@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from actors.remoting.bodies.groups import GrantedQueue
@@ -26,6 +27,8 @@ from cluster.client.errors import ClientError
 from cluster.client.group.group_session import GroupSession, register_group_change
 from cluster.client.group.offset_client import Commit
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from cluster.client.trace.trace_dispatcher import TraceDispatcher
+from cluster.client.trace.trace_hooks import TraceConsumeHook
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
 from store.logs import get_logger
@@ -43,6 +46,10 @@ class PushCore:
     def __init__(self, config: PushConfig, listener: Listener, clock: Clock | None = None) -> None:
         table = RequestTable()
         self.instance = ClientInstance(config, clock=clock, table=table)
+        if config.trace:
+            dispatcher = TraceDispatcher(self.instance, config, config.trace_topic)
+            hook = TraceConsumeHook(dispatcher, self.instance.clock)
+            config = replace(config, consume_hooks=(*config.consume_hooks, hook))
         self.session = GroupSession(self.instance, config, self, is_broadcasting=config.is_broadcasting)
         self.held = HeldQueues(config)
         self.failure: ClientError | None = None
@@ -85,14 +92,16 @@ class PushCore:
         ordered = self._config.ordered
         respond_running_info(table, instance, session, self._infos, threads, stats.status, ordered=ordered)
         respond_status(table, self._infos)
-        respond_consume_directly(table, self._consuming.listener.call_directly, instance.now_ms)
+        respond_consume_directly(
+            table, self._consuming.listener.call_directly, instance.now_ms, self.held.names
+        )
 
     def _infos(self) -> Mapping[MessageQueue, QueueInfo]:
         return self.held.infos(self.instance.clock.wall_ms() - self.instance.now_ms())
 
     def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector) -> None:
         """Subscribe to `topics`, and to the retry topic if the group has one. Raises ConfigInvalid."""
-        names, selector = topics_of(topics), selector_of(expression)
+        names, selector = list(map(self.held.names.wrap, topics_of(topics))), selector_of(expression)
         for topic in names:
             self.session.subscribe(topic, selector)
         for work in self.held.all():

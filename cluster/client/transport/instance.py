@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from actors.host.supervisor import Supervisor
@@ -92,6 +92,11 @@ class ClientInstance:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.supervisor = Supervisor(self.clock, client=self.client_id)
         self.is_closed = False
+        self._before_close: list[Callable[[], Awaitable[None]]] = []
+
+    def before_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Await `close()` at the start of `close`, while requests can still be sent. It must not raise."""
+        self._before_close.append(close)
 
     def check_loop(self) -> None:
         """Raise ClientClosed if the running event loop is not the one that opened the client."""
@@ -204,6 +209,9 @@ class ClientInstance:
         """Stop the tasks and close the connections. Pending calls raise ClientClosed."""
         if self.is_closed:
             return
+        for close in self._before_close:
+            await close()
+        self._before_close.clear()
         self.is_closed = True
         await self.supervisor.stop()
         tasks = list(self._tasks)

@@ -45,11 +45,12 @@ class Part(NamedTuple):
     """A part, and the scans of its log file.
 
     `scans` maps the CommitLog offset at which each scan began to its result. `end` is the offset at which
-    the last dispatched record ends.
+    the last of the `records` dispatched records ends. `keys` is their number of index keys.
     """
 
     base: int
     end: int
+    records: int
     keys: int
     scans: dict[int, Scan]
 
@@ -109,6 +110,7 @@ class PartSink:
         self._shards = shards
         self._shard_of: dict[tuple[bytes, int], int] = {}
         self._unit_count = 0
+        self.record_count = 0
         self.key_count = 0
 
     def accept(self, batch: RecordBatch) -> None:
@@ -122,6 +124,7 @@ class PartSink:
         self._units.write(batch.units[: count * UNIT_BYTES].data)
         self._keys.write(batch.keys.data)
         self._unit_count += count
+        self.record_count += len(batch.rows)
         self.key_count += len(batch.keys)
 
     @staticmethod
@@ -169,7 +172,7 @@ def write_part(files: StoreFiles, base: int, shards: int, limit: int | None = No
         for path in written:
             path.unlink(missing_ok=True)
         log.close()
-    return Part(base, end, sink.key_count, scans)
+    return Part(base, end, sink.record_count, sink.key_count, scans)
 
 
 def _scans(file: MappedFile, *, is_ours: bool) -> Iterator[tuple[int, Scan]]:

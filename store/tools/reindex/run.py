@@ -1,4 +1,4 @@
-"""Re-index a stopped store: the stages of a re-index, run by an engine such as Spark.
+"""Re-index a store: the stages of a re-index, run by an engine such as Spark.
 
 driver      lock the store
 stage 1     one task per log file: scan and dispatch it, write its part
@@ -15,19 +15,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole
+from store.commitlog.mapped_file import MappedFile
 from store.index.index_file import IndexSnapshot
 from store.ownership.identity import AbortFile
 from store.recovery.scan_ahead import Scan, scan_file
 from store.recovery.summary import DerivedSummary
 from store.recovery.tail import Tail, find_tail
+from store.store_errors import StoreError
 from store.tools.reindex import index_files, queues, swap
 from store.tools.reindex.parts import Part, write_part
+from store.tools.reindex.sealed import SealedFile, SealedResult, build_sealed
 from store.tools.reindex.store_files import StoreFiles, find_store, locked
 from store.tools.verify.findings import Finding, Report
 from store.tools.verify.index import LogExtent
 
 Task = Callable[[], Any]
+_LOST = "records of it are damaged: stop the broker and use `raymq reindex store`"
 
 
 class Engine(Protocol):
@@ -100,7 +105,8 @@ def reindex(
     """Recreate the consume queues and index files of a stopped store from its CommitLog alone.
 
     The new files are written into the directory `raymq.reindex` of the store, and put in place by rename.
-    The log is not changed. The store is locked, so that no broker can open it meanwhile.
+    The log is not changed. The store is locked, so that no broker can open it meanwhile. A check accepts a
+    store that a broker of RayMQ has open, and compares it up to the position of its last checkpoint.
 
     Args:
         engine: Runs the tasks. All its processes need access to the store's directory.
@@ -115,9 +121,10 @@ def reindex(
         StoreError: There is no store, it is of an unsupported kind or open, or its files cannot be read.
         OSError: A file cannot be written. After any error a broker can open the store.
     """
-    files = find_store(root, log_paths, message_delay_level)
+    files = find_store(root, log_paths, message_delay_level, may_be_open=check)
     with locked(files):
-        swap.require_renamable(files)
+        if not check:
+            swap.require_renamable(files)
         swap.prepare_work(files)
         try:
             work = _Reindex(engine, files, with_index=with_index)
@@ -127,12 +134,99 @@ def reindex(
             swap.remove_work(files)
 
 
-class _KnownScans:
-    """The scans that the tasks made, for the search of the end of the log."""
+@dataclass(frozen=True)
+class Repaired:
+    """The result of a repair of a running broker's consume queue files.
 
-    def __init__(self, files: StoreFiles, parts: Sequence[Part]) -> None:
+    Attributes:
+        store: The directory of the store.
+        log_end: The CommitLog offset up to which the files were compared.
+        queues: Number of consume queues that were compared.
+        replaced: The files that the broker replaced.
+        kept: The files that differ but were not replaced, each with the reason.
+        damage: Damaged ranges of the log.
+    """
+
+    store: str
+    log_end: int
+    queues: int
+    replaced: Sequence[SealedFile]
+    kept: Sequence[tuple[SealedFile, str]]
+    damage: Sequence[Finding]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `raymq reindex live --json` prints."""
+        return {
+            "store": self.store,
+            "logEnd": self.log_end,
+            "queues": self.queues,
+            "replaced": [file._asdict() for file in self.replaced],
+            "kept": [{**file._asdict(), "reason": reason} for file, reason in self.kept],
+            "damage": [finding.as_json() for finding in self.damage],
+        }
+
+
+def repair(
+    engine: Engine,
+    root: Path,
+    replace: Callable[[SealedFile], str | None],
+    *,
+    log_paths: Sequence[Path] = (),
+    message_delay_level: str | None = None,
+) -> Repaired:
+    """Compare the full consume queue files of a running broker with its log, and replace those that differ.
+
+    The log is read up to the position of the broker's last checkpoint. Index files, and the last file of each
+    queue, are not compared.
+
+    Args:
+        engine: Runs the tasks. All its processes need access to the store's directory.
+        root: The directory of the store.
+        replace: Makes the broker replace a file. Returns None, or the reason if the broker refuses.
+        log_paths: Directories of the CommitLog, if they are neither in raymq.json nor `commitlog`.
+        message_delay_level: The broker's delay levels, if they are not RocketMQ's.
+
+    Raises:
+        StoreError: There is no store, no broker has it open, or its files cannot be read.
+        OSError: A file cannot be written. The store is unchanged, except for replaced files.
+    """
+    files = find_store(root, log_paths, message_delay_level, may_be_open=True)
+    if files.writer_pid is None:
+        raise StoreError("no broker has this store open: use `raymq reindex store`", root)
+    with locked(files):
+        swap.prepare_work(files)
+        try:
+            return _Reindex(engine, files, with_index=False).repair(replace)
+        finally:
+            swap.remove_work(files)
+
+
+class _LogUntil:
+    """A log of which only the CommitLog offsets before `end` are considered."""
+
+    def __init__(self, log: CommitLog, end: int) -> None:
+        self._log = log
+        self.end = min(end, log.end)
+
+    def file_at(self, offset: int) -> MappedFile:
+        """Return the log file that contains the offset. Raises StoreError."""
+        return self._log.file_at(offset)
+
+    def slice(self, offset: int, size_bytes: int) -> memoryview:
+        """Return bytes of the log. Raises StoreError."""
+        return self._log.slice(offset, size_bytes)
+
+
+class _KnownScans:
+    """The scans that the tasks made, for the search of the end of the log.
+
+    `limit` is the CommitLog offset at which the search ends, or None for the end of the log.
+    """
+
+    def __init__(self, files: StoreFiles, parts: Sequence[Part], limit: int | None) -> None:
         self._files = files
         self._log = files.open_log()
+        self._limit = limit
         self._known = {position: scan for part in parts for position, scan in part.scans.items()}
 
     def scan(self, position: int) -> Scan:
@@ -143,10 +237,10 @@ class _KnownScans:
 
     def find_tail(self, summary: DerivedSummary | None) -> Tail:
         """Return the end of the log, as the start of a broker would find it. Call it once."""
-        log = self._log
+        log, limit = self._log, self._limit
         try:
-            return find_tail(
-                log,
+            tail = find_tail(
+                log if limit is None else _LogUntil(log, limit),
                 log.bases[0] if log.bases else 0,
                 check_crc=True,
                 is_ours=self._files.is_ours,
@@ -155,6 +249,10 @@ class _KnownScans:
             )
         finally:
             log.close()
+        if limit is None:
+            return tail
+        holes = tuple(hole for hole in tail.holes if hole.position < limit)
+        return tail._replace(position=limit, holes=holes)
 
 
 class _Reindex:
@@ -173,14 +271,26 @@ class _Reindex:
 
     def scan(self) -> tuple[list[Part], LogExtent, Tail]:
         """Write the parts of all log files. Return them, and the extent and the end of the log."""
-        log = self._files.open_log()
-        bases = list(log.bases)
+        files, limit = self._files, self._limit()
+        log = files.open_log()
+        bases = [base for base in log.bases if limit is None or base < limit]
         log.close()
         count = len(self._shards)
-        parts = self._run("scan", [partial(write_part, self._files, base, count) for base in bases])
-        tail = _KnownScans(self._files, parts).find_tail(self._summary)
+        parts = self._run("scan", [partial(write_part, files, base, count, limit) for base in bases])
+        tail = _KnownScans(files, parts, limit).find_tail(self._summary)
         extent = LogExtent(bases[0] if bases else 0, tail.position, tail.holes)
         return self._cut(parts, tail), extent, tail
+
+    def _limit(self) -> int | None:
+        """Return the CommitLog offset up to which an open store is complete on disk; None if it is stopped.
+
+        Raises StoreError if the broker has made no checkpoint yet.
+        """
+        if self._files.writer_pid is None:
+            return None
+        if self._summary is None:
+            raise StoreError("the broker has made no checkpoint yet: try again later", self._files.root)
+        return self._summary.position
 
     def _cut(self, parts: Sequence[Part], tail: Tail) -> list[Part]:
         """Remove records after the end of the log: those of incomplete appends, or old ones of RocketMQ."""
@@ -206,8 +316,9 @@ class _Reindex:
         built: list[queues.ShardResult] = results[len(plans) :]
         states = [state for result in built for state in result.queues]
         swap.swap(files, extent.begin, tail, states, snapshots if self._with_index else None)
+        records = sum(part.records for part in parts)
         return Reindexed(
-            str(files.root), extent.begin, extent.end, tail.records, len(states), len(plans),
+            str(files.root), extent.begin, extent.end, records, len(states), len(plans),
             self._damage(tail, built), [], 0, [], is_check=False,
         )  # fmt: skip
 
@@ -230,14 +341,35 @@ class _Reindex:
         count = sum(result.checked for result in checked)
         lagging = sum(result.lagging for result in checked)
         notes = []
+        if files.writer_pid is not None:
+            notes.append(f"process {files.writer_pid} has this store open: its later writes are not compared")
         if lagging:
             notes.append(f"{lagging:,} records are not in their queues yet: the next start adds them")
         if index and index.missing and may_lag:
             notes.append(f"{index.missing:,} keys are not in the index yet: the next start adds them")
+        records = sum(part.records for part in parts)
         return Reindexed(
-            str(files.root), extent.begin, extent.end, tail.records, count, 0,
+            str(files.root), extent.begin, extent.end, records, count, 0,
             self._damage(tail, checked), sorted(findings), omitted, notes, is_check=True,
         )  # fmt: skip
+
+    def repair(self, replace: Callable[[SealedFile], str | None]) -> Repaired:
+        """Replace the full queue files that differ from the log, one after the other."""
+        parts, extent, tail = self.scan()
+        bases = [part.base for part in parts]
+        tasks = [partial(build_sealed, self._files, extent, bases, shard) for shard in self._shards]
+        results: list[SealedResult] = self._run("compare", tasks)
+        kept = [(file, _LOST) for result in results for file in result.lost]
+        replaced = []
+        for file in sorted(file for result in results for file in result.different):
+            refusal = replace(file)
+            if refusal is None:
+                replaced.append(file)
+            else:
+                kept.append((file, refusal))
+        count = sum(result.queues for result in results)
+        damage = _hole_findings(self._files, tail.holes)
+        return Repaired(str(self._files.root), extent.end, count, replaced, sorted(kept), damage)
 
     def _damage(self, tail: Tail, results: Sequence[queues.ShardResult]) -> list[Finding]:
         refused = {at: offset for result in results for at, offset in result.refused.items()}

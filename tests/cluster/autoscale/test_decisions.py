@@ -33,9 +33,10 @@ def steady(until_s: float, *rates: float, **figures: float) -> list[Sample]:
 
 
 def test_a_rate_above_the_threshold_adds_brokers_during_the_cool_down() -> None:
+    """A saturated broker does not show how much more is offered, so `step` brokers are added."""
     decision = decide(RULES, [sample(10, 150)], target=1, last_change_s=9)
 
-    assert (decision.target, decision.rule) == (2, "throughput")
+    assert (decision.target, decision.rule) == (3, "throughput")
     assert decision.reason == "150 messages/s need 2 brokers of 100 messages/s"
 
 
@@ -56,6 +57,14 @@ def test_one_decision_adds_at_most_step_brokers_and_never_more_than_max() -> Non
     at_limit = decide(RULES, [sample(0, 5_000)], target=8)
     assert (at_limit.target, at_limit.rule) == (8, "throughput")
     assert at_limit.reason.endswith("but max is 8")
+
+
+def test_while_brokers_start_only_the_measured_rate_adds_more() -> None:
+    starting = BrokerSample("broker-8", "starting")
+    history = [Sample(10, (*sample(10, 150).brokers, starting))]
+
+    assert decide(RULES, history, target=2).target == 2
+    assert decide(RULES, [sample(10, 250)], target=2).target == 3
 
 
 def test_a_target_outside_of_the_limits_is_corrected_at_once() -> None:
@@ -86,6 +95,16 @@ def test_the_load_must_be_low_during_the_whole_cool_down() -> None:
 
     assert decide(RULES, busy_before, target=2).target == 2
     assert decide(RULES, [*busy_before, sample(81, 1, 1)], target=2).target == 1
+
+
+def test_no_broker_is_removed_after_saturation_within_the_cool_down() -> None:
+    """Requested brokers are not given up because the saturated ones measure a low rate."""
+    starting = BrokerSample("broker-8", "starting")
+    history = [Sample(time_s, (*sample(time_s, 101).brokers, starting)) for time_s in range(0, 61, 5)]
+
+    decision = decide(RULES, history, target=4, last_change_s=0)
+    assert decision.target == 4
+    assert "brokers were saturated within 30 s" in decision.reason
 
 
 def test_brokers_are_not_removed_before_there_are_enough_samples() -> None:

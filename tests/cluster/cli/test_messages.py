@@ -13,6 +13,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from cluster.cli.main import build
+from cluster.client import Producer, ProducerConfig
 from tests.cluster.cli.conftest import Raymq
 from tests.eventually import LIMIT_S, eventually
 
@@ -195,4 +196,17 @@ def test_unreachable_cluster_is_reported_in_one_line() -> None:
     assert (result.exit_code, result.stderr) == (
         2,
         "nameserver address 'nonsense' does not have the form host:port\n",
+    )
+
+
+def test_message_trace_shows_sender_and_consumer(raymq: Raymq) -> None:
+    topic, trace_topic = raymq.filled(), raymq.filled()
+    config = ProducerConfig(trace=True, trace_topic=trace_topic)
+    with Producer(raymq.cluster.address, "shop", config=config) as producer:
+        msg_id = producer.send(topic, "4 apples", tags="fruit").msg_id
+    [row] = raymq.ok("message", "trace", msg_id, "--trace-topic", trace_topic)
+    assert (row["event"], row["group"], row["topic"], row["tags"]) == ("Pub", "shop", topic, "fruit")
+    assert "shop" in raymq.shown("message", "trace", msg_id, "--trace-topic", trace_topic)
+    assert "is `trace` set in the clients?" in raymq.refused(
+        "message", "trace", "missing", "--trace-topic", trace_topic
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from actors.broker.auth.access_file import AccessFile
-from actors.broker.auth.users import AccessTable
+from actors.access.access_file import AccessFile
+from actors.access.users import AccessTable
 from actors.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from actors.remoting.remoting_errors import Refused
 from store.store_errors import StoreError
@@ -32,7 +32,7 @@ def add_alice(table: AccessTable) -> None:
 
 def saved(root: Path) -> AccessFile:
     """Return the object of a file that contains alice."""
-    file = AccessFile(root)
+    file = AccessFile(path_of(root))
     file.load()
     run(lambda: file.change(add_alice))
     return file
@@ -41,7 +41,7 @@ def saved(root: Path) -> AccessFile:
 def test_saved_file_is_private_and_holds_users_and_policies(tmp_path: Path) -> None:
     table = saved(tmp_path).table
     assert path_of(tmp_path).stat().st_mode & 0o777 == 0o600
-    other = AccessFile(tmp_path)
+    other = AccessFile(path_of(tmp_path))
     other.load()
     assert (other.table.users, other.table.policies) == (table.users, table.policies)
     assert not list(tmp_path.rglob("*.new"))
@@ -65,7 +65,7 @@ def test_refused_change_changes_nothing(tmp_path: Path) -> None:
 
 def test_edit_of_the_file_is_not_lost_by_a_change(tmp_path: Path) -> None:
     file = saved(tmp_path)
-    edited = AccessFile(tmp_path)
+    edited = AccessFile(path_of(tmp_path))
     edited.load()
     run(lambda: edited.change(lambda table: table.add_user(UserInfo("bob", "bob-secret"))))
     run(lambda: file.change(lambda table: table.delete_user("alice")))
@@ -89,7 +89,7 @@ def test_invalid_file_is_refused_at_start_and_kept_out_by_reload(
     file = saved(tmp_path)
     path_of(tmp_path).write_bytes(content)
     with pytest.raises(StoreError, match=reason):
-        AccessFile(tmp_path).load()
+        AccessFile(path_of(tmp_path)).load()
     with caplog.at_level(logging.INFO):
         run(file.reload)
         run(file.reload)
@@ -103,7 +103,7 @@ def test_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     file = saved(tmp_path)
     path_of(tmp_path).chmod(0o644)
     with pytest.raises(StoreError, match="run chmod 600"):
-        AccessFile(tmp_path).load()
+        AccessFile(path_of(tmp_path)).load()
     run(file.reload)
     assert list(file.table.users) == ["alice"]
 

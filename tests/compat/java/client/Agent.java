@@ -30,6 +30,7 @@ public final class Agent {
         new PushOperations(clients).addTo(operations);
         new PullOperations(clients).addTo(operations);
         new QueryOperations(clients).addTo(operations);
+        new TraceOperations(clients).addTo(operations);
         operations.put("shutdown", request -> {
             clients.shutdown();
             return true;

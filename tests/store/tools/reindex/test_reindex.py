@@ -14,11 +14,13 @@ import pytest
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from store.recovery.summary import read_summary
 from store.store_errors import StoreError, StoreLocked
 from store.tools.rebuild import rebuild
 from store.tools.reindex import swap as swap_module
 from store.tools.reindex.run import Task, reindex
 from store.tools.verify import verify
+from tests.eventually import eventually
 
 LOG_FILE_BYTES = 8192
 BODY = 88
@@ -317,6 +319,66 @@ def test_open_store_is_refused_and_unchanged(stores, draft, drain):
     with pytest.raises(StoreError, match="has this store open: stop the broker"):
         run(store.root)
     assert stores.files(store.root) == files
+
+
+def test_check_of_an_open_store_compares_it_up_to_its_checkpoint(stores, draft, drain, clock):
+    """A broker appends, rolls files and makes checkpoints while the tasks of the check run."""
+    store = stores.open(checkpoint_interval_ms=1_000)
+    (store.root / "raymq.derived").unlink()
+    with pytest.raises(StoreError, match="no checkpoint yet: try again later"):
+        run(store.root, check=True)
+    fill(store, draft, clock, drain)
+
+    def has_checkpoint() -> bool:
+        drain(store)
+        summary = read_summary(store.root, store.identity.store_id)
+        return summary is not None and summary.position > 2 * LOG_FILE_BYTES
+
+    eventually(has_checkpoint, "a checkpoint")
+
+    class Appending(BackwardEngine):
+        def run(self, description: str, tasks: Sequence[Task]) -> list[Any]:
+            fill(store, draft, clock, drain)
+            results = super().run(description, tasks)
+            fill(store, draft, clock, drain)
+            return results
+
+    done = reindex(Appending(), store.root, check=True)
+    assert (done.differences, done.damage) == ([], [])
+    assert 0 < done.log_end < store.positions.written
+    assert done.records >= 180
+    assert "has this store open" in done.notes[0]
+    unit = store.root / "consumequeue" / "Topic" / "1" / f"{0:020d}"
+    with unit.open("r+b") as file:
+        file.seek(7 * 20 + 12)
+        file.write(b"\x01")
+    (difference,) = reindex(Appending(), store.root, check=True).differences
+    assert "unit 7: tagsCode" in difference.reason
+
+
+def test_second_reindex_of_the_same_store_is_refused(closed):
+    class Second(BackwardEngine):
+        def run(self, description: str, tasks: Sequence[Task]) -> list[Any]:
+            with pytest.raises(StoreError, match="another re-index of this store is running"):
+                run(closed, check=True)
+            return super().run(description, tasks)
+
+    reindex(Second(), closed, check=True)
+
+
+def test_interrupted_rebuild_and_lmq_queues_are_refused(closed, monkeypatch):
+    (closed / "consumequeue" / "%LMQ%light" / "0").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"light message queues \(LMQ\) are not supported"):
+        run(closed)
+    shutil.rmtree(closed / "consumequeue" / "%LMQ%light")
+    with monkeypatch.context() as patched:
+        patched.setattr("store.tools.rebuild.Dispatcher.step", lambda *_: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            rebuild(closed)
+    with pytest.raises(StoreError, match="run `raymq store rebuild` again to resume it"):
+        run(closed)
+    rebuild(closed)
+    assert run(closed, check=True).differences == []
 
 
 def test_broker_cannot_open_the_store_during_a_reindex(stores, closed):

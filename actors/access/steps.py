@@ -1,0 +1,147 @@
+"""The access control steps of the request chain: Authentication, then Authorization.
+
+A broker has them if `authentication_enabled` and `authorization_enabled` are true, a nameserver if it has an
+`access_file`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from actors.access.access_file import AccessFile
+from actors.access.policies import Address, decide
+from actors.access.users import User
+from actors.remoting.codes import ResponseCode
+from actors.remoting.connection import Connection
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestContext, TopicCheck
+from actors.remoting.targets import EVERY, Action, Resource, Target
+from actors.signing import ACCESS_KEY, Credentials, Signer
+
+_RETRY_PREFIX: Final = "%RETRY%"
+_PORT_BYTES: Final = 4
+# Checks the signatures of unknown users, so that the response time does not reveal if a user exists.
+_UNKNOWN: Final = Signer(Credentials("unknown", "unknown"))
+
+
+class Users:
+    """The users that a process accepts: the inner user of the cluster, and the users in its AccessFile."""
+
+    def __init__(self, file: AccessFile, inner: Signer) -> None:
+        self._file = file
+        self._inner = inner
+
+    def is_inner(self, name: str) -> bool:
+        """Return True if `name` is the cluster's inner user."""
+        return name == self._inner.access_key
+
+    def signer(self, name: str) -> Signer | None:
+        """Return the Signer that checks a user's signatures, or None if the user does not exist."""
+        if self.is_inner(name):
+            return self._inner
+        user = self.find(name)
+        return None if user is None else user.signer
+
+    def find(self, name: str) -> User | None:
+        """Return a user of the AccessFile, or None if it has no user of this name."""
+        return self._file.table.users.get(name)
+
+    def is_super(self, name: str) -> bool:
+        """Return True if the user is a super user, as the inner user always is: it may do everything."""
+        user = self.find(name)
+        return self.is_inner(name) or (user is not None and user.is_super)
+
+
+class Authentication:
+    """Step that rejects requests without a valid signature of an enabled user."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+
+    def __call__(self, context: RequestContext) -> None:
+        """Raise Refused (NO_PERMISSION) unless a known and enabled user has signed the request."""
+        command = context.command
+        name = command.ext.get(ACCESS_KEY)
+        if not name:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                "the request is not signed and this server requires authentication: set access_key and "
+                "secret_key in the client",
+            )
+        signer = self._users.signer(name)
+        if not (signer or _UNKNOWN).has_signed(command) or signer is None:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"user {name[:100]!r} is unknown or the signature is wrong"
+            )
+        user = self._users.find(name)
+        if user is not None and not user.is_enabled and not self._users.is_inner(name):
+            raise Refused(ResponseCode.NO_PERMISSION, f"user {name[:100]!r} is disabled")
+
+
+class Authorization:
+    """Step that rejects requests for which the user has no permission; a super user has all permissions."""
+
+    def __init__(self, users: Users, file: AccessFile, cluster_name: str) -> None:
+        self._users = users
+        self._file = file
+        self._cluster_name = cluster_name
+
+    def __call__(self, context: RequestContext) -> None:
+        """Raise Refused (NO_PERMISSION) unless the user's policies allow all targets of the request."""
+        name = context.command.ext.get(ACCESS_KEY, "")
+        if self._users.is_super(name):
+            return
+        for target in context.row.targets(context):
+            self._check(name, target, context.connection)
+
+    def topic_check(self, action: Action) -> TopicCheck:
+        """Return a function that raises Refused unless the user may perform `action` on a topic.
+
+        For requests that name a record by its CommitLog offset: their handler knows the topic only after it
+        has read the record.
+        """
+
+        def check(context: RequestContext, topic: str) -> None:
+            name = context.command.ext.get(ACCESS_KEY, "")
+            if not self._users.is_super(name):
+                self._check(name, Target(Resource.TOPIC, topic, action), context.connection)
+
+        return check
+
+    def _check(self, name: str, target: Target, connection: Connection) -> None:
+        protected = self._protected(target)
+        if protected is None:
+            return
+        source = source_of(connection)
+        policies = self._file.table.policies.get(name, {})
+        decision = decide(policies, protected, source)
+        if not decision:
+            reason = "no matched policies" if decision is None else "the decision is deny"
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"User:{name[:100]} has no permission to {protected.action} on "
+                f"{protected.resource} {protected.name[:200]!r} from {source}, {reason}.",
+            )
+
+    def _protected(self, target: Target) -> Target | None:
+        """Return the target as it is named in policies, or None if it needs no permission."""
+        resource, name, action = target
+        if resource is Resource.GROUP and action is Action.PUB:
+            return None  # as in RocketMQ, producer groups need no permission
+        if not name:
+            return Target(resource, EVERY, action)
+        if resource is Resource.CLUSTER and name == EVERY:
+            return Target(resource, self._cluster_name, action)
+        if resource is not Resource.CLUSTER and name.startswith(_RETRY_PREFIX):
+            # As in RocketMQ a retry topic belongs to its group: Sub permits to send to it and to read it.
+            action = Action.SUB if action is Action.PUB else action
+            return Target(Resource.GROUP, name[len(_RETRY_PREFIX) :], action)
+        return target
+
+
+def source_of(connection: Connection) -> Address:
+    """Return the IP address of a connection's peer. An IPv4-mapped IPv6 address is returned as IPv4."""
+    address = ipaddress.ip_address(connection.peer_bytes[:-_PORT_BYTES])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return mapped or address

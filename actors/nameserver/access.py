@@ -1,0 +1,61 @@
+"""Access control of one nameserver, built from its settings.
+
+Every client may read routes and the kv config. A change needs a signature of the inner user, or of a user in
+the `access_file` whose policies allow it: `Update` on the cluster for routes and the kv config, `Delete` on a
+topic to delete it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from actors.access.access_file import AccessFile
+from actors.access.steps import Authentication, Authorization, Users
+from actors.host.cluster_access import InnerUserOnly, inner_signer
+from actors.nameserver.nameserver_settings import NameserverSettings
+from actors.remoting.chain import Step
+from actors.remoting.request import RequestContext
+from actors.remoting.targets import Action
+from store.store_errors import StoreError
+
+_READS: Final = frozenset({Action.GET, Action.LIST})
+
+
+class ForChanges:
+    """Step of the request chain that applies other steps only to requests that change something."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    def __call__(self, context: RequestContext) -> None:
+        """Apply the steps unless all targets of the request are read. Raises Refused if a step does."""
+        if not all(target.action in _READS for target in context.row.targets(context)):
+            for step in self._steps:
+                step(context)
+
+
+@dataclass(frozen=True, slots=True)
+class NameserverAccess:
+    """Access control of one nameserver: its chain steps, empty if disabled, and the file of its users."""
+
+    steps: tuple[Step, ...]
+    file: AccessFile | None
+
+
+def build_access(settings: NameserverSettings) -> NameserverAccess:
+    """Build the access control of a nameserver and load its users.
+
+    Raises StoreError if the inner user's credentials or the file of users are invalid.
+    """
+    inner, path = inner_signer(settings), settings.access_file
+    if path is not None and not path.is_absolute():
+        raise StoreError(f"access_file {path} is a relative path: use an absolute one")
+    if not settings.authentication_enabled or inner is None:
+        return NameserverAccess((), None)
+    if path is None:
+        return NameserverAccess((ForChanges((InnerUserOnly(inner),)),), None)
+    file = AccessFile(path)
+    file.load()
+    users = Users(file, inner)
+    steps = (Authentication(users), Authorization(users, file, settings.cluster_name))
+    return NameserverAccess((ForChanges(steps),), file)

@@ -1,0 +1,113 @@
+"""`python -m cluster.autoscale FILE --simulate`: runs an autoscaling experiment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from cluster.autoscale.experiment import Experiment, ExperimentError, load_experiment
+from cluster.autoscale.plots import PlotsUnavailable
+from cluster.autoscale.report import holds_text, measure_rows, number, write_report
+from cluster.autoscale.run import Run
+from cluster.autoscale.simulation import simulate, simulate_fixed
+from cluster.autoscale.summary import Summary, deviations, summarize
+
+EXIT_LIMIT_EXCEEDED = 1
+EXIT_INVALID = 2
+
+
+def main(
+    file: Annotated[Path, typer.Argument(help="Experiment, for example configs/experiments/step.yaml.")],
+    is_simulated: Annotated[
+        bool, typer.Option("--simulate", help="Use a model of brokers and nodes.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Write report.html, plots, series and summary.json to this directory.")
+    ] = None,
+    has_plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plots.")] = True,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the file.")
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="summary.json of another run of the experiment: print the deviation from it."),
+    ] = None,
+) -> None:
+    """Run an autoscaling experiment and print its measures.
+
+    The exit code is 1 if a measure exceeds its limit, and 2 if the experiment is invalid.
+    """
+    console = Console(highlight=False)
+    try:
+        experiment = load_experiment(file, overrides or ())
+        other = None if compare is None else _read_summary(compare)
+        run = _simulate if is_simulated else _refuse
+        summary = run(console, experiment, output, has_plots=has_plots)
+    except (ExperimentError, PlotsUnavailable) as error:
+        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
+        raise typer.Exit(EXIT_INVALID) from None
+    _print_summary(console, experiment, summary)
+    if other is not None:
+        console.print(_deviation_table(summary, other))
+    if output is not None:
+        console.print(f"report: {output / 'report.html'}", soft_wrap=True)
+    if not summary.holds:
+        raise typer.Exit(EXIT_LIMIT_EXCEEDED)
+
+
+def _simulate(console: Console, experiment: Experiment, output: Path | None, *, has_plots: bool) -> Summary:
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(experiment.name, total=experiment.run_s)
+        elastic = simulate(experiment, lambda time_s: progress.update(task, completed=time_s))
+        baseline: Run = simulate_fixed(experiment)
+    if output is None:
+        return summarize(experiment, elastic, baseline)
+    return write_report(output, experiment, elastic, baseline, with_plots=has_plots)
+
+
+def _refuse(_console: Console, _experiment: Experiment, _output: Path | None, *, has_plots: bool) -> Summary:
+    raise ExperimentError("experiments with real brokers are not supported yet: use --simulate")
+
+
+def _read_summary(file: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+        deviations(found, found)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ExperimentError(f"--compare {file}: not the summary.json of an experiment: {error}") from None
+    return found
+
+
+def _print_summary(console: Console, experiment: Experiment, summary: Summary) -> None:
+    table = Table(title=f"{summary.experiment} ({summary.kind}), {summary.run_s:,.0f} s")
+    for head in ("measure", "elastic", f"fixed, {experiment.rules.max} brokers"):
+        table.add_column(head, justify="left" if head == "measure" else "right")
+    for row in measure_rows(summary.elastic, summary.baseline):
+        table.add_row(*row)
+    console.print(table)
+    limits = Table(title="What must hold")
+    for head in ("measure", "value", "limit", "holds"):
+        limits.add_column(head)
+    for check in summary.checks:
+        limits.add_row(check.measure, number(check.value), check.limit, holds_text(check))
+    console.print(limits)
+
+
+def _deviation_table(summary: Summary, other: dict[str, Any]) -> Table:
+    table = Table(title=f"Deviation from the {other['kind']} run")
+    for head in ("measure", summary.kind, other["kind"], "deviation"):
+        table.add_column(head)
+    for name, ours, theirs in deviations(summary.as_json(), other):
+        text = f"{ours / theirs - 1:+.1%}" if theirs else number(ours - theirs)
+        table.add_row(name, number(ours), number(theirs), text)
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

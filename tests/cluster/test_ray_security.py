@@ -1,0 +1,128 @@
+"""A cluster on Ray with access control and TLS, started from a topology file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from actors.signing import write_credentials
+from cluster.client import ConsumerConfig, Producer, ProducerConfig, PullConsumer, TlsConfig
+from cluster.client.errors import ClientError
+from cluster.session.environment import make_token
+from cluster.session.ray_head import stop_head
+from tests.actors.broker.auth.access_peers import INNER
+from tests.certificates import Authority
+from tests.cluster.conftest import CLI_TIMEOUT_S, COMMIT_LOG_FILE_BYTES, REPO
+from tests.eventually import LIMIT_S, eventually
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
+
+SECRET = "alice-secret"
+TIMEOUT_MS = int(LIMIT_S * 1000)
+
+
+class Secured:
+    """Runs `raymq` commands as the inner user, with a topology file and a CA."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.authority = Authority(home / "certificates")
+        self.nameserver_port = free_port()
+        self.keys = home / "inner.key"
+        self.file = home / "secured.yaml"
+        write_credentials(self.keys, INNER)
+        make_token(home / "token")
+        self.environment = os.environ | {
+            "RAYMQ_HOME": str(home),
+            "RAYMQ_NAMESERVERS": self.nameserver,
+            "RAYMQ_CREDENTIALS": str(self.keys),
+            "RAYMQ_TLS_CA": str(self.authority.ca_file),
+            "RAY_AUTH_TOKEN_PATH": str(home / "token"),
+            "RAY_AUTH_MODE": "token",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "PYTHONPATH": str(REPO),
+        }
+        self.environment.pop("RAY_ADDRESS", None)
+        self.file.write_text(yaml.safe_dump(self.topology()))
+
+    @property
+    def nameserver(self) -> str:
+        return f"127.0.0.1:{self.nameserver_port}"
+
+    def topology(self) -> dict[str, object]:
+        certificate, key = map(str, self.authority.issue())
+        secured = {
+            "authentication_enabled": True,
+            "inner_credentials_file": str(self.keys),
+            "tls": "enforced",
+            "tls_certificate": certificate,
+            "tls_key": key,
+            "tls_ca": str(self.authority.ca_file),
+        }
+        store = {"commit_log_file_bytes": COMMIT_LOG_FILE_BYTES}
+        return {
+            "cluster": "Secured",
+            "ray": {"address": "new", "port": 0, "dashboard_port": 0},
+            "nameservers": [{"listen_port": self.nameserver_port, "settings": secured}],
+            "rebalancers": [{"settings": secured}],
+            "brokers": [{"name": "broker-a", "listen_port": free_port(-2)}],
+            "broker_settings": {**secured, "authorization_enabled": True, "store": store},
+        }
+
+    def run(self, *command: str, environment: dict[str, str] | None = None, given: str = "") -> str:
+        """Run a command; return its output. Fails if its exit code is not 0."""
+        done = subprocess.run(
+            [sys.executable, "-m", "cluster.cli.main", *command],
+            env=environment or self.environment, cwd=REPO, capture_output=True, text=True,
+            input=given, check=False, timeout=CLI_TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    made = Secured(tmp_path)
+    try:
+        yield made
+    finally:
+        stop_head(made.home)
+
+
+def test_secured_cluster_on_ray_sends_consumes_and_shows_its_status(secured: Secured) -> None:
+    started = secured.run("up", str(secured.file))
+    assert started.strip().splitlines()[-1] == f"READY {secured.nameserver}"
+    actors = json.loads(secured.run("status", str(secured.file)))["actors"]
+    assert [actor["state"] for actor in actors] == ["serving"] * 3, actors
+    secured.run("topic", "create", "orders", "--queues", "1")
+    secured.run("user", "create", "alice", "--secret-file", "-", given=SECRET)
+    secured.run("acl", "set", "alice", "-r", "Topic:orders", "-r", "Group:billing", "-a", "Pub", "-a", "Sub")
+    shared = {
+        "nameservers": secured.nameserver,
+        "access_key": "alice",
+        "secret_key": SECRET,
+        "tls": TlsConfig(ca_file=secured.authority.ca_file),
+    }
+    with Producer(config=ProducerConfig(send_timeout_ms=TIMEOUT_MS, **shared)) as producer:
+        offsets = [producer.send("orders", b"%d" % number).queue_offset for number in range(3)]
+    assert offsets == [0, 1, 2]
+    with PullConsumer(config=ConsumerConfig(group="billing", **shared)) as consumer:
+        consumer.subscribe("orders")
+        bodies: list[bytes] = []
+        eventually(lambda: bodies.extend(message.body for message in consumer.poll()) or len(bodies) == 3)
+    assert bodies == [b"0", b"1", b"2"]
+    plain = ProducerConfig(secured.nameserver, access_key="alice", secret_key=SECRET, send_timeout_ms=2_000)
+    with Producer(config=plain) as producer, pytest.raises(ClientError):
+        producer.send("orders", b"plain")
+    shown = secured.run("status", str(secured.file)) + secured.run("user", "list", "--json")
+    assert "alice" in shown
+    assert SECRET not in shown
+    secured.run("down", str(secured.file))
