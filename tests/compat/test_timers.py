@@ -22,7 +22,6 @@ SOON_MS, LATER_MS = 2_000, 3_600_000
 SETTINGS = {
     "autoCreateTopicEnable": "false",
     "mappedFileSizeCommitLog": str(16 << 20),
-    "mappedFileSizeTimerLog": str(1 << 20),
 }
 
 
@@ -71,6 +70,7 @@ def test_pending_timers_survive_a_change_of_the_broker(kit: JavaKit, tmp_path: P
     shared = {
         "storePathRootDir": str(ours.store_root),
         "storePathCommitLog": str(ours.store_root / "commitlog"),
+        "recallMessageEnable": "true",
     }
     expected: list[str] = []
 
@@ -82,7 +82,7 @@ def test_pending_timers_survive_a_change_of_the_broker(kit: JavaKit, tmp_path: P
         with side, Agent(kit, CLIENT, side.nameserver_address, tmp_path / f"client-{step}") as client:
             if step == 0:
                 client.create_topic(side.broker_address, TOPIC, queues=2)
-                client.publish_queues(TOPIC)
+            client.publish_queues(TOPIC)
             send(client, TOPIC, f"soon {step}", "TIMER_DELAY_MS", SOON_MS)
             expected.append(f"soon {step}")
             eventually(
