@@ -24,6 +24,9 @@ from cluster.topology.topology import ElasticBrokers, Topology
 from cluster.topology.topology_file import Source
 
 OBSERVE_TIMEOUT_S = 3.0
+STARTING_TIMEOUT_S = 0.3
+"""Timeout for a broker that has never responded: it probably waits for a node, and others must not wait."""
+
 ACTIVE = "active"
 ALL_TOPICS = "*"
 Failures = (ActorNotFound, ActorUnavailable, ActorMethodFailed)
@@ -80,7 +83,8 @@ class ElasticFleet:
     def _observe_one(self, where: ActorName) -> Observed | None:
         name = where.name.removesuffix("-0")
         try:
-            status = ray_port.call(where, fleet.STATUS, timeout_s=OBSERVE_TIMEOUT_S)
+            timeout_s = OBSERVE_TIMEOUT_S if name in self._ports else STARTING_TIMEOUT_S
+            status = ray_port.call(where, fleet.STATUS, timeout_s=timeout_s)
         except ActorNotFound:
             return None
         except (ActorUnavailable, ActorMethodFailed) as error:
@@ -93,7 +97,7 @@ class ElasticFleet:
         if actor.spec is not None:
             self._ports[name] = actor.spec.listen[1]
         is_draining = actor.details.get("drain_state", ACTIVE) != ACTIVE
-        # Reading the progress of a drain renews its lease: not for a drain that was abandoned.
+        # Reading the progress of a drain renews its lease: not for a drain of another process.
         lag = 0 if is_draining else self._lag(actor)
         figures = self._figures(name, actor, lag, float(status.get("cpu_s", 0.0)))
         return Observed(figures, is_draining=is_draining)
@@ -189,6 +193,7 @@ class ElasticFleet:
             fleet.stop(namespace, actor)
         except ActorUnavailable as error:
             raise BrokerUnavailable(str(error)) from error
+        self._ports.pop(name, None)
         store_binding.record_removal(namespace, actor, unread)
         bindings.exchange(self._home, namespace)
 

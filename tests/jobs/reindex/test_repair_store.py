@@ -92,6 +92,7 @@ def test_running_broker_replaces_damaged_files(spark: SparkSession, broker: Brok
     assert repair_store(spark, broker.root, nameservers=broker.nameservers).replaced == []
 
 
+@pytest.mark.extended
 def test_command_repairs_a_running_broker(
     spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
