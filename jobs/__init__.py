@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jobs.ray_data.write import write_dataset
     from jobs.read import read_queue
     from jobs.reindex.key_index import index_keys
+    from jobs.reindex.live import repair_store
     from jobs.reindex.offline import reindex_store
     from jobs.reindex.reshard import reshard_topic
     from jobs.session import local_session, raydp_session
@@ -32,6 +33,7 @@ __all__ = [
     "read_queue",
     "read_stream",
     "reindex_store",
+    "repair_store",
     "reshard_topic",
     "write_dataset",
     "write_queue",
@@ -46,6 +48,7 @@ _MODULES = {
     "read_stream": "jobs.stream.read_stream",
     "index_keys": "jobs.reindex.key_index",
     "reindex_store": "jobs.reindex.offline",
+    "repair_store": "jobs.reindex.live",
     "reshard_topic": "jobs.reindex.reshard",
     "write_dataset": "jobs.ray_data.write",
     "write_queue": "jobs.write",

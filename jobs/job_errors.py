@@ -22,6 +22,10 @@ class JavaNotFound(JobError):
     """A Spark session needs Java, which was not found."""
 
 
+class BodyInvalid(JobError):
+    """The body of a message cannot be decoded, or does not fit the schema of the read."""
+
+
 class FetchFailed(JobError):
     """A worker could not fetch messages: the broker did not respond, or responded with an error."""
 

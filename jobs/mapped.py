@@ -83,14 +83,14 @@ class MappedSplit:
             return Chunk(None, end, [LostRange(offset, end, f"ConsumeQueue file {path}: {error.strerror}")])
         positions, sizes = units["position"].astype(np.int64), units["size_bytes"].astype(np.int64)
         selected = select_units(units, self._selector)
-        read_bytes = np.cumsum(np.where(selected, sizes, 0))
+        read_bytes = np.cumsum(sizes if isinstance(selected, slice) else np.where(selected, sizes, 0))
         is_valid = (positions >= 0) & (sizes > 0)
         count = _leading(is_valid & (read_bytes <= max(BATCH_BYTES, *read_bytes[:1])))
         if not count:
             return Chunk(
                 None, offset + 1, [LostRange(offset, offset + 1, f"the unit in {path} is not valid")]
             )
-        rows = np.flatnonzero(selected[:count])
+        rows = np.arange(count)[selected if isinstance(selected, slice) else selected[:count]]
         return self._read_log(positions[rows], sizes[rows], offset + rows, offset + count)
 
     def _log_path(self, base: int) -> Path:

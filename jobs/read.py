@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from jobs.bodies.body_columns import parse_body_columns
+from jobs.bodies.body_decoder import Mapper
 from jobs.options.spark_keywords import QueueKeywords, check_keywords, queue_options
 from jobs.plan import plan_read
-from jobs.reader import SplitsReader
 from jobs.schema import spark_schema
 from jobs.splits import Split, cut_splits
 
@@ -39,26 +42,41 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     `sql`: read only messages whose properties match a SQL92 expression: "a > 10 AND region IN ('x', 'y')".
     `committed`: skip messages that `write_queue` did not commit: those of failed attempts, and of jobs that
     had not finished when this function was called (default: False).
+    `schema` (DDL or StructType), `format` ("json", "msgpack", or "avro" with `avroSchema`): decode the bodies
+    into these columns, which replace `body`. `mode`, as in Spark's JSON reader: "PERMISSIVE" (default) keeps
+    malformed bodies as nulls, and as text in `_corrupt_record` (binary formats: base64) if the schema has
+    this column; "DROPMALFORMED" drops them; "FAILFAST" fails with queue and offset.
     `mapFiles`: map the files of stores on the executor's machine; if False, fetch all from the brokers.
 
     Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError` (TopicNotFound …).
     """
     given = check_keywords(options, QueueKeywords)
-    plan = plan_read(queue_options(topic, given))
+    read = queue_options(topic, given)
+    bodies = parse_body_columns(spark, given.get("columns"), given)
+    if bodies is not None:
+        read = replace(read, columns=bodies.read_columns)
+    plan = plan_read(read)
     partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
     splits = cut_splits(plan.ranges, partitions, given.get("maxRecordsPerPartition"))
-    frame = frame_of_splits(spark, plan.reader(splits), splits)
+    reader = plan.reader(splits)
+    if bodies is None:
+        frame = frame_of_splits(spark, reader, splits, spark_schema(reader.columns))
+    else:
+        mapped = frame_of_splits(spark, bodies.mapper(reader), splits, bodies.mapped_schema)
+        frame = bodies.finish(mapped)
     plan.remember(frame)
     return frame
 
 
-def frame_of_splits(spark: SparkSession, reader: SplitsReader, splits: Sequence[Split]) -> DataFrame:
+def frame_of_splits(
+    spark: SparkSession, reader: Mapper, splits: Sequence[Split], schema: str | StructType
+) -> DataFrame:
     """Return a DataFrame with one partition per split, in the order of the splits.
 
     PySpark 3.5 has no Python data sources. The DataFrame is therefore a `spark.range` with one row, the index
-    of a split, in each partition. `reader` maps each index to the messages of that split.
+    of a split, in each partition. `reader` maps each index to the messages of that split, with the columns
+    `schema`.
     """
-    schema = spark_schema(reader.columns)
     if not splits:
         return spark.createDataFrame([], schema)
     return spark.range(0, len(splits), 1, len(splits)).mapInArrow(reader, schema)

@@ -24,15 +24,15 @@ SPARK_TYPES = {
 ALL_COLUMNS = tuple(SPARK_TYPES)
 
 
-def resolve_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
+def resolve_columns(columns: Sequence[str] | None, *, may_be_empty: bool = False) -> tuple[str, ...]:
     """Return the columns to read: `columns`, or all if it is None.
 
-    Raises `OptionInvalid` if a name is unknown or listed twice, or if the list is empty.
+    Raises `OptionInvalid` if a name is unknown or listed twice, or if the list is empty and must not be.
     """
     if columns is None:
         return ALL_COLUMNS
     unknown = sorted(set(columns) - set(ALL_COLUMNS))
-    if unknown or not columns or len(set(columns)) != len(columns):
+    if unknown or not (columns or may_be_empty) or len(set(columns)) != len(columns):
         fault = f"unknown: {', '.join(unknown)}" if unknown else "empty, or a column is listed twice"
         raise OptionInvalid(
             f"columns={list(columns)} is invalid ({fault}); the columns are {', '.join(ALL_COLUMNS)}"

@@ -28,7 +28,9 @@ from store.store_errors import StoreError
 UNIT = np.dtype([("position", ">i8"), ("size_bytes", ">i4"), ("tags_code", ">i8")])
 """A unit of a consume queue (see `store.consumequeue.unit`)."""
 
-Mask = NDArray[np.bool_]
+Rows = NDArray[np.bool_] | slice
+"""An index of the selected elements of an array: a mask, or a slice if all are selected."""
+ALL_ROWS = slice(None)
 
 _SIZE_AND_MAGIC = Struct(">ii")  # a record begins with them
 
@@ -60,30 +62,30 @@ def compiled_filter(selector: MessageSelector) -> MessageFilter:
     return TagFilter(selector.tags) if selector.tags else MATCH_ALL
 
 
-def select_units(units: NDArray[np.void], selector: MessageSelector) -> Mask:
-    """Return a mask of the consume queue units whose messages the selector may select, by their tags codes.
+def select_units(units: NDArray[np.void], selector: MessageSelector) -> Rows:
+    """Return an index of the consume queue units whose messages the selector may select, by their tags codes.
 
     `units` is an array of the type UNIT. Fillers are selected: the tags of their messages are unknown.
     """
     wanted = compiled_filter(selector)
     if not wanted.reads_units:
-        return np.ones(len(units), np.bool_)
+        return ALL_ROWS
     accepted = wanted.accepted_codes(units.view(np.uint8))
     # RocketMQ compares the low 32 bits.
-    mask: Mask = np.isin(units["tags_code"].astype(np.int32), accepted.astype(np.int32))
+    mask: NDArray[np.bool_] = np.isin(units["tags_code"].astype(np.int32), accepted.astype(np.int32))
     return mask | (units["size_bytes"] == FILLER_SIZE)
 
 
 def select_records(
     records: memoryview, positions: Numbers, sizes: Numbers, selector: MessageSelector
-) -> Mask:
-    """Return a mask of the records that the selector may select.
+) -> Rows:
+    """Return an index of the records that the selector may select.
 
     `positions` and `sizes` are those of the records in the buffer `records`, in bytes.
     """
     wanted = compiled_filter(selector)
     if not wanted.reads_records:
-        return np.ones(len(positions), np.bool_)
+        return ALL_ROWS
     places = zip(positions.tolist(), sizes.tolist(), strict=True)
     return np.fromiter(
         (_may_match(records[position : position + size], size, wanted) for position, size in places),

@@ -22,6 +22,7 @@ WORKER_MODULES = (
     "jobs.mapped",
     "jobs.fetched",
     "jobs.reader",
+    "jobs.bodies.body_decoder",
     "jobs.partition_writer",
     "store.tools.reindex.run",
     "cluster.client.producer.table_columns",

@@ -33,6 +33,7 @@ from store.recovery.opening import StoreParts, open_parts, recover
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.upkeep.maintenance import Maintenance
+from store.upkeep.queue_file_swap import QueueFileSwap
 from store.upkeep.retention import Retention
 from store.writing.appender import Appender, AppendResult
 
@@ -71,6 +72,7 @@ class MessageStore(ReadableStore):
         super().__init__(
             parts, Retention(settings, clock, parts, probe, self._maintenance.checkpoints.mark_changed)
         )
+        self.queue_files = QueueFileSwap(parts)
         self.root = root
         self.settings = settings
         self.identity = name
@@ -120,8 +122,7 @@ class MessageStore(ReadableStore):
             clock: The time source.
             adopt: Open the store even if it belongs to another broker.
             store_host: The broker's address, which is written into records and message ids. It can be set
-                later
-                with `set_store_host`.
+                later with `set_store_host`.
             probe: Returns the disk usage of a directory.
             sinks: They receive every dispatched record, in addition to index and consume queues.
 

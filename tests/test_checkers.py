@@ -246,4 +246,14 @@ def test_failure_names_case_check_and_value(tmp_path: Path) -> None:
     ):
         assert_consistent(events, "a kill")
     assert_consistent(events, ignore=["lost"])
-    assert len(CHECKS) == 11
+    assert len(CHECKS) == 12
+
+
+@pytest.mark.parametrize(("delivered_ms", "checks"), [(999, ["early"]), (1_000, []), (5_000, [])])
+def test_timer_message_delivered_before_its_time_is_early(delivered_ms: int, checks: list[str]) -> None:
+    recorder = Recorder()
+    recorder.send("p", "T", "timer", queue=0, time_ms=1_000).ok(0, 0)
+    recorder.send("p", "T", "plain", queue=0).ok(0, 1)
+    recorder.read("c", "G", "T", 0, 0, "timer", delivered_ms)
+    recorder.read("c", "G", "T", 0, 1, "plain", 1)
+    assert [problem.check for problem in problems(recorder.events)] == checks

@@ -6,6 +6,7 @@ names the cause and the numbers:
     sends that wait for the disk              send_queue_capacity     [OVERLOAD]
     requests of one connection                max_pending_requests    [OVERLOAD]
     unread response bytes of all connections  max_unread_bytes        [OVERLOAD]   new and held pulls
+    send requests per second                  max_sends_per_s         [OVERLOAD]
     time that sends waited on a stalled loop  os_page_cache_busy_ms   [PCBUSY_CLEAN_QUEUE]
 
 Reads that wait for a thread (`off_loop`) and held requests (`wait_registry`) have their own limits.
@@ -20,6 +21,11 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext
 from store.clock import NS_PER_MS, Clock
 from store.message_store import MessageStore
+
+BURST_S = 0.1
+"""Sends of this time, at the rate `max_sends_per_s`, may arrive at once."""
+
+NS_PER_S = 1_000_000_000
 
 _BUSY = "[OVERLOAD]system busy, start flow control for a while: "
 
@@ -36,6 +42,8 @@ class Admission:
         self._behind_at = 0
         self._behind_since_ns = 0
         self._waiting = 0  # sends that waited at the end of the last turn
+        self._send_credit = 0.0  # sends that may be accepted now; grows by `max_sends_per_s`
+        self._credit_ns = clock.monotonic_ns()
         self.refused = 0
 
     def note_lag(self, lag_ns: int) -> None:
@@ -95,6 +103,21 @@ class Admission:
                 f"{self._waiting:,} sends wait for the disk (send_queue_capacity {capacity:,}), "
                 f"which is {behind_bytes:,} bytes behind, period in queue: {waited_ms}ms"
             )
+
+        if self._settings.max_sends_per_s:
+            self._admit_by_rate(self._settings.max_sends_per_s)
+
+    def _admit_by_rate(self, limit_per_s: int) -> None:
+        now_ns = self._clock.monotonic_ns()
+        grown = self._send_credit + (now_ns - self._credit_ns) * limit_per_s / NS_PER_S
+        self._send_credit = min(grown, max(limit_per_s * BURST_S, 1))
+        self._credit_ns = now_ns
+        if self._send_credit < 1:
+            raise self._refusal(
+                f"more than {limit_per_s:,} send requests per second (max_sends_per_s {limit_per_s:,}): "
+                "send less, add brokers, or raise max_sends_per_s on the broker"
+            )
+        self._send_credit -= 1
 
     def _refusal(self, cause: str) -> Refused:
         self.refused += 1

@@ -169,6 +169,8 @@ class BrokerSettings(AccessSettings):
         default=10_000, ge=1, validation_alias=_alias("send_queue_capacity", "sendThreadPoolQueueCapacity")
     )
     """How many sends may wait for the disk before further sends are refused (SYSTEM_BUSY)."""
+    max_sends_per_s: Annotated[int, LIVE] = Field(default=0, ge=0)
+    """How many send requests per second are accepted; further ones are refused (SYSTEM_BUSY). 0: no limit."""
     pull_queue_capacity: int = Field(
         default=100_000, ge=1, validation_alias=_alias("pull_queue_capacity", "pullThreadPoolQueueCapacity")
     )

@@ -21,6 +21,7 @@ from actors.broker.admin.description import describe_broker
 from actors.broker.admin.group_admin import GroupAdmin
 from actors.broker.admin.offset_admin import OffsetAdmin
 from actors.broker.admin.progress_requests import ProgressRequests
+from actors.broker.admin.queue_file_requests import QueueFileRequests
 from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.retry_state import build_retry_state
@@ -305,6 +306,7 @@ def _admin_rows(
         *ProgressRequests(identity, store, reads, tables, clients, stats, clock).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock).rows(),
         *ReplicaRequests(store, tables).rows(),
+        *QueueFileRequests(store).rows(),
     )
 
 

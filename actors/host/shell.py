@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -90,6 +91,7 @@ class ActorShell:
             "reason": host.reason,
             "code_version": host.code_version,
             "pid": os.getpid(),
+            "cpu_s": time.process_time(),
             "node_ip": own_node_ip(),
             "host_name": socket.gethostname(),
             "started_ms": host.started_ms,

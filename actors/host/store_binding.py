@@ -7,6 +7,7 @@ the same node, on another node that mounts the same disk, or after the binding w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -69,16 +70,23 @@ def save(namespace: str, actor: str, binding: StoreBinding) -> None:
     ray_port.remember(namespace, PREFIX + actor, binding.encode())
 
 
-def release(namespace: str, actor: str, unread: dict[str, int] | None = None) -> bool:
-    """Permit a broker to start with an empty store on another node. Return False if it has no binding.
-
-    `unread` are the messages that offline groups have not read in the present store.
-    """
+def release(namespace: str, actor: str) -> bool:
+    """Permit a broker to start with an empty store on another node. Return False if it has no binding."""
     binding = find(namespace, actor)
     if binding is None:
         return False
-    save(namespace, actor, replace(binding, is_released=True, unread=unread))
+    save(namespace, actor, replace(binding, is_released=True))
     return True
+
+
+def record_removal(namespace: str, actor: str, unread: Mapping[str, int]) -> None:
+    """Record that a broker was drained and removed, and what offline groups have not read, by group.
+
+    Without unread messages its binding is released.
+    """
+    binding = find(namespace, actor)
+    if binding is not None:
+        save(namespace, actor, replace(binding, is_released=not unread, unread=dict(unread) or None))
 
 
 def bind(namespace: str, actor: str, node_ip: str, store: Path) -> None:
@@ -92,7 +100,8 @@ def bind(namespace: str, actor: str, node_ip: str, store: Path) -> None:
         assert found is not None
         raise StoreElsewhere(
             f"the store of {actor} is {found.store} on node {found.node_ip}, but Ray started the broker on "
-            f"node {node_ip}: start node {found.node_ip} again and repeat `raymq up`"
+            f"node {node_ip}: start node {found.node_ip} again and repeat `raymq up`, or give up its "
+            f"messages with `raymq autoscale release {actor.removesuffix('-0')}`"
         )
     if binding != found:
         save(namespace, actor, binding)

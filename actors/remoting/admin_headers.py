@@ -124,6 +124,18 @@ class MasterFlushOffsetHeader(Header):
     master_flush_offset: Long
 
 
+class ReplaceQueueFileHeader(Header):
+    """Header of REPLACE_QUEUE_FILE (7109).
+
+    `offset` is the queue offset at which the file begins, `crc` the CRC-32 of the new file.
+    """
+
+    topic: str
+    queue_id: int
+    offset: Long
+    crc: Long
+
+
 class DeleteGroupHeader(Header):
     """Header of DELETE_SUBSCRIPTIONGROUP (207)."""
 

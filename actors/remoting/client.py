@@ -148,7 +148,10 @@ class RemotingClient:
             await hub.loop.create_connection(lambda: connection, host, port)
             return connection
         opened: asyncio.Future[str] = hub.loop.create_future()
-        secured = TlsTransport(hub.memory, self.tls, connection, partial(_settle, opened), host)
+        try:
+            secured = TlsTransport(hub.memory, self.tls, connection, partial(_settle, opened), host)
+        except ValueError as error:
+            raise ConnectFailed(address, f"TLS cannot verify the host name {host!r}: {error}") from error
         raw, _ = await hub.loop.create_connection(lambda: secured, host, port)
         try:
             failure = await opened

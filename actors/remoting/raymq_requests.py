@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7101 to 7108).
+"""Headers and bodies of RayMQ's own requests (codes 7101 to 7109).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -36,6 +36,12 @@ APPEND_BATCH 7107    Sent by `append` of the actor handle. Like SEND_BATCH_MESSA
 
 DESCRIBE_BROKER 7108 Sent by `describe` of the actor handle.
     response         JSON object with the broker's identity, its address and the positions of its store.
+
+REPLACE_QUEUE_FILE 7109
+                     Sent by `raymq reindex live`: replaces a full consume queue file by the file that the job
+                     wrote into raymq.reindex/new of the store's directory, after the broker has compared its
+                     units with the log. `ReplaceQueueFileHeader` (actors.remoting.admin_headers);
+                     INVALID_PARAMETER if the file cannot be replaced.
 """
 
 from __future__ import annotations

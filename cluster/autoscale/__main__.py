@@ -1,4 +1,4 @@
-"""`python -m cluster.autoscale FILE --simulate`: runs an autoscaling experiment."""
+"""`python -m cluster.autoscale FILE`: runs an autoscaling experiment, or simulates it with `--simulate`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cluster.autoscale.experiment import Experiment, ExperimentError, load_experiment
-from cluster.autoscale.plots import PlotsUnavailable
+from cluster.autoscale.plots import PlotsUnavailable, library
 from cluster.autoscale.report import holds_text, measure_rows, number, write_report
 from cluster.autoscale.run import Run
 from cluster.autoscale.simulation import simulate, simulate_fixed
@@ -47,7 +47,7 @@ def main(
     try:
         experiment = load_experiment(file, overrides or ())
         other = None if compare is None else _read_summary(compare)
-        run = _simulate if is_simulated else _refuse
+        run = _simulate if is_simulated else _measure
         summary = run(console, experiment, output, has_plots=has_plots)
     except (ExperimentError, PlotsUnavailable) as error:
         Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
@@ -71,8 +71,34 @@ def _simulate(console: Console, experiment: Experiment, output: Path | None, *, 
     return write_report(output, experiment, elastic, baseline, with_plots=has_plots)
 
 
-def _refuse(_console: Console, _experiment: Experiment, _output: Path | None, *, has_plots: bool) -> Summary:
-    raise ExperimentError("experiments with real brokers are not supported yet: use --simulate")
+def _measure(console: Console, experiment: Experiment, output: Path | None, *, has_plots: bool) -> Summary:
+    """Run the experiment with real brokers, then its baseline. Ctrl-C stops all processes."""
+    # Imported here: a simulation needs no Ray.
+    from cluster.autoscale.measured import run_measured
+    from cluster.launch import exiting_on_errors
+
+    if output is not None and has_plots:
+        library()
+    errors = Console(stderr=True, highlight=False)
+    with exiting_on_errors(errors), Progress(console=console, transient=True) as progress:
+
+        def run(*, is_elastic: bool) -> Run:
+            name = experiment.name if is_elastic else f"{experiment.name}, fixed"
+            task = progress.add_task(name, total=experiment.run_s)
+            return run_measured(
+                experiment, lambda time_s: progress.update(task, completed=time_s), is_elastic=is_elastic
+            )
+
+        try:
+            elastic = run(is_elastic=True)
+            is_run = experiment.baseline == "run"
+            baseline = run(is_elastic=False) if is_run else simulate_fixed(experiment)
+        except KeyboardInterrupt:
+            text = "interrupted; all processes of the experiment were stopped"
+            raise KeyboardInterrupt(text) from None
+    if output is None:
+        return summarize(experiment, elastic, baseline)
+    return write_report(output, experiment, elastic, baseline, with_plots=has_plots)
 
 
 def _read_summary(file: Path) -> dict[str, Any]:

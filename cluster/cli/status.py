@@ -67,7 +67,7 @@ def as_row(entry: ActorStatus) -> dict[str, Any]:
         "kind": str(spec.kind) if spec else None,
         "state": "serving" if not entry.failing else actor.state if actor.state != "serving" else "failing",
         "reason": entry.failing,
-        "address": spec.address if spec else None,
+        "address": spec.address if spec and spec.listen[1] else None,
         "node": actor.node_ip,
         "process": actor.pid,
         "code": actor.code_version,

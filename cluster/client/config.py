@@ -117,6 +117,8 @@ class ProducerConfig(ClientConfig):
 
     Attributes:
         group: Name of the producer group.
+        namespace: Namespace of the topics and of the group: topic `orders` is `NAMESPACE%orders` in the
+            cluster. The application does not see the prefix, except in texts of errors and logs.
         send_timeout_ms: Deadline of a send that may use any queue, including its retries.
         delivery_timeout_ms: Deadline of a send that is bound to one queue (by a sharding key, a selector, a
             given queue, or as part of a table). The default is long enough for a broker restart.
@@ -139,6 +141,7 @@ class ProducerConfig(ClientConfig):
     """
 
     group: str = "DEFAULT_PRODUCER"
+    namespace: str = ""
     send_timeout_ms: int = 3_000
     delivery_timeout_ms: int = 60_000
     retry_times_when_send_failed: int = 2
@@ -199,6 +202,8 @@ class ConsumerConfig(ClientConfig):
 
     Attributes:
         group: Name of the consumer group.
+        namespace: Namespace of the topics and of the group: topic `orders` is `NAMESPACE%orders` in the
+            cluster. The application does not see the prefix, except in texts of errors and logs.
         consume_from: Where the group starts to read a queue for which it has no committed offset. None: the
             beginning; with broadcasting the end, as in RocketMQ.
         consume_timestamp_ms: With `consume_from="timestamp"`: start at the first message stored at or after
@@ -226,6 +231,7 @@ class ConsumerConfig(ClientConfig):
     """
 
     group: str = "DEFAULT_CONSUMER"
+    namespace: str = ""
     consume_from: AutoOffset | None = None
     consume_timestamp_ms: int | None = None
     auto_commit: bool = True

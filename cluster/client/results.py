@@ -39,6 +39,7 @@ class SendResult:
         transaction_id: The UNIQ_KEY as returned by the broker.
         region_id: Region of the broker.
         is_trace_on: False if the broker asks clients to write no message traces.
+        recall_handle: Names a message with a delivery time, for `recall`; empty for other messages.
     """
 
     status: SendStatus
@@ -49,6 +50,7 @@ class SendResult:
     transaction_id: str = ""
     region_id: str = "DefaultRegion"
     is_trace_on: bool = True
+    recall_handle: str = ""
 
 
 @dataclass(frozen=True, slots=True)

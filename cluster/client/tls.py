@@ -38,7 +38,10 @@ class TlsConfig:
     def __post_init__(self) -> None:
         """Raise ConfigInvalid if only one of `certificate` and `key` is given."""
         if (self.certificate is None) != (self.key is None):
-            raise ConfigInvalid("certificate and key of the client belong together: give both or neither")
+            raise ConfigInvalid(
+                "certificate and key of a client (RAYMQ_TLS_CERTIFICATE and RAYMQ_TLS_KEY) belong together: "
+                "give both or neither"
+            )
 
     def load(self) -> ClientTls:
         """Load the files. Raises ConfigInvalid if one is missing or invalid."""

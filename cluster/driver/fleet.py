@@ -19,6 +19,7 @@ CLASSES = {
     Kind.NAMESERVER: ("actors.nameserver.actor", "Nameserver"),
     Kind.BROKER: ("actors.broker.actor", "Broker"),
     Kind.REBALANCER: ("actors.rebalancer.actor", "Rebalancer"),
+    Kind.AUTOSCALER: ("cluster.autoscale.actor", "Autoscaler"),
 }
 STATUS = "raymq_status"
 STOP = "raymq_stop"

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     NAMESERVER = "nameserver"
     REBALANCER = "rebalancer"
     BROKER = "broker"
+    AUTOSCALER = "autoscaler"
 
 
 class Verb(StrEnum):

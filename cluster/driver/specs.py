@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.broker_settings_text import STORE_KEY, split_settings
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
+from cluster.driver.placement import AUTOSCALER
 from cluster.driver.plan import ActorSpec, Kind
 from cluster.topology.topology import Broker, ElasticBroker, KeyPath, Listener, Topology, show
 from cluster.topology.topology_file import Source, explain
@@ -78,8 +80,37 @@ def make_specs(
                 slots=1 if isinstance(entry, ElasticBroker) else 0,
             )
         )
+    if topology.autoscale is not None:
+        specs.append(autoscaler_spec(topology, home, resources.get(AUTOSCALER, ""), source))
     order = list(Kind)
     return sorted(specs, key=lambda spec: order.index(spec.kind))
+
+
+def autoscaler_spec(topology: Topology, home: Path, resource: str, source: Source) -> ActorSpec:
+    """Return the spec of the autoscaler. Raises TopologyError if its settings are invalid."""
+    path: KeyPath = ("autoscale",)
+    index, entry = next(topology.elastic(), (-1, None))
+    if entry is None:
+        raise source.error([(path, "there are no elastic brokers; add {pattern: …, max: …} to brokers")])
+    given = dict(topology.autoscale or {})
+    limits = {"min": max(entry.min, 1), "max": entry.max}
+    if isinstance(given.get("rules"), Mapping):
+        given["rules"] = limits | given["rules"]
+    # Imported by name: the settings belong to a package above the driver, as the actor's class does.
+    model: type[BaseModel] = import_module("cluster.autoscale.autoscaler_settings").AutoscalerSettings
+    settings = checked(model, given, path, source)
+    highest = settings["rules"]["max"]
+    if highest > entry.max:
+        text = f"{highest} exceeds brokers[{index}].max {entry.max}; lower it or raise that"
+        raise source.error([((*path, "rules", "max"), text)])
+    settings["data_dir"] = str(home / AUTOSCALER)
+    settings["home"] = str(home)
+    settings["topology"] = topology.plain()
+    none = ("", 0)
+    return ActorSpec(
+        Kind.AUTOSCALER, AUTOSCALER, topology.cluster, settings, none, none, resource,
+        place=f"{source.place(path)}: {show(path)}",
+    )  # fmt: skip
 
 
 def _vip_port_is_free(topology: Topology, broker: Broker) -> bool:
@@ -127,6 +158,8 @@ def checked(model: type[BaseModel], values: Mapping[str, Any], at: KeyPath, sour
 
 def is_live_setting(kind: Kind, key: str) -> bool:
     """Return True if a setting can be changed without a restart. `key` is dotted, such as `store.flush`."""
+    if kind is Kind.AUTOSCALER:
+        return False
     head, _, inner = key.partition(".")
     if kind is Kind.BROKER and head == STORE_KEY:
         return inner in live_names(StoreSettings)

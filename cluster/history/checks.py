@@ -114,6 +114,15 @@ def reordered(events: list[Event]) -> Iterator[str]:
                 )
 
 
+def early(events: list[Event]) -> Iterator[str]:
+    """Yield timer messages that were delivered before the time that their send has requested."""
+    requested = {event.value: event.time_ms for event in events if event.op == "send"}
+    for event in events:
+        due_ms = requested.get(event.value, 0)
+        if event.op == "read" and event.time_ms and event.time_ms < due_ms:
+            yield f"{event.value!r} at {place(event)} was delivered {due_ms - event.time_ms} ms early"
+
+
 # ---- reads and commits -----------------------------------------------------------------------------------
 
 
@@ -225,7 +234,7 @@ CHECKS: dict[str, Callable[[list[Event]], Iterator[str]]] = {
     check.__name__: check
     for check in (
         lost, unexpected, duplicated, conflicting, reordered, out_of_order, not_sequential, commits_backwards,
-        commits_ahead, two_owners, overtaken,
+        commits_ahead, two_owners, overtaken, early,
     )
 }  # fmt: skip
 

@@ -14,6 +14,9 @@ A history has one JSON object per line, in the order of the events:
     consume  a call of the listener of an ordered group: invoke, then ok (consumed), fail (will be retried),
              dead (moved to the dead-letter queue) or info (the process was killed)
 
+The field `time_ms` of a send is the requested delivery time of a timer message, that of a read is the time at
+which the message was delivered.
+
 A value identifies a message: one operation sends it. The result of a send without a second event is unknown.
 The check `lost` requires that every queue was read to its end.
 """
@@ -43,6 +46,7 @@ class Event:
     key: str = ""
     group: str = ""
     attempts: int = 1
+    time_ms: int = 0
 
     def line(self) -> str:
         """Return the event as JSON, without fields that have their default value."""
@@ -97,15 +101,22 @@ class Recorder:
             if self._descriptor >= 0:
                 os.write(self._descriptor, event.line().encode() + b"\n")
 
-    def send(self, process: str, topic: str, value: str, *, key: str = "", queue: int = -1) -> Operation:
-        """Record that `process` begins to send `value`. Return the operation, which records the result."""
-        invoked = Event("invoke", "send", process, topic, queue, value, key=key)
+    def send(
+        self, process: str, topic: str, value: str, *, key: str = "", queue: int = -1, time_ms: int = 0
+    ) -> Operation:
+        """Record that `process` begins to send `value`. Return the operation, which records the result.
+
+        `time_ms` is the requested delivery time of a timer message.
+        """
+        invoked = Event("invoke", "send", process, topic, queue, value, key=key, time_ms=time_ms)
         self.add(invoked)
         return Operation(self, invoked)
 
-    def read(self, process: str, group: str, topic: str, queue: int, offset: int, value: str) -> None:
-        """Record that `process` received `value` as a consumer of `group`."""
-        self.add(Event("ok", "read", process, topic, queue, value, offset, group=group))
+    def read(
+        self, process: str, group: str, topic: str, queue: int, offset: int, value: str, time_ms: int = 0
+    ) -> None:
+        """Record that `process` received `value` as a consumer of `group`, at `time_ms` if it is given."""
+        self.add(Event("ok", "read", process, topic, queue, value, offset, group=group, time_ms=time_ms))
 
     def seek(self, process: str, group: str, topic: str, queue: int) -> None:
         """Record that `process` intentionally continues at another offset of `queue`."""

@@ -190,7 +190,8 @@ class Topology(_Model):
     """A whole cluster. `route_refresh_ms` is that of the slowest client; rolling restarts wait as long.
 
     `insecure` permits processes that listen on public addresses without authentication. `elastic_topics`
-    (names, or "*" for all) are created on each elastic broker that is added later.
+    (names, or "*" for all) are created on each elastic broker that is added later. `autoscale` has the
+    settings of the autoscaler (`cluster.autoscale.autoscaler_settings`).
     """
 
     cluster: Name = DEFAULT_CLUSTER
@@ -206,6 +207,7 @@ class Topology(_Model):
     brokers: Annotated[list[BrokerEntry], Field(min_length=1), BeforeValidator(_as_list)]
     rebalancers: Annotated[list[Rebalancer], Field(min_length=1)] = [Rebalancer()]
     elastic_topics: Annotated[list[str], BeforeValidator(_as_list)] = []
+    autoscale: dict[str, Any] | None = None
     ray: RayStart = RayStart()
 
     def listeners(self) -> Iterator[tuple[KeyPath, str, Listener]]:
@@ -243,6 +245,17 @@ class Topology(_Model):
             return found
 
         return self.with_elastic(numbers)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the topology as JSON values, from which it can be read again, without running numbers."""
+        fields = ElasticBrokers.model_fields
+        brokers = [
+            ElasticBrokers.model_construct(**{name: getattr(entry, name) for name in fields})
+            if isinstance(entry, ElasticBrokers)
+            else entry
+            for entry in self.brokers
+        ]
+        return self.model_copy(update={"brokers": brokers}).model_dump(mode="json", exclude={"autoscale"})
 
     def host_of(self, entry: Listener) -> str:
         """Return the host that an entry binds to."""

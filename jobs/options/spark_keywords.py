@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TypedDict, TypeVar, cast, get_type_hints
+from typing import Literal, TypedDict, TypeVar, cast, get_type_hints
+
+from pyspark.sql.types import StructType
 
 from cluster.client.config import Nameservers
 from jobs.job_errors import OptionInvalid
@@ -35,6 +37,10 @@ class ReadKeywords(TypedDict, total=False):
     tags: str | None
     sql: str | None
     mapFiles: bool
+    schema: str | StructType
+    format: Literal["json", "msgpack", "avro"]
+    mode: str
+    avroSchema: str
 
 
 class QueueKeywords(ReadKeywords, total=False):
@@ -102,7 +108,7 @@ def _options(
         ending,
         given.get("nameservers"),
         given.get("startingOffsetsByTimestampStrategy", "error"),
-        resolve_columns(given.get("columns")),
+        resolve_columns(given.get("columns"), may_be_empty="schema" in given),
         parse_selector(given.get("tags"), given.get("sql")),
         committed,
         given.get("failOnDataLoss", True),

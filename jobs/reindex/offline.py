@@ -53,7 +53,7 @@ def reindex_store(
         raise ReindexFailed(
             "two attempts of a task would write the same files: set spark.speculation to false"
         )
-    with _errors_raised(message_delay_level):
+    with errors_raised(message_delay_level):
         return reindex(
             SparkEngine(spark),
             Path(store),
@@ -68,12 +68,12 @@ def require_store(
     store: str | Path, log_paths: Sequence[str | Path], message_delay_level: str | None, *, check: bool
 ) -> None:
     """Raise ReindexFailed if `reindex_store` would refuse the store, without starting Spark."""
-    with _errors_raised(message_delay_level):
+    with errors_raised(message_delay_level):
         find_store(Path(store), [Path(path) for path in log_paths], message_delay_level, may_be_open=check)
 
 
 @contextmanager
-def _errors_raised(message_delay_level: str | None) -> Iterator[None]:
+def errors_raised(message_delay_level: str | None) -> Iterator[None]:
     """Raise ReindexFailed for the errors of the store, of its files and of the delay levels."""
     try:
         yield

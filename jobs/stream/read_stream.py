@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from cluster.client import Admin
+from jobs.bodies.body_columns import BodyColumns, parse_body_columns
 from jobs.describe import states_of
 from jobs.options.read_options import ReadOptions
 from jobs.options.spark_keywords import StreamKeywords, check_keywords, stream_options
@@ -56,7 +57,8 @@ def read_stream(
     `minPartitions`: number of partitions of a batch (default: Spark's parallelism).
     `failOnDataLoss`: fail if messages were deleted before they were read; if False, log and skip them.
     `topics`, `topicPattern`, `nameservers`, `startingTimestamp`, `startingOffsetsByTimestamp`,
-    `startingOffsetsByTimestampStrategy`, `columns`, `tags`, `sql`, `mapFiles`: as in `read_queue`.
+    `startingOffsetsByTimestampStrategy`, `columns`, `tags`, `sql`, `schema`, `format`, `mode`, `avroSchema`,
+    `mapFiles`: as in `read_queue`.
     `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages (100).
     `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails
     (30 retries, one every 1,000 ms).
@@ -66,6 +68,9 @@ def read_stream(
     """
     given = check_keywords(options, StreamKeywords)
     read = stream_options(topic, given)
+    bodies = parse_body_columns(spark, given.get("columns"), given)
+    if bodies is not None:
+        read = replace(read, columns=bodies.read_columns)
     partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
     name = read.topics.label
     directory = ManifestDirectory(spark, checkpointLocation, name, SystemClock())
@@ -85,7 +90,17 @@ def read_stream(
     listener_of(spark).add(stream)
     splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files, read.selector)
     reader = ManifestReader(splits_reader, read.nameservers, directory.checkpoint)
-    return stream.manifest_frame().repartition(partitions).mapInArrow(reader, spark_schema(read.columns))
+    ranges = stream.manifest_frame().repartition(partitions)
+    return messages_of(ranges, reader, read.columns, bodies)
+
+
+def messages_of(
+    ranges: DataFrame, reader: ManifestReader, columns: Sequence[str], bodies: BodyColumns | None
+) -> DataFrame:
+    """Return the messages of the offset ranges in `ranges`, with the typed columns `bodies` if given."""
+    if bodies is None:
+        return ranges.mapInArrow(reader, spark_schema(columns))
+    return bodies.finish(ranges.mapInArrow(bodies.mapper(reader), bodies.mapped_schema))
 
 
 def check_checkpoint(directory: ManifestDirectory, topic: str, cluster: str) -> None:

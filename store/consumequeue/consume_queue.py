@@ -326,6 +326,17 @@ class ConsumeQueue:
         self._files.descriptors.drop(path)
         Path(path).unlink(missing_ok=True)
 
+    def replace_file(self, offset: int, path: Path, crc: int) -> None:
+        """Replace the full file that begins at queue offset `offset` by the file at `path`, by rename.
+
+        `crc` is the CRC-32 of the new file. Raises OSError.
+        """
+        target = self.file_path(offset)
+        path.rename(target)
+        self._files.descriptors.drop(target)
+        self._mark_changed_from(offset)
+        self._crcs[(offset - self.first_offset) // self.units_per_file] = crc
+
     def remove(self) -> None:
         """Delete the queue's files and its directory."""
         directory = Path(self._directory)

@@ -53,6 +53,7 @@ _TOPIC_KEY, _BODY_KEY, _PROPERTIES_KEY, _FLAG_KEY = (1 + len(name) for name in M
 _NAME_END, _PAIR_END = ord(NAME_VALUE_SEPARATOR), ord(PROPERTY_SEPARATOR)
 _UNIQ_NAME = np.frombuffer(f"{MessageConst.UNIQ_KEY}\x01".encode(), np.uint8)
 _UNIQ_KEY = int.from_bytes(MessageConst.UNIQ_KEY.encode(), "big")
+_TIMER_DE = int.from_bytes(MessageConst.TIMER_DELAY_MS[:8].encode(), "big")
 _DELA, _Y = int.from_bytes(MessageConst.DELAY[:4].encode(), "big"), ord(MessageConst.DELAY[4])
 
 _encoder = msgspec.msgpack.Encoder()
@@ -63,7 +64,7 @@ def encode_batch(
 ) -> bytes | None:
     """Encode messages of one topic as batch elements, or return None if one is not supported.
 
-    Not supported are messages with a body that is empty or longer than `max_body_bytes`, a delay level, a
+    Not supported are messages with a body that is empty or longer than `max_body_bytes`, a delay, a
     UNIQ_KEY of their own, fields of a wrong type, unusually long or invalid properties, or different topics.
 
     Args:
@@ -156,9 +157,11 @@ def _is_plain(packed: U8, start: int, length: int) -> bool:
 
 @helper()
 def _is_special(packed: U8, name: int, length: int) -> bool:
-    """Return True if a property has the name UNIQ_KEY or DELAY, which this kernel does not support."""
+    """Return True if a property has a name that this kernel does not support: UNIQ_KEY, DELAY or TIMER_DE…"""
     if length == 8:
         return load_i64(packed, name) == _UNIQ_KEY
+    if length > 8 and load_i64(packed, name) == _TIMER_DE:
+        return True
     return length == 5 and load_i32(packed, name) == _DELA and packed[name + 4] == _Y
 
 

@@ -16,7 +16,7 @@ _TAGS, _KEYS, _UNIQ_KEY = MessageConst.TAGS, MessageConst.KEYS, MessageConst.UNI
 class Message:
     """A message to send: topic, body and properties.
 
-    As in RocketMQ, tags, keys and the delay level are stored as properties.
+    As in RocketMQ, tags, keys, the delay level and the delivery time are stored as properties.
 
     Raises:
         TypeError: Tags, keys, or the names or values of the properties are not strings.
@@ -37,6 +37,8 @@ class Message:
         *,
         flag: int = 0,
         delay_level: int = 0,
+        delay_ms: int = 0,
+        deliver_at_ms: int = 0,
     ) -> None:
         self.topic = topic
         self.body = body
@@ -51,6 +53,10 @@ class Message:
             given[_KEYS] = keys if isinstance(keys, str) else _join_keys(keys)
         if delay_level:
             self.delay_level = delay_level
+        if delay_ms:
+            self.delay_ms = delay_ms
+        if deliver_at_ms:
+            self.deliver_at_ms = deliver_at_ms
 
     @property
     def tags(self) -> str | None:
@@ -78,6 +84,30 @@ class Message:
     @delay_level.setter
     def delay_level(self, level: int) -> None:
         self.properties[MessageConst.DELAY] = str(level)
+
+    @property
+    def delay_ms(self) -> int:
+        """How long the broker keeps the message before it delivers it, in ms, or 0 (property TIMER_DELAY_MS).
+
+        A delay level has precedence over this delay, and this delay over `deliver_at_ms`.
+        """
+        return int(self.properties.get(MessageConst.TIMER_DELAY_MS, "0"))
+
+    @delay_ms.setter
+    def delay_ms(self, delay_ms: int) -> None:
+        self.properties[MessageConst.TIMER_DELAY_MS] = str(delay_ms)
+
+    @property
+    def deliver_at_ms(self) -> int:
+        """When the broker delivers the message, in ms since the epoch, or 0 (property TIMER_DELIVER_MS).
+
+        RayMQ's brokers set it in every message that they have delivered at a time of its own.
+        """
+        return int(self.properties.get(MessageConst.TIMER_DELIVER_MS, "0"))
+
+    @deliver_at_ms.setter
+    def deliver_at_ms(self, time_ms: int) -> None:
+        self.properties[MessageConst.TIMER_DELIVER_MS] = str(time_ms)
 
     @property
     def uniq_key(self) -> str | None:

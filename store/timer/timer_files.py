@@ -225,20 +225,22 @@ class TimerFiles:
         log, wheel = self._timer_log, self._wheel
         assert log is not None
         assert wheel is not None
-        begin = max(flushed - log.file_bytes, log.begin)
         table = wheel.table()
-        # After a power failure the wheel may refer to units that the log has lost.
+        # After a power failure the wheel may refer to units that the log has lost: build these slots again.
         ahead = (table["second"] >= read_second) & (table["last"] >= log.end)
-        begin = min([begin, *table["first"][ahead].tolist()])
-        for second in table["second"][ahead].tolist():
+        first_of = dict(zip(table["second"][ahead].tolist(), table["first"][ahead].tolist(), strict=True))
+        for second in first_of:
             wheel.put(second, Slot())
-        for base, units in log.units(begin):
+        for base, units in log.units(min([flushed, *first_of.values()])):
             seconds = (units["written_ms"] + units["delay_ms"]) // MS_PER_SECOND
             positions = base + np.arange(len(units)) * UNIT_BYTES
             changes = np.where(units["magic"] & DELETE, -1, 1)
             found, which = np.unique(seconds, return_inverse=True)
             slots = [wheel.slot(second) for second in found.tolist()]
-            is_new = (positions > np.array([slot.last for slot in slots])[which]) & (seconds >= read_second)
+            # Earlier units may have been replaced (`TimerSchedule.compact`).
+            begins = np.array([first_of.get(second, flushed) for second in found.tolist()])
+            is_new = (positions >= begins[which]) & (seconds >= read_second)
+            is_new &= positions > np.array([slot.last for slot in slots])[which]
             which, positions = which[is_new], positions[is_new]
             messages = np.zeros(len(found), np.int64)
             np.add.at(messages, which, changes[is_new])
@@ -247,9 +249,9 @@ class TimerFiles:
             last[which] = positions
             for number in np.unique(which).tolist():
                 slot = slots[number]
-                begins = slot.first if slot.first >= 0 else int(first[number])
+                begin = slot.first if slot.first >= 0 else int(first[number])
                 added = slot.messages + int(messages[number])
-                wheel.put(int(found[number]), Slot(begins, int(last[number]), added, slot.magic))
+                wheel.put(int(found[number]), Slot(begin, int(last[number]), added, slot.magic))
 
     def _first_second(self, read_second: int, latest: int) -> int:
         """Return the first second from `read_second` on that has messages; at most `latest`."""

@@ -65,10 +65,9 @@ def peer(
     }
     # On a busy machine RocketMQ would refuse sends that have waited for 200 ms.
     tolerant = {"brokerFastFailureEnable": "false", "osPageCacheBusyTimeOutMills": "3600000"}
+    theirs = settings | tolerant | {"enablePropertyFilter": "true", "recallMessageEnable": "true"}
     sides: dict[str, Callable[[], Peer]] = {
-        "rocketmq": lambda: RocketMQ(
-            kit, root, settings | tolerant | {"enablePropertyFilter": "true"}, heap="512m"
-        ),
+        "rocketmq": lambda: RocketMQ(kit, root, theirs, heap="512m"),
         "raymq": lambda: RayMQ(root, settings),
     }
     with sides[request.param]() as started:

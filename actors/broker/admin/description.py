@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.build_loop import BrokerLoop
@@ -63,8 +65,15 @@ def describe_broker(
         "log_holes": len(store.holes),
         "messages_skipped": store.skipped,
         "delayed_messages_skipped": delays.skipped,
+        "disk_percent": used_percent(store.root),
         "requests_refused": loop.admission.refused,
         "background_task_failures": supervisor.failures,
         **loop.lag.figures(),
         **dict(chain.from_iterable(each.fields().items() for each in capabilities)),
     }
+
+
+def used_percent(folder: Path) -> float:
+    """Return the used part of the disk that contains `folder`, in percent."""
+    disk = shutil.disk_usage(folder)
+    return round(100 * disk.used / max(disk.used + disk.free, 1), 1)

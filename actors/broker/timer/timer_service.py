@@ -39,6 +39,7 @@ READ_MESSAGES = 256
 READ_BYTES = 1024 * 1024
 DELIVERIES_PER_TURN = 64
 UNITS_PER_TURN = 2048
+MIN_PAUSE_MS = 1
 MAX_PAUSE_MS = 50
 """New messages are found at the latest after this time."""
 FAILURE_PAUSE_MS = 1000
@@ -83,6 +84,7 @@ class TimerService:
         self._queue_offset = 0
         self._resumed = TimerProgress(0, 0)
         self._delivered_second = 0
+        self._add_before = 0  # deliver nothing before these messages of the timer topic are added
 
     @property
     def pending(self) -> int:
@@ -114,6 +116,7 @@ class TimerService:
                 self._queue_offset = max(self._queue_offset, message.queue_offset + 1)
         begin, end = (self._store.min_offset(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0))
         self._queue_offset = min(max(self._queue_offset, begin), end)
+        self._add_before = end
         window_s = self._settings.timer_roll_window_slots
         self._schedule = TimerSchedule(self._files, progress.read_second, window_s)
         if self.pending:
@@ -147,6 +150,9 @@ class TimerService:
             return MAX_PAUSE_MS
         try:
             has_more = await self._enqueue(schedule) if schedule.may_add(self._clock.wall_ms()) else True
+            # Messages that are not added yet may cancel others, or be rolled ones that others cancel.
+            if self._queue_offset < self._add_before:
+                return MIN_PAUSE_MS
             has_more |= await self._deliver(schedule)
         # Expected errors: the disk is full or slow. The next round tries again.
         except (StoreError, Refused, OSError) as error:
@@ -155,7 +161,7 @@ class TimerService:
         if has_more:
             return 0
         self._counts.rounds += 1
-        return min(max(schedule.next_ms() - self._clock.wall_ms(), 1), MAX_PAUSE_MS)
+        return min(max(schedule.next_ms() - self._clock.wall_ms(), MIN_PAUSE_MS), MAX_PAUSE_MS)
 
     async def save_progress(self) -> None:
         """Save the progress up to what is flushed, and delete old files; to be called periodically."""
@@ -188,7 +194,7 @@ class TimerService:
                 return True
             self._add(schedule, message)
             self._queue_offset = message.queue_offset + 1
-        self._queue_offset = max(found.next_begin_offset, self._queue_offset)
+        self._queue_offset = max(found.next_begin_offset, self._queue_offset, offset + (not found.slices))
         return self.offset_behind > 0
 
     def _add(self, schedule: TimerSchedule, message: MessageExt) -> None:
@@ -279,11 +285,13 @@ class TimerService:
             added[MessageConst.TIMER_ROLL_TIMES] = str(timer.rolled + 1)
             topic, queue_id = TIMER_TOPIC, TIMER_QUEUE_ID
         try:
-            self._store.append(moved_draft(message, topic, queue_id, added))
+            result = self._store.append(moved_draft(message, topic, queue_id, added))
         # A retry would fail as well, and delay the others. Other StoreErrors may be temporary.
         except (MessageInvalid, RecordTooLarge, struct.error) as error:
             self._skip(schedule, entry, error)
             return
+        if topic == TIMER_TOPIC:
+            self._add_before = result.queue_offset + 1
         schedule.finish(entry)
         self._delivered_second = schedule.read_second
         self._counts.dequeued_one(timer)

@@ -18,3 +18,5 @@ def secured(plain: socket.socket, tls: TlsContext, host: str) -> ssl.SSLSocket:
         raise
     except OSError as error:
         raise OSError(f"the TLS handshake failed: {describe_tls_error(error)}") from error
+    except ValueError as error:  # after OSError: a failed verification is both
+        raise OSError(f"TLS cannot verify the host name {host!r}: {error}") from error

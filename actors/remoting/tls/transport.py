@@ -110,11 +110,15 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Encrypt several buffers; write them in one call."""
         if self._raw.is_closing():
             return
-        for data in list_of_data:
-            view = memoryview(data)
-            while view:
-                view = view[self._ssl.write(view) :]
-        self._write_outgoing()
+        try:
+            for data in list_of_data:
+                view = memoryview(data)
+                while view:
+                    view = view[self._ssl.write(view) :]
+        except ssl.SSLError as error:
+            self._lose(error)
+        else:
+            self._write_outgoing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Set the limits at which `pause_writing` and `resume_writing` are called."""

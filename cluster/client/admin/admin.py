@@ -104,6 +104,7 @@ class Admin(BlockingFace[aio.Admin]):
     broker_config = blocking(aio.Admin.broker_config)
     change_broker_config = blocking(aio.Admin.change_broker_config)
     clean_broker = blocking(aio.Admin.clean_broker)
+    replace_queue_file = blocking(aio.Admin.replace_queue_file)
     broker_stats = blocking(aio.Admin.broker_stats)
     set_writable = blocking(aio.Admin.set_writable)
     system_topics = blocking(aio.Admin.system_topics)

@@ -7,11 +7,11 @@ from typing import Literal
 
 import orjson
 
-from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
+from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader, ReplaceQueueFileHeader
 from actors.remoting.bodies.broker import BrokerStatsData, ConsumeQueueUnits
 from actors.remoting.bodies.progress import TopicStatsTable
 from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import BrokerNameHeader, CreateTopicHeader, TopicHeader
 from actors.remoting.hot_headers import PullMessageHeader
@@ -95,6 +95,23 @@ class BrokerAdmin(AdminCore):
         if what not in _CLEANINGS:
             raise ConfigInvalid(f"{what!r} is not a kind of cleaning: use one of {', '.join(_CLEANINGS)}")
         await self._call(await self._master(broker), _CLEANINGS[what])
+
+    async def replace_queue_file(self, broker: str, topic: str, queue_id: int, offset: int, crc: int) -> None:
+        """Make a broker replace a full consume queue file by the file that a re-index job has written.
+
+        Args:
+            broker: Name of the broker.
+            topic: The topic.
+            queue_id: The queue on this broker.
+            offset: The queue offset at which the file begins.
+            crc: The CRC-32 of the new file.
+
+        Raises:
+            ConfigInvalid: The broker is unknown.
+            BrokerRefused: The file does not exist, is not full, or its units do not match the log.
+        """
+        header = ReplaceQueueFileHeader(topic, queue_id, offset, crc)
+        await self._call(await self._master(broker), RayMQRequestCode.REPLACE_QUEUE_FILE, header)
 
     async def broker_stats(self, broker: str, table: str, key: str) -> BrokerStatsData | None:
         """Return a broker statistic over the last minute, hour and day, or None if it has no data.

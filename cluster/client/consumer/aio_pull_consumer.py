@@ -193,8 +193,10 @@ class PullConsumer(AsyncFace[PullCore]):
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that are assigned now, sorted."""
-        states = [] if self._core is None else list(self._core.deliveries.states.values())
-        return sorted(state.queue for state in states if not state.is_leaving)
+        if self._core is None:
+            return []
+        names, states = self._core.names, list(self._core.deliveries.states.values())
+        return sorted(names.unwrap_queue(state.queue) for state in states if not state.is_leaving)
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message that a poll returns of `queue`. Raises QueueNotAssigned."""
@@ -205,36 +207,43 @@ class PullConsumer(AsyncFace[PullCore]):
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset in `queue`, or None. The queue need not be assigned."""
         check_queue(queue)
-        return await self._opened().offsets.committed(queue)
+        core = self._opened()
+        return await core.offsets.committed(core.names.wrap_queue(queue))
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message of `queue`. The queue need not be assigned."""
         check_queue(queue)
-        return await self._opened().offsets.beginning(queue)
+        core = self._opened()
+        return await core.offsets.beginning(core.names.wrap_queue(queue))
 
     async def end_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of `queue` will get. The queue need not be assigned."""
         check_queue(queue)
-        return await self._opened().offsets.end(queue)
+        core = self._opened()
+        return await core.offsets.end(core.names.wrap_queue(queue))
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Return the number of messages not yet returned by a poll, for each assigned queue."""
         # Read the positions first: an end offset that is read later is never less than the position.
         positions = {queue: self.position(queue) for queue in self._positioned()}
-        return {queue: await self.end_offset(queue) - at for queue, at in positions.items()}
+        names = self._opened().names
+        return {
+            names.unwrap_queue(queue): await self.end_offset(queue) - at for queue, at in positions.items()
+        }
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return all readable queues of `topic`, as arguments for `assign`. Raises TopicNotFound."""
         core = self._opened()
         [name] = topics_of([topic])
-        return sorted((await core.instance.routes.refresh(name)).readable)
+        route = await core.instance.routes.refresh(core.names.wrap(name))
+        return sorted(core.names.unwrap_queues(route.readable))
 
     def _positioned(self) -> list[MessageQueue]:
         states = [] if self._core is None else list(self._core.deliveries.states.values())
         return sorted(state.queue for state in states if not state.is_leaving and state.position >= 0)
 
     def _named(self, queues: Iterable[MessageQueue] | None) -> list[MessageQueue]:
-        return self._positioned() if queues is None else queues_of(queues)
+        return self._positioned() if queues is None else self._opened().names.wrap_queues(queues_of(queues))
 
     def _acknowledged(self) -> PullCore:
         core = self._opened()

@@ -221,7 +221,11 @@ class Consuming:
         hooks = self._config.consume_hooks
         if not hooks:
             return None
-        context = ConsumeContext(self._config.group, task.work.queue, task.messages)
+        context = ConsumeContext(
+            task.work.names.unwrap(self._config.group),
+            task.work.names.unwrap_queue(task.work.queue),
+            task.messages,
+        )
         call_hooks([hook.before_consume for hook in hooks], context)
         return context
 

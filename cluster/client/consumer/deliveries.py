@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from cluster.client.consumer.chunk_reader import ChunkReader
 from cluster.client.consumer.fetcher import Chunk, Fetcher
 from cluster.client.errors import ClientError, DataDamaged
+from cluster.client.namespaces import Namespace
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 
@@ -58,8 +59,12 @@ class Deliveries:
     thread or task that polls, calls the second group.
     """
 
-    def __init__(self, on_taken: Callable[[Fetcher, int], None]) -> None:
-        """`on_taken(fetcher, size_bytes)` is called in the taker's thread when a chunk has been read."""
+    def __init__(self, on_taken: Callable[[Fetcher, int], None], names: Namespace = Namespace.NONE) -> None:
+        """`on_taken(fetcher, size_bytes)` is called in the taker's thread when a chunk has been read.
+
+        `names` translates the topics of the messages.
+        """
+        self._names = names
         self.lock = threading.Lock()
         self.states: dict[MessageQueue, QueueState] = {}
         self.failure: ClientError | None = None
@@ -146,6 +151,7 @@ class Deliveries:
                 self._taken(reader, state)
                 if len(messages) >= count:
                     break
+        self._names.unwrap_messages(messages)
         return messages
 
     def take_rows(self, count: int, columns: list[str] | None) -> pa.RecordBatch | None:
@@ -155,7 +161,7 @@ class Deliveries:
                 rows = reader.take_rows(count, columns)
                 self._taken(reader, state)
                 if rows.num_rows:
-                    return rows
+                    return self._names.unwrap_rows(rows)
         return None
 
     def _taken(self, reader: ChunkReader, state: QueueState) -> None:

@@ -10,6 +10,7 @@ from cluster.client.consumer.consumer_stats import ConsumeCounts
 from cluster.client.consumer.queue_work import Limits, QueueWork
 from cluster.client.consumer.running_info import QueueInfo
 from cluster.client.errors import QueueNotAssigned
+from cluster.client.namespaces import Namespace
 from store.message.message_queue import MessageQueue
 
 
@@ -18,6 +19,8 @@ class HeldQueues:
 
     def __init__(self, config: PushConfig) -> None:
         self._config = config
+        self.names = Namespace(config.namespace)
+        """Translates the topics of the queues for the application."""
         self._works: dict[MessageQueue, QueueWork] = {}
         self._counts_of_released: dict[str, ConsumeCounts] = {}
 
@@ -37,7 +40,8 @@ class HeldQueues:
 
     def assignment(self) -> list[MessageQueue]:
         """Return the assigned queues, without queues of the retry topic and queues being released."""
-        return sorted(work.queue for work in self.all() if not work.is_leaving and not work.is_retry_queue)
+        works = [work for work in self.all() if not work.is_leaving and not work.is_retry_queue]
+        return sorted(self.names.unwrap_queue(work.queue) for work in works)
 
     def named(self, queues: Sequence[MessageQueue]) -> list[QueueWork]:
         """Return the states of `queues`, or of all queues if `queues` is empty.
@@ -48,6 +52,7 @@ class HeldQueues:
             return self.all()
         for queue in queues:
             check_queue(queue)
+        queues = self.names.wrap_queues(queues)
         works = [work for work in map(self.get, queues) if work is not None and not work.is_leaving]
         if len(works) < len(queues):
             missing = next(queue for queue in queues if queue not in {work.queue for work in works})

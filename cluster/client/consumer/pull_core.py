@@ -37,6 +37,7 @@ from cluster.client.errors import (
 from cluster.client.group.group_session import GroupSession, register_group_change
 from cluster.client.group.offset_client import Commit, OffsetClient
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from cluster.client.namespaces import Namespace
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
 from store.logs import get_logger
@@ -66,6 +67,7 @@ def consumer_config(nameservers: Nameservers | None, group: str | None, config: 
     if group is not None:
         config = replace(config, group=group)
     config.addresses()
+    config = replace(config, group=Namespace(config.namespace).wrap(config.group))
     try:
         check_group(config.group)
     except MessageInvalid as error:
@@ -85,7 +87,8 @@ class PullCore:
         self.instance = ClientInstance(config, clock=clock, table=table)
         self.session = GroupSession(self.instance, config, self)
         self.offsets = OffsetClient(self.instance, config.group, config.consume_timestamp_ms)
-        self.deliveries = Deliveries(self._on_taken)
+        self.names = Namespace(config.namespace)
+        self.deliveries = Deliveries(self._on_taken, self.names)
         self._puller = Puller(self.instance, config)
         self._loop = asyncio.get_running_loop()
         self._selectors: dict[str, MessageSelector] = {}
@@ -123,7 +126,7 @@ class PullCore:
         """Subscribe to topics: the members of the group share their queues. Raises ConfigInvalid."""
         if self._is_assigned:
             raise ConfigInvalid("this consumer uses assign and cannot subscribe too: create another consumer")
-        names, selector = topics_of(topics), selector_of(expression)
+        names, selector = list(map(self.names.wrap, topics_of(topics))), selector_of(expression)
         for topic in names:
             self.session.subscribe(topic, selector)
         self._filter(names, selector)
@@ -147,7 +150,7 @@ class PullCore:
             raise ConfigInvalid(
                 "this consumer uses subscribe and cannot assign queues too: create another consumer"
             )
-        wanted, selector = set(queues_of(queues)), selector_of(expression)
+        wanted, selector = set(self.names.wrap_queues(queues_of(queues))), selector_of(expression)
         by_topic = [(topic, set(named)) for topic, named in groupby(sorted(wanted), attrgetter("topic"))]
         await asyncio.gather(*starmap(self._check_exist, by_topic))
         self._is_assigned = True
@@ -316,7 +319,7 @@ class PullCore:
 
     def state_of(self, queue: MessageQueue) -> QueueState:
         """Return the state of an assigned queue whose offset is known. Raises QueueNotAssigned."""
-        state = self.deliveries.states.get(queue)
+        state = self.deliveries.states.get(self.names.wrap_queue(queue))
         if state is None or state.is_leaving or state.position == OFFSET_UNKNOWN:
             raise QueueNotAssigned(
                 f"{queue} is not assigned to this consumer: assignment() returns the assigned queues"
@@ -358,7 +361,7 @@ class PullCore:
             await self.commit_states(list(self.deliveries.states.values()))
             return
         commits = {
-            queue: Commit(offset, self.state_of(queue).generation)
+            self.names.wrap_queue(queue): Commit(offset, self.state_of(queue).generation)
             for queue, offset in offsets_of(offsets).items()
         }
         outcome = await self.offsets.commit_with_retries(commits, self.config.commit_timeout_ms)

@@ -92,14 +92,16 @@ class PushCore:
         ordered = self._config.ordered
         respond_running_info(table, instance, session, self._infos, threads, stats.status, ordered=ordered)
         respond_status(table, self._infos)
-        respond_consume_directly(table, self._consuming.listener.call_directly, instance.now_ms)
+        respond_consume_directly(
+            table, self._consuming.listener.call_directly, instance.now_ms, self.held.names
+        )
 
     def _infos(self) -> Mapping[MessageQueue, QueueInfo]:
         return self.held.infos(self.instance.clock.wall_ms() - self.instance.now_ms())
 
     def subscribe(self, topics: str | Iterable[str], expression: str | MessageSelector) -> None:
         """Subscribe to `topics`, and to the retry topic if the group has one. Raises ConfigInvalid."""
-        names, selector = topics_of(topics), selector_of(expression)
+        names, selector = list(map(self.held.names.wrap, topics_of(topics))), selector_of(expression)
         for topic in names:
             self.session.subscribe(topic, selector)
         for work in self.held.all():

@@ -20,6 +20,7 @@ from cluster.client.consumer.queue_locks import VALID_MS, QueueLocks
 from cluster.client.consumer.queue_work import Limits, QueueWork, Task
 from cluster.client.group.group_session import GroupSession
 from cluster.client.message_selector import ALL_MESSAGES
+from cluster.client.namespaces import Namespace
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
 from store.message.validate import RETRY_TOPIC_PREFIX
@@ -123,7 +124,7 @@ class QueueOpener:
         return list[QueueWork](lost)
 
     def _work(self, granted: GrantedQueue, offset: int, locked_ms: int) -> QueueWork:
-        config, queue = self._config, granted.queue
+        config, queue, names = self._config, granted.queue, Namespace(self._config.namespace)
         fetcher = Fetcher(
             self._instance,
             self._puller,
@@ -135,8 +136,8 @@ class QueueOpener:
         )
         parts = (queue, granted.generation, ProcessQueue(offset), Limits.of(config, 1), fetcher)
         if not config.ordered:
-            return QueueWork(*parts, committed=offset)
-        work = OrderedQueueWork(*parts, committed=offset, offer=self._offer)
+            return QueueWork(*parts, committed=offset, names=names)
+        work = OrderedQueueWork(*parts, committed=offset, names=names, offer=self._offer)
         if self._locks is not None:
             work.renew(locked_ms, locked_ms + VALID_MS)
         return work

@@ -18,6 +18,7 @@ from cluster.client.consumer.chunk_reader import ChunkReader
 from cluster.client.consumer.consumer_stats import ConsumeCounts
 from cluster.client.consumer.fetcher import Chunk, Fetcher
 from cluster.client.consumer.process_queue import Portion, ProcessQueue
+from cluster.client.namespaces import Namespace
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 from store.message.properties import MessageConst
@@ -91,6 +92,8 @@ class QueueWork:
     """Time of the last `take` that returned a task, in monotonic ms; 0 before the first one."""
     counts: ConsumeCounts = field(default_factory=ConsumeCounts)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    names: Namespace = Namespace.NONE
+    """Translates the topics of the messages to the names of the application."""
     _readers: deque[ChunkReader] = field(default_factory=deque)
 
     @property
@@ -212,6 +215,7 @@ class QueueWork:
                     continue
                 if self.is_retry_queue:
                     _restore_topics(messages)
+                self.names.unwrap_messages(messages)
                 task = Task(self, process_queue, portion, messages, now_ms)
                 self.running.add(task)
                 self.taken_ms = now_ms

@@ -9,6 +9,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from cluster.client.config import PushConfig
 from cluster.client.errors import ClientError
+from cluster.client.namespaces import Namespace
 from cluster.client.transport.instance import ClientInstance
 from store.logs import get_logger
 from store.message.message import MessageExt
@@ -26,6 +27,7 @@ class SendBack:
     def __init__(self, instance: ClientInstance, config: PushConfig) -> None:
         self._instance = instance
         self._config = config
+        self._names = Namespace(config.namespace)
 
     async def send(
         self, queue: MessageQueue, messages: Sequence[MessageExt], delay_level: int
@@ -45,7 +47,7 @@ class SendBack:
             config.group,
             delay_level,
             message.msg_id,
-            message.topic,
+            self._names.wrap(message.topic),
             max_reconsume_times=config.max_reconsume_times,
         )
         try:

@@ -17,6 +17,7 @@ from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.consumer.listener import Outcome
 from cluster.client.consumer.running_info import QueueInfo
+from cluster.client.namespaces import Namespace
 from store.message.fetched import decode_messages
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
@@ -37,10 +38,12 @@ def respond_status(table: RequestTable, queues: Callable[[], Mapping[MessageQueu
     table.add(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, respond)
 
 
-def respond_consume_directly(table: RequestTable, call: CallListener, now_ms: Callable[[], int]) -> None:
+def respond_consume_directly(
+    table: RequestTable, call: CallListener, now_ms: Callable[[], int], names: Namespace = Namespace.NONE
+) -> None:
     """Register the handler of CONSUME_MESSAGE_DIRECTLY in `table`.
 
-    `call` calls the listener with one message and returns the outcome.
+    `call` calls the listener with one message and returns the outcome; `names` translates its topic.
     """
 
     async def consume(record: bytes, broker_name: str) -> RemotingCommand:
@@ -52,6 +55,7 @@ def respond_consume_directly(table: RequestTable, call: CallListener, now_ms: Ca
                 f"the body of CONSUME_MESSAGE_DIRECTLY is not a valid record: {error}",
             )
         message.topic = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
+        names.unwrap_messages([message])
         began_ms = now_ms()
         outcome, remark = await call(message), None
         if isinstance(outcome, Exception):

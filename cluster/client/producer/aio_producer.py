@@ -278,6 +278,28 @@ class Producer(AsyncFace[ProducerCore]):
         finally:
             stop.set()
 
+    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Cancel a message that waits for its delivery time (`delay_ms` or `deliver_at_ms`).
+
+            later = await producer.send(Message("orders", b"a reminder", delay_ms=90_000))
+            await producer.recall("orders", later.recall_handle)
+
+        After this call has returned, the message is not delivered any more. A message with a delay level
+        cannot be recalled.
+
+        Args:
+            topic: Topic of the message.
+            handle: `recall_handle` of the result of its send.
+            timeout_ms: Deadline of the request, instead of `request_timeout_ms`.
+
+        Returns:
+            The UNIQ_KEY of the message.
+
+        Raises ConfigInvalid if `handle` is not a recall handle, BrokerRefused if the message was already
+        delivered or the handle is for another topic.
+        """
+        return await self._opened().recall(topic, handle, timeout_ms)
+
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues of `topic` among which a sharding key or a selector chooses."""
         return await self._opened().queues_of(topic)

@@ -36,6 +36,7 @@ from store.store_errors import MessageInvalid
 _ONE = int(RequestCode.SEND_MESSAGE_V2)
 _BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 
+_TIMES = {MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS, MessageConst.TIMER_DELIVER_MS}
 _COMPRESSIONS = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
 
 # Space for the properties that the broker adds: MSG_REGION, TRACE_ON and CLUSTER.
@@ -195,7 +196,9 @@ class OutboundFactory:
                 raise MessageInvalid(
                     f"the batch contains topics {topic!r} and {message.topic!r}: send a batch for each topic"
                 )
-            if MessageConst.DELAY in properties and message.delay_level:
+            if (MessageConst.DELAY in properties and message.delay_level) or not _TIMES.isdisjoint(
+                properties
+            ):
                 raise MessageInvalid("a batch contains a delayed message: send delayed messages one by one")
             if not 0 < len(message.body) <= max_bytes:
                 check_body(message.body, max_bytes)

@@ -54,6 +54,8 @@ class Producer:
             results = [future.result() for future in futures]
 
             producer.send(Message("orders", b"a reminder", delay_level=5))  # in a minute
+            later = producer.send(Message("orders", b"a reminder", delay_ms=90_000))
+            producer.recall("orders", later.recall_handle)  # cancels it
 
     A child process made by fork may use the producer too: it opens new connections there.
 
@@ -251,6 +253,10 @@ class Producer:
 
     def _send_columns(self, topic: str, columns: TableColumns, queue: MessageQueue | None) -> TableReceipt:
         return self._open().core.tables.send(topic, columns, queue)
+
+    def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        thread, core, _ = self._open()
+        return thread.run(core.recall(topic, handle, timeout_ms))
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         thread, core, _ = self._open()

@@ -19,10 +19,13 @@ from dataclasses import dataclass, field, replace
 
 from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import RecallMessageHeader
 from actors.remoting.table import RequestTable
 from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.errors import ClientError, ConfigInvalid, DeadlineExceeded
 from cluster.client.hooks import SendContext
+from cluster.client.namespaces import Namespace
 from cluster.client.producer.arguments import KeyedChoice, chooser
 from cluster.client.producer.faults import MQFaultStrategy
 from cluster.client.producer.lanes import Lanes
@@ -40,6 +43,7 @@ from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock, SystemClock
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
+from store.message.recall_handle import RecallHandle
 from store.message.validate import check_group
 from store.store_errors import MessageInvalid
 
@@ -58,6 +62,7 @@ def producer_config(
         config = replace(config, nameservers=nameservers)
     if group is not None:
         config = replace(config, group=group)
+    config = replace(config, group=Namespace(config.namespace).wrap(config.group))
     try:
         check_group(config.group)
     except MessageInvalid as error:
@@ -74,7 +79,8 @@ def open_producer(
     `table` has the handlers of requests that brokers send to the producer.
     """
     table = RequestTable() if table is None else table
-    requests = Requests()
+    names = Namespace(config.namespace)
+    requests = Requests(names)
     requests.add_to(table)
     clock = clock or SystemClock()
     queues = config.default_topic_queue_nums
@@ -84,7 +90,7 @@ def open_producer(
         dispatcher = TraceDispatcher(instance, config, config.trace_topic)
         config = replace(config, send_hooks=(*config.send_hooks, TraceSendHook(dispatcher, clock)))
     sticky: StickyKeys | None = None
-    if groups := config.sticky_key_groups:
+    if groups := [names.wrap(group) for group in config.sticky_key_groups]:
         sticky = StickyKeys(groups, GroupProgress(instance, groups))
         config = replace(config, send_hooks=(*config.send_hooks, StickyKeysHook()))
         instance.supervisor.every("sticky-keys", lambda: POLL_MS, sticky.poll)
@@ -92,13 +98,13 @@ def open_producer(
     # Random start, as in RocketMQ: many short-lived producers must not all use the first queue.
     turns = RoundRobin(random.randrange(1 << 16))
     strategy = MQFaultStrategy(turns, clock, is_enabled=config.send_latency_fault_enable)
-    sender = Sender(instance, strategy, hooks, config.retry_times_when_send_failed)
-    tables = TableSender(instance, config, factory, hooks, sender, Lanes(instance, config))
+    sender = Sender(instance, strategy, hooks, config.retry_times_when_send_failed, names)
+    tables = TableSender(instance, config, factory, hooks, sender, Lanes(instance, config), names)
     instance.start_route_refresh()
     instance.start_heartbeats(
         lambda: HeartbeatData(instance.client_id, producer_groups=[config.group]), instance.routes.topics
     )
-    return ProducerCore(config, instance, factory, hooks, sender, tables, requests, sticky)
+    return ProducerCore(config, instance, factory, hooks, sender, tables, requests, names, sticky)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,7 @@ class ProducerCore:
     sender: Sender
     tables: TableSender
     requests: Requests
+    names: Namespace = Namespace.NONE
     sticky: StickyKeys | None = None
     registered: set[str] = field(default_factory=set)
     """Topics with whose brokers this producer is registered, so that they can send requests to it."""
@@ -134,10 +141,10 @@ class ProducerCore:
         context = self.hooks.before([message], is_oneway=is_oneway)
         try:
             outbound = self.factory.message(message if context is None else context.messages[0])
+            return self._send(outbound, choose, timeout_ms, context)
         except ClientError as error:
             self.hooks.after(context, None, error)
             raise
-        return self._send(outbound, choose, timeout_ms, context)
 
     def prepare_batch(
         self,
@@ -165,8 +172,13 @@ class ProducerCore:
         context: SendContext | None,
         messages: int = 1,
     ) -> Send:
+        if self.names.name:
+            outbound = outbound._replace(topic=self.names.wrap(outbound.topic))
+            self.factory.check_topic(outbound.topic)
         if self.sticky is not None and isinstance(choose, KeyedChoice):
             choose = self.sticky.choice(choose.key, messages, context)
+        else:
+            choose = self.names.wrap_choice(choose)
         return Send(outbound, choose, timeout_ms, self.instance.now_ms() + timeout_ms, context)
 
     def _timeout_ms(self, choose: Choose | None, given_ms: int | None) -> int:
@@ -209,17 +221,18 @@ class ProducerCore:
         check_types([message])
         choose = chooser(message, sharding_key, queue, None, None)
         timeout_ms = self._timeout_ms(None, timeout_ms)
-        self.factory.check_topic(message.topic)
+        topic = self.names.wrap(message.topic)
+        self.factory.check_topic(topic)
         request, reply = self.requests.begin(message, self.instance.client_id, timeout_ms)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self.instance.routes.get(message.topic)
-                await self.register([message.topic])
+                await self.instance.routes.get(topic)
+                await self.register([topic])
                 await self.send(self.prepare(request, choose, timeout_ms))
                 return await reply
         except TimeoutError as error:
             # A broker that has restarted pushes replies only after another heartbeat of this producer.
-            self.registered.discard(message.topic)
+            self.registered.discard(topic)
             if isinstance(error, ClientError):
                 raise
             raise DeadlineExceeded(
@@ -242,11 +255,34 @@ class ProducerCore:
         the requester is not connected any more.
         """
         message = create_reply_message(request, body, properties)
-        send = self.prepare(message, starting_at(request.broker_name), self._timeout_ms(None, timeout_ms))
-        send.outbound = send.outbound._replace(code=int(RequestCode.SEND_REPLY_MESSAGE_V2))
+        send = self.prepare(message, None, self._timeout_ms(None, timeout_ms))
+        # The reply topic belongs to the cluster, so it has no namespace.
+        code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+        send.outbound = send.outbound._replace(code=code, topic=message.topic)
+        send.choose = starting_at(request.broker_name)
         return await self.send(send)
+
+    async def recall(self, topic: str, handle: str, timeout_ms: int | None) -> str:
+        """Cancel a message of `topic` that waits for its delivery time. Return its UNIQ_KEY.
+
+        Raises ConfigInvalid if `handle` is not a handle, BrokerRefused if the broker refuses it, for example
+        after the delivery, and the other errors of a request.
+        """
+        self.factory.check_topic(topic)
+        try:
+            broker_name = RecallHandle.decode(handle).broker_name
+        except MessageInvalid as error:
+            raise ConfigInvalid(error.remark) from error
+        await self.instance.routes.get(topic)
+        header = RecallMessageHeader(topic, handle, self.config.group)
+        command = RemotingCommand(RequestCode.RECALL_MESSAGE, header.to_ext())
+        timeout_ms = None if timeout_ms is None else self._timeout_ms(None, timeout_ms)
+        address = self.instance.master_of(topic, broker_name)
+        return (await self.instance.invoke(address, command, timeout_ms)).ext["msgId"]
 
     async def queues_of(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues of `topic` among which keys choose. A key's hash is an index of this sequence."""
+        topic = self.names.wrap(topic)
         self.factory.check_topic(topic)
-        return (await self.instance.routes.get(topic)).keyed
+        queues = (await self.instance.routes.get(topic)).keyed
+        return self.names.unwrap_queues(queues) if self.names.name else queues

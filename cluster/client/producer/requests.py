@@ -20,6 +20,7 @@ from actors.remoting.hot_headers import SendMessageHeaderV1
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.errors import ConfigInvalid
+from cluster.client.namespaces import Namespace
 from cluster.client.producer.sender import Choose
 from cluster.client.transport.topic_route import TopicRoute
 from store.logs import get_logger
@@ -40,7 +41,8 @@ REPLY_TYPE = "reply"
 class Requests:
     """The requests of one producer that wait for a reply. Used on the event loop of the producer."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Namespace = Namespace.NONE) -> None:
+        self._names = names
         self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
 
     def add_to(self, table: RequestTable) -> None:
@@ -72,7 +74,7 @@ class Requests:
         header = SendMessageHeaderV1.from_ext(ext)
         properties = decode_properties(header.properties.encode())
         message = MessageExt(
-            header.topic,
+            self._names.unwrap(header.topic),
             decompress(bytes(context.command.body), header.sys_flag),
             properties,
             header.flag,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cluster.client.config import ProducerConfig
 from cluster.client.hooks import SendContext, call_hooks
+from cluster.client.namespaces import Namespace
 from cluster.client.results import SendResult, TableReceipt
 from store.message.message import Message
 
@@ -14,7 +15,7 @@ class SendHooks:
     """The send hooks of one producer."""
 
     def __init__(self, config: ProducerConfig) -> None:
-        self._group = config.group
+        self._group = Namespace(config.namespace).unwrap(config.group)
         self._before = [hook.before_send for hook in config.send_hooks]
         self._after = [hook.after_send for hook in config.send_hooks]
 

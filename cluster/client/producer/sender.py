@@ -38,6 +38,7 @@ from cluster.client.errors import (
     refused,
 )
 from cluster.client.hooks import SendContext
+from cluster.client.namespaces import Namespace
 from cluster.client.producer.direct import DirectConnections
 from cluster.client.producer.faults import MQFaultStrategy
 from cluster.client.producer.outbound import Outbound
@@ -109,12 +110,18 @@ class Sender:
     """
 
     def __init__(
-        self, instance: ClientInstance, strategy: MQFaultStrategy, hooks: SendHooks, retry_times: int
+        self,
+        instance: ClientInstance,
+        strategy: MQFaultStrategy,
+        hooks: SendHooks,
+        retry_times: int,
+        names: Namespace = Namespace.NONE,
     ) -> None:
         self._instance = instance
         self._strategy = strategy
         self._hooks = hooks
         self._retry_times = retry_times
+        self._unwrap_queue = names.unwrap_queue
         self._pending = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -275,12 +282,13 @@ class Sender:
         return SendResult(
             status,
             send.outbound.msg_id,
-            queue,
+            self._unwrap_queue(queue),
             int(ext["queueOffset"]),
             ext.get("msgId", ""),
             ext.get("transactionId", ""),
             ext.get("MSG_REGION", "DefaultRegion"),
             ext.get("TRACE_ON") != "false",
+            ext.get("recallHandle", ""),
         )
 
     def _record_failure(self, queue: MessageQueue, error: ClientError) -> ClientError:

@@ -22,6 +22,7 @@ from cluster.client.errors import (
     PermissionDenied,
     TableSendFailed,
 )
+from cluster.client.namespaces import Namespace
 from cluster.client.producer.arguments import check_queue
 from cluster.client.producer.lanes import LaneBatch, Lanes, Outcome
 from cluster.client.producer.outbound import OutboundFactory, rejected
@@ -75,12 +76,14 @@ class TableJob:
     Attributes:
         topic: The topic.
         budget: The limit of bytes in flight that the producer's tables share.
+        names: Translates the topic and the queues of the receipt.
         batches: Number of batches passed to Lanes.
         failures: The first error of each queue that failed.
     """
 
     topic: str
     budget: BufferBudget
+    names: Namespace = Namespace.NONE
     batches: int = 0
     failures: dict[MessageQueue, ClientError] = field(default_factory=dict)
     _receipts: QueueReceipts = field(default_factory=QueueReceipts)
@@ -96,7 +99,8 @@ class TableJob:
 
     def settled(self, batch: LaneBatch, outcomes: Sequence[Outcome]) -> None:
         """Record the outcomes of `batch`. Called on the event loop."""
-        for queue, rows, outcome in zip(batch.queues, batch.runs.messages, outcomes, strict=True):
+        for lane, rows, outcome in zip(batch.queues, batch.runs.messages, outcomes, strict=True):
+            queue = self.names.unwrap_queue(lane)
             if isinstance(outcome, ClientError):
                 self.failures.setdefault(queue, outcome)
                 continue
@@ -117,10 +121,10 @@ class TableJob:
 
     def receipt(self, rows: int) -> TableReceipt:
         """Return the receipt of a table of `rows` rows. Raises TableSendFailed if a batch failed."""
-        receipts = self._receipts
+        receipts, topic = self._receipts, self.names.unwrap(self.topic)
         if self.failures:
-            raise TableSendFailed(self.topic, rows, receipts.rows, self.failures)
-        return TableReceipt(self.topic, receipts.rows, receipts.resent_rows, self.batches, receipts)
+            raise TableSendFailed(topic, rows, receipts.rows, self.failures)
+        return TableReceipt(topic, receipts.rows, receipts.resent_rows, self.batches, receipts)
 
 
 class TableSender:
@@ -134,6 +138,7 @@ class TableSender:
         hooks: SendHooks,
         sender: Sender,
         lanes: Lanes,
+        names: Namespace = Namespace.NONE,
     ) -> None:
         self._instance = instance
         self._config = config
@@ -141,6 +146,7 @@ class TableSender:
         self._hooks = hooks
         self._sender = sender
         self._lanes = lanes
+        self._names = names
         self._loop = asyncio.get_running_loop()
         self._budget = BufferBudget(config.table_buffer_bytes)
 
@@ -178,10 +184,12 @@ class TableSender:
         queue: MessageQueue | None,
         stop: threading.Event | None,
     ) -> TableReceipt:
-        self._factory.check_topic(topic)
         if queue is not None:
             check_queue(topic, queue)
-        job = TableJob(topic, self._budget)
+            queue = self._names.wrap_queue(queue)
+        topic = self._names.wrap(topic)
+        self._factory.check_topic(topic)
+        job = TableJob(topic, self._budget, self._names)
         try:
             if columns.rows:
                 queues = [queue] if queue is not None else self._queues_for(topic, columns)

@@ -110,7 +110,7 @@ class TransactionCore(ProducerCore):
         send = self.prepare(half, None, timeout_ms)
         send.outbound = send.outbound._replace(sys_flag=send.outbound.sys_flag | TRANSACTION_PREPARED)
         result = await self.send(send)
-        await self.register([message.topic])
+        await self.register([send.outbound.topic])
         return Half(half, result)
 
     async def end(self, half: Half, state: LocalTransactionState) -> TransactionSendResult:
@@ -118,18 +118,18 @@ class TransactionCore(ProducerCore):
 
         A failed request is logged, not raised, because the broker requests the outcome again later.
         """
-        result = half.result
+        result, topic = half.result, self.names.wrap(half.message.topic)
         if state in _SYS_FLAGS:
             _, position = decode_message_id(result.offset_msg_id)
             command = self._end_command(
                 state,
-                half.message.topic,
+                topic,
                 result.transaction_id or result.msg_id,
                 result.queue_offset,
                 position,
             )
             try:
-                address = self.instance.master_of(half.message.topic, result.queue.broker_name)
+                address = self.instance.master_of(topic, result.queue.broker_name)
                 await self.instance.invoke(address, command)
             except ClientError as error:
                 _log.warning(
@@ -144,12 +144,13 @@ class TransactionCore(ProducerCore):
             result.transaction_id,
             result.region_id,
             result.is_trace_on,
+            result.recall_handle,
             state,
         )
 
     async def register_known(self, topics: Iterable[str]) -> None:
         """Fetch the routes of `topics`, and register with their brokers. Log topics without a route."""
-        for topic in topics:
+        for topic in map(self.names.wrap, topics):
             try:
                 await self.instance.routes.get(topic)
             except ClientError as error:
@@ -204,6 +205,7 @@ class TransactionChecks:
         except (RecordDamaged, MessageInvalid, ValueError) as error:
             _log.warning("transaction_check_invalid", msg_id=header.msg_id, error=str(error))
             return
+        self._core.names.unwrap_messages([message])
         self._pending += 1
         work = self._check(context.connection, header, message)
         self._core.instance.spawn(work, "transaction-check")
@@ -273,6 +275,7 @@ def open_transaction_producer(
         plain.sender,
         plain.tables,
         plain.requests,
+        plain.names,
     )
     table.add(RequestCode.CHECK_TRANSACTION_STATE, TransactionChecks(core, listener).respond)
     core.instance.spawn(core.register_known(topics), "transaction-registration")

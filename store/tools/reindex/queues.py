@@ -21,7 +21,6 @@ from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import RecordBatch
 from store.kernels import units as kernel
 from store.kernels.index import KEY_FIELDS
-from store.recovery.opening import CONSUME_QUEUE
 from store.recovery.tail import reserve_lost_offsets
 from store.tools.reindex.parts import BATCH_FIRST_UNIT, SHARD, map_units, read_groups, shard_of
 from store.tools.reindex.store_files import StoreFiles
@@ -90,7 +89,7 @@ def build_queues(
     Raises StoreError, OSError.
     """
     descriptors = Descriptors(_OPEN_QUEUES)
-    table = ConsumeQueueTable(files.new / CONSUME_QUEUE, files.sizes.queue_file_bytes, descriptors)
+    table = ConsumeQueueTable(files.new_queues, files.sizes.queue_file_bytes, descriptors)
     log = files.open_log(extent.begin, extent.end)
     try:
         refused = _dispatch(files, log, bases, shard, table)
@@ -118,7 +117,7 @@ def check_queues(
     may be missing, because the store was not closed cleanly. Raises StoreError, OSError.
     """
     descriptors = Descriptors(_OPEN_QUEUES, read_only=True)
-    directory = files.root / CONSUME_QUEUE
+    directory = files.queues
     table = ConsumeQueueTable(directory, files.sizes.queue_file_bytes, descriptors, CheckedQueue)
     for path in sorted(directory.glob("*/*")):
         topic = path.parent.name

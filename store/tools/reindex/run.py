@@ -26,11 +26,13 @@ from store.recovery.tail import Tail, find_tail
 from store.store_errors import StoreError
 from store.tools.reindex import index_files, queues, swap
 from store.tools.reindex.parts import Part, write_part
+from store.tools.reindex.sealed import SealedFile, SealedResult, build_sealed
 from store.tools.reindex.store_files import StoreFiles, find_store, locked
 from store.tools.verify.findings import Finding, Report
 from store.tools.verify.index import LogExtent
 
 Task = Callable[[], Any]
+_LOST = "records of it are damaged: stop the broker and use `raymq reindex store`"
 
 
 class Engine(Protocol):
@@ -128,6 +130,73 @@ def reindex(
             work = _Reindex(engine, files, with_index=with_index)
             parts, extent, tail = work.scan()
             return work.check(parts, extent, tail) if check else work.build(parts, extent, tail)
+        finally:
+            swap.remove_work(files)
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """The result of a repair of a running broker's consume queue files.
+
+    Attributes:
+        store: The directory of the store.
+        log_end: The CommitLog offset up to which the files were compared.
+        queues: Number of consume queues that were compared.
+        replaced: The files that the broker replaced.
+        kept: The files that differ but were not replaced, each with the reason.
+        damage: Damaged ranges of the log.
+    """
+
+    store: str
+    log_end: int
+    queues: int
+    replaced: Sequence[SealedFile]
+    kept: Sequence[tuple[SealedFile, str]]
+    damage: Sequence[Finding]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `raymq reindex live --json` prints."""
+        return {
+            "store": self.store,
+            "logEnd": self.log_end,
+            "queues": self.queues,
+            "replaced": [file._asdict() for file in self.replaced],
+            "kept": [{**file._asdict(), "reason": reason} for file, reason in self.kept],
+            "damage": [finding.as_json() for finding in self.damage],
+        }
+
+
+def repair(
+    engine: Engine,
+    root: Path,
+    replace: Callable[[SealedFile], str | None],
+    *,
+    log_paths: Sequence[Path] = (),
+    message_delay_level: str | None = None,
+) -> Repaired:
+    """Compare the full consume queue files of a running broker with its log, and replace those that differ.
+
+    The log is read up to the position of the broker's last checkpoint. Index files, and the last file of each
+    queue, are not compared.
+
+    Args:
+        engine: Runs the tasks. All its processes need access to the store's directory.
+        root: The directory of the store.
+        replace: Makes the broker replace a file. Returns None, or the reason if the broker refuses.
+        log_paths: Directories of the CommitLog, if they are neither in raymq.json nor `commitlog`.
+        message_delay_level: The broker's delay levels, if they are not RocketMQ's.
+
+    Raises:
+        StoreError: There is no store, no broker has it open, or its files cannot be read.
+        OSError: A file cannot be written. The store is unchanged, except for replaced files.
+    """
+    files = find_store(root, log_paths, message_delay_level, may_be_open=True)
+    if files.writer_pid is None:
+        raise StoreError("no broker has this store open: use `raymq reindex store`", root)
+    with locked(files):
+        swap.prepare_work(files)
+        try:
+            return _Reindex(engine, files, with_index=False).repair(replace)
         finally:
             swap.remove_work(files)
 
@@ -283,6 +352,24 @@ class _Reindex:
             str(files.root), extent.begin, extent.end, records, count, 0,
             self._damage(tail, checked), sorted(findings), omitted, notes, is_check=True,
         )  # fmt: skip
+
+    def repair(self, replace: Callable[[SealedFile], str | None]) -> Repaired:
+        """Replace the full queue files that differ from the log, one after the other."""
+        parts, extent, tail = self.scan()
+        bases = [part.base for part in parts]
+        tasks = [partial(build_sealed, self._files, extent, bases, shard) for shard in self._shards]
+        results: list[SealedResult] = self._run("compare", tasks)
+        kept = [(file, _LOST) for result in results for file in result.lost]
+        replaced = []
+        for file in sorted(file for result in results for file in result.different):
+            refusal = replace(file)
+            if refusal is None:
+                replaced.append(file)
+            else:
+                kept.append((file, refusal))
+        count = sum(result.queues for result in results)
+        damage = _hole_findings(self._files, tail.holes)
+        return Repaired(str(self._files.root), extent.end, count, replaced, sorted(kept), damage)
 
     def _damage(self, tail: Tail, results: Sequence[queues.ShardResult]) -> list[Finding]:
         refused = {at: offset for result in results for at, offset in result.refused.items()}

@@ -14,7 +14,7 @@ from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import Positions
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import Descriptors
-from store.ownership.identity import StoreLock, read_name, refuse_foreign_kinds, writer_of
+from store.ownership.identity import StoreLock, StoreName, read_name, refuse_foreign_kinds, writer_of
 from store.recovery.opening import CONSUME_QUEUE
 from store.recovery.summary import DerivedSummary, read_summary
 from store.store_errors import StoreError
@@ -65,6 +65,16 @@ class StoreFiles:
         """The directory of the new consume queues and index files, before they are put in place."""
         return self.work / "new"
 
+    @property
+    def queues(self) -> Path:
+        """The directory of the consume queues."""
+        return self.root / CONSUME_QUEUE
+
+    @property
+    def new_queues(self) -> Path:
+        """The directory of the new consume queues."""
+        return self.new / CONSUME_QUEUE
+
     def open_log(self, begin: int = 0, end: int = 0) -> CommitLog:
         """Open the log to read it; its records are in the CommitLog offsets [begin, end).
 
@@ -89,6 +99,18 @@ class StoreFiles:
     def summary(self) -> DerivedSummary | None:
         """Return the content of raymq.derived, or None if it is missing, damaged or of another store."""
         return read_summary(self.root, self.store_id) if self.store_id is not None else None
+
+
+def files_of(root: Path, name: StoreName) -> StoreFiles:
+    """Return the files of the store at `root`, which this process has open and whose raymq.json is `name`."""
+    return StoreFiles(
+        root,
+        tuple(map(Path, name.commit_log_paths)),
+        find_sizes(root, (), name),
+        name.store_id,
+        (),
+        os.getpid(),
+    )
 
 
 def find_store(

@@ -53,6 +53,18 @@ def test_sends_are_refused_while_too_many_wait_for_the_disk(tmp_path: Path, cloc
     assert admission.refused == 1
 
 
+def test_sends_above_the_rate_limit_are_refused_until_time_has_passed(tmp_path: Path, clock) -> None:
+    admission = admission_of(tmp_path, clock=clock, max_sends_per_s=100)
+    clock.advance(1_000)
+    for _ in range(10):  # those of 100 ms may arrive at once
+        admission(request_of(Cost.SEND))
+    assert "(max_sends_per_s 100): send less, add brokers" in refusal(admission, request_of(Cost.SEND))
+    admission(request_of(Cost.PULL))
+    clock.advance(10)
+    admission(request_of(Cost.SEND))
+    refusal(admission, request_of(Cost.SEND))
+
+
 def test_requests_beyond_max_pending_requests_are_refused(tmp_path: Path) -> None:
     admission = admission_of(tmp_path, max_pending_requests=10)
     admission(request_of(Cost.HEARTBEAT, pending=9))

@@ -98,6 +98,29 @@ def test_processes_of_a_cluster_work_together_by_tls(tmp_path: Path) -> None:
     run(story)
 
 
+def test_permissive_processes_accept_processes_with_and_without_tls(tmp_path: Path) -> None:
+    """A running cluster changes to TLS in steps: first `permissive`, then `tls_ca`, then `enforced`."""
+    permissive = {**enforced(Authority(tmp_path / "certificates")), "tls": "permissive"}
+    plain = {**permissive, "tls_ca": None}
+
+    async def story() -> None:
+        async with tls_cluster(tmp_path, plain) as (nameserver, rebalancer, _broker):
+            for name, tls in (("encrypted", permissive), ("unchanged", {})):
+                settings = settings_of(
+                    tmp_path / name,
+                    broker_name=name,
+                    nameservers=[nameserver.address],
+                    rebalancers=[rebalancer.address],
+                    **tls,
+                )
+                broker = BrokerService(settings, SystemClock())
+                await broker.start()
+                assert name in nameserver.routes.cluster_info().brokers
+                await broker.stop()
+
+    run(story)
+
+
 def test_broker_does_not_register_at_a_nameserver_of_another_ca(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path / "certificates"), Authority(tmp_path / "other")
 

@@ -46,9 +46,9 @@ def test_elastic_broker_survives_its_node_and_leaves_no_raylet(elastic: ElasticC
 
     eventually(has_moved, "the broker on another node", within_s=120)
     assert any("pending: " in reason for reason in reasons)
-    with PullConsumer(ready.nameservers) as consumer:
-        (queue,) = consumer.queues("kept")
-        assert [message.body for message in consumer.pull(queue, 0).messages] == [b"before"]
+    with PullConsumer(ready.nameservers, "reader") as consumer:
+        consumer.assign(consumer.queues("kept"))
+        assert [message.body for message in eventually(consumer.poll, "the message")] == [b"before"]
     # and nothing is left of a head whose driver was killed, after the next start has ended it
     LocalRay(elastic.ray.home, ()).stop()
     assert not raylets(record.mark), MARK_ENV

@@ -123,7 +123,7 @@ def test_the_command_fails_if_a_limit_is_exceeded() -> None:
     ("arguments", "message"),
     [
         ([STEP, "--simulate", "--set", "rules.min=9"], "min 9 is greater than max 4"),
-        ([STEP], "experiments with real brokers are not supported yet: use --simulate"),
+        ([STEP, "--set", "rules.max=9"], "9"),
         ([STEP, "--simulate", "--compare", "README.md"], "not the summary.json of an experiment"),
         (["none.yaml", "--simulate"], "no such file"),
     ],

@@ -1,6 +1,6 @@
 """Files of Apache RocketMQ 5.3.3: stores that our broker continues, and offset files of Java consumers.
 
-tests/compat/fixture_writer.py has written them.
+tests/fixtures/writer.py has written them.
 """
 
 from __future__ import annotations

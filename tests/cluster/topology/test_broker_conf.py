@@ -99,7 +99,8 @@ def test_broker_conf_of_the_rocketmq_store_fixture_is_accepted(home: Path, clean
     assert spec.listen == ("127.0.0.1", 30921)
     assert settings.store.commit_log_file_bytes == 1 << 20  # set twice: the last value wins
     assert (settings.store.index_slots, settings.store.file_reserved_time_h) == (5000, 720)
-    assert any("timerWheelEnable is ignored" in warning for warning in warnings)
+    assert settings.timer_wheel_enable
+    assert not any("timerWheelEnable" in warning for warning in warnings)
 
 
 def test_each_file_becomes_a_broker_and_set_overrides_both(home: Path, conf) -> None:

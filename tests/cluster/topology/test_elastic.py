@@ -65,6 +65,45 @@ def test_store_root_of_an_elastic_entry_replaces_that_of_the_topology(tmp_path: 
     assert [spec.store for spec in specs if spec.store] == ["/disk/broker-1-0"]
 
 
+RULES = {"rules": {"throughput_per_broker": 100}}
+
+
+def test_autoscaler_is_one_more_actor_with_the_limits_of_the_brokers(tmp_path: Path) -> None:
+    given = topology({**ELASTIC, "listen_port": 0}, autoscale=RULES).with_running(["broker-4-0"])
+    given = given.with_ports({"nameserver-0": 9876, "broker-4-0": 4000})
+    spec = make_specs(given, tmp_path, {}, Source("t.yaml", {}, {}))[-1]
+    assert (spec.kind, spec.name) == ("autoscaler", "autoscaler")
+    assert (spec.settings["rules"]["min"], spec.settings["rules"]["max"]) == (1, 8)
+    again = Topology.model_validate(spec.settings["topology"])
+    assert brokers_of(again) == [("broker-1-0", 0, "broker_slot")]
+    assert again.nameservers[0].listen_port == 9876
+
+
+@pytest.mark.parametrize(
+    ("autoscale", "message"),
+    [
+        ({}, "autoscale.rules: this key is required"),
+        (
+            {"rules": {"max": 9, "throughput_per_broker": 1}},
+            "autoscale.rules.max: 9 exceeds brokers[0].max 8",
+        ),
+        ({"rules": {"min": 5, "max": 4, "throughput_per_broker": 1}}, "autoscale.rules: min 5 is greater"),
+        ({**RULES, "intervals": 5}, "autoscale.intervals: no such key; did you mean 'interval_s'?"),
+    ],
+)
+def test_invalid_autoscaler_is_refused_with_key_path(
+    tmp_path: Path, autoscale: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TopologyError) as caught:
+        make_specs(topology(ELASTIC, autoscale=autoscale), tmp_path, {}, Source("t.yaml", {}, {}))
+    assert message in str(caught.value)
+
+
+def test_autoscaler_without_elastic_brokers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="autoscale: there are no elastic brokers"):
+        make_specs(topology([{"name": "b"}], autoscale=RULES), tmp_path, {}, Source("t.yaml", {}, {}))
+
+
 @pytest.mark.parametrize(
     ("brokers", "message"),
     [

@@ -183,6 +183,7 @@ def test_reshard_refuses_bad_input(spark, journeys: Orders) -> None:
         reshard_topic(spark, "nowhere", "other", 2, property="customer", nameservers=names)
 
 
+@pytest.mark.extended
 def test_commands_index_and_reshard(
     spark, journeys: Orders, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

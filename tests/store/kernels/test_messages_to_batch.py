@@ -68,6 +68,8 @@ def unusual() -> dict[str, list[Any]]:
         "a text for a body": [plain, Message("T", "x")],  # type: ignore[arg-type]
         "no topic": [plain, Message(None, b"x")],  # type: ignore[arg-type]
         "delayed": [plain, Message("T", b"x", delay_level=3)],
+        "delayed by ms": [plain, Message("T", b"x", delay_ms=3)],
+        "with a time": [plain, Message("T", b"x", deliver_at_ms=3)],
         "an id of its own": [plain, Message("T", b"x", properties={"UNIQ_KEY": "A"})],
         "a separator in a name": [plain, Message("T", b"x", properties={"a\x01b": "v"})],
         "a separator in a value": [plain, Message("T", b"x", "a\x02b")],

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from actors.broker.timer import timer_service
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from store.message.recall_handle import RecallHandle
 from store.store_errors import MessageInvalid
-from tests.actors.broker.brokers import Peer, with_broker
+from tests.actors.broker.brokers import A_DAY_MS, Peer, with_broker
 from tests.actors.broker.timer.timers import (
     START_MS,
     TIMER,
@@ -108,6 +109,29 @@ def test_recall_survives_a_restart_and_a_kill(tmp_path: Path, clock, monkeypatch
     with_broker(before, timer_settings(tmp_path / "clean"), clock)
     with_broker(after, timer_settings(tmp_path / "clean"), clock)
     with_broker(after, timer_settings(images.roots[0]), clock)
+
+
+def test_recall_that_a_restart_finds_late_still_cancels(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker stops before its timer has read the messages; after the start it reads one at a time."""
+    settings = timer_settings(tmp_path)
+
+    async def before(peer: Peer) -> None:
+        sent = await send_at(peer, DUE_MS, b"recalled")
+        await send_at(peer, DUE_MS, b"other")
+        assert (await recall(peer, sent.ext["recallHandle"])).code == 0
+
+    async def after(peer: Peer) -> None:
+        await rounds(peer)
+        assert await bodies(peer) == [b"other"]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(timer_service, "MAX_PAUSE_MS", A_DAY_MS)
+        with_broker(before, settings, clock)
+    clock.set_wall_ms(DUE_MS + 10_000)
+    monkeypatch.setattr(timer_service, "READ_MESSAGES", 1)
+    with_broker(after, settings, clock)
 
 
 def test_rolled_message_is_recalled(tmp_path: Path, clock) -> None:

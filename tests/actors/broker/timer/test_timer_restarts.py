@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tests.actors.broker.timer.timers import (
     send_at,
     timer_settings,
 )
-from tests.actors.broker.transactions.transactions import CrashImages
+from tests.actors.broker.transactions.transactions import CrashImages, every
 from tests.eventually import eventually_async
 
 LATER_MS = 30_000
@@ -144,12 +145,6 @@ def zero_log(store: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def zero_wheel(store: Path) -> None:
-    """Lose all pages of the wheel since its creation, as a power failure may."""
-    path = store / "timerwheel"
-    path.write_bytes(bytes(path.stat().st_size))
-
-
 def remove_checkpoint(store: Path) -> None:
     (store / "config" / "timercheck").unlink()
 
@@ -166,7 +161,6 @@ def fill_checkpoint(store: Path) -> None:
         shorten_wheel,
         remove_log,
         zero_log,
-        zero_wheel,
         remove_checkpoint,
         fill_checkpoint,
     ],
@@ -208,3 +202,31 @@ def test_damaged_files_are_rebuilt_from_the_commit_log(
         assert pending(peer) == 0
 
     with_broker(restarted, timer_settings(root, timer_log_file_bytes=4096), clock)
+
+
+def test_pending_timers_of_rocketmqs_store_are_delivered(clean_store, clock) -> None:
+    """RocketMQ stores no exact time for TIMER_DELAY_MS: its messages are due at the end of their second."""
+    rocket = clean_store()
+    rows = [json.loads(line) for line in rocket.expected.read_text().splitlines()]
+    timers = [row for row in rows if row["topic"] == "rmq_sys_wheel_timer"]
+    already = [row for row in rows if row["topic"] == "Fix7_timer"]
+    outs = sorted(int(row["properties"]["TIMER_OUT_MS"]) for row in timers)[len(already) :]
+    clock.set_wall_ms(timers[-1]["storeTimestamp"] + 60_000)
+
+    async def story(peer: Peer) -> None:
+        await rounds(peer)
+        assert pending(peer) == len(outs) > 0
+        for number, out_ms in enumerate(outs):
+            clock.set_wall_ms(out_ms + 999)
+            await rounds(peer)
+            assert pending(peer) == len(outs) - number
+            clock.set_wall_ms(out_ms + 1_000)
+            await rounds(peer)
+        assert pending(peer) == 0
+        found = [each for queue_id in range(8) for each in await every(peer, "Fix7_timer", queue_id)]
+        assert len(found) == len(timers)
+        assert len({each.uniq_key for each in found}) == len(timers)
+
+    sizes = {"consume_queue_file_bytes": 20_000, "index_slots": 5_000, "index_entries": 20_000}
+    settings = timer_settings(rocket.root.parent, sizes, adopt_store=True)
+    with_broker(story, settings, clock)

@@ -164,6 +164,16 @@ def test_client_verifies_the_ca_and_the_host_name_of_the_server(authority: Autho
     assert "unknown ca" in failures[0]
 
 
+def test_host_name_that_tls_cannot_verify_is_refused() -> None:
+    async def story() -> None:
+        client = RemotingClient(SystemClock(), None, LIMITS, tls=ClientTls())
+        with pytest.raises(ConnectFailed, match=r"TLS cannot verify the host name '\.broker'"):
+            await client.ask(".broker:1", RemotingCommand(ECHO), TIMEOUT_MS)
+        await client.close()
+
+    run(story())
+
+
 def test_listener_with_a_client_ca_requires_a_certificate(authority: Authority, tmp_path: Path) -> None:
     own = OwnCertificate(*authority.issue("client"))
     forged = OwnCertificate(*Authority(tmp_path / "other").issue("client"))

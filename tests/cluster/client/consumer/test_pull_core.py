@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from actors.rebalancer.group import Group
+from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
 from cluster.client import ConsumerConfig, MessageQueue, PullConsumer
 from cluster.client.consumer.fetcher import Puller
 from cluster.client.consumer.pull_core import MIN_SHARE_BYTES, PullCore
 from cluster.client.errors import CommitFenced, QueueNotAssigned
-from cluster.client.group.offset_client import Commit, OffsetClient
+from cluster.client.group.offset_client import Commit, Committed, OffsetClient
 from cluster.client.transport.loop_thread import LoopThread
 from tests.cluster.client.conftest import LONG_LEASE_MS, Cluster
 from tests.cluster.client.test_pull_consumer import committed, fill
-from tests.eventually import eventually
+from tests.eventually import LIMIT_S, eventually
 
 QUICK: dict[str, Any] = {"sync_interval_ms": 200, "lease_ms": LONG_LEASE_MS, "auto_commit": False}
 
 
 @contextmanager
-def opened(cluster: Cluster, group: str, topic: str) -> Iterator[tuple[PullCore, LoopThread]]:
+def opened(
+    cluster: Cluster, group: str, topic: str, **settings: Any
+) -> Iterator[tuple[PullCore, LoopThread]]:
     """Yield a core that has subscribed to `topic`, and its event loop thread."""
-    config = ConsumerConfig(nameservers=cluster.address, group=group, **QUICK)
+    config = ConsumerConfig(nameservers=cluster.address, group=group, **{**QUICK, **settings})
     thread = LoopThread.shared()
     core = thread.call(lambda: PullCore(config))
     thread.call(lambda: core.subscribe(topic, "*"))
@@ -91,6 +96,40 @@ def test_fenced_queue_is_dropped_and_assigned_again(cluster: Cluster, group: str
         take(core, old.position)  # none of its messages was committed
         thread.run(core.commit(None))
     assert committed(cluster, group, topic) == 20
+
+
+def test_late_release_keeps_a_queue_that_is_assigned_again(
+    cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The response to the commit of a released queue arrives after the queue was lost and granted again."""
+    responded, finished = threading.Event(), threading.Event()
+    reports: list[SyncGroupRequest] = []
+    sync = Group.sync
+
+    async def commit_late(*_where: object) -> Committed:
+        await asyncio.to_thread(responded.wait, LIMIT_S)
+        finished.set()
+        return Committed([], {})
+
+    def sync_and_report(members: Group, request: SyncGroupRequest, *options: Any) -> SyncGroupReply:
+        reports.extend([request] if request.group == group else [])
+        return sync(members, request, *options)
+
+    monkeypatch.setattr(OffsetClient, "commit_best_effort", commit_late)
+    monkeypatch.setattr(Group, "sync", sync_and_report)
+    topic = cluster.topic(queues=1)
+    with opened(cluster, group, topic, auto_commit=True) as (core, thread):
+        queue, old = min(
+            eventually(lambda: len(core.deliveries.states) == 2 and core.deliveries.states.items())
+        )
+        thread.call(lambda: core.revoked(queue))
+        thread.call(lambda: core.session.membership.fenced(queue))
+        eventually(lambda: core.deliveries.states.get(queue) not in (None, old), "the later grant")
+        responded.set()
+        assert finished.wait(LIMIT_S)
+        reports.clear()
+        eventually(lambda: len(reports) >= 3)
+        assert all(queue in {item.queue for item in report.owned} for report in reports)
 
 
 def test_queue_without_starting_offset_is_not_committed(

@@ -38,6 +38,9 @@ final class Clients {
         client.setPollNameServerInterval(ROUTE_MS);
         client.setPersistConsumerOffsetInterval(PERSIST_MS);
         client.setMqClientApiTimeout(TIMEOUT_MS);
+        if (System.getProperty("compat.namespace") != null) {
+            client.setNamespace(System.getProperty("compat.namespace"));
+        }
     }
 
     /** RocketMQ's hook that signs requests with the keys of system properties; null without them. */

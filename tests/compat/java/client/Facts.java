@@ -64,6 +64,11 @@ final class Facts {
         facts.put("regionId", result.getRegionId());
         facts.put("transactionId", result.getTransactionId());
         facts.put("traceOn", result.isTraceOn());
+        try { // clients before 5.3.1 have no recall handle
+            facts.put("recallHandle", SendResult.class.getMethod("getRecallHandle").invoke(result));
+        } catch (ReflectiveOperationException error) {
+            facts.put("recallHandle", null);
+        }
         return facts;
     }
 

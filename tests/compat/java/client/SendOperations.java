@@ -1,5 +1,6 @@
 package compat;
 
+import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -17,6 +18,7 @@ import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** Operations of producers. */
@@ -36,6 +38,7 @@ final class SendOperations {
         operations.put("send_batch", this::sendBatch);
         operations.put("send_vip", this::sendVip);
         operations.put("send_in_transaction", this::sendInTransaction);
+        operations.put("recall", this::recall);
         operations.put("request", request -> Facts.of((MessageExt) clients.producer().request(
             message(request), request.number("timeoutMs"))));
         operations.put("request_by_callback", this::requestByCallback);
@@ -59,6 +62,17 @@ final class SendOperations {
         };
         clients.producer().request(message(request), callback, request.number("timeoutMs"));
         return Facts.of((MessageExt) reply.get(request.number("timeoutMs"), TimeUnit.MILLISECONDS));
+    }
+
+    /** Recalls a timer message and returns its id; clients before 5.3.1 have no such method. */
+    private Object recall(Request request) throws Exception {
+        DefaultMQProducer producer = clients.producer();
+        try {
+            return producer.getClass().getMethod("recallMessage", String.class, String.class)
+                .invoke(producer, request.text("topic"), request.text("handle"));
+        } catch (InvocationTargetException error) {
+            throw (Exception) error.getCause();
+        }
     }
 
     private Object createTopic(Request request) throws Exception {
@@ -169,6 +183,12 @@ final class SendOperations {
         }
         if (wanted.has("delayLevel")) {
             message.setDelayTimeLevel((int) wanted.number("delayLevel"));
+        }
+        // The setters of these properties came with 5.0.
+        for (String name : List.of("TIMER_DELAY_MS", "TIMER_DELIVER_MS")) {
+            if (wanted.has(name)) {
+                MessageAccessor.putProperty(message, name, wanted.text(name));
+            }
         }
         wanted.map("properties").forEach((name, value) -> message.putUserProperty(name, value.toString()));
         return message;

@@ -21,7 +21,7 @@ from tests.eventually import LIMIT_S
 pytestmark = pytest.mark.java
 
 PACKAGE = "rocketmq==0.4.4"
-PROGRAM = Path(__file__).with_name("librocketmq_program.py")
+PROGRAM = Path(__file__).with_name("program.py")
 
 
 def run_program(nameserver: str, topic: str, group: str, home: Path) -> Any:

@@ -1,6 +1,6 @@
 """Client program of the PyPI package `rocketmq` 0.4.4 (librocketmq, C++), run in a separate environment.
 
-    python -P librocketmq_program.py NAMESERVER TOPIC GROUP
+    python -P program.py NAMESERVER TOPIC GROUP
 
 Prints one JSON object with the results of the sends and the messages that each kind of consumer received.
 """

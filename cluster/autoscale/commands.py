@@ -1,0 +1,75 @@
+"""What `raymq autoscale` does: calls of the autoscaler's actor, and the release of a lost store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from actors.host import ray_port, store_binding
+from actors.host.ray_port import ActorName, ActorNotFound
+from cluster.driver import bindings
+from cluster.driver.driver import LaunchRefused
+from cluster.driver.placement import AUTOSCALER
+from cluster.paths import home_of
+from cluster.session.ray_session import Mode, choose_way, is_connected, session
+from cluster.topology.topology import Topology
+
+TIMEOUT_S = 60.0
+"""A call waits for the present tick of the controller."""
+
+
+def autoscaler_status(topology: Topology) -> dict[str, Any]:
+    """Return the status of a cluster's autoscaler (`Controller.status`).
+
+    Raises LaunchRefused if the cluster or its autoscaler is not running, and SessionFailed.
+    """
+    with _connected(topology):
+        found: dict[str, Any] = _call(topology, "autoscale_status")
+        return found
+
+
+def set_paused(topology: Topology, *, paused: bool) -> None:
+    """Pause or resume a cluster's autoscaler. Raises as `autoscaler_status`."""
+    with _connected(topology):
+        _call(topology, "autoscale_pause" if paused else "autoscale_resume")
+
+
+def release_store(topology: Topology, broker: str) -> str:
+    """Permit an elastic broker to start with an empty store, and return a text that says what was given up.
+
+    Raises LaunchRefused if the cluster is not running, or the broker is not elastic or has never had a store.
+    """
+    actor = f"{broker.removesuffix('-0')}-0"
+    if not any(entry.number_of(actor) for _, entry in topology.elastic()):
+        patterns = ", ".join(entry.pattern for _, entry in topology.elastic()) or "none"
+        raise LaunchRefused(f"{broker} is not an elastic broker; the topology has {patterns}")
+    with _connected(topology):
+        bindings.exchange(home_of(topology.cluster), topology.namespace)
+        binding = store_binding.find(topology.namespace, actor)
+        if binding is None:
+            raise LaunchRefused(f"{broker} has no store that could be released; it starts with an empty one")
+        store_binding.release(topology.namespace, actor)
+        bindings.exchange(home_of(topology.cluster), topology.namespace)
+        return f"released {binding.store} on node {binding.node_ip}; `raymq up` starts {broker} without it"
+
+
+@contextmanager
+def _connected(topology: Topology) -> Iterator[None]:
+    home = home_of(topology.cluster)
+    way = choose_way(topology, home, os.environ)
+    if way.mode is Mode.STARTED and not is_connected():
+        raise LaunchRefused(f"cluster {topology.cluster} is not running; `raymq up` starts it")
+    with session(topology, home, way):
+        yield
+
+
+def _call(topology: Topology, method: str) -> Any:
+    try:
+        return ray_port.call(ActorName(topology.namespace, AUTOSCALER), method, timeout_s=TIMEOUT_S)
+    except ActorNotFound as error:
+        raise LaunchRefused(
+            f"cluster {topology.cluster} has no autoscaler; add `autoscale: {{rules: …}}` to its topology, "
+            "then repeat `raymq up`"
+        ) from error

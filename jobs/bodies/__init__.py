@@ -1,0 +1,1 @@
+"""Decode the bodies of messages into typed columns, for reads with a schema."""

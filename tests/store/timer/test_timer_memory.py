@@ -1,0 +1,42 @@
+"""Pending timer messages are in the files; only those of the present second are in memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from store.timer.timer_files import TimerFiles
+from store.timer.timer_schedule import Arrival, TimerSchedule
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.extended)])
+def test_pending_timers_take_no_memory(tmp_path: Path, count: int) -> None:
+    per_second = count // 200
+    files = TimerFiles(tmp_path, 100 << 20, 1 << 40)
+    (tmp_path / "config").mkdir()
+    progress = files.recover(START_MS)
+    files.allocate()
+    schedule = TimerSchedule(files, progress.read_second, 172_800)
+    tracemalloc.start()
+    for number in range(count):
+        due_ms = START_MS + number % (count // per_second) * 1000 + number % 1000 + 1
+        schedule.add(Arrival(due_ms, START_MS, number * 100, 100, 7))
+    assert schedule.pending == count
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    taken = 0
+    for now_ms in range(START_MS + 500, START_MS + 3_500, 500):
+        while not schedule.load(now_ms, 2048):
+            pass
+        while entries := schedule.take(now_ms, 64):
+            for entry in entries:
+                assert now_ms - 500 < entry.unit.time_ms + 1 <= now_ms
+                schedule.finish(entry)
+            taken += len(entries)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+    assert (taken, schedule.pending) == (3 * per_second, count - 3 * per_second)
+    files.close()
