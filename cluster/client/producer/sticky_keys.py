@@ -143,7 +143,7 @@ class StickyKeys:
             if slot.queue != wanted:
                 self._move_or_stay(slot, choice, route, wanted)
             if not choice.has_chosen:
-                choice.has_chosen = True
+                choice.has_chosen, choice.topic = True, route.topic
                 slot.in_flight += 1
             return slot.queue
 
@@ -198,12 +198,12 @@ class StickyKeys:
         for queue in self._progress.keys() - used:
             del self._progress[queue]
 
-    def finish(self, topic: str, choice: StickyChoice, result: SendResult | None) -> None:
+    def finish(self, choice: StickyChoice, result: SendResult | None) -> None:
         """Record the outcome of a send; without a result its message may be stored."""
         with self._lock:
-            slot = self._slots.get((topic, choice.slot))
-            if slot is None or not choice.has_chosen:
+            if not choice.has_chosen:
                 return
+            slot = self._slots[choice.topic, choice.slot]
             choice.has_chosen = False
             slot.in_flight -= 1
             if result is None:
@@ -221,6 +221,7 @@ class StickyChoice:
         keys: The keys of the producer.
         slot: Slot of the key.
         messages: Number of messages of the send.
+        topic: Topic of the last route.
         has_chosen: True while the send is in flight.
         has_waited: True once the send has found its former queue unconsumed.
         holds: Number of attempts that were held although the former queue is writable.
@@ -229,6 +230,7 @@ class StickyChoice:
     keys: StickyKeys
     slot: int
     messages: int
+    topic: str = ""
     has_chosen: bool = False
     has_waited: bool = False
     holds: int = 0
@@ -249,7 +251,7 @@ class StickyKeysHook:
         choice = context.notes.get(_NOTE)
         if isinstance(choice, StickyChoice):
             result = context.result if isinstance(context.result, SendResult) else None
-            choice.keys.finish(context.topic, choice, result)
+            choice.keys.finish(choice, result)
 
 
 def _share_of(route: TopicRoute, queue: MessageQueue) -> QueueShare | None:

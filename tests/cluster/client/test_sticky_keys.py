@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -89,6 +90,31 @@ def test_a_send_waits_until_the_queue_of_its_key_that_became_read_only_is_consum
         consumer.subscribe(topic)
         eventually(lambda: consumer.poll(100, timeout_ms=50) is None or waiting.done())
         assert waiting.result().queue.queue_id == 0
+
+
+def test_keys_of_a_namespace_wait_for_the_group_of_the_namespace(
+    clusters: Callable[..., Cluster], group: str
+) -> None:
+    cluster = clusters(brokers=1)
+    topic, keys = "orders%topic", [f"key-{n}" for n in range(12)]
+
+    def send_all(producer: Producer) -> set[int]:
+        sends = [producer.send_async("topic", "x", sharding_key=key) for key in keys]
+        return {send.result().queue.queue_id for send in sends}
+
+    config = PushConfig(commit_interval_ms=20, sync_interval_ms=100, route_refresh_ms=100)
+    with (
+        Admin(cluster.address) as admin,
+        Producer(cluster.address, "sticky", config=replace(sticky(group), namespace="orders")) as producer,
+    ):
+        admin.create_topic(topic, queues=1)
+        send_all(producer)
+        admin.create_topic(topic, queues=4)
+        eventually(lambda: len(producer.queues("topic")) == 4)
+        assert send_all(producer) == {0}
+        with PushConsumer(cluster.address, f"orders%{group}", lambda _: None, config=config) as consumer:
+            consumer.subscribe(topic)
+            assert eventually(lambda: len(send_all(producer)) == 4)
 
 
 def test_tables_with_a_sharding_key_are_refused(cluster: Cluster, group: str) -> None:
