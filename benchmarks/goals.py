@@ -36,6 +36,7 @@ GOALS: Sequence[Goal] = (
     Goal("java-batch", "messages_per_s", floor=1.0, aim=1.5),
     Goal("java-push", "messages_per_s", floor=1.0, aim=1.2),
     Goal("java-ordered", "messages_per_s", floor=0.9, aim=1.0),
+    Goal("java-transactions", "messages_per_s", floor=1.0, aim=1.2),
     Goal("java-1k", "messages_per_s", floor=1.0, aim=1.3),
     Goal("java-16k", "messages_per_s", floor=1.0, aim=1.3),
     Goal("java-end-to-end", "p50_ms", floor=1.0, aim=0.5),

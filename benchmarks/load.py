@@ -36,6 +36,7 @@ LOADS: Mapping[str, Load] = {
     "java-16k": Load("LoadProducer", {"threads": 32, "size": 16 * 1024}),
     "java-push": Load("LoadConsumer", {"messages": 5_000_000, "size": 128}),
     "java-ordered": Load("LoadConsumer", {"messages": 5_000_000, "size": 128, "ordered": 1}),
+    "java-transactions": Load("LoadProducer", {"threads": 16, "size": 128, "transaction": 1}),
     "java-end-to-end": Load("LoadEndToEnd", {"rate": 1000, "size": 128}),
 }
 

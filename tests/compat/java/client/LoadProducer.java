@@ -9,14 +9,19 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
 
 /**
  * The load of RocketMQ's benchmark Producer: several threads share one DefaultMQProducer. Each thread sends one message
- * after another and waits for each response. Messages are uncompressed, without keys or tags.
+ * after another and waits for each response. Messages are uncompressed, without keys or tags. With transaction=1 the threads
+ * share one TransactionMQProducer, and each message is committed by its local transaction.
  *
  * <p>Prints MEASURING after the warm-up, and at the end one line of JSON: messagesPerSecond, p50Ms, p99Ms, meanMs,
  * maxMs, messages, failed, notOk, seconds, firstError. Measuring starts after the warm-up, while the threads keep sending.
@@ -68,6 +73,9 @@ public final class LoadProducer {
         }
 
         private SendResult send() throws Exception {
+            if (producer instanceof TransactionMQProducer) {
+                return producer.sendMessageInTransaction(new Message(topic, body), null);
+            }
             if (batch == 1) {
                 return producer.send(new Message(topic, body));
             }
@@ -97,7 +105,8 @@ public final class LoadProducer {
     private static void measure(Arguments arguments) throws Exception {
         String topic = arguments.text("topic", "LoadTest");
         int batch = arguments.number("batch", 1);
-        DefaultMQProducer producer = new DefaultMQProducer("benchmark_producer");
+        boolean transaction = arguments.number("transaction", 0) == 1;
+        DefaultMQProducer producer = transaction ? committingProducer() : new DefaultMQProducer("benchmark_producer");
         producer.setNamesrvAddr(arguments.text("namesrv"));
         producer.setInstanceName(Long.toString(System.currentTimeMillis()));
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
@@ -124,6 +133,22 @@ public final class LoadProducer {
         System.out.println(RemotingSerializable.toJson(figures(senders, seconds, batch), false));
         System.out.flush();
         producer.shutdown();
+    }
+
+    private static TransactionMQProducer committingProducer() {
+        TransactionMQProducer producer = new TransactionMQProducer("benchmark_producer");
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        return producer;
     }
 
     private static Map<String, Object> figures(List<Sender> senders, double seconds, int batch) {
