@@ -19,6 +19,7 @@ BENCHES = {
     "pull-arrow": "Read a backlog over the socket as Arrow batches, all columns.",
     "sql-filter": "Read a queue with the SQL92 filter `a > 10 AND region IN ('x','y')`.",
     "push": "A push consumer whose listener reads every field, up to 32 messages per call.",
+    "timers": "Lateness of timer messages, 1,000 per second, from the requested time to the listener.",
     "spark-read": "Spark local[2] over mapped files: sum of the bodies, and all columns to the noop sink.",
     "recovery": "Recover a 2 GiB log: scan only, and scan with rebuild of queues and index.",
     "many-queues": "Send to 20,000 queues and to 8; restart time, memory and disk use.",

@@ -128,6 +128,9 @@ class ProducerConfig(ClientConfig):
         compress_over_bytes: Bodies of this size or more are compressed. Batches and tables are not.
         compression: Compression codec; None disables compression.
         compression_level: Level of the codec.
+        sticky_key_groups: Consumer groups for which the order of each sharding key is kept when the queues of
+            a topic change: the key moves to another queue once these groups have consumed its messages. All
+            producers of a topic should use the same groups. Empty: keys move at once, as in RocketMQ.
         send_latency_fault_enable: Sends that may use any queue avoid brokers that were slow or failed.
         table_batch_bytes: Maximum size of the records in one request of a table send.
         table_buffer_bytes: Maximum size of all records of table sends that are in flight.
@@ -147,6 +150,7 @@ class ProducerConfig(ClientConfig):
     compress_over_bytes: int = 4 * KIB
     compression: Compression | None = "zlib"
     compression_level: int = 5
+    sticky_key_groups: Sequence[str] = ()
     send_latency_fault_enable: bool = False
     table_batch_bytes: int = 1 * MIB
     table_buffer_bytes: int = 48 * MIB
@@ -168,6 +172,10 @@ class ProducerConfig(ClientConfig):
             "table_batch_bytes",
             "table_buffer_bytes",
         )
+        if isinstance(self.sticky_key_groups, str):
+            raise ConfigInvalid(
+                f"sticky_key_groups is {self.sticky_key_groups!r}: give a list of consumer groups"
+            )
         self._check_compression()
 
     def _check_compression(self) -> None:

@@ -11,6 +11,7 @@ ClientError                      .retriable: True if the same call may succeed l
 │   └── InvalidRequest, OffsetNotFound, GroupNotFound, CommitFenced, SubscriptionDiffers
 ├── SendFailed                   all attempts of a send failed: .attempts
 ├── TableSendFailed              some rows of a table are not acknowledged: .acknowledged_rows
+├── QueueNotConsumed             a key waits until its former queue is consumed (sticky_key_groups)
 ├── QueueNotAssigned             a call named a queue that this consumer does not hold
 └── DataDamaged                  a broker's response contains bytes that are not valid records
 """
@@ -174,6 +175,12 @@ class TableSendFailed(ClientError):
         reasons = "; ".join(f"{queue}: {error}" for queue, error in self.failures.items())
         counts = f"{self.acknowledged_rows:,} of {self.rows:,} rows"
         return f"only {counts} sent to topic {self.topic!r} were acknowledged; failed queues: {reasons}"
+
+
+class QueueNotConsumed(ClientError):
+    """A send of a key is held, because its former queue is not writable and not consumed yet."""
+
+    retriable = True
 
 
 class QueueNotAssigned(ClientError):

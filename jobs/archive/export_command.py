@@ -7,24 +7,24 @@ from typing import Annotated
 
 import typer
 
-from jobs.archive.console import (
+from jobs.archive.directory import MESSAGES_PER_FILE
+from jobs.console import (
     AsJson,
+    Committed,
     Nameserver,
+    examples,
     exiting_on_job_errors,
     print_result,
     progress_bar,
 )
-from jobs.archive.directory import MESSAGES_PER_FILE
 
-EPILOG = "Examples:\n\nraymq export orders /data/orders\n\nraymq export orders /data/orders --committed"
+EPILOG = examples("raymq export orders /data/orders", "raymq export orders /data/orders --committed")
 
 
 def command(
     topic: Annotated[str, typer.Argument(help="Topic.", show_default=False)],
     directory: Annotated[Path, typer.Argument(help="Directory of the archive, new or interrupted.")],
-    committed: Annotated[
-        bool, typer.Option("--committed", help="Skip messages that write_queue did not commit.")
-    ] = False,
+    committed: Committed = False,
     messages_per_file: Annotated[
         int, typer.Option("--messages-per-file", min=1, help="Maximum number of messages of a file.")
     ] = MESSAGES_PER_FILE,

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from jobs.bodies.body_decoder import BodyDecoder, DecodedReader, Mapper, check_available
 from jobs.job_errors import OptionInvalid
@@ -33,6 +34,8 @@ PLACE = ("topic", "brokerName", "queueId", "queueOffset")
 """The columns that name a message in error messages."""
 BODY = "body"
 SHOWN_CHARACTERS = 200
+NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+"""The keys of the JSON of a schema that permit null values."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class BodyColumns:
     def _from_json(self, frame: DataFrame) -> DataFrame:
         schema = self.schema
         if self.corrupt not in schema.names:
-            schema = StructType(schema.fields).add(self.corrupt, StringType())
+            schema = StructType([*schema.fields, StructField(self.corrupt, StringType())])
         text = F.col(BODY).cast("string")
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": self.corrupt}
         parsed = "__parsed"
@@ -148,7 +151,7 @@ def parse_body_columns(
 
 def _struct_of(spark: SparkSession, schema: str | StructType) -> StructType:
     if isinstance(schema, StructType):
-        return schema
+        return StructType.fromJson(_nullable(schema.jsonValue()))
     try:
         return spark.createDataFrame([], schema).schema
     except (PySparkException, TypeError, ValueError) as error:
@@ -156,6 +159,15 @@ def _struct_of(spark: SparkSession, schema: str | StructType) -> StructType:
         raise OptionInvalid(
             f"schema={schema!r} is neither a StructType nor DDL such as 'id BIGINT, name STRING': {reason}"
         ) from error
+
+
+def _nullable(schema: Any) -> Any:
+    """Return the JSON value of a schema with all fields and elements nullable, as in Spark's JSON reader."""
+    if isinstance(schema, list):
+        return [_nullable(each) for each in schema]
+    if isinstance(schema, dict):
+        return {key: True if key in NULLABLE else _nullable(each) for key, each in schema.items()}
+    return schema
 
 
 def _check_fields(schema: StructType, columns: Sequence[str], corrupt: str) -> None:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs.console import EXIT_FAILED, AsJson, Committed, Nameserver, examples, exiting_on_job_errors
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from store.tools.reindex.run import Reindexed
     from store.tools.verify.findings import Finding
-
-EXIT_FAILED, EXIT_REFUSED = 1, 2
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,7 +31,6 @@ app = typer.Typer(
     add_completion=False,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Executors = Annotated[
     int,
     typer.Option(
@@ -46,16 +45,6 @@ DelayLevel = Annotated[
         "--message-delay-level", metavar="LEVELS", help="The broker's delay levels, if not the default."
     ),
 ]
-Nameserver = Annotated[
-    str | None,
-    typer.Option(
-        "--nameserver",
-        "-n",
-        envvar="RAYMQ_NAMESERVERS",
-        metavar="HOST:PORT[;…]",
-        help="The cluster's nameservers.",
-    ),
-]
 Topic = Annotated[str, typer.Argument(help="Topic.", show_default=False)]
 Property = Annotated[
     str | None,
@@ -64,17 +53,10 @@ Property = Annotated[
 Field = Annotated[
     str | None, typer.Option("--field", help="Field of JSON bodies with the key, for example order.id.")
 ]
-Committed = Annotated[
-    bool, typer.Option("--committed", help="Skip messages that write_queue did not commit.")
-]
-
-
-def _examples(*lines: str) -> str:
-    return "Examples:\n\n" + "\n\n".join(lines)
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "raymq reindex store ~/.raymq/DefaultCluster/store/broker-a-0 --check",
         "python -m jobs.reindex store /data/rocketmq/store",
         "ray job submit --working-dir . -- python -m jobs.reindex store /data/broker-a-0 --executors 2",
@@ -103,9 +85,9 @@ def store(
     """
     from jobs.reindex.offline import reindex_store, require_store
 
-    with _exiting_on_errors():
+    with exiting_on_job_errors():
         require_store(path, log_paths or (), delay_level, check=check)  # Spark needs seconds to start
-    with _exiting_on_errors(), _session(executors) as spark:
+    with exiting_on_job_errors(), _session(executors) as spark:
         done = reindex_store(
             spark,
             path,
@@ -122,7 +104,7 @@ def store(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "raymq reindex live ~/.raymq/DefaultCluster/store/broker-a-0",
         "python -m jobs.reindex live /data/broker-a-0 -n 10.0.0.5:9876",
     )
@@ -143,9 +125,9 @@ def live(
     from jobs.reindex.live import repair_store
     from jobs.reindex.offline import require_store
 
-    with _exiting_on_errors():
+    with exiting_on_job_errors():
         require_store(path, (), delay_level, check=True)
-    with _exiting_on_errors(), _session(executors) as spark:
+    with exiting_on_job_errors(), _session(executors) as spark:
         done = repair_store(spark, path, nameservers=nameserver, message_delay_level=delay_level)
     if as_json:
         typer.echo(json.dumps(done.as_json(), ensure_ascii=False))
@@ -164,7 +146,7 @@ def live(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "raymq reindex keys orders /data/orders-by-customer --field customer.id",
         "python -m jobs.reindex keys orders s3a://bucket/orders-by-key --property KEYS --overwrite",
     )
@@ -186,7 +168,7 @@ def keys(
     """
     from jobs.reindex.key_index import index_keys
 
-    with _exiting_on_errors(), _session(executors) as spark:
+    with exiting_on_job_errors(), _session(executors) as spark:
         done = index_keys(
             spark,
             topic,
@@ -207,7 +189,7 @@ def keys(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "raymq reindex topic orders orders-16 --queues 16 --property KEYS",
         "python -m jobs.reindex topic orders orders-16 --queues 16 --field customer.id --spread-missing",
     )
@@ -232,7 +214,7 @@ def topic(
     """
     from jobs.reindex.reshard import reshard_topic
 
-    with _exiting_on_errors(), _session(executors) as spark:
+    with exiting_on_job_errors(), _session(executors) as spark:
         done = reshard_topic(
             spark,
             source,
@@ -273,19 +255,6 @@ def _show(done: Reindexed) -> None:
 def _line(finding: Finding) -> str:
     place = f" (at byte {finding.place}, {finding.size_bytes} bytes)" if finding.place >= 0 else ""
     return f"{finding.path}: {finding.reason}{place}"
-
-
-@contextmanager
-def _exiting_on_errors() -> Iterator[None]:
-    """Print an error of a job raised inside as one line, and exit with its code."""
-    from cluster.client.errors import ClientError
-    from jobs.job_errors import JobError, OptionInvalid
-
-    try:
-        yield
-    except (JobError, ClientError) as error:
-        typer.echo(f"raymq reindex: {error}", err=True)
-        raise typer.Exit(EXIT_REFUSED if isinstance(error, OptionInvalid) else EXIT_FAILED) from error
 
 
 @contextmanager

@@ -156,6 +156,10 @@ class TimerLog:
             last_unit = first.base + ((self.file_bytes - BLANK_BYTES) // UNIT_BYTES - 1) * UNIT_BYTES
             if self.end < first.end or self.unit_at(last_unit).physical_offset >= physical_offset:
                 break
+            # The last unit may be an old one that was appended again (`TimerSchedule.compact`).
+            _, units = next(self.units(first.base))
+            if units["physical_offset"].max() >= physical_offset:
+                break
             first.path.unlink()
             self._files.pop(0).close()
             deleted += 1

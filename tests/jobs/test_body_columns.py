@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from cluster.client import Admin, MessageQueue, Producer
 from jobs import commit_read, read_queue, read_stream
@@ -117,6 +118,22 @@ def test_missing_fields_are_null_and_unknown_fields_are_ignored(
         spark, topic, mode="FAILFAST", columns=[], nameservers=orders.nameservers, **options("json")
     )
     assert [tuple(row) for row in frame.collect()] == [(1, None, None, None)]
+
+
+@pytest.mark.parametrize("body_format", ["json", "msgpack"])
+def test_struct_type_is_not_changed_and_its_fields_may_be_null(
+    spark: SparkSession, orders: Orders, filled: Callable[..., str], body_format: str
+) -> None:
+    fields = [StructField("id", LongType(), nullable=False), StructField("tag", StringType(), nullable=False)]
+    schema = StructType(fields)
+    topic = filled(ENCODERS[body_format]({"id": 7}))
+    for _ in range(2):
+        frame = read_queue(
+            spark, topic, nameservers=orders.nameservers, columns=[], schema=schema, format=body_format
+        )
+        assert [tuple(row) for row in frame.filter("tag IS NULL").collect()] == [(7, None)]
+    assert schema == StructType(fields)
+    assert len(schema.fields) == 2
 
 
 def test_msgpack_types_are_converted_to_spark_types(

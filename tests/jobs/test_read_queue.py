@@ -116,12 +116,12 @@ def test_columns_and_partition_options_are_applied(spark: SparkSession, orders: 
 def test_range_is_fixed_when_the_frame_is_created(spark: SparkSession, orders: Orders) -> None:
     nameservers = orders.nameservers
     with Admin(nameservers) as admin, Producer(nameservers) as producer:
-        admin.create_topic("growing", queues=1)
-        producer.send("growing", b"before")
-        frame = read_queue(spark, "growing", nameservers=nameservers, columns=["body"])
-        producer.send("growing", b"after")
+        admin.create_topic("fixed-range", queues=1)
+        producer.send("fixed-range", b"before")
+        frame = read_queue(spark, "fixed-range", nameservers=nameservers, columns=["body"])
+        producer.send("fixed-range", b"after")
     assert [bytes(row["body"]) for row in frame.collect()] == [b"before"]
-    assert read_queue(spark, "growing", nameservers=nameservers).count() == 2
+    assert read_queue(spark, "fixed-range", nameservers=nameservers).count() == 2
 
 
 def test_read_from_latest_returns_empty_frame_with_all_columns(spark: SparkSession, orders: Orders) -> None:

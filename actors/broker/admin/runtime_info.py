@@ -42,6 +42,7 @@ _TIMER = {
     "timerEnqueueTps": "0.0",
     "timerDequeueTps": "0.0",
 }
+"""The entries of a broker whose timer is disabled (`timer_wheel_enable`)."""
 
 
 class RuntimeInfo:

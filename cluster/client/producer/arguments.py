@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from cluster.client.errors import ClientError, ConfigInvalid
 from cluster.client.producer.sender import Choose
@@ -10,6 +11,17 @@ from cluster.client.selectors import MessageQueueSelector, queue_index
 from cluster.client.transport.topic_route import TopicRoute
 from store.message.message import Message
 from store.message.message_queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedChoice:
+    """Chooses the queue of a sharding key by its hash."""
+
+    key: str
+
+    def __call__(self, route: TopicRoute) -> MessageQueue:
+        """Return the queue of the key. Raises ClientError if no queue is writable."""
+        return keyed_queues(route)[queue_index(self.key, len(route.keyed))]
 
 
 def as_message(
@@ -67,7 +79,7 @@ def chooser(
             raise ConfigInvalid(
                 f"sharding_key of a message to topic {message.topic!r} is {sharding_key!r}: give a string"
             )
-        return lambda route: _keyed(route)[queue_index(sharding_key, len(route.keyed))]
+        return KeyedChoice(sharding_key)
     if selector is not None:
         if not callable(selector) or isinstance(selector, type):
             raise ConfigInvalid(
@@ -80,7 +92,8 @@ def chooser(
     return None
 
 
-def _keyed(route: TopicRoute) -> Sequence[MessageQueue]:
+def keyed_queues(route: TopicRoute) -> Sequence[MessageQueue]:
+    """Return the queues among which keys choose. Raises ClientError if no queue is writable."""
     if not route.keyed:
         raise ClientError(
             f"topic {route.topic!r} has no writable queue: check its permission and its brokers"
@@ -92,7 +105,7 @@ def _selected(
     selector: MessageQueueSelector, message: Message, argument: object
 ) -> Callable[[TopicRoute], MessageQueue]:
     def choose(route: TopicRoute) -> MessageQueue:
-        queue = selector(_keyed(route), message, argument)
+        queue = selector(keyed_queues(route), message, argument)
         if not isinstance(queue, MessageQueue) or queue.topic != message.topic:
             raise ConfigInvalid(
                 f"the selector returned {queue!r} for a message of topic {message.topic!r}: "

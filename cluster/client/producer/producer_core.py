@@ -26,13 +26,14 @@ from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.errors import ClientError, ConfigInvalid, DeadlineExceeded
 from cluster.client.hooks import SendContext
 from cluster.client.namespaces import Namespace
-from cluster.client.producer.arguments import chooser
+from cluster.client.producer.arguments import KeyedChoice, chooser
 from cluster.client.producer.faults import MQFaultStrategy
 from cluster.client.producer.lanes import Lanes
 from cluster.client.producer.outbound import Outbound, OutboundFactory, check_types
 from cluster.client.producer.requests import Requests, create_reply_message, starting_at
 from cluster.client.producer.send_hooks import SendHooks
 from cluster.client.producer.sender import Choose, Send, Sender
+from cluster.client.producer.sticky_keys import POLL_MS, GroupProgress, StickyKeys, StickyKeysHook
 from cluster.client.producer.table_send import TableSender
 from cluster.client.results import SendResult
 from cluster.client.selectors import RoundRobin
@@ -88,6 +89,11 @@ def open_producer(
     if config.trace:
         dispatcher = TraceDispatcher(instance, config, config.trace_topic)
         config = replace(config, send_hooks=(*config.send_hooks, TraceSendHook(dispatcher, clock)))
+    sticky: StickyKeys | None = None
+    if groups := [names.wrap(group) for group in config.sticky_key_groups]:
+        sticky = StickyKeys(groups, GroupProgress(instance, groups))
+        config = replace(config, send_hooks=(*config.send_hooks, StickyKeysHook()))
+        instance.supervisor.every("sticky-keys", lambda: POLL_MS, sticky.poll)
     hooks = SendHooks(config)
     # Random start, as in RocketMQ: many short-lived producers must not all use the first queue.
     turns = RoundRobin(random.randrange(1 << 16))
@@ -98,7 +104,7 @@ def open_producer(
     instance.start_heartbeats(
         lambda: HeartbeatData(instance.client_id, producer_groups=[config.group]), instance.routes.topics
     )
-    return ProducerCore(config, instance, factory, hooks, sender, tables, requests, names)
+    return ProducerCore(config, instance, factory, hooks, sender, tables, requests, names, sticky)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,7 @@ class ProducerCore:
     tables: TableSender
     requests: Requests
     names: Namespace = Namespace.NONE
+    sticky: StickyKeys | None = None
     registered: set[str] = field(default_factory=set)
     """Topics with whose brokers this producer is registered, so that they can send requests to it."""
 
@@ -151,17 +158,26 @@ class ProducerCore:
         try:
             outbound = self.factory.batch(messages if context is None else context.messages)
             choose = chooser(messages[0], sharding_key, queue, None, None)
-            return self._send(outbound, choose, self._timeout_ms(choose, timeout_ms), context)
+            timeout_ms = self._timeout_ms(choose, timeout_ms)
+            return self._send(outbound, choose, timeout_ms, context, len(messages))
         except ClientError as error:
             self.hooks.after(context, None, error)
             raise
 
     def _send(
-        self, outbound: Outbound, choose: Choose | None, timeout_ms: int, context: SendContext | None
+        self,
+        outbound: Outbound,
+        choose: Choose | None,
+        timeout_ms: int,
+        context: SendContext | None,
+        messages: int = 1,
     ) -> Send:
         if self.names.name:
             outbound = outbound._replace(topic=self.names.wrap(outbound.topic))
             self.factory.check_topic(outbound.topic)
+        if self.sticky is not None and isinstance(choose, KeyedChoice):
+            choose = self.sticky.choice(choose.key, messages, context)
+        else:
             choose = self.names.wrap_choice(choose)
         return Send(outbound, choose, timeout_ms, self.instance.now_ms() + timeout_ms, context)
 

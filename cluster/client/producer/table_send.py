@@ -17,6 +17,7 @@ from cluster.client.config import ProducerConfig
 from cluster.client.errors import (
     ClientClosed,
     ClientError,
+    ConfigInvalid,
     NameserverUnreachable,
     PermissionDenied,
     TableSendFailed,
@@ -159,9 +160,14 @@ class TableSender:
         """Send all rows and wait until they are acknowledged.
 
         Setting `stop` cancels the send: no further batch is sent. Raises MessageRejected if a row is invalid,
-        TableSendFailed if a batch failed, ClientClosed if the send was cancelled, and the errors of
-        `RouteCache.get`.
+        TableSendFailed if a batch failed, ClientClosed if the send was cancelled, ConfigInvalid if the rows
+        have sharding keys and the producer has sticky keys, and the errors of `RouteCache.get`.
         """
+        if columns.is_keyed and self._config.sticky_key_groups:
+            raise ConfigInvalid(
+                "tables with sharding keys do not support sticky_key_groups: send the rows with send or "
+                "send_batch, or use another producer"
+            )
         context = self._hooks.before_table(topic, columns.rows)
         try:
             receipt = self._send(topic, columns, queue, stop)

@@ -182,6 +182,17 @@ def test_files_are_deleted_when_all_their_messages_are(tmp_path: Path) -> None:
     assert log.unit_at(2 * FILE_BYTES) == a_unit(20)
 
 
+def test_file_with_a_pending_message_before_an_old_unit_is_kept(tmp_path: Path) -> None:
+    """A clean stop appends units again, so the physical offsets of the units need not ascend."""
+    log = TimerLog(tmp_path / "timerlog", FILE_BYTES)
+    for number in (1, 2, 3, 4, 50, 5, 6, 7, 8, 0, 60):
+        if log.is_full:
+            log.allocate()
+        log.append(a_unit(number))
+    assert log.delete_before(50 * 100) == 0
+    assert log.delete_before(50 * 100 + 1) == 1
+
+
 @pytest.mark.parametrize("position", [-52, 1, 10 * UNIT_BYTES, FILE_BYTES - 8, 10**12])
 def test_position_without_a_unit_is_reported(tmp_path: Path, position: int) -> None:
     log = filled(tmp_path / "timerlog", 12)

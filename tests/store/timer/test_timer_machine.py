@@ -15,10 +15,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from cluster.history.checks import early
+from cluster.history.events import Recorder
 from store.timer.timer_files import TimerFiles, TimerProgress
 from store.timer.timer_schedule import Arrival, TimerSchedule, time_in_wheel
 from store.timer.timer_wheel import SLOT_BYTES, SLOTS
-from tests.checkers import Recorder, early
 
 START_MS = 1_700_000_000_000
 WINDOW_S = 10

@@ -1,4 +1,4 @@
-"""Options and output of `raymq export` and `raymq import`."""
+"""Options, error handling and output that the commands of `jobs` share: reindex, export and import."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Committed = Annotated[
+    bool, typer.Option("--committed", help="Skip messages that write_queue did not commit.")
+]
 Nameserver = Annotated[
     str | None,
     typer.Option(
@@ -26,6 +29,11 @@ Nameserver = Annotated[
         help="The cluster's nameservers.",
     ),
 ]
+
+
+def examples(*lines: str) -> str:
+    """Return the epilog of a command's help page with one example per line."""
+    return "Examples:\n\n" + "\n\n".join(lines)
 
 
 @contextmanager
