@@ -219,7 +219,7 @@ class Controller:
 
     def _repair(self, now_s: float) -> None:
         for broker in self.brokers:
-            if broker.is_misplaced and broker.name not in self._drains:
+            if broker.is_misplaced:  # a drain continues on its new node
                 self._try("broker_replaced", now_s, self._fleet.replace, broker.name)
 
     def _equip_started(self, now_s: float) -> None:

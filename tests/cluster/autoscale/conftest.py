@@ -38,6 +38,20 @@ class ElasticCluster:
         record = read_record(self.ray.home)
         return [] if record is None else raylets(record.mark)
 
+    def lose_node(self, ip: str) -> None:
+        """Kill the raylet of a node, as a power loss would; its disk survives."""
+        for raylet in self.raylets():
+            if f"node_ip_address={ip}" in " ".join(raylet.cmdline()):
+                raylet.kill()
+
+
+def elastic_brokers(**keys: Any) -> dict[str, Any]:
+    """Return an elastic entry of `brokers`."""
+    return {
+        "pattern": "broker-{n}", "min": 1, "max": MAX_BROKERS, "resource": "broker_slot",
+        "listen_host": "node", "listen_port": 0, **keys,
+    }  # fmt: skip
+
 
 def raylets(mark: str) -> list[psutil.Process]:
     return [
@@ -55,10 +69,7 @@ def write_topology(file: Path, **keys: Any) -> None:
         "insecure": True,
         "nameservers": [{"listen_port": 0}],
         "rebalancers": [{"listen_port": 0, "settings": {"min_lease_ms": 200}}],
-        "brokers": {
-            "pattern": "broker-{n}", "min": 1, "max": MAX_BROKERS, "resource": "broker_slot",
-            "listen_host": "node", "listen_port": 0,
-        },
+        "brokers": elastic_brokers(),
         "broker_settings": {
             "store": {"commit_log_file_bytes": 16 * 1024 * 1024}, "register_interval_ms": 1000,
         },

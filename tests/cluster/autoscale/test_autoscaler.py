@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 
 import pytest
 
+from actors.host.ray_port import ActorMethodFailed, ActorUnavailable
 from cluster import launch
 from cluster.autoscale.commands import autoscaler_status, set_paused
 from cluster.client import Admin, ConsumerConfig, Producer, ProducerConfig, PullConsumer
 from cluster.client.errors import ClientError
 from cluster.session.ray_head import read_record
-from tests.cluster.autoscale.conftest import ElasticCluster, raylets, write_topology
+from tests.cluster.autoscale.conftest import ElasticCluster, elastic_brokers, raylets, write_topology
 from tests.eventually import TIME_SCALE, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
@@ -100,3 +103,75 @@ def test_brokers_follow_the_load_and_no_message_is_lost(elastic: ElasticCluster)
     assert record is not None
     elastic.ray.stop()
     assert not raylets(record.mark)
+
+
+def test_lost_node_and_killed_autoscaler_do_not_keep_brokers_from_the_target(elastic: ElasticCluster) -> None:
+    # given an autoscaler that adds brokers
+    rules = {"rules": RULES, "interval_s": 1, "drain_timeout_s": 120 * TIME_SCALE}
+    write_topology(elastic.file, autoscale=rules)
+    ready = launch.up(elastic.file)
+    with Admin(ready.nameservers) as admin:
+        admin.create_topic("load", queues=2)
+    load = Load(list(ready.nameservers))
+    consumed: set[bytes] = set()
+
+    def brokers() -> dict[str, str]:
+        consumed.update(message.body for message in consumer.poll(timeout_ms=200))
+        try:
+            found = autoscaler_status(elastic.topology)["brokers"]
+        except (ActorUnavailable, ActorMethodFailed):  # it restarts
+            return {}
+        return {each["name"]: each["state"] for each in found}
+
+    config = ConsumerConfig(route_refresh_ms=REFRESH_MS)
+    with PullConsumer(ready.nameservers, "readers", config=config) as consumer:
+        consumer.subscribe("load")
+        load.start()
+        eventually(lambda: list(brokers().values()).count("running") >= 2, "a second broker", within_s=180)
+        # when the node of the first broker and the autoscaler are killed
+        status = {each.actor.name: each.actor for each in launch.status(elastic.topology)}
+        elastic.lose_node(status["broker-1-0"].node_ip)
+        os.kill(status["autoscaler"].pid, signal.SIGKILL)
+        # then all brokers run in the end, and no acknowledged message is lost: the disk has survived
+        eventually(lambda: list(brokers().values()).count("running") == 3, "three brokers", within_s=240)
+        load.finish()
+        eventually(lambda: bool(brokers()) and consumed >= set(load.sent), "all messages", within_s=90)
+    again = {each.actor.name: each.actor for each in launch.status(elastic.topology)}
+    assert again["autoscaler"].pid != status["autoscaler"].pid
+
+
+def test_broker_whose_node_is_lost_while_draining_is_removed_in_the_end(elastic: ElasticCluster) -> None:
+    # given two brokers, of which the load needs one
+    limits = {
+        "rules": {**RULES, "min": 1, "cool_down_s": 25},
+        "interval_s": 1,
+        "drain_timeout_s": 240 * TIME_SCALE,
+    }
+    write_topology(elastic.file, autoscale=limits, brokers=elastic_brokers(min=2))
+    ready = launch.up(elastic.file)
+    with Admin(ready.nameservers) as admin:
+        admin.create_topic("load", queues=2)
+    load = Load(list(ready.nameservers))
+    load.rate_per_s = LOW_PER_S
+    consumed: set[bytes] = set()
+
+    def brokers() -> dict[str, str]:
+        consumed.update(message.body for message in consumer.poll(timeout_ms=200))
+        return {each["name"]: each["state"] for each in autoscaler_status(elastic.topology)["brokers"]}
+
+    config = ConsumerConfig(route_refresh_ms=REFRESH_MS)
+    with PullConsumer(ready.nameservers, "readers", config=config) as consumer:
+        consumer.subscribe("load")
+        load.start()
+        eventually(lambda: "draining" in brokers().values(), "a drain", within_s=90)
+        (victim,) = [name for name, state in brokers().items() if state == "draining"]
+        # when the node of the draining broker is killed, while its disk survives
+        (node_ip,) = [
+            each.actor.node_ip for each in launch.status(elastic.topology) if each.actor.name == f"{victim}-0"
+        ]
+        elastic.lose_node(node_ip)
+        # then it is drained on another node and removed, and no acknowledged message is lost
+        eventually(lambda: list(brokers().values()) == ["running"], "one broker", within_s=240)
+        load.finish()
+        assert not load.gave_up
+        eventually(lambda: bool(brokers()) and consumed >= set(load.sent), "all messages", within_s=90)

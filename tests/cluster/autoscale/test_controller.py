@@ -190,6 +190,15 @@ def test_misplaced_broker_is_created_again() -> None:
     assert run.fleet.calls.count("replace b-1") == 1
 
 
+def test_misplaced_broker_is_created_again_while_it_is_drained() -> None:
+    run = Run(FakeFleet(serving={"b-1": True, "b-2": True}, groups=[GroupLag("slow", 1, 5)]))
+    run.ticks(6)
+    run.fleet.misplaced.add("b-2")
+    run.ticks(1)
+    assert "replace b-2" in run.fleet.calls
+    assert list(run.fleet.draining) == ["b-2"]
+
+
 def test_failed_actions_are_reported_and_repeated() -> None:
     run = Run(FakeFleet(offered_per_s=150, unavailable={"create", "equip"}))
     run.ticks(2)
