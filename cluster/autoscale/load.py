@@ -126,7 +126,9 @@ class Load:
 
     def _produce(self, name: str, lanes: list[_Lane]) -> None:
         clients = self._experiment.clients
-        config = ProducerConfig(group=name, route_refresh_ms=int(clients.route_refresh_s * 1000))
+        config = ProducerConfig(
+            group=name, route_refresh_ms=int(clients.route_refresh_s * 1000), sticky_key_groups=(GROUP,)
+        )
         with Producer(self._nameservers, config=config) as producer:
             senders = [
                 threading.Thread(
@@ -176,7 +178,7 @@ class Load:
         config = ConsumerConfig(
             group=GROUP,
             route_refresh_ms=int(experiment.clients.route_refresh_s * 1000),
-            commit_interval_ms=1_000,
+            commit_interval_ms=100,
         )
         per_s = experiment.caps.consumer_per_s
         with PullConsumer(self._nameservers, config=config) as consumer:
