@@ -149,9 +149,11 @@ class TimerService:
         if schedule is None:
             return MAX_PAUSE_MS
         try:
-            has_more = await self._enqueue(schedule) if schedule.may_add(self._clock.wall_ms()) else True
-            # Messages that are not added yet may cancel others, or be rolled ones that others cancel.
-            if self._queue_offset < self._add_before:
+            may_add = schedule.may_add(self._clock.wall_ms())
+            has_more = await self._enqueue(schedule) if may_add else True
+            # Messages that are not added yet may cancel others, or be rolled ones that others cancel. After a
+            # stop of many days the wheel has no room for them until older messages are delivered.
+            if may_add and self._queue_offset < self._add_before:
                 return MIN_PAUSE_MS
             has_more |= await self._deliver(schedule)
         # Expected errors: the disk is full or slow. The next round tries again.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.broker.timer.timer_service import TimerService
 from store.timer.timer_checkpoint import TimerCheckpoint
 from tests.actors.broker.brokers import Peer, with_broker
 from tests.actors.broker.timer.timers import (
@@ -83,6 +84,30 @@ def test_messages_sent_before_a_long_stop_are_delivered_after_it(tmp_path: Path,
         assert len(await bodies(peer)) == 11
 
     with_broker(before, timer_settings(tmp_path), clock)
+    clock.advance(20 * 86_400_000)
+    with_broker(after, timer_settings(tmp_path), clock)
+
+
+def test_messages_not_in_the_wheel_are_delivered_after_a_long_stop(
+    tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 20 days the wheel has no room for new messages until it has passed the seconds of the stop."""
+
+    async def idle(timer: TimerService) -> int:
+        return 1
+
+    async def before(peer: Peer) -> None:
+        await send_some(peer)
+        await rounds(peer)
+        monkeypatch.setattr(TimerService, "round", idle)
+        await send_at(peer, clock.wall_ms() + 1000, b"not in the wheel")
+
+    async def after(peer: Peer) -> None:
+        await rounds(peer)
+        assert len(await bodies(peer)) == 12
+
+    with_broker(before, timer_settings(tmp_path), clock)
+    monkeypatch.undo()
     clock.advance(20 * 86_400_000)
     with_broker(after, timer_settings(tmp_path), clock)
 
