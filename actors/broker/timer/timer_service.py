@@ -149,13 +149,15 @@ class TimerService:
         if schedule is None:
             return MAX_PAUSE_MS
         try:
-            may_add = schedule.may_add(self._clock.wall_ms())
+            # Read before the messages are added: a cancellation that was sent before that time is then known.
+            now_ms = self._clock.wall_ms()
+            may_add = schedule.may_add(now_ms)
             has_more = await self._enqueue(schedule) if may_add else True
             # Messages that are not added yet may cancel others, or be rolled ones that others cancel. After a
             # stop of many days the wheel has no room for them until older messages are delivered.
             if may_add and self._queue_offset < self._add_before:
                 return MIN_PAUSE_MS
-            has_more |= await self._deliver(schedule)
+            has_more |= await self._deliver(schedule, now_ms)
         # Expected errors: the disk is full or slow. The next round tries again.
         except (StoreError, Refused, OSError) as error:
             _log.warning("timer_round_failed", error=str(error))
@@ -216,13 +218,13 @@ class TimerService:
             schedule.delete((timer.due_ms - 1) // 1000, timer.delete_key, is_in_wheel=True)
         self._counts.enqueued_one(timer)
 
-    async def _deliver(self, schedule: TimerSchedule) -> bool:
-        """Deliver some of the messages that are due; return True if there may be more."""
-        if not schedule.load(self._clock.wall_ms(), UNITS_PER_TURN):
+    async def _deliver(self, schedule: TimerSchedule, now_ms: int) -> bool:
+        """Deliver some of the messages that are due at `now_ms`; return True if there may be more."""
+        if not schedule.load(now_ms, UNITS_PER_TURN):
             return True
         if schedule.unread_deletes:
             await self._read_deletes(schedule)
-        entries = schedule.take(self._clock.wall_ms(), DELIVERIES_PER_TURN)
+        entries = schedule.take(now_ms, DELIVERIES_PER_TURN)
         if not entries:
             return False
         left = entries[::-1]
