@@ -43,6 +43,11 @@ class StoreBinding:
     is_released: bool = False
     unread: dict[str, int] | None = None
 
+    @property
+    def is_in_use(self) -> bool:
+        """Return True if the broker was not removed or released: its store may have unread messages."""
+        return not self.is_released and self.unread is None
+
     def encode(self) -> bytes:
         """Return the binding as JSON."""
         return orjson.dumps(asdict(self))

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from actors.host import ray_port, store_binding
-from actors.host.ray_port import ActorName, ActorNotFound
-from cluster.driver import bindings
+from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
+from actors.host.service_host import State
+from cluster.driver import bindings, fleet
 from cluster.driver.driver import LaunchRefused
 from cluster.driver.placement import AUTOSCALER
 from cluster.paths import home_of
@@ -39,7 +40,7 @@ def set_paused(topology: Topology, *, paused: bool) -> None:
 def release_store(topology: Topology, broker: str) -> str:
     """Permit an elastic broker to start with an empty store, and return a text that says what was given up.
 
-    Raises LaunchRefused if the cluster is not running, or the broker is not elastic or has never had a store.
+    Raises LaunchRefused if the cluster is not running, or the broker is not elastic, has no store or serves it.
     """
     actor = f"{broker.removesuffix('-0')}-0"
     if not any(entry.number_of(actor) for _, entry in topology.elastic()):
@@ -50,9 +51,18 @@ def release_store(topology: Topology, broker: str) -> str:
         binding = store_binding.find(topology.namespace, actor)
         if binding is None:
             raise LaunchRefused(f"{broker} has no store that could be released; it starts with an empty one")
+        if _is_serving(ActorName(topology.namespace, actor)):
+            raise LaunchRefused(f"{broker} serves {binding.store}; only a lost store can be released")
         store_binding.release(topology.namespace, actor)
         bindings.exchange(home_of(topology.cluster), topology.namespace)
         return f"released {binding.store} on node {binding.node_ip}; `raymq up` starts {broker} without it"
+
+
+def _is_serving(broker: ActorName) -> bool:
+    try:
+        return fleet.to_running(broker, fleet.status_of(broker, timeout_s=0)).state == State.SERVING
+    except (ActorNotFound, ActorUnavailable, ActorMethodFailed):
+        return False
 
 
 @contextmanager

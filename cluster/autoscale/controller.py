@@ -78,8 +78,11 @@ class Fleet(Protocol):
         """Send a drain step (`cluster.driver.fleet.drain`) to a broker and return its progress."""
         ...
 
-    def remove(self, name: str, unread: Mapping[str, int]) -> None:
-        """Stop a broker and keep its store. `unread`: messages left for offline groups, by group."""
+    def remove(self, name: str, unread: Mapping[str, int] | None) -> None:
+        """Stop a broker and keep its store.
+
+        `unread`: messages left for offline groups, by group; None if it never served.
+        """
         ...
 
     def replace(self, name: str) -> None:
@@ -149,9 +152,12 @@ class Controller:
         before, self.decision = self.decision, decide(
             self._rules, self._history, self.target, self._last_change_s
         )  # fmt: skip
-        if self.decision.target != self.target or self.decision.rule != before.rule:
+        acts = not (self.is_paused or self._limits.dry_run)
+        if self.decision.rule != before.rule or self.decision.target != (
+            self.target if acts else before.target
+        ):
             self._note("target_decided", now_s, **self._figures_of_decision())
-        if self.is_paused or self._limits.dry_run:
+        if not acts:
             return self.decision
         if self.decision.target != self.target:
             self.target, self._last_change_s = self.decision.target, now_s
@@ -257,8 +263,8 @@ class Controller:
     def _begin_drain(self, victim: BrokerSample, now_s: float) -> None:
         observed = next(each for each in self.brokers if each.name == victim.name)
         if not observed.is_serving and victim.name in self._begun_s:
-            # It never served, so it has no messages.
-            if self._try("broker_removed", now_s, self._fleet.remove, victim.name, {}):
+            # It never served, so it has received no messages.
+            if self._try("broker_removed", now_s, self._fleet.remove, victim.name, None):
                 del self._begun_s[victim.name]
             return
         waits = not self._limits.ignore_offline_groups

@@ -167,6 +167,8 @@ class ElasticFleet:
                     create_like_others(admin, topic, name)
         except (ClientError, OSError) as error:
             raise BrokerUnavailable(f"cannot create the elastic topics on {name}: {error}") from error
+        # If Ray's head is lost, `raymq up` starts the broker again because of this copy.
+        bindings.exchange(self._home, self._topology.namespace)
 
     def _elastic_topics(self, admin: Admin) -> list[str]:
         wanted = self._topology.elastic_topics
@@ -183,10 +185,11 @@ class ElasticFleet:
         except Failures as error:
             raise BrokerUnavailable(str(error)) from error
 
-    def remove(self, name: str, unread: Mapping[str, int]) -> None:
+    def remove(self, name: str, unread: Mapping[str, int] | None) -> None:
         """Stop a broker and keep its store, with its binding as the manifest in `<home>/elastic`.
 
-        A broker with unread messages must find this store again; a drained one may start with an empty one.
+        A broker with unread messages must find this store again; a drained one may start with an empty one. The
+        binding of a broker that never served (`unread` is None) stays: it may have a store from an earlier time.
         """
         namespace, actor = self._topology.namespace, actor_of(name)
         try:
@@ -194,8 +197,9 @@ class ElasticFleet:
         except ActorUnavailable as error:
             raise BrokerUnavailable(str(error)) from error
         self._ports.pop(name, None)
-        store_binding.record_removal(namespace, actor, unread)
-        bindings.exchange(self._home, namespace)
+        if unread is not None:
+            store_binding.record_removal(namespace, actor, unread)
+            bindings.exchange(self._home, namespace)
 
     def replace(self, name: str) -> None:
         """Create a broker again; it is bound to the node of its store if that is alive."""

@@ -124,7 +124,7 @@ class ClusterModel:
         received = round(broker.received_before + broker.received)
         return DrainProgress(self.now_s - broker.runs_s, received, clients.producers, groups)
 
-    def remove(self, name: str, unread: Mapping[str, int]) -> None:
+    def remove(self, name: str, unread: Mapping[str, int] | None) -> None:
         """Stop a broker. `unread` is not used: the model has one group, which is online."""
         broker = self._brokers.pop(name)
         broker.node.unused_since_s = max(self.now_s, broker.node.joins_s)

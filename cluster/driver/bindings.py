@@ -24,6 +24,11 @@ def exchange(home: Path, namespace: str) -> None:
         write(home, actor, binding)
 
 
+def in_use(namespace: str) -> list[str]:
+    """Return the elastic brokers that were not drained and removed; they may not run, if the head was lost."""
+    return [actor for actor, binding in store_binding.find_all(namespace).items() if binding.is_in_use]
+
+
 def read_all(home: Path) -> dict[str, StoreBinding]:
     """Return the bindings in the home directory, by actor name. Raises ValueError for a damaged file."""
     return {path.stem: StoreBinding.decode(path.read_bytes()) for path in (home / FOLDER).glob("*.json")}

@@ -120,7 +120,7 @@ class Driver:
             way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
             starts = way.mode in (Mode.STARTED, Mode.EMBEDDED) and not is_connected()
             if starts:
-                plan, specs = self._plan_without_ray()
+                plan, specs = self._plan_without_ray(way)
                 if self.dry_run:
                     self.report.line(f"would start Ray ({way.mode}), and then:")
                     self.report.plan(plan)
@@ -181,9 +181,17 @@ class Driver:
                     ) from None
             raise
 
-    def _plan_without_ray(self) -> tuple[Plan, list[ActorSpec]]:
+    def _end_lost_head(self) -> None:
+        """End what a killed `up` or a head without GCS has left: these processes use the ports and stores."""
+        with self.report.working("ending the processes of the last head"):
+            if count := stop_head(self.home):
+                self.report.line(f"the last head does not run any more: ended {count} of its processes")
+
+    def _plan_without_ray(self, way: Way) -> tuple[Plan, list[ActorSpec]]:
         specs = make_specs(self.topology, self.home, {}, self.source)
         plan = make_plan(specs, [], namespace=self.topology.namespace, code_version=code_version())
+        if way.mode is Mode.STARTED and not self.dry_run:
+            self._end_lost_head()
         refuse(check_all([demand_of(spec) for spec in specs]))
         return plan, specs
 
@@ -191,9 +199,10 @@ class Driver:
         """Return the plan, after `narrow` has selected the wanted actions, and the specs of all actors."""
         with self.report.working("reading the running actors"):
             running = fleet.observe(self.topology.namespace)
-            here_names = [actor.name for actor in running if actor.namespace == self.topology.namespace]
-            self.topology = self.topology.with_running(here_names)
             bindings.exchange(self.home, self.topology.namespace)
+            here_names = [actor.name for actor in running if actor.namespace == self.topology.namespace]
+            in_use = bindings.in_use(self.topology.namespace)
+            self.topology = self.topology.with_running([*here_names, *in_use])
         resources = self._place()
         settled = self._with_ports(resources, running)
         specs = make_specs(settled, self.home, resources, self.source)

@@ -2,76 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
 import pytest
 
-from cluster.autoscale.controller import BrokerUnavailable, Controller, Limits, Observed
+from cluster.autoscale.controller import Controller, Limits
 from cluster.autoscale.rules import Rules
-from cluster.autoscale.samples import BrokerSample
-from cluster.driver.drain import DrainProgress, GroupLag
+from cluster.driver.drain import GroupLag
+from tests.cluster.autoscale.fake_fleet import FakeFleet
 
 RULES = Rules(min=1, max=4, throughput_per_broker=100, cool_down_s=20, step=2)
 TICK_S = 5.0
-
-
-@dataclass
-class FakeFleet:
-    """Brokers in memory. `offered_per_s` is shared by those that accept messages."""
-
-    offered_per_s: float = 10.0
-    serving: dict[str, bool] = field(default_factory=lambda: {"b-1": True})
-    groups: Sequence[GroupLag] = ()
-    boots: bool = True
-    unavailable: set[str] = field(default_factory=set)
-    misplaced: set[str] = field(default_factory=set)
-    calls: list[str] = field(default_factory=list)
-    draining: dict[str, str] = field(default_factory=dict)
-
-    def observe(self) -> Sequence[Observed]:
-        writable = [name for name, serves in self.serving.items() if serves and name not in self.draining]
-        rates = {name: self.offered_per_s / len(writable) for name in writable}
-        return [
-            Observed(
-                BrokerSample(name, in_per_s=rates.get(name, 0.0)),
-                is_serving=serves,
-                reason="" if serves else "pending: no node",
-                is_draining=name in self.draining,
-                is_misplaced=name in self.misplaced,
-            )
-            for name, serves in self.serving.items()
-        ]
-
-    def create(self, existing: Sequence[str]) -> str:
-        name = next(f"b-{number}" for number in range(1, 9) if f"b-{number}" not in existing)
-        self._called("create", name)
-        self.serving[name] = self.boots
-        return name
-
-    def equip(self, name: str) -> None:
-        self._called("equip", name)
-
-    def drain(self, name: str, step: str) -> DrainProgress:
-        self._called(step, name)
-        self.draining[name] = step
-        if step == "cancel":
-            del self.draining[name]
-        return DrainProgress(100.0, 7, 1, self.groups)
-
-    def remove(self, name: str, unread: Mapping[str, int]) -> None:
-        self._called("remove", name)
-        self.draining.pop(name, None)
-        del self.serving[name]
-
-    def replace(self, name: str) -> None:
-        self._called("replace", name)
-        self.misplaced.discard(name)
-
-    def _called(self, call: str, name: str) -> None:
-        if call in self.unavailable:
-            raise BrokerUnavailable(f"{name} does not respond")
-        self.calls.append(f"{call} {name}")
 
 
 class Run:
@@ -161,6 +100,8 @@ def test_broker_that_never_served_is_removed_without_a_drain() -> None:
     run.ticks(8)
     assert list(run.fleet.serving) == ["b-1"]
     assert not any("start" in call for call in run.fleet.calls)
+    # the store that it may have from an earlier time stays as it is
+    assert run.fleet.calls[-1] == "remove unused b-2"
 
 
 def test_paused_controller_and_dry_run_decide_but_do_not_act() -> None:
@@ -169,9 +110,10 @@ def test_paused_controller_and_dry_run_decide_but_do_not_act() -> None:
     paused.controller.pause()
     for run in (dry, paused):
         run.fleet.offered_per_s = 250
-        run.ticks(2)
+        run.ticks(3)
         assert run.fleet.calls == []
         assert run.controller.status()["decision"]["target"] == 3
+        assert [each.event for each in run.controller.events] == ["target_decided"]
     paused.controller.resume()
     paused.ticks(1)
     assert "create b-2" in paused.fleet.calls

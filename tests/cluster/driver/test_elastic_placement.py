@@ -73,6 +73,12 @@ def test_broker_starts_only_with_its_store_or_a_released_binding() -> None:
     assert StoreBinding.decode(held.encode()) == held
 
 
+def test_store_is_in_use_until_its_broker_is_removed_or_released() -> None:
+    assert StoreBinding("10.0.0.2", "/disk/b-1-0").is_in_use
+    assert not StoreBinding("10.0.0.2", "/disk/b-1-0", is_released=True).is_in_use
+    assert not StoreBinding("10.0.0.2", "/disk/b-1-0", unread={"offline": 3}).is_in_use
+
+
 def test_node_address_replaces_the_host_name_node() -> None:
     settings = {"listen_host": "node", "advertised_host": "node", "listen_port": 1}
     assert located_settings(settings, "10.0.0.2") == {
