@@ -40,7 +40,8 @@ def set_paused(topology: Topology, *, paused: bool) -> None:
 def release_store(topology: Topology, broker: str) -> str:
     """Permit an elastic broker to start with an empty store, and return a text that says what was given up.
 
-    Raises LaunchRefused if the cluster is not running, or the broker is not elastic, has no store or serves it.
+    Raises LaunchRefused if the cluster is not running, or the broker is not elastic, has no store, or
+    serves it.
     """
     actor = f"{broker.removesuffix('-0')}-0"
     if not any(entry.number_of(actor) for _, entry in topology.elastic()):

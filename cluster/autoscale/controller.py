@@ -153,9 +153,8 @@ class Controller:
             self._rules, self._history, self.target, self._last_change_s
         )  # fmt: skip
         acts = not (self.is_paused or self._limits.dry_run)
-        if self.decision.rule != before.rule or self.decision.target != (
-            self.target if acts else before.target
-        ):
+        previous = self.target if acts else before.target
+        if (self.decision.target, self.decision.rule) != (previous, before.rule):
             self._note("target_decided", now_s, **self._figures_of_decision())
         if not acts:
             return self.decision

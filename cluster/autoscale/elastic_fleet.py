@@ -188,8 +188,8 @@ class ElasticFleet:
     def remove(self, name: str, unread: Mapping[str, int] | None) -> None:
         """Stop a broker and keep its store, with its binding as the manifest in `<home>/elastic`.
 
-        A broker with unread messages must find this store again; a drained one may start with an empty one. The
-        binding of a broker that never served (`unread` is None) stays: it may have a store from an earlier time.
+        A broker with unread messages must find this store again; a drained one may start with an empty one.
+        The binding of a broker that never served (`unread` is None) stays: its store may be an older one.
         """
         namespace, actor = self._topology.namespace, actor_of(name)
         try:

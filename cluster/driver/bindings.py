@@ -25,7 +25,7 @@ def exchange(home: Path, namespace: str) -> None:
 
 
 def in_use(namespace: str) -> list[str]:
-    """Return the elastic brokers that were not drained and removed; they may not run, if the head was lost."""
+    """Return the elastic brokers that were not removed. They do not run if the head was lost."""
     return [actor for actor, binding in store_binding.find_all(namespace).items() if binding.is_in_use]
 
 

@@ -101,7 +101,7 @@ def autoscaler_spec(topology: Topology, home: Path, resource: str, source: Sourc
     settings = checked(model, given, path, source)
     lowest, highest = settings["rules"]["min"], settings["rules"]["max"]
     if lowest < limits["min"]:
-        text = f"{lowest} is below brokers[{index}].min {entry.min}, which `raymq up` starts; raise it or lower that"
+        text = f"{lowest} is below brokers[{index}].min {entry.min}; raise it or lower that"
         raise source.error([((*path, "rules", "min"), text)])
     if highest > entry.max:
         text = f"{highest} exceeds brokers[{index}].max {entry.max}; lower it or raise that"

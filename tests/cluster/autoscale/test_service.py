@@ -1,4 +1,4 @@
-"""AutoscalerService in its host: the controller's loop, a pause that outlives a restart, failures and the stop."""
+"""AutoscalerService in its host: its loop, a pause that outlives a restart, failures and the stop."""
 
 from __future__ import annotations
 
