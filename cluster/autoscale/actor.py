@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,10 +44,6 @@ class Autoscaler(ActorShell):
         return AutoscalerService(
             make_controller, settings.interval_s, Path(given["data_dir"]), self.service_failed
         )
-
-    def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Refuse all changes: the driver restarts the autoscaler instead. Raises ValueError."""
-        raise ValueError("the settings of the autoscaler need a restart")
 
     @control
     def autoscale_status(self) -> dict[str, Any]:

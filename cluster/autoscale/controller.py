@@ -71,7 +71,7 @@ class Fleet(Protocol):
         ...
 
     def equip(self, name: str) -> None:
-        """Create the elastic topics and the consumer groups on a broker that serves."""
+        """Create the elastic topics on a broker that serves."""
         ...
 
     def drain(self, name: str, step: str) -> DrainProgress:

@@ -18,7 +18,8 @@ class Rules(BaseModel):
         max: Maximum number of brokers.
         throughput_per_broker: Messages per second that one broker shall receive at most. Set it below the
             rate at which a broker is saturated, because a saturated broker measures no higher rate.
-        lag_seconds: Age of the oldest unconsumed message above which brokers are added. None: off.
+        lag_seconds: Seconds that consumers need for the unconsumed messages of a broker, above which brokers
+            are added. None: off.
         disk_percent: Mean disk usage of the brokers above which brokers are added. None: off.
         cpu_percent: Mean CPU usage of the brokers above which brokers are added. None: off.
         hysteresis: Brokers are removed only if each figure would then be below its threshold by this

@@ -21,7 +21,7 @@ class BrokerSample(NamedTuple):
         in_per_s: Messages received per second since the previous sample.
         out_per_s: Messages delivered per second since the previous sample.
         lag_messages: Stored messages that a consumer group has not consumed; of the slowest group.
-        lag_seconds: Age of the oldest of them, in seconds.
+        lag_seconds: Seconds that the consumers need for them at their present rate.
         disk_percent: Used part of the disk of the store.
         cpu_percent: Used part of the CPU that the broker may use.
     """

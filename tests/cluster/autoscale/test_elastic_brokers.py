@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cluster import launch
+from cluster.autoscale.commands import release_store
 from cluster.autoscale.nodes.local_ray import LocalRay
 from cluster.client import Admin, Producer, PullConsumer
+from cluster.driver.driver import LaunchRefused
 from cluster.session.ray_head import MARK_ENV, read_record
 from cluster.topology.topology_file import TopologyError
 from tests.cluster.autoscale.conftest import ElasticCluster, raylets
@@ -32,9 +34,7 @@ def test_elastic_broker_survives_its_node_and_leaves_no_raylet(elastic: ElasticC
     # when the node is killed, while its disk survives
     record = read_record(elastic.ray.home)
     assert record is not None
-    for process in raylets(record.mark):
-        if "127.0.1.1" in " ".join(process.cmdline()):
-            process.kill()
+    elastic.lose_node(before.actor.node_ip)
     # then the broker is reported as pending with the reason, and moves to another node with its store
     reasons = []
 
@@ -52,3 +52,35 @@ def test_elastic_broker_survives_its_node_and_leaves_no_raylet(elastic: ElasticC
     # and nothing is left of a head whose driver was killed, after the next start has ended it
     LocalRay(elastic.ray.home, ()).stop()
     assert not raylets(record.mark), MARK_ENV
+
+
+def test_broker_without_its_store_waits_until_it_returns_or_is_released(elastic: ElasticCluster) -> None:
+    # given a broker with a message; its store cannot be released while it serves it
+    ready = launch.up(elastic.file)
+    with Admin(ready.nameservers) as admin, Producer(ready.nameservers) as producer:
+        admin.create_topic("kept", queues=1)
+        producer.send("kept", b"before")
+    with pytest.raises(LaunchRefused, match=r"broker-1 serves .*; only a lost store can be released"):
+        release_store(elastic.topology, "broker-1")
+    store, elsewhere = elastic.ray.home / "store" / "broker-1-0", elastic.ray.home / "elsewhere"
+
+    def lose_node_and_disk() -> None:
+        elastic.lose_node(brokers(elastic)["broker-1-0"].actor.node_ip)
+        store.rename(elsewhere)
+        eventually(lambda: "the store of broker-1-0 is" in failing(), "the reason", within_s=120)
+
+    def failing() -> str:
+        found = brokers(elastic).get("broker-1-0")
+        return found.failing if found is not None else ""
+
+    # when its node and its disk are lost, then it waits with the reason, and serves the store that returns
+    lose_node_and_disk()
+    elsewhere.rename(store)
+    with PullConsumer(launch.up(elastic.file).nameservers, "reader") as consumer:
+        consumer.assign(consumer.queues("kept"))
+        assert [message.body for message in eventually(consumer.poll, "the message")] == [b"before"]
+    # when they are lost for good, then it starts with an empty store once the old one is released
+    lose_node_and_disk()
+    assert release_store(elastic.topology, "broker-1").startswith(f"released {store} on node 127.0.1.")
+    with Admin(launch.up(elastic.file).nameservers) as admin:
+        assert "kept" not in admin.topics()
