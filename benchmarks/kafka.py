@@ -9,10 +9,10 @@ import subprocess
 import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.compat.build import jars_of, java_program
+from tests.compat.peers import Started
 from tests.compat.processes import Program
 from tests.eventually import LIMIT_S
 from tests.ports import free_port
@@ -32,7 +32,7 @@ def kafka_jars(profile: str) -> Path:
     return jars_of(POM, (KAFKA, SPARK_KAFKA)) / profile
 
 
-class Kafka:
+class Kafka(Started):
     """One Kafka broker, with its default settings except for addresses and the store time of messages."""
 
     def __init__(self, root: Path, partitions: int) -> None:
@@ -104,15 +104,3 @@ class Kafka:
         )
         options = (f"-Dlog4j.configuration=file:{log4j}", f"-Dkafka.logs.dir={self._root / 'logs'}", *jvm)
         return [str(java_program("java")), *options, "-cp", self._class_path, main_class, *arguments]
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -17,6 +16,7 @@ import yaml
 from cluster.bench.memory import anonymous_bytes
 from cluster.paths import HOME_ENV
 from cluster.session.ray_head import free_port, marked_processes, read_record
+from tests.compat.peers import Deployment
 
 BROKER_NAME = "broker-a"
 COMMAND_TIMEOUT_S = 300
@@ -28,7 +28,7 @@ class TopologyFailed(Exception):
     """A `raymq` command failed; the message contains its output."""
 
 
-class RayMQOnRay:
+class RayMQOnRay(Deployment):
     """A cluster of one nameserver, one rebalancer and one broker as Ray actors."""
 
     def __init__(self, root: Path, flush: str) -> None:
@@ -112,15 +112,3 @@ class RayMQOnRay:
                 f"raymq {command} failed with exit code {done.returncode}: {done.stderr or done.stdout}"
             )
         return done.stdout
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -86,7 +86,7 @@ def write_queue(
     job = new_job(topic, addresses, columns, buffer_bytes, SystemClock().wall_ms())
     prepare_topic(job, mode)
     used = [col(f"`{name}`") for name in dict.fromkeys(columns.named().values())]
-    with _described(df.sparkSession.sparkContext, f"write_queue: {topic}"), _task_errors_raised():
+    with described(df.sparkSession.sparkContext, f"write_queue: {topic}"), _task_errors_raised():
         rows = df.select(*used).mapInArrow(_SparkWriter(job), f"{RECEIPT} binary").collect()
     receipts = [msgspec.json.decode(row[RECEIPT], type=PartitionReceipt) for row in rows]
     return commit(job, receipts)
@@ -122,7 +122,7 @@ def _check_types(df: DataFrame, columns: WriteColumns) -> None:
 
 
 @contextmanager
-def _described(context: SparkContext, text: str) -> Iterator[None]:
+def described(context: SparkContext, text: str) -> Iterator[None]:
     """Show `text` in the Spark UI as the description of the Spark jobs that start in the context."""
     before = context.getLocalProperty(DESCRIPTION)
     context.setLocalProperty(DESCRIPTION, text)

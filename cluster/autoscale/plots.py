@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from cluster.autoscale.run import Change, Run
+from cluster.autoscale.series import Point
 
 WIDTH_IN, HEIGHT_IN = 9.0, 2.8
 REMEDY = "plots need matplotlib, which is not installed: run `uv sync --extra report`, or use --no-plots"
@@ -17,13 +18,17 @@ class PlotsUnavailable(Exception):
     """The library that draws the plots is not installed."""
 
 
+Line = tuple[str, list[float], bool]
+"""A line of a plot: label, values, and whether it is a step function."""
+
+
 class Plot(NamedTuple):
-    """One plot: file name, title, label of the y axis, and lines: (label, values, is a step function)."""
+    """One plot: file name, title, label of the y axis, and lines."""
 
     file: str
     title: str
     y_label: str
-    lines: tuple[tuple[str, list[float], bool], ...]
+    lines: tuple[Line, ...]
 
 
 def library() -> ModuleType:
@@ -38,48 +43,35 @@ def library() -> ModuleType:
 
 def plots_of(run: Run, baseline: Run) -> list[Plot]:
     """Return the plots of a run: rates, backlog, brokers and nodes."""
-    series = run.series
+
+    def line(label: str, value: Callable[[Point], float], *, is_step: bool = True) -> Line:
+        return label, [float(value(point)) for point in run.series], is_step
+
     fixed = [float(point.nodes) for point in baseline.series]
-    fixed_nodes = [fixed[min(index, len(fixed) - 1)] for index in range(len(series))]
+    fixed_nodes = [fixed[min(index, len(fixed) - 1)] for index in range(len(run.series))]
+    rates = (
+        line("offered", lambda point: point.offered_per_s),
+        line("delivered", lambda point: point.delivered_per_s),
+    )
+    backlog = (
+        line("waiting in producers", lambda point: point.waiting_messages, is_step=False),
+        line("stored, not consumed", lambda point: point.lag_messages, is_step=False),
+    )
+    brokers = (
+        line("target", lambda point: point.target),
+        line("running", lambda point: point.brokers_running),
+        line("draining", lambda point: point.brokers_draining),
+    )
+    nodes = (
+        line("elastic", lambda point: point.nodes),
+        line("booting", lambda point: point.nodes_booting),
+        ("fixed cluster", fixed_nodes, True),
+    )
     return [
-        Plot(
-            "rates.png",
-            "Offered and delivered rate",
-            "messages/s",
-            (
-                ("offered", [p.offered_per_s for p in series], True),
-                ("delivered", [p.delivered_per_s for p in series], True),
-            ),
-        ),
-        Plot(
-            "backlog.png",
-            "Messages offered and not delivered",
-            "messages",
-            (
-                ("waiting in producers", [p.waiting_messages for p in series], False),
-                ("stored, not consumed", [p.lag_messages for p in series], False),
-            ),
-        ),
-        Plot(
-            "brokers.png",
-            "Brokers, and the decisions (dotted)",
-            "brokers",
-            (
-                ("target", [float(p.target) for p in series], True),
-                ("running", [float(p.brokers_running) for p in series], True),
-                ("draining", [float(p.brokers_draining) for p in series], True),
-            ),
-        ),
-        Plot(
-            "nodes.png",
-            "Nodes",
-            "nodes",
-            (
-                ("elastic", [float(p.nodes) for p in series], True),
-                ("booting", [float(p.nodes_booting) for p in series], True),
-                ("fixed cluster", fixed_nodes, True),
-            ),
-        ),
+        Plot("rates.png", "Offered and delivered rate", "messages/s", rates),
+        Plot("backlog.png", "Messages offered and not delivered", "messages", backlog),
+        Plot("brokers.png", "Brokers, and the decisions (dotted)", "brokers", brokers),
+        Plot("nodes.png", "Nodes", "nodes", nodes),
     ]
 
 

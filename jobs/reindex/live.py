@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -22,7 +21,6 @@ def repair_store(
     store: str | Path,
     *,
     nameservers: Nameservers | None = None,
-    log_paths: Sequence[str | Path] = (),
     message_delay_level: str | None = None,
 ) -> Repaired:
     """Compare the full consume queue files of a running broker with its log, and replace those that differ.
@@ -36,14 +34,13 @@ def repair_store(
         spark: The session. All executors need access to the store's directory.
         store: The directory of the store, the parent of `commitlog`.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
-        log_paths: Directories of the CommitLog, if they are neither in raymq.json nor `commitlog`.
         message_delay_level: The broker's delay levels, if they are not RocketMQ's.
 
     Raises:
         ReindexFailed: There is no store, no broker has it open, or its files cannot be read or written.
         ClientError: The broker cannot be reached.
     """
-    with errors_raised(message_delay_level), Admin(nameservers) as admin:
+    with errors_raised(), Admin(nameservers) as admin:
         name = read_name(Path(store))
         if name is None:
             raise ReindexFailed(f"{store}: not a store of RayMQ: it has no raymq.json")
@@ -59,6 +56,5 @@ def repair_store(
             SparkEngine(spark),
             Path(store),
             replace,
-            log_paths=[Path(path) for path in log_paths],
             message_delay_level=message_delay_level,
         )

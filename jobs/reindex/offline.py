@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from jobs.job_errors import ReindexFailed
 from jobs.reader import freeze_loaded_objects
-from jobs.write import DESCRIPTION
+from jobs.write import described
 from store.disk.files import explain
 from store.store_errors import StoreError
 from store.tools.reindex.run import Reindexed, Task, reindex
@@ -53,7 +53,7 @@ def reindex_store(
         raise ReindexFailed(
             "two attempts of a task would write the same files: set spark.speculation to false"
         )
-    with errors_raised(message_delay_level):
+    with errors_raised():
         return reindex(
             SparkEngine(spark),
             Path(store),
@@ -68,21 +68,19 @@ def require_store(
     store: str | Path, log_paths: Sequence[str | Path], message_delay_level: str | None, *, check: bool
 ) -> None:
     """Raise ReindexFailed if `reindex_store` would refuse the store, without starting Spark."""
-    with errors_raised(message_delay_level):
+    with errors_raised():
         find_store(Path(store), [Path(path) for path in log_paths], message_delay_level, may_be_open=check)
 
 
 @contextmanager
-def errors_raised(message_delay_level: str | None) -> Iterator[None]:
-    """Raise ReindexFailed for the errors of the store, of its files and of the delay levels."""
+def errors_raised() -> Iterator[None]:
+    """Raise ReindexFailed for the errors of the store and of its files."""
     try:
         yield
     except StoreError as error:
         raise ReindexFailed(str(error)) from error
     except OSError as error:
         raise ReindexFailed(_text(error)) from error
-    except ValueError as error:
-        raise ReindexFailed(f"message_delay_level={message_delay_level!r} is invalid: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -109,12 +107,8 @@ class SparkEngine:
         `description` is shown in the Spark UI. Raises ReindexFailed with the reason if a task raised
         StoreError or OSError.
         """
-        before = self._context.getLocalProperty(DESCRIPTION)
-        self._context.setLocalProperty(DESCRIPTION, description)
-        try:
+        with described(self._context, description):
             results = self._context.parallelize(tasks, len(tasks)).map(_attempt).collect()
-        finally:
-            self._context.setLocalProperty(DESCRIPTION, before)
         for result in results:
             if isinstance(result, _Failure):
                 raise ReindexFailed(result.reason)

@@ -6,8 +6,28 @@ from types import TracebackType
 from typing import Protocol, Self
 
 
-class Deployment(Protocol):
-    """A nameserver and one broker, started on entry and stopped on exit."""
+class Started(Protocol):
+    """Processes that a `with` block starts, and stops at its end or if the start fails."""
+
+    def start(self) -> Self: ...
+
+    def stop(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Deployment(Started, Protocol):
+    """A nameserver and one broker."""
 
     @property
     def nameserver_address(self) -> str: ...
@@ -17,16 +37,6 @@ class Deployment(Protocol):
 
     @property
     def broker_pid(self) -> int: ...
-
-    def start(self) -> Self: ...
-
-    def stop(self) -> None: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class Peer(Deployment, Protocol):

@@ -6,9 +6,9 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from tests.compat.peers import Peer
 from tests.compat.processes import Program
 from tests.eventually import LIMIT_S
 from tests.ports import free_port
@@ -17,7 +17,7 @@ REPO = Path(__file__).parent.parent.parent
 BROKER_NAME = "broker-a"
 
 
-class RayMQ:
+class RayMQ(Peer):
     """Nameserver, rebalancer and one broker in one process; they keep their ports across restarts."""
 
     def __init__(
@@ -99,11 +99,3 @@ class RayMQ:
         for key, value in settings.items():
             options += ["--broker" if key.startswith("transaction") else "--store", f"{key}={value}"]
         return [*options, *self._more]
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.compat.build import ROCKETMQ, JavaKit
+from tests.compat.peers import Peer
 from tests.compat.processes import Program
 from tests.eventually import LIMIT_S
 from tests.ports import free_port
@@ -30,7 +30,7 @@ BROKER_NAME = "broker-a"
 CLUSTER_NAME = "DefaultCluster"
 
 
-class RocketMQ:
+class RocketMQ(Peer):
     """A nameserver and a broker; they keep their ports, and the broker its store, across restarts."""
 
     cluster_name = CLUSTER_NAME
@@ -145,11 +145,3 @@ class RocketMQ:
         path = self.root / name
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         return path
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

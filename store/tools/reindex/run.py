@@ -171,7 +171,6 @@ def repair(
     root: Path,
     replace: Callable[[SealedFile], str | None],
     *,
-    log_paths: Sequence[Path] = (),
     message_delay_level: str | None = None,
 ) -> Repaired:
     """Compare the full consume queue files of a running broker with its log, and replace those that differ.
@@ -183,14 +182,13 @@ def repair(
         engine: Runs the tasks. All its processes need access to the store's directory.
         root: The directory of the store.
         replace: Makes the broker replace a file. Returns None, or the reason if the broker refuses.
-        log_paths: Directories of the CommitLog, if they are neither in raymq.json nor `commitlog`.
         message_delay_level: The broker's delay levels, if they are not RocketMQ's.
 
     Raises:
         StoreError: There is no store, no broker has it open, or its files cannot be read.
         OSError: A file cannot be written. The store is unchanged, except for replaced files.
     """
-    files = find_store(root, log_paths, message_delay_level, may_be_open=True)
+    files = find_store(root, (), message_delay_level, may_be_open=True)
     if files.writer_pid is None:
         raise StoreError("no broker has this store open: use `raymq reindex store`", root)
     with locked(files):

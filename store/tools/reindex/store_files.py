@@ -126,8 +126,7 @@ def find_store(
 
     Raises:
         StoreError: There is no store, its kind is not supported, a process has it open, or a rebuild of it
-            was interrupted.
-        ValueError: `message_delay_level` is invalid.
+            was interrupted, or `message_delay_level` is invalid.
     """
     root = root.absolute()
     require_directory(root)
@@ -145,12 +144,16 @@ def find_store(
         raise StoreError("a rebuild was interrupted: run `raymq store rebuild` again to resume it", root)
     paths = log_directories(root, log_paths, name)
     given = {} if message_delay_level is None else {"message_delay_level": message_delay_level}
+    try:
+        delays_ms = StoreSettings.model_validate(given).delay_levels_ms()
+    except ValueError as error:
+        raise StoreError(f"message_delay_level={message_delay_level!r} is invalid: {error}", root) from error
     files = StoreFiles(
         root,
         tuple(paths),
         find_sizes(root, paths, name),
         name.store_id if name is not None else None,
-        tuple(StoreSettings.model_validate(given).delay_levels_ms()),
+        tuple(delays_ms),
         pid,
     )
     descriptors = Descriptors(1, read_only=True)

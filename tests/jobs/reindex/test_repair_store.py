@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.client import Admin, Message, Producer
+from cluster.client.errors import ConfigInvalid
 from jobs import read_queue, reindex_store, repair_store
 from jobs.job_errors import ReindexFailed
 from jobs.reindex.command import app
@@ -90,6 +91,11 @@ def test_running_broker_replaces_damaged_files(spark: SparkSession, broker: Brok
     assert count(spark, broker) == MESSAGES
     assert not (broker.root / "raymq.reindex").exists()
     assert repair_store(spark, broker.root, nameservers=broker.nameservers).replaced == []
+
+
+def test_invalid_nameserver_address_is_named(spark: SparkSession, broker: Broker) -> None:
+    with pytest.raises(ConfigInvalid, match="'nowhere'"):
+        repair_store(spark, broker.root, nameservers="nowhere")
 
 
 @pytest.mark.extended

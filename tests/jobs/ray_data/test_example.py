@@ -1,0 +1,30 @@
+"""The Ray Data example of the documentation selects and writes what pandas selects."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cluster.demo.flights import read_flights
+from jobs import read_dataset
+from tests.jobs.conftest import Orders
+from tests.jobs.examples import FLIGHTS, run_example
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def test_ray_data_example_writes_late_flights(ray_data: None, orders: Orders) -> None:
+    ran = run_example("flights_ray_data.py", orders)
+    flights = read_flights(FLIGHTS)
+    late = flights[flights["arr_delay"] > 60]
+    assert ran["receipt"].rows == len(late) > 100
+    columns = ["body", "keys", "tags"]
+    rows = read_dataset(
+        "flights-late", nameservers=orders.nameservers, committed=True, columns=columns
+    ).take_all()
+    written = {json.loads(row["body"])["row"]: (row["keys"], row["tags"]) for row in rows}
+    assert written == {
+        row: (tailnum, carrier)
+        for row, tailnum, carrier in late[["row", "tailnum", "carrier"]].itertuples(index=False)
+    }
