@@ -1,19 +1,16 @@
 """Measured runs of an experiment: real brokers on nodes that Ray's autoscaler starts on this machine.
 
-Everything runs below a temporary home directory: the Ray head, its nodes, the stores, the topology. The
+Everything runs below the run's own home directory: the Ray head, its nodes, the stores, the topology. The
 controller runs in this process, so that its decisions are recorded with the series. All processes are ended
-after the run, also on Ctrl-C; what a killed run has left is ended by the next one, by its mark.
+after the run, also on Ctrl-C; what a killed run has left is ended by the next one (`run_home`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +23,12 @@ from cluster.autoscale.experiment import Experiment
 from cluster.autoscale.load import TOPIC, Counts, Load
 from cluster.autoscale.nodes.local_ray import HEAD_IP, LocalRay, NodeType
 from cluster.autoscale.run import Change, Run
+from cluster.autoscale.run_home import run_home
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING
 from cluster.autoscale.series import Point
 from cluster.client import Admin
 from cluster.history.judgement import judge
-from cluster.paths import HOME_ENV, home_of
+from cluster.paths import home_of
 from cluster.session.ray_session import choose_way, connect, disconnect, is_connected
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import load_topology
@@ -39,7 +37,6 @@ CLUSTER = "Experiment"
 QUEUES_PER_BROKER = 4
 DRAIN_TIMEOUT_S = 120.0
 LOG_FILE_BYTES = 64 * 1024 * 1024
-FOLDER = "raymq-experiment"
 
 Progress = Callable[[float], None]
 
@@ -54,7 +51,7 @@ def run_measured(experiment: Experiment, progress: Progress, *, is_elastic: bool
 
     Raises HeadFailed if Ray does not start, and LaunchFailed if the first brokers do not.
     """
-    with _home() as home:
+    with run_home() as home:
         nodes = [NodeType(name, each.resources, each.max) for name, each in experiment.node_types.items()]
         ray = LocalRay(home, nodes, experiment.idle_timeout_s, experiment.boot_delay_s)
         ray.start()
@@ -65,24 +62,6 @@ def run_measured(experiment: Experiment, progress: Progress, *, is_elastic: bool
             if is_connected():
                 disconnect()
             ray.stop()
-
-
-@contextmanager
-def _home() -> Iterator[Path]:
-    """Use the home directory of experiments, after the end of what an earlier run has left in it."""
-    home = Path(tempfile.gettempdir()) / FOLDER
-    home.mkdir(exist_ok=True)
-    LocalRay(home, ()).stop()
-    before = os.environ.get(HOME_ENV)
-    os.environ[HOME_ENV] = str(home)
-    try:
-        yield home
-    finally:
-        if before is None:
-            del os.environ[HOME_ENV]
-        else:
-            os.environ[HOME_ENV] = before
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _start_brokers(experiment: Experiment, home: Path, *, is_elastic: bool) -> Topology:

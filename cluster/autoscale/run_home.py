@@ -1,0 +1,63 @@
+"""The home directory of one measured run, and the end of what killed runs have left in theirs.
+
+The name of the directory identifies the driver, the process that runs the experiment:
+
+    <temporary directory>/raymq-experiment-<PID>-<start time of the process, in seconds>
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from cluster.autoscale.nodes.local_ray import LocalRay
+from cluster.paths import HOME_ENV
+
+PREFIX = "raymq-experiment-"
+START_TOLERANCE_S = 2
+"""The start time is computed from the time of the boot, which changes when the clock is adjusted."""
+
+
+@contextmanager
+def run_home() -> Iterator[Path]:
+    """Use a home directory of this run, after the end of what runs with a dead driver have left."""
+    end_leftovers()
+    home = _home_of(psutil.Process())
+    home.mkdir()
+    before = os.environ.get(HOME_ENV)
+    os.environ[HOME_ENV] = str(home)
+    try:
+        yield home
+    finally:
+        if before is None:
+            del os.environ[HOME_ENV]
+        else:
+            os.environ[HOME_ENV] = before
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def end_leftovers() -> None:
+    """End the processes of runs whose driver is dead, by the marks of these runs, and delete their files."""
+    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}[0-9]*-[0-9]*"):
+        if not _has_driver(home):
+            LocalRay(home, ()).stop()
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _home_of(driver: psutil.Process) -> Path:
+    return Path(tempfile.gettempdir()) / f"{PREFIX}{driver.pid}-{driver.create_time():.0f}"
+
+
+def _has_driver(home: Path) -> bool:
+    """Return True if the driver of a run is alive; its PID may belong to another process now."""
+    pid, start_s = map(int, home.name.removeprefix(PREFIX).split("-"))
+    try:
+        return abs(psutil.Process(pid).create_time() - start_s) <= START_TOLERANCE_S
+    except psutil.NoSuchProcess:
+        return False
