@@ -21,7 +21,8 @@ from cluster.session.ray_head import MARK_ENV, HeadRecord, write_record
 
 with run_home() as home:
     write_record(home, HeadRecord(sys.argv[1]))
-    node = subprocess.Popen(["sleep", "300"], env=os.environ | {MARK_ENV: sys.argv[1]}, stdout=subprocess.DEVNULL)
+    environment = os.environ | {MARK_ENV: sys.argv[1]}
+    node = subprocess.Popen(["sleep", "300"], env=environment, stdout=subprocess.DEVNULL)
     print(home, node.pid, flush=True)
     sys.stdin.read()
 """
