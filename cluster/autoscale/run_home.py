@@ -16,12 +16,19 @@ from pathlib import Path
 
 import psutil
 
+from cluster import launch
 from cluster.autoscale.nodes.local_ray import LocalRay
 from cluster.paths import HOME_ENV
+from cluster.session.ray_head import read_record
+from cluster.topology.topology_file import load_topology
+from store.logs import get_logger
 
 PREFIX = "raymq-experiment-"
+TOPOLOGY_FILE = "topology.yaml"
 START_TOLERANCE_S = 2
 """The start time is computed from the time of the boot, which changes when the clock is adjusted."""
+
+_log = get_logger(__name__)
 
 
 @contextmanager
@@ -30,24 +37,44 @@ def run_home() -> Iterator[Path]:
     end_leftovers()
     home = _home_of(psutil.Process())
     home.mkdir()
+    try:
+        with _environment_of(home):
+            yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def _environment_of(home: Path) -> Iterator[None]:
     before = os.environ.get(HOME_ENV)
     os.environ[HOME_ENV] = str(home)
     try:
-        yield home
+        yield
     finally:
         if before is None:
             del os.environ[HOME_ENV]
         else:
             os.environ[HOME_ENV] = before
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def end_leftovers() -> None:
-    """End the processes of runs whose driver is dead, by the marks of these runs, and delete their files."""
+    """End what runs with a dead driver have left: processes by mark, actors by namespace, and files."""
     for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}[0-9]*-[0-9]*"):
         if not _has_driver(home):
-            LocalRay(home, ()).stop()
+            with _environment_of(home):
+                if read_record(home) is not None:
+                    LocalRay(home, ()).stop()
+                elif (file := home / TOPOLOGY_FILE).exists():
+                    _stop_actors(file)
             shutil.rmtree(home, ignore_errors=True)
+
+
+def _stop_actors(file: Path) -> None:
+    """Stop the actors of a run on a Ray that it had not started, if that Ray can be reached."""
+    try:
+        launch.down(load_topology(file))
+    except (*launch.Refusals, *launch.Failures) as error:
+        _log.warning("leftover_actors_not_stopped", topology=str(file), error=str(error))
 
 
 def _home_of(driver: psutil.Process) -> Path:
