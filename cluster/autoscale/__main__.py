@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from cluster.autoscale.report import holds_text, measure_rows, number, write_rep
 from cluster.autoscale.run import Run
 from cluster.autoscale.simulation import simulate, simulate_fixed
 from cluster.autoscale.summary import Summary, deviations, summarize
+from cluster.interrupts import interrupt_once
 
 EXIT_LIMIT_EXCEEDED = 1
 EXIT_INVALID = 2
@@ -38,16 +40,27 @@ def main(
         Path | None,
         typer.Option(help="summary.json of another run of the experiment: print the deviation from it."),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Run on this Ray; its autoscaler adds and removes the nodes."),
+    ] = None,
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the decisions that a simulation makes; start nothing.")
+    ] = False,
 ) -> None:
     """Run an autoscaling experiment and print its measures.
 
-    The exit code is 1 if a measure exceeds its limit, and 2 if the experiment is invalid.
+    It starts Ray on this machine, unless `--address` names a running one or this is a submitted job. The exit
+    code is 1 if a measure exceeds its limit, and 2 if the experiment is invalid.
     """
     console = Console(highlight=False)
     try:
         experiment = load_experiment(file, overrides or ())
         other = None if compare is None else _read_summary(compare)
-        run = _simulate if is_simulated else _measure
+        if is_dry_run:
+            _print_plan(console, experiment)
+            return
+        run = _simulate if is_simulated else partial(_measure, address)
         summary = run(console, experiment, output, has_plots=has_plots)
     except (ExperimentError, PlotsUnavailable) as error:
         Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
@@ -71,7 +84,23 @@ def _simulate(console: Console, experiment: Experiment, output: Path | None, *, 
     return write_report(output, experiment, elastic, baseline, with_plots=has_plots)
 
 
-def _measure(console: Console, experiment: Experiment, output: Path | None, *, has_plots: bool) -> Summary:
+def _print_plan(console: Console, experiment: Experiment) -> None:
+    """Print what a run would do. Its decisions are those of a simulation."""
+    rules = experiment.rules
+    console.print(
+        f"{experiment.name}: {rules.min} to {rules.max} brokers on nodes with {experiment.resource}, load "
+        f"for {experiment.run_s:,.0f} s. Nothing was started; a simulation decides:",
+        soft_wrap=True,
+    )
+    for change in simulate(experiment).changes:
+        decision = change.decision
+        text = f"{change.before} → {decision.target} brokers ({decision.rule}): {decision.reason}"
+        console.print(f"{change.time_s:8,.0f} s  {text}", soft_wrap=True)
+
+
+def _measure(
+    address: str | None, console: Console, experiment: Experiment, output: Path | None, *, has_plots: bool
+) -> Summary:
     """Run the experiment with real brokers, then its baseline. Ctrl-C stops all processes."""
     # Imported here: a simulation needs no Ray.
     from cluster.autoscale.measured import run_measured
@@ -86,13 +115,16 @@ def _measure(console: Console, experiment: Experiment, output: Path | None, *, h
             name = experiment.name if is_elastic else f"{experiment.name}, fixed"
             task = progress.add_task(name, total=experiment.run_s)
             return run_measured(
-                experiment, lambda time_s: progress.update(task, completed=time_s), is_elastic=is_elastic
+                experiment,
+                lambda time_s: progress.update(task, completed=time_s),
+                is_elastic=is_elastic,
+                address=address,
             )
 
         try:
             elastic = run(is_elastic=True)
-            is_run = experiment.baseline == "run"
-            baseline = run(is_elastic=False) if is_run else simulate_fixed(experiment)
+            is_measured = experiment.baseline == "measure"
+            baseline = run(is_elastic=False) if is_measured else simulate_fixed(experiment)
         except KeyboardInterrupt:
             text = "interrupted; all processes of the experiment were stopped"
             raise KeyboardInterrupt(text) from None
@@ -136,4 +168,5 @@ def _deviation_table(summary: Summary, other: dict[str, Any]) -> Table:
 
 
 if __name__ == "__main__":
+    interrupt_once()  # SIGTERM, as `ray job stop` sends, must not leave processes either
     typer.run(main)

@@ -1,21 +1,28 @@
-"""What `raymq autoscale` does: calls of the autoscaler's actor, and the release of a lost store."""
+"""What `raymq autoscale` does: calls of the autoscaler's actor, a dry run, the release of a lost store."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from actors.host import ray_port, store_binding
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
+from cluster.autoscale.autoscaler_settings import AutoscalerSettings
+from cluster.autoscale.controller import Controller, Limits
+from cluster.autoscale.decisions import Decision
+from cluster.autoscale.elastic_fleet import ElasticFleet
 from cluster.driver import bindings, fleet
 from cluster.driver.driver import LaunchRefused
 from cluster.driver.placement import AUTOSCALER
+from cluster.driver.specs import autoscaler_spec
 from cluster.paths import home_of
 from cluster.session.ray_session import Mode, choose_way, is_connected, session
 from cluster.topology.topology import Topology
+from cluster.topology.topology_file import load_with_source
 
 TIMEOUT_S = 60.0
 """A call waits for the present tick of the controller."""
@@ -35,6 +42,39 @@ def set_paused(topology: Topology, *, paused: bool) -> None:
     """Pause or resume a cluster's autoscaler. Raises as `autoscaler_status`."""
     with _connected(topology):
         _call(topology, "autoscale_pause" if paused else "autoscale_resume")
+
+
+def dry_run(
+    file: str | None, overrides: Sequence[str], show: Callable[[Decision, int], None], decisions: int
+) -> None:
+    """Decide by the rules of a topology in this process, and change nothing.
+
+    Args:
+        file: The topology file.
+        overrides: Replaced keys of it, for example other rules.
+        show: Called with each decision, and the number of brokers that exist.
+        decisions: Number of decisions; 0: until KeyboardInterrupt.
+
+    Raises TopologyError if the settings are invalid, LaunchRefused if the cluster is not running, and
+    SessionFailed.
+    """
+    topology, source = load_with_source(file, overrides)
+    home = home_of(topology.cluster)
+    given = autoscaler_spec(topology, home, "", source).settings
+    settings = AutoscalerSettings.model_validate(
+        {key: value for key, value in given.items() if key in AutoscalerSettings.model_fields}
+    )
+    with _connected(topology):
+        fleet = ElasticFleet(topology, home)
+        controller = Controller(settings.rules, Limits(dry_run=True), fleet, time.monotonic)
+        controller.tick()  # rates are those between two observations
+        while True:
+            time.sleep(settings.interval_s)
+            decision = controller.tick()
+            show(decision, controller.target or 0)
+            decisions -= 1
+            if decisions == 0:
+                return
 
 
 def release_store(topology: Topology, broker: str) -> str:

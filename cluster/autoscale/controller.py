@@ -97,7 +97,7 @@ class Limits:
     Attributes:
         drain_timeout_s: Maximum duration of a drain; the broker stays after it.
         ignore_offline_groups: Remove a broker even if groups without members have unread messages on it.
-        dry_run: Decide and report, but do not act.
+        dry_run: Decide and report, but do not act. The target is the number of brokers that are found.
     """
 
     drain_timeout_s: float = 300.0
@@ -147,7 +147,7 @@ class Controller:
         self.brokers = self._fleet.observe()
         sample = Sample(now_s, tuple(self._sampled(each) for each in self.brokers))
         self._remember(sample)
-        if self.target is None:
+        if self.target is None or self._limits.dry_run:
             self.target = max(sum(broker.state != DRAINING for broker in sample.brokers), 1)
         before, self.decision = self.decision, decide(
             self._rules, self._history, self.target, self._last_change_s
@@ -204,7 +204,8 @@ class Controller:
     def _state_of(self, broker: Observed) -> BrokerState:
         if broker.is_draining or broker.name in self._drains:
             return DRAINING
-        return RUNNING if broker.is_serving and broker.name in self._equipped else STARTING
+        is_equipped = broker.name in self._equipped or self._limits.dry_run
+        return RUNNING if broker.is_serving and is_equipped else STARTING
 
     def _remember(self, sample: Sample) -> None:
         self._history.append(sample)

@@ -81,6 +81,19 @@ class Model(_Model):
     latency_s: Seconds = 0.01
 
 
+class Fault(_Model):
+    """A fault that a measured run injects once.
+
+    Attributes:
+        kill: `node`: the node of the broker is lost, and its disk survives. `controller`: the controller is
+            replaced by a new one, which knows only the brokers that it finds.
+        during: As soon as an added broker starts (`scale_out`), or a broker is drained (`scale_in`).
+    """
+
+    kill: Literal["node", "controller"]
+    during: Literal["scale_out", "scale_in"]
+
+
 class Limits(_Model):
     """What must hold for the measures of the experiment; see `cluster.autoscale.summary`.
 
@@ -115,9 +128,10 @@ class Experiment(_Model):
         caps: Limits of the rates.
         clients: Producers and consumers.
         model: Times of the simulated brokers.
-        baseline: How the comparison with a fixed cluster of `rules.max` brokers is made: by another run, or
-            by a simulation. A simulated experiment always has a simulated baseline.
+        baseline: How the comparison with a fixed cluster of `rules.max` brokers is made: by another measured
+            run, or by a simulation. A simulated experiment always has a simulated baseline.
         limits: What must hold for the measures.
+        faults: Faults that a measured run on this machine injects.
         drain_s: Maximum time, after the load has ended, until all messages are delivered.
     """
 
@@ -133,8 +147,9 @@ class Experiment(_Model):
     caps: Caps
     clients: Clients = Clients()
     model: Model = Model()
-    baseline: Literal["run", "simulate"] = "run"
+    baseline: Literal["measure", "simulate"] = "simulate"
     limits: Limits = Limits()
+    faults: tuple[Fault, ...] = ()
     drain_s: Seconds = 60
 
     @property

@@ -1,16 +1,14 @@
-"""Measured runs of an experiment: real brokers on nodes that Ray's autoscaler starts on this machine.
+"""Measured runs of an experiment: real brokers on nodes that Ray's autoscaler starts.
 
-Everything runs below a temporary home directory: the Ray head, its nodes, the stores, the topology. The
-controller runs in this process, so that its decisions are recorded with the series. All processes are ended
-after the run, also on Ctrl-C; what a killed run has left is ended by the next one, by its mark.
+By default a run starts its own Ray on this machine, whose nodes are raylets; all its processes are ended
+after the run, also on Ctrl-C. With the address of a running Ray, or in a submitted job, the brokers run there
+in a namespace of their own, and are stopped after the run. What a killed run has left is ended by the next
+one (`run_home`). The controller runs in this process, so that its decisions are recorded with the series.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,19 +17,23 @@ from typing import Any
 
 import yaml
 
+from actors.host import ray_port
 from cluster import launch
 from cluster.autoscale.controller import Controller, Limits
 from cluster.autoscale.elastic_fleet import ElasticFleet
-from cluster.autoscale.experiment import Experiment
+from cluster.autoscale.experiment import Experiment, ExperimentError
+from cluster.autoscale.faults import FaultInjector
 from cluster.autoscale.load import TOPIC, Counts, Load
-from cluster.autoscale.nodes.local_ray import HEAD_IP, LocalRay, NodeType
+from cluster.autoscale.nodes.local_ray import LocalRay, NodeType
 from cluster.autoscale.run import Change, Run
+from cluster.autoscale.run_home import TOPOLOGY_FILE, run_home
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING
 from cluster.autoscale.series import Point
 from cluster.client import Admin
+from cluster.driver.autoscaler import autoscaler, own_gcs_address
 from cluster.history.judgement import judge
-from cluster.paths import HOME_ENV, home_of
-from cluster.session.ray_session import choose_way, connect, disconnect, is_connected
+from cluster.paths import home_of
+from cluster.session.ray_session import JOB_ENV, choose_way, connect, disconnect, is_connected
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import load_topology
 
@@ -39,71 +41,87 @@ CLUSTER = "Experiment"
 QUEUES_PER_BROKER = 4
 DRAIN_TIMEOUT_S = 120.0
 LOG_FILE_BYTES = 64 * 1024 * 1024
-FOLDER = "raymq-experiment"
+EMBEDDED_NOTE = "all nodes are raylets of one machine and share its disk"
+ATTACHED_NOTE = "the nodes, their boot delay and the idle time-out are those of the Ray cluster at {}"
 
 Progress = Callable[[float], None]
 
 
-def run_measured(experiment: Experiment, progress: Progress, *, is_elastic: bool) -> Run:
-    """Run an experiment with real brokers on this machine.
+def run_measured(
+    experiment: Experiment, progress: Progress, *, is_elastic: bool, address: str | None = None
+) -> Run:
+    """Run an experiment with real brokers.
 
     Args:
         experiment: The experiment.
         progress: Called with the seconds since the start of the load, after each sample.
         is_elastic: Apply the rules; False: a fixed cluster of `rules.max` brokers, as baseline.
+        address: Address of a running Ray. None: that of this job, else start Ray on this machine.
 
-    Raises HeadFailed if Ray does not start, and LaunchFailed if the first brokers do not.
+    Raises ExperimentError if the experiment cannot run there, HeadFailed if Ray does not start, SessionFailed
+    if it is not reachable, LaunchRefused and LaunchFailed if the first brokers do not start.
     """
-    with _home() as home:
+    is_embedded = address is None and JOB_ENV not in os.environ
+    if experiment.faults and not is_embedded:
+        raise ExperimentError(
+            "faults: the nodes of a running Ray are not killed: remove the key, or --address"
+        )
+    with run_home() as home:
         nodes = [NodeType(name, each.resources, each.max) for name, each in experiment.node_types.items()]
         ray = LocalRay(home, nodes, experiment.idle_timeout_s, experiment.boot_delay_s)
-        ray.start()
-        try:
-            topology = _start_brokers(experiment, home, is_elastic=is_elastic)
-            return _Measurement(experiment, topology, ray, progress, is_elastic=is_elastic).run()
-        finally:
-            if is_connected():
-                disconnect()
-            ray.stop()
+        with _started(ray) if is_embedded else _attached(home, address or "auto") as found:
+            topology = _start_brokers(experiment, home, found, is_elastic=is_elastic)
+            note = EMBEDDED_NOTE if is_embedded else ATTACHED_NOTE.format(own_gcs_address())
+            return _Measurement(experiment, topology, ray, progress, note, is_elastic=is_elastic).run()
 
 
 @contextmanager
-def _home() -> Iterator[Path]:
-    """Use the home directory of experiments, after the end of what an earlier run has left in it."""
-    home = Path(tempfile.gettempdir()) / FOLDER
-    home.mkdir(exist_ok=True)
-    LocalRay(home, ()).stop()
-    before = os.environ.get(HOME_ENV)
-    os.environ[HOME_ENV] = str(home)
+def _started(ray: LocalRay) -> Iterator[str]:
+    """Start a Ray on this machine and return its address; end all its processes after the run."""
+    address = ray.start().address
     try:
-        yield home
+        yield address
     finally:
-        if before is None:
-            del os.environ[HOME_ENV]
-        else:
-            os.environ[HOME_ENV] = before
-        shutil.rmtree(home, ignore_errors=True)
+        if is_connected():
+            disconnect()
+        ray.stop()
 
 
-def _start_brokers(experiment: Experiment, home: Path, *, is_elastic: bool) -> Topology:
+@contextmanager
+def _attached(home: Path, address: str) -> Iterator[str]:
+    """Use a running Ray; stop the actors of the run after it."""
+    try:
+        yield address
+    finally:
+        if (file := home / TOPOLOGY_FILE).exists():
+            launch.down(load_topology(file))
+        if is_connected():
+            disconnect()
+
+
+def _start_brokers(experiment: Experiment, home: Path, address: str, *, is_elastic: bool) -> Topology:
     """Start the first brokers, and return the topology with the ports of its nameserver and rebalancer."""
-    file = home / "topology.yaml"
-    file.write_text(yaml.safe_dump(topology_of(experiment, is_elastic=is_elastic)))
-    topology = load_topology(file)
+    content = topology_of(experiment, address, home.name, is_elastic=is_elastic)
+    topology = Topology.model_validate(content)
     connect(topology, home, choose_way(topology, home, os.environ))
+    # Nameservers and rebalancers run on the head node.
+    content["listen_host"] = own_gcs_address().rpartition(":")[0]
+    file = home / TOPOLOGY_FILE
+    file.write_text(yaml.safe_dump(content))
     result = launch.up(file)
     ports = {spec.name: spec.listen[1] for spec in result.specs}
     with Admin(result.nameservers) as admin:
         admin.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
+    topology = load_topology(file)
     return topology.with_ports({name: port for name, port in ports.items() if not name.startswith("broker-")})
 
 
-def topology_of(experiment: Experiment, *, is_elastic: bool) -> dict[str, Any]:
-    """Return the topology of a run, as the content of a topology file."""
+def topology_of(experiment: Experiment, address: str, namespace: str, *, is_elastic: bool) -> dict[str, Any]:
+    """Return the topology of a run on the Ray at `address`, as the content of a topology file."""
     rules = experiment.rules
     return {
-        "cluster": CLUSTER, "listen_host": HEAD_IP, "flush": "async",
-        # all nodes have loopback addresses of this machine
+        "cluster": CLUSTER, "namespace": namespace, "ray": {"address": address}, "flush": "async",
+        # a run has its own brokers, for a few minutes
         "insecure": True,
         "nameservers": [{"listen_port": 0}],
         "rebalancers": [{"listen_port": 0}],
@@ -128,18 +146,30 @@ class _Measurement:
         topology: Topology,
         ray: LocalRay,
         progress: Progress,
+        note: str,
         *,
         is_elastic: bool,
     ) -> None:
         self._experiment = experiment
-        self._ray = ray
+        self._topology = topology
         self._progress = progress
-        limits = Limits(DRAIN_TIMEOUT_S, dry_run=not is_elastic)
-        fleet = ElasticFleet(topology, home_of(topology.cluster))
-        self._controller = Controller(experiment.rules, limits, fleet, time.monotonic)
-        nameservers = [f"{HEAD_IP}:{entry.listen_port}" for entry in topology.nameservers]
-        self._load = Load(experiment, nameservers)
+        self._note = note
         self._is_elastic = is_elastic
+        self._controller = self._new_controller()
+        nameserver = topology.nameservers[0]
+        self._load = Load(experiment, [f"{topology.listen_host}:{nameserver.listen_port}"])
+        faults = experiment.faults if is_elastic else ()
+        self._faults = FaultInjector(
+            faults, topology.namespace, experiment.resource, ray.kill_node, self._kill_controller
+        )
+
+    def _new_controller(self) -> Controller:
+        limits = Limits(DRAIN_TIMEOUT_S, dry_run=not self._is_elastic)
+        fleet = ElasticFleet(self._topology, home_of(self._topology.cluster))
+        return Controller(self._experiment.rules, limits, fleet, time.monotonic)
+
+    def _kill_controller(self) -> None:
+        self._controller = self._new_controller()
 
     def run(self) -> Run:
         """Run the load to its end and until all messages are delivered, and return the records."""
@@ -165,13 +195,17 @@ class _Measurement:
             judge(self._load.recorder.events),
             self._load.latency_ms(),
             self._notes(),
+            tuple(self._faults.injected),
         )
 
     def _tick(self, run: Run, begin_s: float) -> None:
         target = self._controller.target
         decision = self._controller.tick()
+        now_s = time.monotonic() - begin_s
         if self._is_elastic and target is not None and decision.target != target:
-            run.changes.append(Change(time.monotonic() - begin_s, target, decision))
+            run.changes.append(Change(now_s, target, decision))
+        states = {each["name"]: each["state"] for each in self._controller.status()["brokers"]}
+        self._faults.inject(now_s, states)
 
     def _is_over(self, counts: Counts, now_s: float) -> bool:
         end_s = self._experiment.run_s
@@ -180,7 +214,7 @@ class _Measurement:
 
     def _point(self, now_s: float, now: Counts, before: Counts, elapsed_s: float) -> Point:
         states = [each["state"] for each in self._controller.status()["brokers"]]
-        running, booting = count_nodes(self._ray.events.read_text().splitlines())
+        nodes = [each for each in ray_port.nodes() if each.resources.get(self._experiment.resource, 0)]
         return Point(
             now_s,
             (now.offered - before.offered) / elapsed_s,
@@ -192,8 +226,8 @@ class _Measurement:
             states.count(RUNNING),
             states.count(STARTING),
             states.count(DRAINING),
-            running,
-            booting,
+            len(nodes),
+            autoscaler().starting,
         )
 
     def _notes(self) -> tuple[str, ...]:
@@ -204,12 +238,6 @@ class _Measurement:
         )
         return (
             text,
-            "all nodes are raylets of one machine and share its disk",
+            self._note,
             *self._load.problems,
         )
-
-
-def count_nodes(lines: list[str]) -> tuple[int, int]:
-    """Return the numbers of (running, booting) nodes after the events of `LocalNodes`, one per line."""
-    last = {event["node"]: event["event"] for event in map(json.loads, lines) if event["type"] != "head"}
-    return list(last.values()).count("running"), list(last.values()).count("requested")

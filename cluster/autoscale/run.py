@@ -20,6 +20,14 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Injected:
+    """A fault that was injected at a time of the run."""
+
+    time_s: float
+    text: str
+
+
+@dataclass(frozen=True)
 class Run:
     """The records of one run.
 
@@ -29,7 +37,8 @@ class Run:
         changes: The decisions that changed the target.
         judgement: Result of the history checks; None for a simulation, which has no single messages.
         latency_ms: Measured end-to-end latency (p50, p99); None: computed from the series.
-        notes: Remarks for the report, for example about injected faults.
+        notes: Remarks for the report.
+        faults: The injected faults.
     """
 
     kind: Literal["simulated", "measured"]
@@ -38,3 +47,4 @@ class Run:
     judgement: Judgement | None = None
     latency_ms: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
+    faults: tuple[Injected, ...] = ()

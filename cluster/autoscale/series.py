@@ -38,6 +38,11 @@ class Point(NamedTuple):
     nodes_booting: int = 0
 
     @property
+    def is_at_target(self) -> bool:
+        """True if as many brokers run as wanted, and none starts or is drained."""
+        return self.brokers_running == self.target and not self.brokers_starting + self.brokers_draining
+
+    @property
     def backlog(self) -> float:
         """The number of messages that were offered and not delivered."""
         return self.waiting_messages + self.lag_messages
@@ -88,6 +93,12 @@ def _relief(series: Sequence[Point], begin: int, end: int) -> Relief:
         if earlier.nodes_booting
     )
     return Relief(series[begin].time_s, series[end].time_s, boot_s)
+
+
+def recovery_s(series: Sequence[Point], fault_s: float) -> float | None:
+    """Return the time from a fault until the target was reached; None if it was not."""
+    reached = (point.time_s for point in series if point.time_s > fault_s and point.is_at_target)
+    return next((time_s - fault_s for time_s in reached), None)
 
 
 def node_seconds(series: Sequence[Point]) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from cluster.autoscale.experiment import Experiment
-from cluster.autoscale.run import Run
-from cluster.autoscale.series import latency_percentiles, node_seconds, reliefs, totals
+from cluster.autoscale.run import Injected, Run
+from cluster.autoscale.series import latency_percentiles, node_seconds, recovery_s, reliefs, totals
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,9 @@ def summarize(experiment: Experiment, elastic: Run, baseline: Run) -> Summary:
         measures,
         measure(experiment, baseline),
         baseline.kind,
-        checks(experiment, measures),
+        [*checks(experiment, measures), *fault_checks(experiment, elastic)],
         [round(each.seconds, 3) for each in reliefs(elastic.series)],
-        list(elastic.notes),
+        [*elastic.notes, *map(partial(_fault_note, elastic), elastic.faults)],
     )
 
 
@@ -154,6 +155,25 @@ def checks(experiment: Experiment, measures: Measures) -> list[Check]:
     # The sums of a whole day have rounding errors.
     holds = ratio >= limits.delivered_ratio - 1e-9
     return [*found, Check("delivered_ratio", ratio, f"≥ {limits.delivered_ratio:g}", holds)]
+
+
+def fault_checks(experiment: Experiment, run: Run) -> list[Check]:
+    """Check that each fault of a measured run was injected, and that the target was reached after it."""
+    if not experiment.faults or run.kind == "simulated":
+        return []
+    wanted = len(experiment.faults)
+    recovered = sum(recovery_s(run.series, fault.time_s) is not None for fault in run.faults)
+    return [Check("faults_recovered", recovered, f"≥ {wanted}", recovered >= wanted)]
+
+
+def _fault_note(run: Run, fault: Injected) -> str:
+    after_s = recovery_s(run.series, fault.time_s)
+    result = (
+        "the target was not reached after it"
+        if after_s is None
+        else f"the target was reached after {after_s:.0f} s"
+    )
+    return f"{fault.time_s:.0f} s: {fault.text}; {result}"
 
 
 def deviations(simulated: Mapping[str, Any], measured: Mapping[str, Any]) -> list[tuple[str, float, float]]:

@@ -1,9 +1,9 @@
-"""The `raymq autoscale` commands: status, pause and resume of the autoscaler, and release of a lost store."""
+"""The `raymq autoscale` commands: status, dry run and pause of the autoscaler, release of a lost store."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-app = typer.Typer(no_args_is_help=True, help="Autoscaler of elastic brokers: status, pause, resume.")
+    from cluster.autoscale.decisions import Decision
+
+app = typer.Typer(no_args_is_help=True, help="Autoscaler of elastic brokers: status, dry run, pause.")
 
 COLUMNS = ("name", "state", "in_per_s", "out_per_s", "lag_messages", "disk_percent", "cpu_percent")
 
@@ -64,6 +66,34 @@ def show(console: Console, found: Mapping[str, Any]) -> None:
 
 def _rounded(value: Any) -> Any:
     return f"{value:.1f}" if isinstance(value, float) else value
+
+
+@app.command(
+    "dry-run",
+    epilog=examples(
+        "raymq autoscale dry-run -t cluster.yaml",
+        "raymq autoscale dry-run -t cluster.yaml --decisions 1",
+        "raymq autoscale dry-run -t cluster.yaml --set autoscale.rules.throughput_per_broker=2000",
+    ),
+)
+def run_dry(
+    topology: TopologyOption = None,
+    overrides: Overrides = None,
+    decisions: Annotated[
+        int, typer.Option(min=0, help="Stop after this number of decisions; 0: with Ctrl-C.")
+    ] = 0,
+) -> None:
+    """Print what the autoscaler would do with the rules of the topology, and change nothing.
+
+    The cluster must be running. It needs no autoscaler, so that rules can be tried before it gets one.
+    """
+    from cluster.autoscale.commands import dry_run
+
+    def show_decision(decision: Decision, brokers: int) -> None:
+        typer.echo(f"{brokers} brokers, would be {decision.target}: {decision.reason}")
+
+    with exiting_on_launch_errors(reads_only=True):
+        dry_run(topology, overrides or [], show_decision, decisions)
 
 
 @app.command("pause", epilog=examples("raymq autoscale pause"))

@@ -17,7 +17,7 @@ COMMANDS = {
     "restart": ("cluster.cli.restart", "Restart actors one at a time, without interrupting clients."),
     "drain": ("cluster.cli.drain", "Drain a broker and stop it; its store is kept."),
     "status": ("cluster.cli.status", "Show the cluster's actors and their state."),
-    "autoscale": ("cluster.cli.autoscale", "Autoscaler of elastic brokers: status, pause, resume."),
+    "autoscale": ("cluster.cli.autoscale", "Autoscaler of elastic brokers: status, dry run, pause."),
     "logs": ("cluster.cli.logs", "Show or follow the logs of all actors on all nodes."),
     "topic": ("cluster.cli.topic", "Topics: list, create, describe, change, delete."),
     "group": ("cluster.cli.group", "Consumer groups: list, describe with lag, create, delete."),

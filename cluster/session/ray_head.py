@@ -166,7 +166,7 @@ def _start_once(topology: Topology, home: Path) -> HeadRecord:
         stop_head(home)
         if isinstance(error, subprocess.SubprocessError | OSError):
             raise HeadFailed(
-                f"`ray start` failed: {_tail(log_file)}\n(complete output: {log_file})"
+                f"`ray start` failed: {last_line(log_file)}\n(complete output: {log_file})"
             ) from error
         raise
     if not address.endswith(f":{port}"):
@@ -267,7 +267,7 @@ def end_processes(processes: Sequence[psutil.Process], grace_s: float) -> None:
     psutil.wait_procs(alive, OTHERS_GRACE_S)
 
 
-def _tail(file: Path) -> str:
+def last_line(file: Path) -> str:
     """Return the last line of the output of `ray start`."""
     lines = file.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "no output"

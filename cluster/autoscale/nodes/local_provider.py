@@ -38,8 +38,8 @@ class LocalNodes(NodeProvider):
     """Node provider whose nodes are raylets on this machine; all methods may be called from any thread.
 
     Keys of the provider's configuration: `gcs_address`, `head_node_type`, `boot_delay_s` (how long a node
-    takes to boot, before its raylet starts) and `events` (a file of JSON lines: time_s, event, node, type).
-    The output of `ray start` is in `<node>.log` beside that file.
+    takes to boot, before its raylet starts) and `logs` (directory of `<node>.log`, the
+    output of `ray start`).
     """
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
@@ -93,7 +93,6 @@ class LocalNodes(NodeProvider):
                 self._started += 1
                 node = f"node-{self._started}"
                 self._tags[node] = {**tags, TAG_RAY_NODE_KIND: NODE_KIND_WORKER}
-            self._note("requested", node)
             threading.Thread(target=self._boot, args=(node, dict(resources)), daemon=True).start()
 
     def terminate_node(self, node_id: str) -> None:
@@ -102,7 +101,6 @@ class LocalNodes(NodeProvider):
             tags = self._tags.pop(node_id, None)
             self._running.discard(node_id)
         if tags is not None:
-            self._note("terminated", node_id, tags)
             end_node(node_id)
 
     def _boot(self, node: str, resources: dict[str, float]) -> None:
@@ -114,7 +112,6 @@ class LocalNodes(NodeProvider):
             if has_started and not self.is_terminated(node):
                 with self._lock:
                     self._running.add(node)
-                self._note("running", node)
                 return
             end_node(node)
             if self.is_terminated(node):
@@ -125,7 +122,7 @@ class LocalNodes(NodeProvider):
         command = start_command(self.provider_config["gcs_address"], node, resources)
         kind = self.node_tags(node).get(TAG_RAY_USER_NODE_TYPE, "")
         environment = {**os.environ, NODE_ENV: node, INSTANCE_ENV: node, NODE_TYPE_ENV: kind}
-        log = Path(self.provider_config["events"]).with_name(f"{node}.log")
+        log = Path(self.provider_config["logs"]) / f"{node}.log"
         try:
             with log.open("wb") as output:
                 done = subprocess.run(
@@ -135,12 +132,6 @@ class LocalNodes(NodeProvider):
         except subprocess.TimeoutExpired:
             return False
         return done.returncode == 0
-
-    def _note(self, event: str, node: str, tags: Mapping[str, str] | None = None) -> None:
-        kind = (tags or self.node_tags(node)).get(TAG_RAY_USER_NODE_TYPE, "")
-        line = json.dumps({"time_s": time.time(), "event": event, "node": node, "type": kind})
-        with self._lock, Path(self.provider_config["events"]).open("a") as file:
-            file.write(f"{line}\n")
 
 
 def ip_of(node: str) -> str:

@@ -30,6 +30,7 @@ from cluster.session.ray_head import (
     HeadRecord,
     end_processes,
     free_port,
+    last_line,
     marked_processes,
     read_record,
     stop_head,
@@ -47,7 +48,7 @@ NODE_ENV = "RAYMQ_LOCAL_NODE"
 INSTANCE_ENV, NODE_TYPE_ENV = "RAY_CLOUD_INSTANCE_ID", "RAY_NODE_TYPE_NAME"
 GCS_PORT, CLIENT_PORT, METRICS_PORT = 6479, 10_101, 44_217
 HEAD_STORE_BYTES = 160 * 1024 * 1024
-EVENTS_FILE, CONFIG_FILE, LOG_FILE = "nodes.jsonl", "autoscaler.json", "ray-start.log"
+CONFIG_FILE, LOG_FILE = "autoscaler.json", "ray-start.log"
 REPO = Path(__file__).parents[3]
 _EMPTY_LISTS = (
     "initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands",
@@ -78,7 +79,7 @@ class LocalRay:
     """A Ray head with autoscaler on this machine.
 
     Attributes:
-        home: Directory of the cluster (`cluster.paths.home_of`), which holds the record and the node events.
+        home: Directory of the cluster (`cluster.paths.home_of`), with its record and logs.
         node_types: The node types.
         idle_timeout_s: How long a node may be idle before the autoscaler removes it.
         boot_delay_s: Simulated boot time of a node, before its raylet starts.
@@ -90,11 +91,6 @@ class LocalRay:
     idle_timeout_s: float = 5.0
     boot_delay_s: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def events(self) -> Path:
-        """Return the file of node events (see `LocalNodes`)."""
-        return self.home / EVENTS_FILE
 
     def start(self) -> HeadRecord:
         """Stop what an earlier start has left, and start the head. Raises HeadFailed if two attempts fail."""
@@ -124,13 +120,19 @@ class LocalRay:
         shutil.rmtree(sessions_folder(record.mark), ignore_errors=True)
         return count
 
+    def kill_node(self, ip: str) -> None:
+        """Kill the raylet of a node, as a power loss would; its disk survives."""
+        record = read_record(self.home)
+        for process in marked_processes(record.mark) if record else ():
+            if process.name() == "raylet" and f"--node_ip_address={ip}" in process.cmdline():
+                process.kill()
+
     def _start_once(self) -> HeadRecord:
         prepare_to_import_ray(os.environ, starts=True)
         mark = secrets.token_hex(8)
         write_record(self.home, HeadRecord(mark))
         port = free_port(GCS_PORT)
         address = f"{HEAD_IP}:{port}"
-        self.events.unlink(missing_ok=True)
         config = self.home / CONFIG_FILE
         config.write_text(json.dumps(self.autoscaling_config(address)))
         try:
@@ -143,7 +145,7 @@ class LocalRay:
         except BaseException as error:
             self.stop()
             if isinstance(error, subprocess.SubprocessError | OSError):
-                raise HeadFailed(f"`ray start` failed; its output: {self.home / LOG_FILE}") from error
+                raise HeadFailed(f"`ray start` failed: {last_line(self.home / LOG_FILE)}") from error
             raise
         record = HeadRecord(mark, address)
         write_record(self.home, record)
@@ -194,7 +196,7 @@ class LocalRay:
                 "gcs_address": gcs_address,
                 "head_node_type": HEAD_TYPE,
                 "boot_delay_s": self.boot_delay_s,
-                "events": str(self.events),
+                "logs": str(self.home),
                 "disable_node_updaters": True,
                 "disable_launch_config_check": True,
             },

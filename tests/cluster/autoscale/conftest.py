@@ -38,12 +38,6 @@ class ElasticCluster:
         record = read_record(self.ray.home)
         return [] if record is None else raylets(record.mark)
 
-    def lose_node(self, ip: str) -> None:
-        """Kill the raylet of a node, as a power loss would; its disk survives."""
-        for raylet in self.raylets():
-            if f"node_ip_address={ip}" in " ".join(raylet.cmdline()):
-                raylet.kill()
-
 
 def elastic_brokers(**keys: Any) -> dict[str, Any]:
     """Return an elastic entry of `brokers`."""

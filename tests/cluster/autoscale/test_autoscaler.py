@@ -130,7 +130,7 @@ def test_lost_node_and_killed_autoscaler_do_not_keep_brokers_from_the_target(ela
         eventually(lambda: list(brokers().values()).count("running") >= 2, "a second broker", within_s=180)
         # when the node of the first broker and the autoscaler are killed
         status = {each.actor.name: each.actor for each in launch.status(elastic.topology)}
-        elastic.lose_node(status["broker-1-0"].node_ip)
+        elastic.ray.kill_node(status["broker-1-0"].node_ip)
         os.kill(status["autoscaler"].pid, signal.SIGKILL)
         # then all brokers run in the end, and no acknowledged message is lost: the disk has survived
         eventually(lambda: list(brokers().values()).count("running") == 3, "three brokers", within_s=240)
@@ -169,7 +169,7 @@ def test_broker_whose_node_is_lost_while_draining_is_removed_in_the_end(elastic:
         (node_ip,) = [
             each.actor.node_ip for each in launch.status(elastic.topology) if each.actor.name == f"{victim}-0"
         ]
-        elastic.lose_node(node_ip)
+        elastic.ray.kill_node(node_ip)
         # then it is drained on another node and removed, and no acknowledged message is lost
         eventually(lambda: list(brokers().values()) == ["running"], "one broker", within_s=240)
         load.finish()

@@ -119,6 +119,14 @@ def test_paused_controller_and_dry_run_decide_but_do_not_act() -> None:
     assert "create b-2" in paused.fleet.calls
 
 
+def test_dry_run_would_remove_brokers_without_load() -> None:
+    run = Run(FakeFleet(serving={"b-1": True, "b-2": True}), Limits(dry_run=True))
+    run.ticks(6)
+    status = run.controller.status()
+    assert (status["target"], status["decision"]["target"]) == (2, 1), status["decision"]["reason"]
+    assert run.fleet.calls == []
+
+
 def test_pause_cancels_an_unfinished_drain() -> None:
     run = Run(FakeFleet(serving={"b-1": True, "b-2": True}, groups=[GroupLag("slow", 1, 5)]))
     run.ticks(6)

@@ -17,7 +17,7 @@ def test_autoscaling_configuration_has_the_node_types(tmp_path: Path) -> None:
     assert (broker["resources"]["broker_slot"], broker["max_workers"]) == (1, 4)
     assert config["idle_timeout_minutes"] == 0.1
     assert config["provider"]["boot_delay_s"] == 2
-    assert config["provider"]["events"] == str(tmp_path / "nodes.jsonl")
+    assert config["provider"]["logs"] == str(tmp_path)
 
 
 def test_each_local_node_has_an_address_of_its_own() -> None:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from cluster.autoscale.experiment import load_experiment
-from cluster.autoscale.measured import count_nodes, run_measured, topology_of
+from cluster.autoscale.measured import run_measured, topology_of
 from cluster.autoscale.simulation import simulate_fixed
 from cluster.autoscale.summary import summarize
 from cluster.session.ray_head import MARK_ENV
@@ -25,7 +25,6 @@ rules: {min: 1, max: 2, throughput_per_broker: 35, cool_down_s: 8, hysteresis: 0
 node_types: {broker: {resources: {broker_slot: 1}, max: 2, boot_delay_s: 1}}
 caps: {broker_per_s: 40, consumer_per_s: 100}
 clients: {producers: 1, consumers: 2, keys: 20}
-baseline: simulate
 """
 
 
@@ -38,20 +37,11 @@ def short(tmp_path: Path) -> Path:
 
 def test_topology_of_a_run_caps_each_broker(short: Path, tmp_path: Path) -> None:
     experiment = load_experiment(short)
-    content = topology_of(experiment, is_elastic=True)
+    content = topology_of(experiment, "auto", "run-1", is_elastic=True)
     assert not find_problems(Topology.model_validate(content), tmp_path)
     assert content["broker_settings"]["max_sends_per_s"] == 40
     assert (content["brokers"]["min"], content["brokers"]["max"]) == (1, 2)
-    assert topology_of(experiment, is_elastic=False)["brokers"]["min"] == 2
-
-
-def test_nodes_are_counted_from_the_events_of_their_provider() -> None:
-    def line(event: str, node: str, kind: str = "broker") -> str:
-        return f'{{"time_s": 1.0, "event": "{event}", "node": "{node}", "type": "{kind}"}}'
-
-    lines = [line("requested", "node-1"), line("running", "node-1"), line("requested", "node-2")]
-    assert count_nodes(lines) == (1, 1)
-    assert count_nodes([*lines, line("terminated", "node-1"), line("terminated", "head", "head")]) == (0, 1)
+    assert topology_of(experiment, "auto", "run-1", is_elastic=False)["brokers"]["min"] == 2
 
 
 @pytest.mark.ray

@@ -15,8 +15,9 @@ from typer.testing import CliRunner, Result
 from cluster.autoscale.__main__ import main
 from cluster.autoscale.experiment import load_experiment
 from cluster.autoscale.report import write_report
-from cluster.autoscale.run import Run
+from cluster.autoscale.run import Injected, Run
 from cluster.autoscale.simulation import simulate, simulate_fixed
+from cluster.autoscale.summary import summarize
 from cluster.history.judgement import Judgement
 
 STEP = "configs/experiments/step.yaml"
@@ -113,6 +114,33 @@ def test_the_command_prints_all_measures_and_the_deviation(directory: Path) -> N
     assert "+0.0%" in result.output
 
 
+def test_a_dry_run_prints_the_decisions_and_starts_nothing(tmp_path: Path) -> None:
+    result = run(STEP, "--dry-run", "--output", str(tmp_path / "result"))
+    assert result.exit_code == 0, result.output
+    assert "step: 1 to 4 brokers on nodes with broker_slot, load for 120 s" in result.output
+    assert "1 → 3 brokers (throughput): 300 messages/s need 2 brokers of 270 messages/s" in result.output
+    assert not (tmp_path / "result").exists()
+
+
+def test_a_fault_must_be_injected_and_the_target_reached_after_it(tmp_path: Path) -> None:
+    experiment = load_experiment(STEP, ["faults=[{kill: node, during: scale_out}]"])
+    series = simulate(experiment).series
+    starts = next(point.time_s for point in series if point.brokers_starting)
+    fault = Injected(starts, "node 127.0.1.2 was killed while broker-2 started")
+    runs = {
+        "not injected": Run("measured", series),
+        "not recovered": Run(
+            "measured", [point for point in series if point.time_s <= starts], faults=(fault,)
+        ),
+        "recovered": Run("measured", series, faults=(fault,)),
+    }
+    summaries = {name: summarize(experiment, run, simulate_fixed(experiment)) for name, run in runs.items()}
+    held = {name: summary.checks[-1].holds for name, summary in summaries.items()}
+    assert held == {"not injected": False, "not recovered": False, "recovered": True}
+    assert "broker-2 started; the target was not reached after it" in summaries["not recovered"].notes[-1]
+    assert re.search(r"the target was reached after \d+ s", summaries["recovered"].notes[-1])
+
+
 def test_the_command_fails_if_a_limit_is_exceeded() -> None:
     result = run(STEP, "--simulate", "--set", "limits.relief_s=1")
     assert result.exit_code == 1
@@ -126,6 +154,11 @@ def test_the_command_fails_if_a_limit_is_exceeded() -> None:
         ([STEP, "--set", "rules.max=9"], "9"),
         ([STEP, "--simulate", "--compare", "README.md"], "not the summary.json of an experiment"),
         (["none.yaml", "--simulate"], "no such file"),
+        ([STEP, "--set", "faults=[{kill: disk, during: scale_in}]"], "faults[0].kill"),
+        (
+            [STEP, "--address", "127.0.0.1:1", "--set", "faults=[{kill: node, during: scale_in}]"],
+            "the nodes of a running Ray are not killed",
+        ),
     ],
 )
 def test_the_command_refuses_invalid_input(arguments: list[str], message: str) -> None:
