@@ -99,10 +99,7 @@ def autoscaler_spec(topology: Topology, home: Path, resource: str, source: Sourc
     # Imported by name: the settings belong to a package above the driver, as the actor's class does.
     model: type[BaseModel] = import_module("cluster.autoscale.autoscaler_settings").AutoscalerSettings
     settings = checked(model, given, path, source)
-    lowest, highest = settings["rules"]["min"], settings["rules"]["max"]
-    if lowest < limits["min"]:
-        text = f"{lowest} is below brokers[{index}].min {entry.min}; raise it or lower that"
-        raise source.error([((*path, "rules", "min"), text)])
+    highest = settings["rules"]["max"]
     if highest > entry.max:
         text = f"{highest} exceeds brokers[{index}].max {entry.max}; lower it or raise that"
         raise source.error([((*path, "rules", "max"), text)])

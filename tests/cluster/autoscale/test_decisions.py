@@ -168,6 +168,29 @@ def test_no_broker_is_removed_whose_disk_or_cpu_the_others_lack() -> None:
     assert decide(busy, steady(60, 5, 5, cpu_percent=30), target=2).target == 1
 
 
+def test_no_broker_is_removed_if_the_others_would_lag() -> None:
+    rules = RULES.model_copy(update={"lag_seconds": 10})
+    assert decide(rules, steady(60, 5, 5, lag_seconds=5), target=2).target == 2  # one broker: 10 s
+    assert decide(rules, steady(60, 5, 5, lag_seconds=3), target=2).target == 1
+
+
+@pytest.mark.parametrize(("rate_per_s", "target"), [(55, 2), (45, 1)])
+def test_size_that_lagged_is_not_chosen_again_for_the_same_rate(rate_per_s: float, target: int) -> None:
+    """One broker delivered 60 messages/s while messages lagged, of which 20 % must be spare."""
+    rules = RULES.model_copy(update={"lag_seconds": 10})
+    lagged = sample(0, 90, out_per_s=60, lag_seconds=20)
+    later = [sample(time_s, rate_per_s / 2, rate_per_s / 2) for time_s in range(5, 66, 5)]
+    assert decide(rules, [lagged, *later], target=2).target == target
+
+
+def test_lag_of_more_brokers_does_not_limit_what_fewer_deliver() -> None:
+    """The consumers may be the limit: two of three brokers that lagged at 90 messages/s may deliver these."""
+    rules = RULES.model_copy(update={"lag_seconds": 10, "step": 1})
+    lagged = sample(0, 30, 30, 30, lag_seconds=20)
+    later = [sample(time_s, 18, 18, 18) for time_s in range(5, 66, 5)]
+    assert decide(rules, [lagged, *later], target=3).target == 2
+
+
 def test_the_emptiest_broker_is_removed_first() -> None:
     brokers = (
         BrokerSample("broker-1", lag_messages=5, disk_percent=1),
@@ -178,7 +201,9 @@ def test_the_emptiest_broker_is_removed_first() -> None:
     starting = BrokerSample("broker-3", "starting")
 
     assert choose_victim(Sample(0, brokers)).name == "broker-10"
+    assert choose_victim(Sample(0, (*brokers, BrokerSample("broker-8", disk_percent=9)))).name == "broker-8"
     assert choose_victim(Sample(0, (*brokers, starting))).name == "broker-3"
+    assert choose_victim(Sample(0, (BrokerSample("broker-4"), starting))).name == "broker-3"
     assert choose_victim(Sample(0, (brokers[3],))) is None
 
 

@@ -47,7 +47,7 @@ def test_node_types_are_those_of_the_experiments(documents: dict[str, Any], expe
     types = config["available_node_types"]
     for name, node in load_experiment(experiment).node_types.items():
         assert types[name]["resources"].items() >= node.resources.items()
-        assert (types[name]["min_workers"], types[name]["max_workers"]) == (0, node.max)
+        assert types[name]["max_workers"] == node.max
     assert types["headgroup"]["resources"]["CPU"] == types["broker"]["resources"]["CPU"] == 0
     assert config["idle_timeout_minutes"] == 1
 
@@ -65,7 +65,7 @@ def test_topology_fits_the_pods_and_their_volumes(documents: dict[str, Any], tmp
     ((_, brokers),) = topology.elastic()
     # the topology can be started on these pods
     assert not [*exposed(topology), *placement.problems]
-    assert brokers.max <= group["maxReplicas"]
+    assert (brokers.min, brokers.max) == (group["minReplicas"], group["maxReplicas"])
     assert brokers.resource in autoscaling_config(documents)["available_node_types"]["broker"]["resources"]
     # clients find the head by its service, and the operator opens the ports in it
     (ray,) = cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"]

@@ -99,12 +99,6 @@ def test_invalid_autoscaler_is_refused_with_key_path(
     assert message in str(caught.value)
 
 
-def test_autoscaler_must_keep_the_brokers_that_up_starts(tmp_path: Path) -> None:
-    rules = {"rules": {"min": 1, "throughput_per_broker": 100}}
-    with pytest.raises(TopologyError, match=r"autoscale\.rules\.min: 1 is below brokers\[0\]\.min 3"):
-        make_specs(topology({**ELASTIC, "min": 3}, autoscale=rules), tmp_path, {}, Source("t.yaml", {}, {}))
-
-
 def test_autoscaler_without_elastic_brokers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="autoscale: there are no elastic brokers"):
         make_specs(topology([{"name": "b"}], autoscale=RULES), tmp_path, {}, Source("t.yaml", {}, {}))
