@@ -3,7 +3,7 @@
     uv run python -m benchmarks.large_backlog [--bytes 8589934592] [--directory DIR] [--json]
 
 A broker stores flights as JSON (`cluster.demo.flights`), every body once, with `--bytes` bytes of bodies in
-all. The readers are a RayDP executor with two cores and 1 GB of memory, and Ray Data with an object store of
+all. The readers are a Spark executor with two cores and 1 GB of memory, and Ray Data with an object store of
 200 MB:
 
     aggregate   Spark: typed columns, number of flights and mean delay by carrier
@@ -39,7 +39,9 @@ from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.sending import await_arrival, make_topic
 from cluster.client import Producer
 from cluster.demo.flights import ALL_FLIGHTS, as_messages, read_flights
-from cluster.session.environment import ray_environment
+from cluster.session.environment import TOKEN_PATH_ENV
+from cluster.session.ray_session import Mode, Way, connect, disconnect
+from cluster.topology.topology_file import load_topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,13 +73,15 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="parent directory of the store")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
-    os.environ.update(ray_environment(os.environ))  # before Ray is imported
     options = BenchOptions(directory=given.directory, progress=lambda line: print(line, file=sys.stderr))
     try:
         with bench_root(options) as root, running(root, "async") as cluster:
             messages = fill(cluster.nameservers, given.bytes, options)
-            os.environ["SPARK_LOCAL_DIRS"] = str(root)
-            results = list(read_all(cluster.nameservers, messages))
+            os.environ |= {TOKEN_PATH_ENV: str(root / "ray-token"), "SPARK_LOCAL_DIRS": str(root)}
+            results = []
+            for result in read_all(root, cluster.nameservers, messages):
+                options.progress(f"large-backlog: {result}")
+                results.append(result)
             cluster.stop()
     except BenchFailed as error:
         print(f"benchmarks.large_backlog: {error}", file=sys.stderr)
@@ -110,35 +114,28 @@ def fill(nameservers: str, size_bytes: int, options: BenchOptions) -> int:
 
 def unique_bodies(bodies: pa.ChunkedArray, lap: int) -> pa.ChunkedArray:
     """Return JSON objects with an additional field `lap`."""
-    rest = pc.binary_slice(bodies, 1)
-    return pc.binary_join_element_wise(f'{{"lap":{lap},'.encode(), rest, b"")
+    return pc.replace_substring(bodies, pattern="{", replacement=f'{{"lap":{lap},', max_replacements=1)
 
 
-def read_all(nameservers: str, messages: int) -> Iterator[Result]:
+def read_all(root: Path, nameservers: str, messages: int) -> Iterator[Result]:
     """Read the topic in each way. Raises BenchFailed if messages are missing."""
-    import ray
+    from jobs import local_session
 
-    from jobs import raydp_session
-
-    ray.init(
-        "local",
-        num_cpus=4,
-        object_store_memory=OBJECT_STORE_BYTES,
-        resources={"java": 1},
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    settings = {
+        "spark.driver.memory": EXECUTOR_MEMORY,  # a local session has one executor, in the driver
+        "spark.sql.shuffle.partitions": "16",  # few, so that a partition exceeds the memory of its task
+        "spark.sql.adaptive.enabled": "false",
+    }
+    with local_session("large-backlog", settings=settings) as spark:
+        executor = executor_of(spark)
+        yield measure("aggregate", partial(aggregate, spark, nameservers), messages, executor)
+        yield measure("sort", partial(sort, spark, nameservers), messages, executor)
+    overrides = ["ray.num_cpus=2", f"ray.object_store_memory_bytes={OBJECT_STORE_BYTES}"]
+    connect(load_topology(overrides=overrides), root, Way(Mode.EMBEDDED))
     try:
-        # Few partitions, so that each of them exceeds the memory of its task.
-        settings = {"spark.sql.shuffle.partitions": "16", "spark.sql.adaptive.enabled": "false"}
-        with raydp_session("large-backlog", 1, 2, EXECUTOR_MEMORY, settings) as spark:
-            executor = executor_of(spark)
-            yield measure("aggregate", partial(aggregate, spark, nameservers), messages, executor)
-            yield measure("sort", partial(sort, spark, nameservers), messages, executor)
         yield measure("ray-data", partial(count_dataset, nameservers), messages, None)
     finally:
-        ray.shutdown()
+        disconnect()
 
 
 def aggregate(spark: SparkSession, nameservers: str) -> int:

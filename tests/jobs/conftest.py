@@ -95,6 +95,17 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orders]:
 
 
 @pytest.fixture(scope="session")
+def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the nameserver of a cluster of two brokers without topics, with files for large batches."""
+    large = STORE.model_copy(update={"commit_log_file_bytes": 16 << 20})
+    running = ClusterThread(tmp_path_factory.mktemp("empty"), store=large)
+    try:
+        yield running.cluster.nameserver_address
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Yield a local Spark session with two cores."""
     from jobs import local_session

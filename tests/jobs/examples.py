@@ -1,4 +1,4 @@
-"""Runs the flights examples of the documentation on the cluster of the tests."""
+"""Runs the flights examples of the documentation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 from unittest.mock import patch
 
 from cluster.client.config import NAMESERVERS_ENV
-from tests.jobs.conftest import Orders
 
 EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "examples"
 FLIGHTS = 12_000
 
 
-def run_example(name: str, orders: Orders) -> dict[str, Any]:
+def run_example(name: str, nameservers: str) -> dict[str, Any]:
     """Send flights, unless an earlier example did, and run an example. Return its variables."""
-    with patch.dict(os.environ, {NAMESERVERS_ENV: orders.nameservers}):
+    with patch.dict(os.environ, {NAMESERVERS_ENV: nameservers}):
         runpy.run_path(str(EXAMPLES / "send_flights.py"))["main"](FLIGHTS)
         # Ray pickles functions of `__main__` by value.
         return runpy.run_path(str(EXAMPLES / name), run_name="__main__")

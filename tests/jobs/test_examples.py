@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster.demo.flights import delays_by_carrier, read_flights
-from tests.jobs.conftest import Orders
 from tests.jobs.examples import EXAMPLES, FLIGHTS, run_example
 
 if TYPE_CHECKING:
@@ -21,13 +20,13 @@ IMAGES = EXAMPLES.parent / "images"
 
 def test_spark_example_reads_streams_writes_back_and_indexes(
     spark: SparkSession,
-    orders: Orders,
+    empty_cluster: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ran = run_example("flights_spark.py", orders)
+    ran = run_example("flights_spark.py", empty_cluster)
     flights = read_flights(FLIGHTS)
 
     found = {row["carrier"]: (row["flights"], row["arrived"]) for row in ran["delays"].to_dict("records")}
