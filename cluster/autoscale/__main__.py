@@ -123,8 +123,11 @@ def _measure(
 
         try:
             elastic = run(is_elastic=True)
-            is_measured = experiment.baseline == "measure"
-            baseline = run(is_elastic=False) if is_measured else simulate_fixed(experiment)
+            baseline = simulate_fixed(experiment)
+            if experiment.baseline == "measure":
+                if output is not None:  # kept if the run of the baseline fails
+                    write_report(output, experiment, elastic, baseline, with_plots=has_plots)
+                baseline = run(is_elastic=False)
         except KeyboardInterrupt:
             text = "interrupted; all processes of the experiment were stopped"
             raise KeyboardInterrupt(text) from None

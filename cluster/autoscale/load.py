@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import threading
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from cluster.autoscale.experiment import Experiment
-from cluster.client import ConsumerConfig, Producer, ProducerConfig, PullConsumer
+from cluster.client import ConsumerConfig, ProducerConfig, PullConsumer
+from cluster.client.aio import Producer
 from cluster.client.errors import ClientError
 from cluster.history.events import Recorder
 
 TOPIC, GROUP = "experiment", "experiment-consumers"
-THREADS_PER_PRODUCER = 8
 STEP_S = 0.01
 RETRY_S = 0.05
 ATTEMPT_MS = 5_000
@@ -31,19 +33,11 @@ class Counts:
     delivered: int = 0
 
 
-@dataclass
-class _Lane:
-    """Messages of the keys of one sender thread that are due: (number, time in monotonic seconds)."""
-
-    due: deque[tuple[int, float]] = field(default_factory=deque)
-    filled: threading.Condition = field(default_factory=threading.Condition)
-
-
 class Load:
     """Runs the producers and consumers of one run in threads of this process.
 
-    Messages of one key are sent one after another, each until it is acknowledged. A consumer consumes at most
-    `caps.consumer_per_s` messages per second.
+    Messages of one key are sent one after another, each until it is acknowledged; keys do not wait for each
+    other. A consumer consumes at most `caps.consumer_per_s` messages per second.
     """
 
     def __init__(self, experiment: Experiment, nameservers: list[str]) -> None:
@@ -56,19 +50,16 @@ class Load:
         self._seen: set[int] = set()
         self._lock = threading.Lock()
         self._is_over = threading.Event()
-        self._lanes = [_Lane() for _ in range(experiment.clients.producers * THREADS_PER_PRODUCER)]
         self._threads: list[threading.Thread] = []
         self._due_s: dict[int, float] = {}
 
     def start(self) -> None:
         """Start the consumers, and then the producers with the load of time 0."""
-        clients = self._experiment.clients
+        clients, begin_s = self._experiment.clients, time.monotonic()
         for number in range(clients.consumers):
             self._thread(self._consume, f"consumer-{number}")
         for number in range(clients.producers):
-            lanes = self._lanes[number * THREADS_PER_PRODUCER :][:THREADS_PER_PRODUCER]
-            self._thread(self._produce, f"producer-{number}", lanes)
-        self._thread(self._offer, time.monotonic())
+            self._thread(self._produce, number, begin_s)
 
     def counts(self) -> Counts:
         """Return the numbers of messages until now."""
@@ -84,9 +75,6 @@ class Load:
     def finish(self) -> None:
         """Stop all clients and wait for their threads."""
         self._is_over.set()
-        for lane in self._lanes:
-            with lane.filled:
-                lane.filled.notify_all()
         for thread in self._threads:
             thread.join()
 
@@ -106,70 +94,60 @@ class Load:
 
     # ---- producers ---------------------------------------------------------------------------------------
 
-    def _offer(self, begin_s: float) -> None:
-        """Give each lane its messages when they are due."""
+    def _produce(self, producer_number: int, begin_s: float) -> None:
+        asyncio.run(self._run_producer(producer_number, begin_s))
+
+    async def _run_producer(self, number: int, begin_s: float) -> None:
+        """Send the messages of each `clients.producers`-th key when they are due."""
+        clients = self._experiment.clients
+        name = f"producer-{number}"
+        config = ProducerConfig(
+            group=name, route_refresh_ms=int(clients.route_refresh_s * 1000), sticky_key_groups=(GROUP,)
+        )
+        due: dict[int, asyncio.Queue[int]] = {
+            key: asyncio.Queue() for key in range(number, clients.keys, clients.producers)
+        }
+        async with Producer(self._nameservers, config=config) as producer, asyncio.TaskGroup() as tasks:
+            senders = [tasks.create_task(self._send_all(producer, name, queue)) for queue in due.values()]
+            await self._offer(due, begin_s)
+            for sender in senders:
+                sender.cancel()
+
+    async def _offer(self, due: Mapping[int, asyncio.Queue[int]], begin_s: float) -> None:
+        """Add each message of the load to the queue of its key when it is due, until the end of the run."""
         expected, number, last_s = 0.0, 0, 0.0
-        keys = self._experiment.clients.keys
-        while not self._is_over.wait(STEP_S):
+        while not self._is_over.is_set():
+            await asyncio.sleep(STEP_S)
             now_s = time.monotonic() - begin_s
             expected += self._experiment.offered_per_s((now_s + last_s) / 2) * (now_s - last_s)
             last_s = now_s
             while number < int(expected):
-                lane = self._lanes[number % keys % len(self._lanes)]
-                with self._lock:
-                    self._counts.offered += 1
-                    self._due_s[number] = begin_s + now_s
-                with lane.filled:
-                    lane.due.append((number, begin_s + now_s))
-                    lane.filled.notify()
+                if (queue := due.get(number % self._experiment.clients.keys)) is not None:
+                    with self._lock:
+                        self._counts.offered += 1
+                        self._due_s[number] = begin_s + now_s
+                    queue.put_nowait(number)
                 number += 1
 
-    def _produce(self, name: str, lanes: list[_Lane]) -> None:
-        clients = self._experiment.clients
-        config = ProducerConfig(
-            group=name, route_refresh_ms=int(clients.route_refresh_s * 1000), sticky_key_groups=(GROUP,)
-        )
-        with Producer(self._nameservers, config=config) as producer:
-            senders = [
-                threading.Thread(
-                    target=self._send_all, args=(producer, f"{name}-{number}", lane), daemon=True
-                )
-                for number, lane in enumerate(lanes)
-            ]
-            for sender in senders:
-                sender.start()
-            for sender in senders:
-                sender.join()
-
-    def _send_all(self, producer: Producer, process: str, lane: _Lane) -> None:
+    async def _send_all(self, producer: Producer, process: str, due: asyncio.Queue[int]) -> None:
         while True:
-            with lane.filled:
-                while not lane.due and not self._is_over.is_set():
-                    lane.filled.wait()
-                if self._is_over.is_set():
-                    return
-                number, _ = lane.due.popleft()
-            self._send(producer, process, number)
+            await self._send(producer, process, await due.get())
 
-    def _send(self, producer: Producer, process: str, number: int) -> None:
+    async def _send(self, producer: Producer, process: str, number: int) -> None:
         key = f"key-{number % self._experiment.clients.keys}"
         body = str(number).encode().ljust(self._experiment.clients.body_bytes)
         operation = self.recorder.send(process, TOPIC, str(number), key=key)
-        attempts = 0
-        while not self._is_over.is_set():
-            attempts += 1
+        for attempt in itertools.count(1):
             try:
-                sent = producer.send(TOPIC, body, sharding_key=key, timeout_ms=ATTEMPT_MS)
+                sent = await producer.send(TOPIC, body, sharding_key=key, timeout_ms=ATTEMPT_MS)
             except ClientError:
-                self._is_over.wait(RETRY_S)
+                await asyncio.sleep(RETRY_S)
             else:
-                operation.ok(
-                    queue_number(sent.queue.broker_name, sent.queue.queue_id), sent.queue_offset, attempts
-                )
+                queue = queue_number(sent.queue.broker_name, sent.queue.queue_id)
+                operation.ok(queue, sent.queue_offset, attempt)
                 with self._lock:
                     self._counts.accepted += 1
                 return
-        operation.info(attempts)
 
     # ---- consumers ---------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def run_home() -> Iterator[Path]:
     """Use a home directory of this run, after the end of what runs with a dead driver have left."""
     end_leftovers()
     home = _home_of(psutil.Process())
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     try:
         with _environment_of(home):
             yield home

@@ -46,7 +46,7 @@ NODE_ENV = "RAYMQ_LOCAL_NODE"
 """Environment variable of a node's processes: the id of the node."""
 
 INSTANCE_ENV, NODE_TYPE_ENV = "RAY_CLOUD_INSTANCE_ID", "RAY_NODE_TYPE_NAME"
-GCS_PORT, CLIENT_PORT, METRICS_PORT = 6479, 10_101, 44_217
+GCS_PORT, CLIENT_PORT, METRICS_PORT, DASHBOARD_PORT = 6479, 10_101, 44_217, 8265
 HEAD_STORE_BYTES = 160 * 1024 * 1024
 CONFIG_FILE, LOG_FILE = "autoscaler.json", "ray-start.log"
 REPO = Path(__file__).parents[3]
@@ -84,6 +84,7 @@ class LocalRay:
         idle_timeout_s: How long a node may be idle before the autoscaler removes it.
         boot_delay_s: Simulated boot time of a node, before its raylet starts.
         environment: Further environment variables of Ray's processes.
+        has_dashboard: Start Ray's dashboard, which accepts jobs.
     """
 
     home: Path
@@ -91,6 +92,7 @@ class LocalRay:
     idle_timeout_s: float = 5.0
     boot_delay_s: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    has_dashboard: bool = False
 
     def start(self) -> HeadRecord:
         """Stop what an earlier start has left, and start the head. Raises HeadFailed if two attempts fail."""
@@ -133,12 +135,13 @@ class LocalRay:
         write_record(self.home, HeadRecord(mark))
         port = free_port(GCS_PORT)
         address = f"{HEAD_IP}:{port}"
+        dashboard_port = free_port(DASHBOARD_PORT) if self.has_dashboard else None
         config = self.home / CONFIG_FILE
         config.write_text(json.dumps(self.autoscaling_config(address)))
         try:
             with (self.home / LOG_FILE).open("wb") as output:
                 subprocess.run(
-                    head_command(port, sessions_folder(mark), config),
+                    head_command(port, dashboard_port, sessions_folder(mark), config),
                     env=self._environment(mark), stdin=subprocess.DEVNULL, stdout=output,
                     stderr=subprocess.STDOUT, start_new_session=True, check=True, timeout=START_TIMEOUT_S,
                 )  # fmt: skip
@@ -147,7 +150,8 @@ class LocalRay:
             if isinstance(error, subprocess.SubprocessError | OSError):
                 raise HeadFailed(f"`ray start` failed: {last_line(self.home / LOG_FILE)}") from error
             raise
-        record = HeadRecord(mark, address)
+        dashboard = f"http://127.0.0.1:{dashboard_port}" if dashboard_port else ""
+        record = HeadRecord(mark, address, dashboard)
         write_record(self.home, record)
         # `raymq up` checks the resources of a topology by them.
         report_node_types(address, {each.name: (each.resources, each.max_nodes) for each in self.node_types})
@@ -212,14 +216,17 @@ def sessions_folder(mark: str) -> Path:
     return Path(tempfile.gettempdir()) / f"raymq-{mark}"
 
 
-def head_command(port: int, sessions: Path, config: Path) -> list[str]:
+def head_command(port: int, dashboard_port: int | None, sessions: Path, config: Path) -> list[str]:
     """Return the `ray start` command of the head. Raises HeadFailed if no ports are free."""
     client_port = free_port(CLIENT_PORT)
-    first, last = worker_ports([port, client_port])
+    first, last = worker_ports([port, client_port, dashboard_port or 0])
+    dashboard = ["--include-dashboard=false"]
+    if dashboard_port is not None:
+        dashboard = ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"]
     return [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats",
         f"--node-ip-address={HEAD_IP}", f"--port={port}", f"--ray-client-server-port={client_port}",
-        f"--dashboard-agent-listen-port={ANY_PORT}", "--include-dashboard=false",
+        f"--dashboard-agent-listen-port={ANY_PORT}", *dashboard,
         f"--min-worker-port={first}", f"--max-worker-port={last}", f"--temp-dir={sessions}", "--num-cpus=0",
         f"--object-store-memory={HEAD_STORE_BYTES}", f"--autoscaling-config={config}",
     ]  # fmt: skip

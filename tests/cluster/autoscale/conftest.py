@@ -81,7 +81,7 @@ def elastic(raymq: RayMQ, tmp_path: Path) -> Iterator[ElasticCluster]:
     """
     home = tmp_path / "home"
     home.mkdir()
-    ray = LocalRay(home, [NodeType("broker", {"broker_slot": 1}, MAX_BROKERS)])
+    ray = LocalRay(home, [NodeType("broker", {"broker_slot": 1}, MAX_BROKERS)], has_dashboard=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAYMQ_HOME", str(home))
         write_topology(tmp_path / "elastic.yaml")
