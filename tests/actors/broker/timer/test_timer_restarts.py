@@ -161,6 +161,11 @@ def shorten_wheel(store: Path) -> None:
     (store / "timerwheel").write_bytes(bytes(100))
 
 
+def zero_wheel(store: Path) -> None:
+    path = store / "timerwheel"
+    path.write_bytes(bytes(path.stat().st_size))
+
+
 def remove_log(store: Path) -> None:
     shutil.rmtree(store / "timerlog")
 
@@ -184,6 +189,7 @@ def fill_checkpoint(store: Path) -> None:
         damage_nothing,
         remove_wheel,
         shorten_wheel,
+        zero_wheel,
         remove_log,
         zero_log,
         remove_checkpoint,
