@@ -34,17 +34,33 @@ MAX_STOP_S = 2.5 * LEASE_MS / 1000
 
 
 @dataclass
+class Process:
+    """A process, which writes READY to its log."""
+
+    running: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def is_ready(self) -> bool:
+        return self.running.poll() is None and b"READY\n" in self.log.read_bytes()
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(psutil.Process(self.running.pid).status() == psutil.STATUS_STOPPED)
+
+    def kill(self) -> None:
+        self.running.kill()
+        self.running.wait()
+
+
+@dataclass
 class Node:
-    """A server process, or a killed one until its restart."""
+    """A server, or a killed one until its restart."""
 
     name: str
     arguments: Sequence[str]
-    process: subprocess.Popen[bytes]
+    process: Process
     restart_s: float = 0.0
-
-    @property
-    def is_running(self) -> bool:
-        return self.process.poll() is None
 
 
 @dataclass
@@ -53,14 +69,10 @@ class Member:
 
     group: str
     name: str
-    process: subprocess.Popen[bytes]
+    process: Process
     stop_s: float = 0.0
     resume_s: float = 0.0
     is_leaving: bool = False
-
-    @property
-    def is_stopped(self) -> bool:
-        return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
 
 
 class Storm:
@@ -77,7 +89,7 @@ class Storm:
         self.read: dict[str, set[str]] = defaultdict(set)
         self.harms: Counter[str] = Counter()
         self._members: list[Member] = []
-        self._joined = 0
+        self._started = 0
         self._ports = [str(free_port()), str(free_port())]
         self.nameserver = f"127.0.0.1:{self._ports[0]}"
         self._nodes = [
@@ -91,7 +103,6 @@ class Storm:
     def __exit__(self, *_: object) -> None:
         for each in (*self._members, *self._nodes):
             each.process.kill()
-            each.process.wait()
 
     def rage(self, duration_s: float) -> None:
         """Do harm at random."""
@@ -120,8 +131,8 @@ class Storm:
             self._close_input(member)
         self.until(lambda: not self._members, "the end of all members")
         for node in reversed(self._nodes):
-            node.process.terminate()
-            assert node.process.wait(LIMIT_S) == 0, f"{node.name} has failed: see its log"
+            node.process.running.terminate()
+            assert node.process.running.wait(LIMIT_S) == 0, f"{node.name} has failed: see its log"
         self._read_history()
         assert not self._incomplete_line
 
@@ -144,8 +155,7 @@ class Storm:
         if not (groups := self._groups_with_room()):
             return
         group = self._rng.choice(groups)
-        self._joined += 1
-        name = f"{group[0]}{self._joined}"
+        name = f"{group}-{self._started}"
         if group == "broadcasting":  # a new process uses the offsets of the one that has left
             names = (f"{group}-{number}" for number in range(MEMBERS[group]))
             name = next(name for name in names if all(name != each.name for each in self._members))
@@ -164,11 +174,11 @@ class Storm:
         if member := self._any_member():
             member.stop_s = self._rng.uniform(0, MAX_STOP_S)
             if member.group == "ordered":  # it stops itself during a call
-                assert member.process.stdin is not None
-                member.process.stdin.write(b"stop\n")
-                member.process.stdin.flush()
+                assert member.process.running.stdin is not None
+                member.process.running.stdin.write(b"stop\n")
+                member.process.running.stdin.flush()
             else:
-                os.kill(member.process.pid, signal.SIGSTOP)
+                os.kill(member.process.running.pid, signal.SIGSTOP)
             self._note(f"stop for {member.stop_s:.1f} s", member.name)
 
     def _kill_member(self) -> None:
@@ -184,10 +194,9 @@ class Storm:
             self._note("kill", member.name)
 
     def _kill_node(self) -> None:
-        if running := [node for node in self._nodes if node.is_running]:
-            node = self._rng.choice(running)
+        if ready := [node for node in self._nodes if node.process.is_ready]:
+            node = self._rng.choice(ready)
             node.process.kill()
-            node.process.wait()
             node.restart_s = time.monotonic() + self._rng.uniform(0, MAX_DOWN_S)
             self._note("kill", node.name)
 
@@ -195,19 +204,20 @@ class Storm:
         """Restart servers and continue members when it is time; fail if a process has ended by itself."""
         now_s = time.monotonic()
         for number, node in enumerate(self._nodes):
-            if not node.is_running:
-                assert node.process.returncode == -signal.SIGKILL, f"{node.name} has failed: see its log"
+            code = node.process.running.poll()
+            if code is not None:
+                assert code == -signal.SIGKILL, f"{node.name} has failed: see its log"
                 if now_s >= node.restart_s:
                     self._nodes[number] = self._start_node(node.name, node.arguments)
         for member in list(self._members):
-            code = member.process.poll()
+            code = member.process.running.poll()
             if code is not None:
                 assert (code, member.is_leaving) == (0, True), f"{member.name} has failed: see its log"
                 self._members.remove(member)
-            elif member.stop_s and member.is_stopped:
+            elif member.stop_s and member.process.is_stopped:
                 member.resume_s = member.resume_s or now_s + member.stop_s
                 if now_s >= member.resume_s:
-                    os.kill(member.process.pid, signal.SIGCONT)
+                    os.kill(member.process.running.pid, signal.SIGCONT)
                     member.stop_s = member.resume_s = 0
 
     # ---- processes -----------------------------------------------------------------------------------------
@@ -217,28 +227,35 @@ class Storm:
         return [group for group, most in MEMBERS.items() if members[group] < most]
 
     def _any_member(self) -> Member | None:
-        """Return a running member that is neither leaving nor stopped."""
-        members = [member for member in self._members if not member.is_leaving and not member.stop_s]
+        """Return a member that is ready, and neither leaving nor stopped."""
+        members = [
+            each
+            for each in self._members
+            if each.process.is_ready and not each.is_leaving and not each.stop_s
+        ]
         return self._rng.choice(members) if members else None
 
     def _close_input(self, member: Member) -> None:
-        assert member.process.stdin is not None
-        member.process.stdin.close()
+        assert member.process.running.stdin is not None
+        member.process.running.stdin.close()
         member.is_leaving = True
 
     def _start_node(self, name: str, arguments: Sequence[str]) -> Node:
         return Node(name, arguments, self._start(name, ["node", str(self._root), *self._ports, *arguments]))
 
-    def _start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, command: Sequence[str]) -> Process:
         module, *arguments = command
-        with (self._root / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
+        self._started += 1
+        path = self._root / f"{self._started}-{name}.log"
+        with path.open("xb") as log:
+            running = subprocess.Popen(
                 [sys.executable, "-m", f"tests.faults.{module}", *arguments],
                 cwd=REPO,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
             )
+        return Process(running, path)
 
     def _note(self, harm: str, name: str) -> None:
         self.harms[f"{harm.split()[0]} {'server' if name in (CORE, *BROKERS) else 'member'}"] += 1
