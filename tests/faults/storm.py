@@ -101,8 +101,8 @@ class Storm:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (*self._members, *self._nodes):
-            each.process.kill()
+        for process in [each.process for each in self._members] + [each.process for each in self._nodes]:
+            process.kill()
 
     def rage(self, duration_s: float) -> None:
         """Do harm at random."""
@@ -183,13 +183,11 @@ class Storm:
 
     def _kill_member(self) -> None:
         if member := self._any_member():
-            os.kill(
-                member.process.pid, signal.SIGSTOP
-            )  # so that it does nothing after the line in the history
-            eventually(lambda: member.is_stopped, "the stop")
+            # Stopped first, so that it does nothing after the line in the history.
+            os.kill(member.process.running.pid, signal.SIGSTOP)
+            eventually(lambda: member.process.is_stopped, "the stop")
             self._recorder.kill(member.name)
             member.process.kill()
-            member.process.wait()
             self._members.remove(member)
             self._note("kill", member.name)
 

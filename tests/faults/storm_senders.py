@@ -55,7 +55,7 @@ class Sending:
             group=group,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             send_timeout_ms=3 * REQUEST_TIMEOUT_MS,
-            delivery_timeout_ms=int(2 * LIMIT_S * 1000),
+            delivery_timeout_ms=int(LIMIT_S * 1000),
             heartbeat_ms=1000,
         )
 
