@@ -47,7 +47,7 @@ def sends(events: list[Event]) -> dict[str, Sent]:
         sent = found.setdefault(event.value, Sent(event.topic, number, key=event.key))
         sent.state = event.type
         sent.attempts = max(sent.attempts, event.attempts)
-        if event.type == "ok":
+        if event.type == "ok" and event.offset >= 0:
             sent.places.add((event.topic, event.queue, event.offset))
     for event in events:
         if event.op == "read" and event.value in found:
@@ -86,7 +86,7 @@ def conflicting(events: list[Event]) -> Iterator[str]:
     """Yield offsets at which two different messages were acknowledged or read."""
     first: dict[tuple[str, int, int], str] = {}
     for event in events:
-        if event.type == "ok" and event.op in ("send", "read"):
+        if event.type == "ok" and event.op in ("send", "read") and event.offset >= 0:
             at = (event.topic, event.queue, event.offset)
             if first.setdefault(at, event.value) != event.value:
                 yield f"{place(event)} had {first[at]!r} and later {event.value!r}"
@@ -190,11 +190,14 @@ def two_owners(events: list[Event]) -> Iterator[str]:
     """Yield listener calls that began while another call of the same group and queue was running."""
     running: dict[tuple[str, str, int], Event] = {}
     for event in events:
+        if event.op == "kill":
+            running = {at: call for at, call in running.items() if call.process != event.process}
         if event.op != "consume":
             continue
         at = (event.group, event.topic, event.queue)
         if event.type != "invoke":
-            running.pop(at, None)
+            if at in running and running[at].process == event.process:
+                del running[at]
             continue
         if at in running:
             other = running[at]

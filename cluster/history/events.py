@@ -6,13 +6,15 @@ A history has one JSON object per line, in the order of the events:
     {"type": "ok",     "process": "p1", "op": "send", …, "offset": 4}
 
     send     invoke, then ok (acknowledged, with its offset), fail (not stored) or info (unknown: the message
-             may be stored or not); `attempts` of the last event counts the attempts of a retrying client
+             may be stored or not); `attempts` of the last event counts the attempts of a retrying client.
+             A message that its queue gets later, from a timer or by a commit, has no offset
     read     ok: a process received a message as a consumer of `group`
     seek     ok: the process intentionally continues at another offset, for example after a rebalance
     commit   ok: `group` will read `offset` next
     reset    ok: like commit, but the offset may be lower than before
-    consume  a call of the listener of an ordered group: invoke, then ok (consumed), fail (will be retried),
-             dead (moved to the dead-letter queue) or info (the process was killed)
+    consume  a call of the listener of an ordered group: invoke, then ok (consumed), fail (will be retried) or
+             dead (moved to the dead-letter queue)
+    kill     ok: the process was killed or stopped; its calls of a listener count as running no longer
 
 The field `time_ms` of a send is the requested delivery time of a timer message, that of a read is the time at
 which the message was delivered.
@@ -63,8 +65,8 @@ class Operation:
         self._recorder = recorder
         self._invoked = invoked
 
-    def ok(self, queue: int, offset: int, attempts: int = 1) -> None:
-        """Record that the message was acknowledged in `queue` at `offset`."""
+    def ok(self, queue: int = -1, offset: int = -1, attempts: int = 1) -> None:
+        """Record that the message was acknowledged, in `queue` at `offset` if it is there already."""
         self._end("ok", queue=queue, offset=offset, attempts=attempts)
 
     def fail(self) -> None:
@@ -128,14 +130,8 @@ class Recorder:
         self.add(Event(type, "consume", process, *at, group=group))
 
     def kill(self, process: str) -> None:
-        """End the listener calls of a killed process; those in the file, if there is one."""
-        calls: dict[tuple[str, str, int], Event] = {}
-        for event in self.events if self.path is None else load(self.path.read_bytes().splitlines()):
-            if event.op == "consume" and event.process == process:
-                calls[event.group, event.topic, event.queue] = event
-        for last in calls.values():
-            if last.type == "invoke":
-                self.add(replace(last, type="info"))
+        """Record that `process` was killed or stopped: its listener calls count as running no longer."""
+        self.add(Event("ok", "kill", process))
 
     def commit(self, process: str, group: str, topic: str, queue: int, offset: int) -> None:
         """Record that `group` committed `offset`, the next one to read."""

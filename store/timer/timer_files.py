@@ -85,6 +85,7 @@ class TimerFiles:
         try:
             self._open(checkpoint.log_flush_position)
             self._redo(checkpoint.log_flush_position, read_second)
+            self._check_wheel(checkpoint.log_flush_position, read_second)
         except StoreError as error:
             self._discard(str(error))
             self._checkpoint = replace(checkpoint, log_flush_position=REBUILDING)
@@ -231,27 +232,36 @@ class TimerFiles:
         first_of = dict(zip(table["second"][ahead].tolist(), table["first"][ahead].tolist(), strict=True))
         for second in first_of:
             wheel.put(second, Slot())
-        for base, units in log.units(min([flushed, *first_of.values()])):
+        begin = min([flushed, *first_of.values()])
+        for base, units in log.units(begin):
             seconds = (units["written_ms"] + units["delay_ms"]) // MS_PER_SECOND
-            positions = base + np.arange(len(units)) * UNIT_BYTES
             changes = np.where(units["magic"] & DELETE, -1, 1)
-            found, which = np.unique(seconds, return_inverse=True)
-            slots = [wheel.slot(second) for second in found.tolist()]
-            # Earlier units may have been replaced (`TimerSchedule.compact`).
-            begins = np.array([first_of.get(second, flushed) for second in found.tolist()])
-            is_new = (positions >= begins[which]) & (seconds >= read_second)
-            is_new &= positions > np.array([slot.last for slot in slots])[which]
-            which, positions = which[is_new], positions[is_new]
-            messages = np.zeros(len(found), np.int64)
-            np.add.at(messages, which, changes[is_new])
-            first, last = np.full(len(found), -1), np.full(len(found), -1)
-            first[which[::-1]] = positions[::-1]
-            last[which] = positions
-            for number in np.unique(which).tolist():
-                slot = slots[number]
-                begin = slot.first if slot.first >= 0 else int(first[number])
-                added = slot.messages + int(messages[number])
-                wheel.put(int(found[number]), Slot(begin, int(last[number]), added, slot.magic))
+            seconds[: max(begin - base, 0) // UNIT_BYTES] = -1  # these units are in the wheel
+            for index in np.flatnonzero(seconds >= read_second).tolist():
+                second, position = int(seconds[index]), base + index * UNIT_BYTES
+                slot = wheel.slot(second)
+                # Earlier units may have been replaced (`TimerSchedule.compact`).
+                if position >= first_of.get(second, flushed) and position > slot.last:
+                    first = slot.first if slot.first >= 0 else position
+                    messages = slot.messages + int(changes[index])
+                    wheel.put(second, Slot(first, position, messages, slot.magic))
+
+    def _check_wheel(self, flushed: int, read_second: int) -> None:
+        """Raise StoreError if the wheel lacks pending units, of those in the last files of the log."""
+        log, wheel = self._timer_log, self._wheel
+        assert log is not None
+        assert wheel is not None
+        table = wheel.table()
+        for base, units in log.units(max(flushed - log.file_bytes, 0)):
+            seconds = (units["written_ms"] + units["delay_ms"]) // MS_PER_SECOND
+            pending = np.flatnonzero(seconds > read_second)
+            slots, positions = seconds[pending] % SLOTS, base + pending * UNIT_BYTES
+            is_lacking = (table["second"][slots] != seconds[pending]) | (table["last"][slots] < positions)
+            if is_lacking.any():
+                raise StoreError(
+                    f"the timer wheel lacks {np.count_nonzero(is_lacking):,} units of the timer log",
+                    self._wheel_path,
+                )
 
     def _first_second(self, read_second: int, latest: int) -> int:
         """Return the first second from `read_second` on that has messages; at most `latest`."""

@@ -153,12 +153,12 @@ class TimerLog:
         deleted = 0
         while len(self._files) > 1:
             first = self._files[0]
-            last_unit = first.base + ((self.file_bytes - BLANK_BYTES) // UNIT_BYTES - 1) * UNIT_BYTES
-            if self.end < first.end or self.unit_at(last_unit).physical_offset >= physical_offset:
+            if self.end < first.end:
                 break
-            # The last unit may be an old one that was appended again (`TimerSchedule.compact`).
             _, units = next(self.units(first.base))
-            if units["physical_offset"].max() >= physical_offset:
+            offsets = units["physical_offset"]
+            # In most cases the last unit is enough, but it may be an old one (`TimerSchedule.compact`).
+            if offsets[-1] >= physical_offset or offsets.max() >= physical_offset:
                 break
             first.path.unlink()
             self._files.pop(0).close()

@@ -104,7 +104,7 @@ class TimerSchedule:
         second = self._second
         if is_late and not second.has_begun:
             # The wall clock was set back, or the message comes after its time: do not wait for the second.
-            self._begin_second()
+            self._begin_second(is_ahead=True)
         position = self._files.append(unit)
         self.pending += -1 if arrival.is_delete else 1
         if unit.second == self.read_second and second.has_begun:
@@ -124,12 +124,11 @@ class TimerSchedule:
         for _ in range(_SECONDS_PER_LOAD):
             second = self._second
             if not second.has_begun:
-                if self.read_second * MS_PER_SECOND > now_ms:
-                    return True
-                if not self._cancelled:
-                    skipped_to = min(now_ms // MS_PER_SECOND, self.read_second + _SECONDS_PER_LOAD)
+                now_second = now_ms // MS_PER_SECOND
+                if not self._cancelled and self.read_second < now_second:
+                    skipped_to = min(now_second, self.read_second + _SECONDS_PER_LOAD)
                     self.read_second = self._files.next_second(self.read_second, skipped_to)
-                self._begin_second()
+                self._begin_second(is_ahead=self.read_second > now_second)
             limit -= self._walk(limit)
             if second.next_position != NO_POSITION:
                 return False
@@ -228,9 +227,14 @@ class TimerSchedule:
             self._files.append(unit)
         second.finished = 0
 
-    def _begin_second(self) -> None:
+    def _begin_second(self, *, is_ahead: bool) -> None:
+        """Begin to load the present second.
+
+        If `is_ahead`, because the wall clock was set back, messages of earlier seconds may be in this one
+        (see `add`): the caller has to read them to find when they are due.
+        """
         last = self._files.last_position(self.read_second)
-        self._second.begin(last, self._cancelled.pop(self.read_second, set()))
+        self._second.begin(last, self._cancelled.pop(self.read_second, set()), is_ahead=is_ahead)
 
     def _end_second(self) -> None:
         # A deletion that has matched no message has decreased `pending` too much.
@@ -249,7 +253,8 @@ class TimerSchedule:
                 _log.error("timer_unit_unreadable", position=position, error=str(error))
                 second.next_position = NO_POSITION
                 break
-            second.arrived(position, unit, unit.time_ms + 1, is_loading=True)
+            due_ms = 0 if second.is_ahead else unit.time_ms + 1
+            second.arrived(position, unit, due_ms, is_loading=True)
             second.next_position = unit.previous
             steps += 1
         return steps
@@ -259,8 +264,7 @@ class _Second:
     """The messages of one second."""
 
     def __init__(self) -> None:
-        self.has_begun = False
-        self.is_loaded = False
+        self.has_begun = self.is_ahead = self.is_loaded = False
         self.next_position = NO_POSITION
         self.in_flight = self.finished = self.matched = self.delete_units = 0
         self.deleted: set[str] = set()
@@ -272,8 +276,8 @@ class _Second:
         self._next = 0
         self._arrived: list[tuple[int, int]] = []
 
-    def begin(self, last_position: int, deleted: set[str]) -> None:
-        self.has_begun = True
+    def begin(self, last_position: int, deleted: set[str], *, is_ahead: bool) -> None:
+        self.has_begun, self.is_ahead = True, is_ahead
         self.next_position = last_position
         self.deleted |= deleted
 

@@ -1,11 +1,12 @@
 """Consumer process that tests pause and kill.
 
-    python -m tests.faults.member NAMESERVER GROUP TOPIC HISTORY [NAME [THREADS]]
+    python -m tests.faults.member NAMESERVER GROUP TOPIC HISTORY [MODEL [NAME [THREADS]]]
 
-Each message is written to the history file before the listener returns. With a name, the consumer is ordered,
-and the history has the begin and the end of each listener call; a message with the body STOP stops the
-process (SIGSTOP) during its call. THREADS is the number of listener threads. The process exits at the end of
-its standard input.
+Each message is written to the history file before the listener returns. MODEL is `concurrent` (the default),
+`ordered` or `broadcasting`. The history of an ordered consumer has the begin and the end of each listener
+call; after a line on its standard input, the process stops itself (SIGSTOP) during its next call. The history
+of a broadcasting consumer has NAME as the group, because each member gets all messages. THREADS is the number
+of listener threads. The process exits at the end of its standard input.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from tests.eventually import TIME_SCALE
 
 LEASE_MS = int(1500 * TIME_SCALE)
 REQUEST_TIMEOUT_MS = int(1000 * TIME_SCALE)
-STOP = "stop"
 
 
 def config_of(group: str) -> PushConfig:
@@ -41,8 +41,8 @@ def config_of(group: str) -> PushConfig:
 
 def listener_of(recorder: Recorder, process: str, group: str) -> Listener:
     def listen(messages: list[MessageExt]) -> None:
-        for each in messages:
-            recorder.read(process, group, each.topic, each.queue_id, each.queue_offset, each.body.decode())
+        for each in map(numbered, messages):
+            record_read(recorder, process, group, each)
 
     return listen
 
@@ -53,35 +53,65 @@ def ordered_listener_of(
     """Return a listener that calls `during` between the begin and the end of the call in the history."""
 
     def listen(messages: list[MessageExt]) -> None:
-        for each in messages:
+        for each in map(numbered, messages):
             recorder.consume("invoke", process, group, each)
             during(each)
-            recorder.read(process, group, each.topic, each.queue_id, each.queue_offset, each.body.decode())
+            record_read(recorder, process, group, each)
             recorder.consume("ok", process, group, each)
 
     return listen
 
 
-def stop_on_request(message: MessageExt) -> None:
-    if message.body.decode() == STOP:
-        # To this thread, so that it does not return before the process is stopped.
-        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+def record_read(recorder: Recorder, process: str, group: str, message: MessageExt) -> None:
+    at = (message.topic, message.queue_id, message.queue_offset)
+    recorder.read(process, group, *at, message.body.decode(), message.store_timestamp)
+
+
+def numbered(message: MessageExt) -> MessageExt:
+    """Return the message with a queue id that is unique among brokers: a history has numbered queues."""
+    return replace(message, queue_id=queue_number(message.broker_name, message.queue_id))
+
+
+def queue_number(broker: str, queue_id: int) -> int:
+    """Return one number for a queue of broker-a, broker-b, …"""
+    return 1000 * (ord(broker[-1]) - ord("a")) + queue_id
 
 
 def main() -> None:
     """Consume until the end of standard input."""
-    nameserver, group, topic, history, *ordered = sys.argv[1:]
-    recorder, config = Recorder(Path(history)), config_of(group)
-    listener = listener_of(recorder, "member", group)
-    if ordered:
-        name, *threads = ordered
+    nameserver, group, topic, history, *more = sys.argv[1:]
+    model, name, threads = [*more, *["concurrent", "member", "4"][len(more) :]]
+    recorder, stop = Recorder(Path(history)), threading.Event()
+
+    def stop_on_request(_message: MessageExt) -> None:
+        if stop.is_set():
+            stop.clear()
+            recorder.kill(name)
+            # To this thread, so that it does not return before the process is stopped.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+    config = replace(config_of(group), consume_threads=int(threads))
+    if model == "ordered":
+        config = replace(config, ordered=True)
         listener = ordered_listener_of(recorder, name, group, stop_on_request)
-        config = replace(config, ordered=True, consume_threads=int(*threads or [config.consume_threads]))
+    elif model == "broadcasting":
+        directory = str(Path(history).parent / "offsets")
+        config = replace(
+            config,
+            message_model="broadcasting",
+            instance_name=name,
+            local_offset_dir=directory,
+            consume_from="earliest",
+        )
+        listener = listener_of(recorder, name, name)
+    else:
+        listener = listener_of(recorder, name, group)
     with PushConsumer(nameserver, listener=listener, config=config) as consumer:
         consumer.subscribe(topic)
         sys.stdout.write("READY\n")
         sys.stdout.flush()
-        sys.stdin.read()
+        for _ in sys.stdin:
+            stop.set()
 
 
 if __name__ == "__main__":

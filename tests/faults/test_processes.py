@@ -24,7 +24,7 @@ from actors.broker.group.queue_locks import LOCK_TIMEOUT_NS
 from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullConsumer, PushConsumer
 from tests.checkers import Event, Recorder, assert_consistent, load
 from tests.eventually import LIMIT_S, TIME_SCALE, eventually
-from tests.faults.member import REQUEST_TIMEOUT_MS, STOP, config_of, listener_of, ordered_listener_of
+from tests.faults.member import REQUEST_TIMEOUT_MS, config_of, listener_of, ordered_listener_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -259,8 +259,8 @@ def test_ordered_group_keeps_order_over_kills_of_members_and_broker(
     listener, config = ordered_listener_of(recorder, "other", group), config_of(group)
     with (
         PushConsumer(broker.nameserver, listener=listener, config=replace(config, ordered=True)) as other,
-        member(broker.nameserver, group, history, "victim") as victim,
-        member(broker.nameserver, group, history, "survivor"),
+        member(broker.nameserver, group, history, "ordered", "victim") as victim,
+        member(broker.nameserver, group, history, "ordered", "survivor"),
     ):
         other.subscribe(TOPIC)
         with Load(broker.nameserver, recorder) as sending:
@@ -317,8 +317,7 @@ def test_hung_ordered_member_is_replaced_and_consumes_nothing_late(
     with (
         PushConsumer(broker.nameserver, listener=listener, config=replace(config, ordered=True)) as other,
         # With one thread, no other call of the member is just about to begin when it stops.
-        member(broker.nameserver, group, history, "hung", "1") as hung,
-        Producer(broker.nameserver, "stops") as producer,
+        member(broker.nameserver, group, history, "ordered", "hung", "1") as hung,
     ):
         other.subscribe(TOPIC)
         with Load(broker.nameserver, recorder) as sending:
@@ -329,13 +328,12 @@ def test_hung_ordered_member_is_replaced_and_consumes_nothing_late(
 
             eventually(lambda: len(other.assignment()) == QUEUES // 2, "half of the queues for each")
             await_sends()
-            [queue, _] = sorted(set(producer.queues(TOPIC)) - set(other.assignment()))
-            operation = recorder.send("stops", TOPIC, STOP)
-            operation.ok(queue.queue_id, producer.send(TOPIC, STOP, queue=queue).queue_offset)
+            assert hung.stdin is not None
+            hung.stdin.write(b"stop\n")
+            hung.stdin.flush()
             stopped = psutil.Process(hung.pid)
             eventually(lambda: stopped.status() == psutil.STATUS_STOPPED, "the stop")
             until_ns = time.monotonic_ns() + at_least_ms * 1_000_000
-            recorder.kill("hung")  # its call does not count as running any more
             try:
                 eventually(lambda: len(other.assignment()) == QUEUES, "all queues for the other member")
                 await_sends()

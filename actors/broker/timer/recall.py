@@ -22,10 +22,10 @@ from store.message.recall_handle import RecallHandle
 from store.message.record import MAX_PROPERTIES_BYTES, RecordDraft
 from store.message_store import MessageStore
 from store.store_errors import MessageInvalid, StoreError
+from store.timer.timer_unit import MS_PER_SECOND
 
 RECALL_TAG = "_RECALL_TAG_"
 RECALL_BODY = b"0"
-MS_PER_S = 1000
 
 
 class Recall:
@@ -107,7 +107,7 @@ class Recall:
             cause = (
                 f"broker service not available: the handle is for {handle.broker_name[:200]!r}, not {name!r}"
             )
-        elif not 0 < left_ms <= self._settings.timer_max_delay_s * MS_PER_S:
+        elif not 0 < left_ms <= self._settings.timer_max_delay_s * MS_PER_SECOND:
             cause = f"timestamp invalid: {handle.deliver_ms} is {left_ms:,} ms from now"
         if cause:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {cause}")

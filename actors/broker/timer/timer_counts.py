@@ -10,8 +10,7 @@ from actors.broker.timer.timer_messages import TimerMessage
 from store.clock import NS_PER_MS, Clock
 from store.metadata.json_file import JsonConfigFile
 from store.timer.timer_metrics import TimerMetrics
-
-_MS_PER_S = 1000
+from store.timer.timer_unit import MS_PER_SECOND
 
 
 class TimerCounts:
@@ -48,8 +47,8 @@ class TimerCounts:
         now_ns = self._clock.monotonic_ns()
         elapsed_ms = (now_ns - at_ns) // NS_PER_MS
         if elapsed_ms > 0:
-            self.enqueue_tps = (self.enqueued - enqueued) * _MS_PER_S / elapsed_ms
-            self.dequeue_tps = (self.dequeued - dequeued) * _MS_PER_S / elapsed_ms
+            self.enqueue_tps = (self.enqueued - enqueued) * MS_PER_SECOND / elapsed_ms
+            self.dequeue_tps = (self.dequeued - dequeued) * MS_PER_SECOND / elapsed_ms
             self._sampled = (self.enqueued, self.dequeued, now_ns)
 
     def saving(self) -> Callable[[], None]:

@@ -268,6 +268,7 @@ class ProducerCore:
         Raises ConfigInvalid if `handle` is not a handle, BrokerRefused if the broker refuses it, for example
         after the delivery, and the other errors of a request.
         """
+        topic = self.names.wrap(topic)
         self.factory.check_topic(topic)
         try:
             broker_name = RecallHandle.decode(handle).broker_name

@@ -112,6 +112,33 @@ def test_messages_not_in_the_wheel_are_delivered_after_a_long_stop(
     with_broker(after, timer_settings(tmp_path), clock)
 
 
+def test_clock_that_is_set_back_before_a_restart_delays_no_message(tmp_path: Path, clock) -> None:
+    settings = timer_settings(tmp_path)
+
+    async def before(peer: Peer) -> None:
+        await send_at(peer, START_MS + 100, b"first")
+        clock.advance(3_600_000)
+        await rounds(peer)
+        clock.set_wall_ms(START_MS)
+        await send_at(peer, START_MS + 2_500, b"second")
+        await rounds(peer)
+
+    async def after(peer: Peer) -> None:
+        await send_at(peer, START_MS + 3_500, b"third")
+        for elapsed_ms, expected in ((2_499, 1), (2_500, 2), (3_499, 2), (3_500, 3)):
+            clock.set_wall_ms(START_MS + elapsed_ms)
+            await rounds(peer)
+            assert len(await bodies(peer)) == expected, elapsed_ms
+        assert pending(peer) == 0
+
+    async def at_last(peer: Peer) -> None:
+        await rounds(peer)
+        assert await bodies(peer) == [b"first", b"second", b"third"]
+
+    for story in (before, after, at_last):
+        with_broker(story, settings, clock)
+
+
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_kill_between_any_two_appends_loses_no_timer(
     tmp_path: Path, clock, monkeypatch: pytest.MonkeyPatch, flush: str
@@ -161,6 +188,11 @@ def shorten_wheel(store: Path) -> None:
     (store / "timerwheel").write_bytes(bytes(100))
 
 
+def zero_wheel(store: Path) -> None:
+    path = store / "timerwheel"
+    path.write_bytes(bytes(path.stat().st_size))
+
+
 def remove_log(store: Path) -> None:
     shutil.rmtree(store / "timerlog")
 
@@ -184,6 +216,7 @@ def fill_checkpoint(store: Path) -> None:
         damage_nothing,
         remove_wheel,
         shorten_wheel,
+        zero_wheel,
         remove_log,
         zero_log,
         remove_checkpoint,

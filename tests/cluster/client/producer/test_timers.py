@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.client import LocalTransactionState, Message, Producer, TransactionProducer, aio
+from cluster.client import LocalTransactionState, Message, Producer, ProducerConfig, TransactionProducer, aio
 from cluster.client.errors import BrokerRefused, ConfigInvalid, MessageRejected, TopicNotFound
 from store.message.recall_handle import RecallHandle
 from tests.cluster.client.conftest import Cluster
@@ -89,6 +89,16 @@ def test_recalled_message_is_not_delivered(timed: Cluster, clock: ClockAtRest) -
         with pytest.raises(BrokerRefused, match="timestamp invalid"):
             producer.recall(topic, later.recall_handle)
     assert bodies(timed, topic) == [b"kept"]
+
+
+def test_recall_adds_the_namespace_to_the_topic(timed: Cluster, clock: ClockAtRest) -> None:
+    with Producer(timed.address, config=ProducerConfig(namespace="shop")) as producer:
+        for body in (b"recalled", b"kept"):
+            later = producer.send(Message("orders", body, delay_ms=10_000))
+            if body == b"recalled":
+                assert producer.recall("orders", later.recall_handle) == later.msg_id
+        clock.advance(10_000)
+        eventually(lambda: bodies(timed, "shop%orders") == [b"kept"])
 
 
 def test_asyncio_producer_recalls_a_message(timed: Cluster, clock: ClockAtRest) -> None:

@@ -1,0 +1,271 @@
+"""Storm: the processes of a cluster and of its consumer groups, which are stopped and killed at random."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from cluster.client import ClientError
+from tests.checkers import Event, Recorder, load
+from tests.eventually import LIMIT_S, eventually
+from tests.faults.member import LEASE_MS
+from tests.ports import free_port
+
+REPO = Path(__file__).parent.parent.parent
+TOPIC = "storm"
+CORE, BROKERS = "core", ("broker-a", "broker-b")
+MEMBERS = {"concurrent": 3, "ordered": 3, "broadcasting": 2}
+"""The largest number of members of each group; the name of a group is its model."""
+MAX_PAUSE_S = 2.0
+MAX_DOWN_S = 3.0
+MAX_STOP_S = 2.5 * LEASE_MS / 1000
+
+
+@dataclass
+class Process:
+    """A process, which writes READY to its log."""
+
+    running: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def is_ready(self) -> bool:
+        return self.running.poll() is None and b"READY\n" in self.log.read_bytes()
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(psutil.Process(self.running.pid).status() == psutil.STATUS_STOPPED)
+
+    def kill(self) -> None:
+        self.running.kill()
+        self.running.wait()
+
+
+@dataclass
+class Node:
+    """A server, or a killed one until its restart."""
+
+    name: str
+    arguments: Sequence[str]
+    process: Process
+    restart_s: float = 0.0
+
+
+@dataclass
+class Member:
+    """A member of a group. It is to be stopped for `stop_s`; if it is stopped, until `resume_s`."""
+
+    group: str
+    name: str
+    process: Process
+    stop_s: float = 0.0
+    resume_s: float = 0.0
+    is_leaving: bool = False
+
+
+class Storm:
+    """Starts the processes in `root`. `events` is the history of all of them, as far as it was read."""
+
+    def __init__(self, root: Path, recorder: Recorder, rng: random.Random) -> None:
+        assert recorder.path is not None
+        self._root, self._recorder, self._rng = root, recorder, rng
+        self._began_s = time.monotonic()
+        self._history = recorder.path.open("rb")
+        self._incomplete_line = b""
+        self.events: list[Event] = []
+        self.acknowledged: set[str] = set()
+        self.read: dict[str, set[str]] = defaultdict(set)
+        self.harms: Counter[str] = Counter()
+        self._members: list[Member] = []
+        self._started = 0
+        self._ports = [str(free_port()), str(free_port())]
+        self.nameserver = f"127.0.0.1:{self._ports[0]}"
+        self._nodes = [
+            self._start_node(CORE, []),
+            *(self._start_node(name, [name, str(free_port(-2))]) for name in BROKERS),
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [each.process for each in self._members] + [each.process for each in self._nodes]:
+            process.kill()
+
+    def rage(self, duration_s: float) -> None:
+        """Do harm at random."""
+        pause, end_s = threading.Event(), time.monotonic() + duration_s
+        harms = (self._join, self._leave, self._stop, self._kill_member, self._kill_node)
+        while time.monotonic() < end_s:
+            self._rng.choices(harms, (4, 1, 2, 2, 1))[0]()
+            self._tend()
+            pause.wait(self._rng.uniform(0, MAX_PAUSE_S))
+
+    def calm(self) -> None:
+        """Undo the harm, and fill all groups."""
+        for node in self._nodes:
+            node.restart_s = 0
+        for member in self._members:
+            member.stop_s = min(member.stop_s, 0.1)
+        self.until(
+            lambda: not any(member.is_leaving for member in self._members), "the end of leaving members"
+        )
+        while self._groups_with_room():
+            self._join()
+
+    def end(self) -> None:
+        """Let all members leave, then stop the servers."""
+        for member in self._members:
+            self._close_input(member)
+        self.until(lambda: not self._members, "the end of all members")
+        for node in reversed(self._nodes):
+            node.process.running.terminate()
+            assert node.process.running.wait(LIMIT_S) == 0, f"{node.name} has failed: see its log"
+        self._read_history()
+        assert not self._incomplete_line
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for a condition; errors of clients are expected while servers restart."""
+
+        def is_met() -> object:
+            self._tend()
+            self._read_history()
+            try:
+                return condition()
+            except ClientError:
+                return False
+
+        eventually(is_met, what)
+
+    # ---- harm ----------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        if not (groups := self._groups_with_room()):
+            return
+        group = self._rng.choice(groups)
+        name = f"{group}-{self._started}"
+        if group == "broadcasting":  # a new process uses the offsets of the one that has left
+            names = (f"{group}-{number}" for number in range(MEMBERS[group]))
+            name = next(name for name in names if all(name != each.name for each in self._members))
+        # With one thread, no other call of a member is about to begin when it stops itself during a call.
+        threads = "1" if group == "ordered" else "4"
+        command = ["member", self.nameserver, group, TOPIC, str(self._recorder.path), group, name, threads]
+        self._members.append(Member(group, name, self._start(name, command)))
+        self._note("join", name)
+
+    def _leave(self) -> None:
+        if member := self._any_member():
+            self._close_input(member)
+            self._note("leave", member.name)
+
+    def _stop(self) -> None:
+        if member := self._any_member():
+            member.stop_s = self._rng.uniform(0, MAX_STOP_S)
+            if member.group == "ordered":  # it stops itself during a call
+                assert member.process.running.stdin is not None
+                member.process.running.stdin.write(b"stop\n")
+                member.process.running.stdin.flush()
+            else:
+                os.kill(member.process.running.pid, signal.SIGSTOP)
+            self._note(f"stop for {member.stop_s:.1f} s", member.name)
+
+    def _kill_member(self) -> None:
+        if member := self._any_member():
+            # Stopped first, so that it does nothing after the line in the history.
+            os.kill(member.process.running.pid, signal.SIGSTOP)
+            eventually(lambda: member.process.is_stopped, "the stop")
+            self._recorder.kill(member.name)
+            member.process.kill()
+            self._members.remove(member)
+            self._note("kill", member.name)
+
+    def _kill_node(self) -> None:
+        if ready := [node for node in self._nodes if node.process.is_ready]:
+            node = self._rng.choice(ready)
+            node.process.kill()
+            node.restart_s = time.monotonic() + self._rng.uniform(0, MAX_DOWN_S)
+            self._note("kill", node.name)
+
+    def _tend(self) -> None:
+        """Restart servers and continue members when it is time; fail if a process has ended by itself."""
+        now_s = time.monotonic()
+        for number, node in enumerate(self._nodes):
+            code = node.process.running.poll()
+            if code is not None:
+                assert code == -signal.SIGKILL, f"{node.name} has failed: see its log"
+                if now_s >= node.restart_s:
+                    self._nodes[number] = self._start_node(node.name, node.arguments)
+        for member in list(self._members):
+            code = member.process.running.poll()
+            if code is not None:
+                assert (code, member.is_leaving) == (0, True), f"{member.name} has failed: see its log"
+                self._members.remove(member)
+            elif member.stop_s and member.process.is_stopped:
+                member.resume_s = member.resume_s or now_s + member.stop_s
+                if now_s >= member.resume_s:
+                    os.kill(member.process.running.pid, signal.SIGCONT)
+                    member.stop_s = member.resume_s = 0
+
+    # ---- processes -----------------------------------------------------------------------------------------
+
+    def _groups_with_room(self) -> list[str]:
+        members = Counter(member.group for member in self._members)
+        return [group for group, most in MEMBERS.items() if members[group] < most]
+
+    def _any_member(self) -> Member | None:
+        """Return a member that is ready, and neither leaving nor stopped."""
+        members = [
+            each
+            for each in self._members
+            if each.process.is_ready and not each.is_leaving and not each.stop_s
+        ]
+        return self._rng.choice(members) if members else None
+
+    def _close_input(self, member: Member) -> None:
+        assert member.process.running.stdin is not None
+        member.process.running.stdin.close()
+        member.is_leaving = True
+
+    def _start_node(self, name: str, arguments: Sequence[str]) -> Node:
+        return Node(name, arguments, self._start(name, ["node", str(self._root), *self._ports, *arguments]))
+
+    def _start(self, name: str, command: Sequence[str]) -> Process:
+        module, *arguments = command
+        self._started += 1
+        path = self._root / f"{self._started}-{name}.log"
+        with path.open("xb") as log:
+            running = subprocess.Popen(
+                [sys.executable, "-m", f"tests.faults.{module}", *arguments],
+                cwd=REPO,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+        return Process(running, path)
+
+    def _note(self, harm: str, name: str) -> None:
+        self.harms[f"{harm.split()[0]} {'server' if name in (CORE, *BROKERS) else 'member'}"] += 1
+        sys.stdout.write(f"{time.monotonic() - self._began_s:7.1f} s: {harm} {name}\n")
+
+    def _read_history(self) -> None:
+        *lines, self._incomplete_line = (self._incomplete_line + self._history.read()).split(b"\n")
+        events = load(lines)
+        assert len(events) == len(lines), lines[len(events)]
+        self.events += events
+        for event in events:
+            if event.op == "read":
+                self.read[event.group].add(event.value)
+            elif event.op == "send" and event.type == "ok":
+                self.acknowledged.add(event.value)
