@@ -80,7 +80,7 @@ def read_dataset(
         sql: Read only messages whose properties match this SQL92 expression, as in "a > 10".
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
-        map_files: Run tasks on the brokers' nodes, if possible, and map the files of stores there. False: fetch.
+        map_files: Run tasks on the brokers' nodes, if possible, and map the stores' files. False: fetch.
         ray_options: Options of `ray.data.read_datasource`; `override_num_blocks` is 1 per 100,000 messages.
 
     Raises:
