@@ -30,6 +30,8 @@ def states_of(admin: Admin, *topics: str) -> list[QueueState]:
                 body.store_id,
                 body.commit_log_file_bytes,
                 body.consume_queue_file_units,
+                body.node_ip,
+                body.machine_id,
             )
             for each in body.queues:
                 queue = MessageQueue(topic, body.broker_name, each.queue_id)

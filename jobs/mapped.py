@@ -22,6 +22,7 @@ from jobs.selection import UNIT, select_records, select_units
 from jobs.splits import Split, StoreLocation
 from store.commitlog.log_paths import COMMIT_LOG
 from store.ownership.identity import read_name
+from store.ownership.machine import machine_id
 from store.store_errors import StoreError
 
 BATCH_ROWS = 16_384
@@ -30,10 +31,13 @@ BATCH_BYTES = 16 * 1024 * 1024
 
 
 def is_local(location: StoreLocation) -> bool:
-    """Return True if the store is on this machine.
+    """Return True if the store is on this machine and its files are visible to this process.
 
-    That is the case if the path exists and contains a store with the same store id.
+    That is the case if the broker's machine id is this machine's id, and the path exists and contains a store
+    with the same store id.
     """
+    if location.machine_id not in ("", machine_id()):
+        return False
     try:
         name = read_name(Path(location.store_root))
     except (OSError, StoreError):

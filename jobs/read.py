@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from jobs.bodies.body_columns import parse_body_columns
 from jobs.bodies.body_decoder import Mapper
 from jobs.options.spark_keywords import QueueKeywords, check_keywords, queue_options
+from jobs.placement import split_indexes
 from jobs.plan import plan_read
 from jobs.schema import spark_schema
 from jobs.splits import Split, cut_splits
@@ -73,10 +74,10 @@ def frame_of_splits(
 ) -> DataFrame:
     """Return a DataFrame with one partition per split, in the order of the splits.
 
-    PySpark 3.5 has no Python data sources. The DataFrame is therefore a `spark.range` with one row, the index
-    of a split, in each partition. `reader` maps each index to the messages of that split, with the columns
+    PySpark 3.5 has no Python data sources. The DataFrame is therefore one row, the index of a split, in each
+    partition (`split_indexes`). `reader` maps each index to the messages of that split, with the columns
     `schema`.
     """
     if not splits:
         return spark.createDataFrame([], schema)
-    return spark.range(0, len(splits), 1, len(splits)).mapInArrow(reader, schema)
+    return split_indexes(spark, splits).mapInArrow(reader, schema)

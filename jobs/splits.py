@@ -17,13 +17,25 @@ from store.message.message_queue import MessageQueue
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """The address of a broker, and the path and file sizes of its store on the broker's host."""
+    """The address of a broker, and the machine, path and file sizes of its store.
+
+    Attributes:
+        address: The address of the broker, `host:port`.
+        store_root: The path of the store on the broker's machine.
+        store_id: The id of the store.
+        commit_log_file_bytes: Size of a CommitLog file.
+        consume_queue_file_units: Number of units of a ConsumeQueue file.
+        node_ip: The Ray node of the broker, on which readers of the store should run. Empty outside of Ray.
+        machine_id: The id of the broker's machine; empty if it is unknown.
+    """
 
     address: str
     store_root: str
     store_id: str
     commit_log_file_bytes: int
     consume_queue_file_units: int
+    node_ip: str = ""
+    machine_id: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Broker(ActorShell):
             store_binding.bind(
                 str(self._spec["namespace"]), str(self._spec["name"]), node_ip, settings.store_root
             )
-        service = BrokerService(settings, SystemClock(), self.service_failed)
+        service = BrokerService(settings, SystemClock(), self.service_failed, node_ip=node_ip)
         service.live.on_change(self.settings_changed)
         return service
 

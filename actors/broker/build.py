@@ -270,7 +270,7 @@ def _reading_rows(
     access: BrokerAccess,
 ) -> Iterable[RequestRow]:
     store, reads = loop.store, loop.reads
-    queries = QueueQueries(settings, store, reads, tables.topics, identity.address, access.may_read)
+    queries = QueueQueries(settings, store, reads, tables.topics, identity, access.may_read)
     puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats)
     return (*puller.rows(), *queries.rows())
 

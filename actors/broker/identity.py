@@ -20,10 +20,12 @@ class BrokerIdentity:
     """The address that clients connect to, `host:port`."""
     host: Host
     """The resolved address; the storeHost of the broker's records."""
+    node_ip: str = ""
+    """The address of the broker's Ray node; empty outside of Ray."""
 
     @classmethod
-    def of(cls, settings: BrokerSettings, listen_port: int) -> BrokerIdentity:
-        """Return the identity of a broker that listens on `listen_port`.
+    def of(cls, settings: BrokerSettings, listen_port: int, node_ip: str = "") -> BrokerIdentity:
+        """Return the identity of a broker that listens on `listen_port`, on the Ray node `node_ip`.
 
         Raises:
             OSError: the advertised host cannot be resolved.
@@ -31,4 +33,4 @@ class BrokerIdentity:
         port = settings.advertised_port or listen_port
         host = Host(socket.gethostbyname(settings.host), port)
         address = f"{settings.host}:{port}"
-        return cls(settings.cluster_name, settings.broker_name, settings.broker_id, address, host)
+        return cls(settings.cluster_name, settings.broker_name, settings.broker_id, address, host, node_ip)

@@ -53,6 +53,7 @@ class BrokerService:
         rng: random.Random | None = None,
         probe: DiskProbe = disk_use,
         interceptors: Sequence[SendInterceptor] = (),
+        node_ip: str = "",
     ) -> None:
         """Create the service.
 
@@ -63,11 +64,13 @@ class BrokerService:
             rng: source of random numbers, for the choice of queues and for unique keys.
             probe: measures how full the store's disks are.
             interceptors: called for each sent message, before the broker's own interceptors.
+            node_ip: the address of the broker's Ray node; empty outside of Ray.
         """
         self.settings = settings
         self.live = LiveSettings(settings)
         self._probe = probe
         self._interceptors = interceptors
+        self._node_ip = node_ip
         self._clock = clock
         self._rng = rng or random.Random()
         self._supervisor = Supervisor(clock, give_up, broker=settings.broker_name)
@@ -97,7 +100,7 @@ class BrokerService:
         settings = self.settings
         warm_up_once()
         with await reserve_port(settings, self._clock) as port:
-            identity = BrokerIdentity.of(settings, port.number)
+            identity = BrokerIdentity.of(settings, port.number, self._node_ip)
             store = self._open_store(identity.host)
             try:
                 self.graph = build_broker(

@@ -132,11 +132,13 @@ class SplitsBody:
     """Response body of DESCRIBE_SPLITS.
 
     A reader maps the files under `store_root` if its machine has the same `machine_id` and that store has the
-    same `store_id`. The file sizes convert an offset to a file and a position in it.
+    same `store_id`. `node_ip` is the Ray node on which a reader can do that; it is empty outside of Ray. The
+    file sizes convert an offset to a file and a position in it.
     """
 
     broker_name: str
     address: str
+    node_ip: str
     machine_id: str
     store_root: str
     store_id: str
@@ -151,6 +153,7 @@ class SplitsBody:
             {
                 "brokerName": self.broker_name,
                 "address": self.address,
+                "nodeIp": self.node_ip,
                 "machineId": self.machine_id,
                 "storeRoot": self.store_root,
                 "storeId": self.store_id,
@@ -168,6 +171,7 @@ class SplitsBody:
         return cls(
             fields["brokerName"],
             fields["address"],
+            fields["nodeIp"],
             fields["machineId"],
             fields["storeRoot"],
             fields["storeId"],

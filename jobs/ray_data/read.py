@@ -24,6 +24,7 @@ from jobs.job_errors import OptionInvalid
 from jobs.options.read_options import Edge, ReadOptions, parse_start
 from jobs.options.topics import Topics, parse_topics
 from jobs.plan import ReadPlan, plan_read
+from jobs.ray_data.placement import place_read
 from jobs.reader import SplitsReader
 from jobs.schema import resolve_columns
 from jobs.selection import parse_selector
@@ -79,7 +80,7 @@ def read_dataset(
         sql: Read only messages whose properties match this SQL92 expression, as in "a > 10".
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
-        map_files: Map the files of stores on the task's machine. False: fetch from the brokers.
+        map_files: Run tasks on the brokers' nodes, if possible, and map the stores' files. False: fetch.
         ray_options: Options of `ray.data.read_datasource`; `override_num_blocks` is 1 per 100,000 messages.
 
     Raises:
@@ -167,9 +168,12 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 def _planned_dataset(options: ReadOptions, ray_options: Mapping[str, Any]) -> ray.data.Dataset:
     plan = plan_read(options)
-    source = QueueDatasource(plan)
-    chosen = {"override_num_blocks": source.task_count, **ray_options}
-    dataset = ray.data.read_datasource(source, **chosen)
+    datasets = []
+    for part, options_of_part in place_read(plan, ray_options):
+        source = QueueDatasource(part)
+        chosen = {"override_num_blocks": source.task_count, **options_of_part}
+        datasets.append(ray.data.read_datasource(source, **chosen))
+    dataset = datasets[0].union(*datasets[1:]) if len(datasets) > 1 else datasets[0]
     plan.remember(dataset)
     return dataset
 

@@ -18,7 +18,7 @@ from store.message.message_queue import MessageQueue
 SCHEMA = (
     "number bigint, queryId string, fault string, topic string, brokerName string, queueId int, begin bigint,"
     " end bigint, lag bigint, address string, storeRoot string, storeId string, commitLogFileBytes bigint,"
-    " consumeQueueFileUnits bigint"
+    " consumeQueueFileUnits bigint, machineId string"
 )
 """The columns of a manifest, as a Spark DDL string."""
 
@@ -80,6 +80,7 @@ def split_of(row: Row) -> Split:
         row["storeId"],
         row["commitLogFileBytes"],
         row["consumeQueueFileUnits"],
+        machine_id=row["machineId"] or "",
     )
     return Split(queue_of(row), row["begin"], row["end"], location)
 
@@ -104,4 +105,5 @@ def _location(location: StoreLocation) -> dict[str, Any]:
         "storeId": location.store_id,
         "commitLogFileBytes": location.commit_log_file_bytes,
         "consumeQueueFileUnits": location.consume_queue_file_units,
+        "machineId": location.machine_id,
     }

@@ -1,6 +1,6 @@
-"""A cluster on two Ray nodes: actors run on the node with their resource, and a lost node rejoins.
+"""A cluster on two Ray nodes: actors and reads run on the node with their store, and a lost node rejoins.
 
-Both nodes are raylets on this machine; the second has a different IP address.
+Both nodes are raylets on this machine; the second has a different IP address and machine id.
 """
 
 from __future__ import annotations
@@ -19,18 +19,24 @@ import yaml
 from actors.host import ray_port
 from actors.host.ray_port import ActorName
 from cluster import actor_logs, launch
-from cluster.client import Admin, Producer, PullConsumer
+from cluster.client import Admin, MessageQueue, Producer, PullConsumer
 from cluster.driver.fleet import status_of
 from cluster.log_files import Query, event_of
+from cluster.session.environment import ray_environment
 from cluster.session.ray_head import ANY_PORT, MARK_ENV, read_record
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import TopologyError, load_topology
-from tests.cluster.conftest import COMMIT_LOG_FILE_BYTES, RayMQ
+from jobs import read_dataset
+from jobs.fetched import READER_GROUP
+from store.ownership.machine import MACHINE_ENV
+from tests.cluster.conftest import COMMIT_LOG_FILE_BYTES, REPO, RayMQ
 from tests.cluster.ray_helpers import ensure_up
 from tests.eventually import LIMIT_S, eventually
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
+BROKERS = ("x", "y")
+COUNT = 2_000
 SECOND_IP = "127.0.0.2"
 RESOURCE = "disk-y"
 
@@ -42,11 +48,19 @@ class SecondNode:
         record = read_record(raymq.home)
         assert record is not None
         self._address = record.address
-        self._environment = {**os.environ, MARK_ENV: record.mark, "RAY_worker_niceness": "0"}
+        self._environment = {
+            **ray_environment(os.environ),
+            MARK_ENV: record.mark,
+            MACHINE_ENV: "second",
+        }
 
     def start(self) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={self._address}"]
-        command += [f"--node-ip-address={SECOND_IP}", f'--resources={{"{RESOURCE}": 1}}', "--num-cpus=1"]
+        command += [
+            f"--node-ip-address={SECOND_IP}",
+            f'--resources={{"{RESOURCE}": 1, "java": 1}}',
+            "--num-cpus=1",
+        ]
         command += ["--object-store-memory=80000000", "--min-worker-port=30000", "--max-worker-port=31000"]
         command += [f"--dashboard-agent-listen-port={ANY_PORT}"]
 
@@ -167,6 +181,66 @@ def test_log_events_of_all_nodes_are_shown_once(multi: Multi) -> None:
     lines = list(actor_logs.read(multi.topology, Query("multi", ("y",))))
     serving = [event_of(line) for _, line in lines if event_of(line)["event"] == "broker_serving"]
     assert [(event["broker"], event["level"]) for event in serving] == [("y", "info")]
+
+
+def fill(multi: Multi, topic: str) -> None:
+    """Create a topic with `COUNT` messages in one queue of each broker."""
+    with Admin(multi.nameserver) as admin, Producer(multi.nameserver) as producer:
+        admin.create_topic(topic, queues=1)
+        for broker in BROKERS:
+            bodies = [f"{broker}-{number}".encode() for number in range(COUNT)]
+            producer.send_many(topic, bodies, queue=MessageQueue(topic, broker, 0))
+
+
+def stored_bytes(multi: Multi, topic: str) -> dict[str, int]:
+    """Return the size of the records of the topic, by broker."""
+    return bytes_of(multi, "TOPIC_PUT_SIZE", topic)
+
+
+def fetched_bytes(multi: Multi, topic: str) -> dict[str, int]:
+    """Return the size of the records that bulk readers got over sockets, by broker."""
+    return bytes_of(multi, "GROUP_GET_SIZE", f"{topic}@{READER_GROUP}")
+
+
+def bytes_of(multi: Multi, table: str, key: str) -> dict[str, int]:
+    with Admin(multi.nameserver) as admin:
+        found = {broker: admin.broker_stats(broker, table, key) for broker in BROKERS}
+    return {broker: 0 if stats is None else stats.day.sum for broker, stats in found.items()}
+
+
+def test_dataset_is_mapped_on_the_nodes_of_its_stores(multi: Multi) -> None:
+    import ray
+
+    fill(multi, "placed")
+    for options in ({}, {"committed": True}, {"override_num_blocks": 4}):
+        dataset = read_dataset("placed", nameservers=multi.nameserver, columns=["body"], **options)
+        assert len({row["body"] for row in dataset.take_all()}) == 2 * COUNT
+    assert fetched_bytes(multi, "placed") == {"x": 0, "y": 0}
+
+    head = ray.get_runtime_context().get_node_id()
+    elsewhere = read_dataset("placed", nameservers=multi.nameserver, label_selector={"ray.io/node-id": head})
+    assert elsewhere.count() == len(elsewhere.take_all()) == 2 * COUNT
+    assert fetched_bytes(multi, "placed") == {"x": 0, "y": stored_bytes(multi, "placed")["y"]}
+
+
+@pytest.mark.spark
+@pytest.mark.extended
+def test_spark_partitions_are_mapped_on_the_nodes_of_their_stores(multi: Multi) -> None:
+    fill(multi, "placed-spark")
+
+    def read_with(executors: int, resource: str) -> None:
+        record = [load_topology(multi.file).ray.address, multi.nameserver, "placed-spark"]
+        command = [sys.executable, "-m", "tests.cluster.raydp_reader", *record, str(executors), resource]
+        done = subprocess.run(
+            command, cwd=REPO, capture_output=True, text=True, check=False, timeout=4 * LIMIT_S
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert f"{2 * COUNT} messages" in done.stdout
+
+    read_with(2, "java=1")  # each node has one unit: one executor on each
+    assert fetched_bytes(multi, "placed-spark") == {"x": 0, "y": 0}
+    read_with(1, f"node:{multi.host}=0.01")
+    assert fetched_bytes(multi, "placed-spark") == {"x": 0, "y": stored_bytes(multi, "placed-spark")["y"]}
 
 
 def test_broker_of_a_lost_node_restarts_with_all_messages(multi: Multi) -> None:

@@ -93,10 +93,11 @@ def test_read_returns_all_columns_of_a_message(states: list[QueueState]) -> None
     assert timedelta() <= special["storeTimestamp"] - special["bornTimestamp"] < timedelta(days=1)
 
 
-def test_store_with_another_id_is_not_local(copied: Split) -> None:
+def test_store_with_another_id_or_machine_is_not_local(copied: Split) -> None:
     assert is_local(copied.location)
     assert not is_local(replace(copied.location, store_id="another"))
     assert not is_local(replace(copied.location, store_root="/nowhere"))
+    assert not is_local(replace(copied.location, machine_id="another"))
 
 
 def test_missing_log_file_is_data_loss_and_the_rest_is_readable(copied: Split) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.identity import BrokerIdentity
 from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
 from actors.broker.metadata.topics import Topics
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -29,22 +28,12 @@ from actors.remoting.targets import Action, on_topic
 from store.consumequeue.unit import UNIT_BYTES
 from store.message.record import decode_record
 from store.message_store import MessageStore
+from store.ownership.machine import machine_id
 from store.store_errors import StoreError
 
 QUERY_MESSAGES_MAX = 64
 """Limit of messages in one QUERY_MESSAGE response."""
 NO_TIMESTAMP = -1
-
-
-@cache
-def machine_id() -> str:
-    """Return an id of this machine and its current boot.
-
-    A bulk reader with the same id runs on the same machine, so it can map the store's files.
-    """
-    boot_id = Path("/proc/sys/kernel/random/boot_id")
-    boot = boot_id.read_text().strip() if boot_id.exists() else ""
-    return f"{socket.gethostname()}/{boot}"
 
 
 class QueueQueries:
@@ -56,7 +45,7 @@ class QueueQueries:
         store: MessageStore,
         reads: Reads,
         topics: Topics,
-        address: str,
+        identity: BrokerIdentity,
         may_read: TopicCheck,
     ) -> None:
         """Create the handler. Bulk readers connect to `address`, the broker's `host:port`."""
@@ -64,7 +53,7 @@ class QueueQueries:
         self._store = store
         self._reads = reads
         self._topics = topics
-        self._address = address
+        self._identity = identity
         self._may_read = may_read
 
     def rows(self) -> Iterable[RequestRow]:
@@ -213,7 +202,8 @@ class QueueQueries:
         )
         return SplitsBody(
             self._settings.broker_name,
-            self._address,
+            self._identity.address,
+            self._identity.node_ip,
             machine_id(),
             str(self._settings.store_root.resolve()),
             store.identity.store_id,

@@ -35,6 +35,6 @@ def test_commit_offsets_response_round_trips() -> None:
 
 def test_splits_body_round_trips() -> None:
     splits = SplitsBody(
-        "broker-a", "127.0.0.1:10911", "m", "store", "id", 1 << 30, 300_000, 4096, [QueueRange(0, 5, 9)]
+        "broker-a", "n:10911", "10.0.0.7", "m", "store", "id", 1 << 30, 300_000, 4096, [QueueRange(0, 5, 9)]
     )
     assert SplitsBody.decode(splits.encode()) == splits
