@@ -24,14 +24,14 @@ IN_FLIGHT = 1_000
 """Maximum number of delayed rows of a task without a response."""
 
 
-def delays_of(table: pa.Table, delay: str | int | None) -> pa.ChunkedArray:
+def delays_of(table: pa.Table, delay: str | int) -> pa.ChunkedArray:
     """Return the delay of each row in milliseconds; 0 means that the row is not delayed.
 
     `delay` is a column, or the delay of all rows. Raises ConfigInvalid if the column contains other values
     than nulls and integers of at least 0.
     """
     if not isinstance(delay, str):
-        return pa.chunked_array([pa.repeat(delay or 0, table.num_rows)])
+        return pa.chunked_array([pa.repeat(delay, table.num_rows)])
     column = table.column(delay)
     if not pa.types.is_integer(column.type):
         raise ConfigInvalid(f"delay={delay!r} has type {column.type}: cast it to an integer, milliseconds")

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -50,7 +51,8 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
 # ---- executors -------------------------------------------------------------------------------------------
 
 
-def create(orders: Orders, topic: str) -> str:
+def create(orders: Orders, name: str) -> str:
+    topic = f"{name}-{uuid4().hex[:8]}"  # a repeated test needs a new topic
     with Admin(orders.nameservers) as admin:
         admin.create_topic(topic, queues=2)
     return topic
