@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cluster.client import Admin, Producer, ProducerConfig
+from cluster.client import Admin, Producer, SelectMessageQueueByRandom
 from cluster.client.config import Nameservers
 from cluster.client.errors import TopicNotFound
 from jobs.describe import describe_topic
@@ -33,8 +33,6 @@ MANIFEST_TOPIC = "RAYMQ_WRITE_MANIFESTS"
 MANIFEST_GROUP = "RAYMQ_WRITE_MANIFESTS"
 VERSION = 1
 RANGES_PER_PART = 20_000
-COMMIT_TIMEOUT_MS = 30_000
-COMMIT_RETRIES = 20
 
 
 class QueueRange(NamedTuple):
@@ -151,12 +149,11 @@ def publish(nameservers: Nameservers | None, manifest: Manifest) -> None:
 
     Raises `cluster.client.ClientError`. After an error, the job may or may not be committed.
     """
-    config = ProducerConfig(
-        send_timeout_ms=COMMIT_TIMEOUT_MS, retry_times_when_send_failed=COMMIT_RETRIES, group=MANIFEST_GROUP
-    )
-    with Producer(nameservers, config=config) as producer:
+    # With a selector, the send is retried until `delivery_timeout_ms`: long enough for a broker restart.
+    any_queue = SelectMessageQueueByRandom()
+    with Producer(nameservers, MANIFEST_GROUP) as producer:
         for body in encode_parts(manifest):
-            producer.send(MANIFEST_TOPIC, body, tags=manifest.topic, keys=manifest.job)
+            producer.send(MANIFEST_TOPIC, body, tags=manifest.topic, keys=manifest.job, selector=any_queue)
 
 
 def load_manifests(nameservers: Nameservers | None, topics: Collection[str]) -> list[Manifest]:

@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cluster.client import ClientError, Producer
 from cluster.client.results import TableReceipt
+from jobs.delayed_rows import DelayedRows, delays_of
 from jobs.job_errors import WriteFailed
 from jobs.manifest import PartitionReceipt, QueueRange, merge_ranges
-from jobs.write_job import WriteJob
+from jobs.write_job import DELAYED, WriteJob
 from store.message.message_queue import MessageQueue
 
 WRITER_GROUP = "RAYMQ_BULK_WRITER"
@@ -50,9 +52,12 @@ class PartitionWriter:
         self._attempt = attempt
         self._queue = queue
         self._uniq_keys = job.uniq_keys(partition)
+        self._delayed = DelayedRows(job, partition + DELAYED)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> PartitionReceipt:
         """Send all rows, wait until they are acknowledged, and return their offsets.
+
+        The offsets of delayed rows are not known, because they are not in their queues yet.
 
         Raises `WriteFailed` if rows cannot be sent. Rows that were sent before the error remain in the topic
         but are not committed.
@@ -87,6 +92,11 @@ class PartitionWriter:
 
     def _send(self, producer: Producer, table: pa.Table) -> TableReceipt:
         columns = self._job.columns
+        if columns.delay:
+            delays = delays_of(table, columns.delay)
+            is_delayed = pc.greater(delays, 0)
+            self._delayed.send(producer, table.filter(is_delayed), delays.filter(is_delayed))
+            table = table.filter(pc.invert(is_delayed))
         return producer.send_table(
             self._job.topic,
             table,

@@ -34,6 +34,7 @@ from store.clock import SystemClock
 RECEIPT = "receipt"
 DESCRIPTION = "spark.job.description"
 _TYPES = re.compile(r"(string|binary|tinyint|smallint|int|bigint|(var)?char\(\d+\))\Z")
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _PROPERTIES_TYPE = "map<string,string>"
 _ERROR_OF_TASK = re.compile(r"jobs\.job_errors\.WriteFailed: (.+)")
 
@@ -48,6 +49,7 @@ def write_queue(
     tag: str | None = None,
     sharding_key: str | None = None,
     properties: str | None = None,
+    delay: str | int | None = None,
     mode: Literal["append", "errorifexists"] = "append",
     buffer_bytes: int = BUFFER_BYTES,
 ) -> WriteReceipt:
@@ -69,6 +71,11 @@ def write_queue(
             values keep their order. None: batches of consecutive rows go to the queues in turn.
         properties: Column of maps from string to string, the user properties. Names that RocketMQ reserves
             are omitted, so that the properties of messages that were read can be written again.
+        delay: Column of delays in milliseconds, or the delay of all rows. The broker delivers a row when its
+            delay has passed since the broker received it, even if the job fails. Null and 0 mean no delay.
+            The maximum is the brokers' `timer_max_delay_s`. `read_queue(committed=True)` never returns
+            delayed rows, because their offsets are not known when the job is committed. Read them without
+            `committed`; a row that was written twice is delivered twice, with one UNIQ_KEY.
         mode: "append", or "errorifexists" to fail if the topic contains messages.
         buffer_bytes: Size of the rows that a task sends in one call.
 
@@ -79,7 +86,7 @@ def write_queue(
         CommitFailed: All rows are stored, but it is unknown whether the job is committed.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
-    columns = WriteColumns(body, key, tag, sharding_key, properties)
+    columns = WriteColumns(body, key, tag, sharding_key, properties, delay)
     columns.check(df.columns)
     _check_types(df, columns)
     addresses = ClientConfig(nameservers).addresses()
@@ -114,6 +121,11 @@ def _check_types(df: DataFrame, columns: WriteColumns) -> None:
             if types[column] != _PROPERTIES_TYPE:
                 raise OptionInvalid(
                     f"properties={column!r} has type {types[column]}: it must be {_PROPERTIES_TYPE}"
+                )
+        elif parameter == "delay":
+            if types[column] not in _INTEGERS:
+                raise OptionInvalid(
+                    f"delay={column!r} has type {types[column]}: cast it to an integer, milliseconds"
                 )
         elif not _TYPES.match(types[column]):
             raise OptionInvalid(

@@ -26,7 +26,8 @@ from store.store_errors import MessageInvalid
 
 BUFFER_BYTES = 16 * MIB
 PARTITION_HEX = 8
-PARTITIONS_MAX = 16**PARTITION_HEX
+DELAYED = 16**PARTITION_HEX // 2
+"""Added to the partition in the UNIQ_KEYs of delayed rows. Spark's partition numbers are smaller."""
 JOB_BYTES = 3
 
 
@@ -37,13 +38,17 @@ def job_mark(topic: str) -> str:
 
 @dataclass(frozen=True)
 class WriteColumns:
-    """Names of the columns from which messages are made. None means that the messages have no such part."""
+    """Names of the columns from which messages are made. None means that the messages have no such part.
+
+    `delay` is a column or a constant, in milliseconds.
+    """
 
     body: str = "body"
     key: str | None = None
     tag: str | None = None
     sharding_key: str | None = None
     properties: str | None = None
+    delay: str | int | None = None
 
     def named(self) -> dict[str, str]:
         """Return {parameter name: column name} of the columns that are not None."""
@@ -53,6 +58,7 @@ class WriteColumns:
             "tag": self.tag,
             "sharding_key": self.sharding_key,
             "properties": self.properties,
+            "delay": self.delay if isinstance(self.delay, str) else None,
         }
         return {parameter: column for parameter, column in given.items() if column is not None}
 
@@ -116,6 +122,9 @@ def new_job(
         raise OptionInvalid(
             f"topic {topic} is a retry or dead-letter topic, which jobs cannot write to: use another topic"
         )
+    delay = columns.delay
+    if not isinstance(delay, str | None) and (type(delay) is not int or delay < 0):
+        raise OptionInvalid(f"delay={delay!r} must be a column, or an integer of at least 0, milliseconds")
     if buffer_bytes < 1:
         raise OptionInvalid(f"buffer_bytes={buffer_bytes} must be at least 1")
     salt = (rng or random.SystemRandom()).randbytes(JOB_BYTES).hex().upper()

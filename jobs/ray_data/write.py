@@ -33,6 +33,7 @@ def write_dataset(
     tag: str | None = None,
     sharding_key: str | None = None,
     properties: str | None = None,
+    delay: str | int | None = None,
     mode: Literal["append", "errorifexists"] = "append",
     buffer_bytes: int = BUFFER_BYTES,
     concurrency: int | None = None,
@@ -54,6 +55,7 @@ def write_dataset(
             values keep their order. None: batches of consecutive rows go to the queues in turn.
         properties: Column of maps from string to string, the user properties. Names that RocketMQ reserves
             are omitted, so that the properties of messages that were read can be written again.
+        delay: Column of delays in milliseconds, or the delay of all rows; see `jobs.write_queue`.
         mode: "append", or "errorifexists" to fail if the topic contains messages.
         buffer_bytes: Size of the rows that a task sends in one call.
         concurrency: Maximum number of write tasks at a time.
@@ -66,7 +68,7 @@ def write_dataset(
         CommitFailed: All rows are stored, but it is unknown whether the job is committed.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
-    columns = WriteColumns(body, key, tag, sharding_key, properties)
+    columns = WriteColumns(body, key, tag, sharding_key, properties, delay)
     addresses = ClientConfig(nameservers).addresses()
     job = new_job(topic, addresses, columns, buffer_bytes, SystemClock().wall_ms())
     prepare_topic(job, mode)

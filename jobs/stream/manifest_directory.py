@@ -82,6 +82,7 @@ class ManifestDirectory:
             rows = decode_rows(self._read(path))
             if is_fault(rows):
                 self._files.create(self._path(path), True).close()
+                rows = []
             elif rows:
                 break
         statuses = self._files.listStatus(self._path(self.manifests))

@@ -102,10 +102,8 @@ class Planner:
         """Determine the start positions, then write manifests in a thread until the query ends."""
         with self._faults_end_query():
             self._load()
-            self._start_thread()
-
-    def _start_thread(self) -> None:
-        threading.Thread(target=self._run, name=f"raymq-stream-{self._options.topic}", daemon=True).start()
+            name = f"raymq-stream-{self._options.topic}"
+            threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def stop(self) -> None:
         """Stop the thread after its current step."""
@@ -133,7 +131,13 @@ class Planner:
             yield
         except Exception as error:  # noqa: BLE001 - reported as the error of the query
             if not self._is_stopped:
-                self.fail(f"{type(error).__name__}: {error}")
+                remedy = ""
+                if isinstance(error, ClientError):
+                    remedy = (
+                        f". Check topic {self._options.topic} and its brokers, then start the query again: it"
+                        " resumes after its last batch"
+                    )
+                self.fail(f"{type(error).__name__}: {error}{remedy}")
 
     def _run(self) -> None:
         try:

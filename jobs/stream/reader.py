@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark import TaskContext
 
+from cluster.client import ClientError
 from cluster.client.config import Nameservers
 from jobs.describe import describe_topic
 from jobs.job_errors import FetchFailed
@@ -61,14 +62,18 @@ class ManifestReader:
         batches = self._reader.read_split(split)
         try:
             first = next(batches, None)
-        except FetchFailed:
-            batches = self._reader.read_split(self._relocated(split))
+        except FetchFailed as error:
+            batches = self._reader.read_split(self._relocated(split, error))
             first = next(batches, None)
         if first is not None:
             yield first
             yield from batches
 
-    def _relocated(self, split: Split) -> Split:
-        states = describe_topic(self._nameservers, split.queue.topic)
+    def _relocated(self, split: Split, error: FetchFailed) -> Split:
+        """Return `split` with the current location of its queue. Raises `error` if that is unknown."""
+        try:
+            states = describe_topic(self._nameservers, split.queue.topic)
+        except ClientError:
+            raise error from None
         location = next((each.location for each in states if each.queue == split.queue), split.location)
         return Split(split.queue, split.begin, split.end, location)

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import orjson
 import psutil
 import pytest
 
@@ -25,6 +24,7 @@ from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullCon
 from tests.checkers import Event, Recorder, assert_consistent, load
 from tests.eventually import LIMIT_S, TIME_SCALE, eventually
 from tests.faults.member import REQUEST_TIMEOUT_MS, config_of, listener_of, ordered_listener_of
+from tests.faults.standalone_process import StandaloneProcess
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -32,46 +32,6 @@ REPO = Path(__file__).parent.parent.parent
 TOPIC = "load"
 QUEUES = 4
 SHORT_DELIVERY_MS = int(1500 * TIME_SCALE)
-
-
-class StandaloneProcess:
-    """Nameserver, rebalancer and broker in one separate process; a restart uses the same ports."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._ports = [0, 0]
-        self.start()
-
-    def start(self) -> None:
-        command = [
-            sys.executable, "-m", "actors.host.standalone", "--json", "--store-root", str(self._root),
-            "--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1]),
-            "--store", "commit_log_file_bytes=16777216", "--store", "index_slots=5000",
-            "--store", "index_entries=20000",
-        ]  # fmt: skip
-        log = (self._root / "log").open("ab")
-        self.process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=log)
-        log.close()
-        assert self.process.stdout is not None
-        ready = orjson.loads(self.process.stdout.readline())
-        assert self.process.stdout.readline().startswith(b"READY")
-        self.nameserver = ready["nameserver"]
-        self._ports = [
-            int(address.rpartition(":")[2]) for address in (ready["nameserver"], ready["brokers"]["broker-a"])
-        ]
-
-    def kill(self) -> None:
-        self.process.kill()
-        self._wait()
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self._wait()
-
-    def _wait(self) -> None:
-        self.process.wait(LIMIT_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 @contextmanager

@@ -11,7 +11,8 @@ import sys
 import threading
 from pathlib import Path
 
-from jobs import local_session, read_stream
+from jobs import local_session
+from tests.jobs.parquet_sink import Sink
 
 
 def kill_at(path: Path) -> None:
@@ -27,17 +28,8 @@ def main(nameservers: str, topic: str, directory: str, file: str) -> None:
     root = Path(directory)
     spark = local_session(settings={"spark.driver.memory": "512m"})
     threading.Thread(target=kill_at, args=(root / file,), daemon=True).start()
-    frame = read_stream(
-        spark,
-        topic,
-        checkpointLocation=str(root / "check point"),
-        nameservers=nameservers,
-        startingOffsets="earliest",
-        maxOffsetsPerTrigger=20,
-        columns=["brokerName", "queueId", "queueOffset", "body"],
-    )
-    writer = frame.writeStream.format("parquet").option("path", str(root / "output"))
-    writer.option("checkpointLocation", str(root / "check point")).start().awaitTermination()
+    query = Sink(spark, nameservers, topic, root).start(startingOffsets="earliest", maxOffsetsPerTrigger=20)
+    query.awaitTermination()
 
 
 if __name__ == "__main__":

@@ -19,59 +19,13 @@ from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.stream.stream_errors import CheckpointMismatch
 from store.clock import SystemClock
 from tests.eventually import LIMIT_S, eventually
-from tests.jobs.conftest import Orders
+from tests.jobs.conftest import ClusterThread, Orders
+from tests.jobs.parquet_sink import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-class Sink:
-    """A stream of one topic into Parquet files, below one directory."""
-
-    def __init__(self, spark: SparkSession, nameservers: str, topic: str, root: Path) -> None:
-        self.checkpoint = str(root / "check point")
-        self._spark = spark
-        self._nameservers = nameservers
-        self.topic = topic
-        self._output = str(root / "output")
-
-    def start(self, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
-        frame = read_stream(
-            self._spark,
-            self.topic,
-            checkpointLocation=self.checkpoint,
-            nameservers=self._nameservers,
-            columns=["brokerName", "queueId", "queueOffset", "body"],
-            pollIntervalMs=20,
-            **options,
-        )
-        writer = frame.writeStream.format("parquet").option("path", self._output)
-        writer = writer.option("checkpointLocation", self.checkpoint)
-        return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
-
-    def drain(self, **options: Any) -> list[int]:
-        """Read what is there now. Return the numbers of messages of each batch."""
-        query = self.start({"availableNow": True}, **options)
-        assert query.awaitTermination(int(LIMIT_S))
-        metric = f"raymq_{self.topic}"
-        return [
-            each["observedMetrics"][metric]["messages"]
-            for each in query.recentProgress
-            if metric in each.get("observedMetrics", {})
-        ]
-
-    def bodies(self) -> list[str]:
-        """Return the bodies of the rows that the sink has, sorted."""
-        if not Path(self._output, "_spark_metadata").exists():
-            return []
-        frame = self._spark.read.schema("body binary").parquet(self._output)
-        return sorted(bytes(row["body"]).decode() for row in frame.collect())
-
-    def batches(self) -> int:
-        return sum(each.name.isdecimal() for each in Path(self.checkpoint, "commits").iterdir())
 
 
 @pytest.fixture
@@ -202,6 +156,38 @@ def test_deleted_messages_end_the_query_or_are_skipped(orders: Orders, sink: Cal
     assert stream.bodies() == sent
 
 
+def test_query_that_failed_before_its_first_batch_resumes(
+    orders: Orders, sink: Callable[[str], Sink]
+) -> None:
+    stream = sink("stream-failed-first")
+    query = stream.start(fetchOffsetNumRetries=0)
+    eventually(Path(stream.checkpoint, "raymq", stream.topic, "source.json").exists, "the starting positions")
+    with Admin(orders.nameservers) as admin:
+        admin.delete_topic(stream.topic)
+        with pytest.raises(Exception, match="StreamFailed: TopicNotFound"):
+            query.awaitTermination()
+        admin.create_topic(stream.topic, queues=2)
+    sent = send(orders, stream.topic, range(5))
+    assert stream.drain() == [5]
+    assert stream.bodies() == sent
+
+
+def test_stopped_broker_ends_an_idle_query_with_remedy(spark: SparkSession, tmp_path: Path) -> None:
+    running = ClusterThread(tmp_path / "stores", brokers=1)
+    try:
+        nameservers = running.cluster.nameserver_address
+        with Admin(nameservers) as admin:
+            admin.create_topic("stream-idle", queues=1)
+        stream = Sink(spark, nameservers, "stream-idle", tmp_path)
+        query = stream.start(fetchOffsetNumRetries=1, fetchOffsetRetryIntervalMs=1)
+        eventually(Path(stream.checkpoint, "raymq", stream.topic, "source.json").exists, "the positions")
+    finally:
+        running.stop()
+    with pytest.raises(Exception, match="StreamFailed: ") as failed:
+        query.awaitTermination()
+    assert "Check topic stream-idle and its brokers, then start the query again" in str(failed.value)
+
+
 def test_checkpoint_of_another_topic_cluster_or_query_is_refused(
     orders: Orders, sink: Callable[[str], Sink], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -228,20 +214,32 @@ def test_checkpoint_of_another_topic_cluster_or_query_is_refused(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("step", ["raymq/{topic}/manifests/{:020d}.json", "offsets/{}"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "check point/raymq/{topic}/manifests/{:020d}.json",
+        "check point/offsets/{}",
+        "output/_spark_metadata/{}",
+    ],
+)
 def test_killed_driver_loses_and_repeats_no_message(
     orders: Orders, sink: Callable[[str], Sink], tmp_path: Path, step: str
 ) -> None:
-    """Kill the driver between the manifest and its batch, and during the batch."""
+    """Kill the driver between a manifest and its batch, during the batch, and after the sink's commit."""
     stream = sink("stream-killed")
-    sent = send(orders, stream.topic, range(100))
-    file = "check point/" + step.format(1, topic=stream.topic)
+    sent = send(orders, stream.topic, range(40))  # two batches
+    file = step.format(1, topic=stream.topic)
     command = [sys.executable, "-m", "tests.jobs.stream_driver"]
     killed = subprocess.run(
         [*command, orders.nameservers, stream.topic, str(tmp_path), file], check=False, timeout=2 * LIMIT_S
     )
     assert killed.returncode == -signal.SIGKILL
+    commits = Path(stream.checkpoint, "commits")
+    # The kill may be late. Spark writes nothing after this entry, so this is the state before it.
+    for name in ("1", ".1.crc"):
+        (commits / name).unlink(missing_ok=True)
     stream.drain(maxOffsetsPerTrigger=20)
+    assert (commits / "1").exists()
     assert stream.bodies() == sent
 
 

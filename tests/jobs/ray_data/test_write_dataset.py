@@ -115,6 +115,8 @@ def test_invalid_arguments_are_refused(orders: Orders) -> None:
         OptionInvalid, match="key='nothing' is not a column of the data: use one of body, name"
     ):
         write_dataset(numbers(3), topic, nameservers=orders.nameservers, key="nothing")
+    with pytest.raises(OptionInvalid, match="delay=-1 must be a column, or an integer of at least 0"):
+        write_dataset(numbers(3), topic, nameservers=orders.nameservers, delay=-1)
     write_dataset(numbers(3), topic, nameservers=orders.nameservers)
     with pytest.raises(TopicNotEmpty, match="contains 3 messages"):
         write_dataset(numbers(3), topic, nameservers=orders.nameservers, mode="errorifexists")

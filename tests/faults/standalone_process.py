@@ -1,0 +1,53 @@
+"""A cluster in one process that tests kill and restart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+
+from tests.eventually import LIMIT_S
+
+REPO = Path(__file__).parent.parent.parent
+
+
+class StandaloneProcess:
+    """Nameserver, rebalancer and broker in one separate process; a restart uses the same ports."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ports = [0, 0]
+        self.start()
+
+    def start(self) -> None:
+        command = [
+            sys.executable, "-m", "actors.host.standalone", "--json", "--store-root", str(self._root),
+            "--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1]),
+            "--store", "commit_log_file_bytes=16777216", "--store", "index_slots=5000",
+            "--store", "index_entries=20000",
+        ]  # fmt: skip
+        log = (self._root / "log").open("ab")
+        self.process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=log)
+        log.close()
+        assert self.process.stdout is not None
+        ready = orjson.loads(self.process.stdout.readline())
+        assert self.process.stdout.readline().startswith(b"READY")
+        self.nameserver = ready["nameserver"]
+        self._ports = [
+            int(address.rpartition(":")[2]) for address in (ready["nameserver"], ready["brokers"]["broker-a"])
+        ]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self._wait()
+
+    def _wait(self) -> None:
+        self.process.wait(LIMIT_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
