@@ -249,7 +249,7 @@ def test_failure_names_case_check_and_value(tmp_path: Path) -> None:
     ):
         assert_consistent(events, "a kill")
     assert_consistent(events, ignore=["lost"])
-    assert len(CHECKS) == 12
+    assert len(CHECKS) == 13
 
 
 @pytest.mark.parametrize(("delivered_ms", "checks"), [(999, ["early"]), (1_000, []), (5_000, [])])
@@ -260,3 +260,31 @@ def test_timer_message_delivered_before_its_time_is_early(delivered_ms: int, che
     recorder.read("c", "G", "T", 0, 0, "timer", delivered_ms)
     recorder.read("c", "G", "T", 0, 1, "plain", 1)
     assert [problem.check for problem in problems(recorder.events)] == checks
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_atomic"),
+    [
+        ("begin invoke-commit ok-commit read", True),
+        ("begin invoke-commit info read", True),
+        ("begin invoke-commit info", True),
+        ("begin invoke-rollback ok-rollback", True),
+        ("begin invoke-rollback ok-rollback info invoke-commit ok-commit read", True),
+        ("begin read", False),
+        ("begin invoke-rollback ok-rollback read", False),
+        ("begin invoke-commit ok-commit", False),
+    ],
+)
+def test_transaction_is_atomic_if_it_is_read_exactly_after_its_commit(steps: str, is_atomic: bool) -> None:
+    recorder = Recorder()
+    recorder.send("p", "T", "v").info()
+    for step in steps.split():
+        kind, _, outcome = step.partition("-")
+        if kind == "begin":
+            recorder.begin_transaction("p", "T", "v")
+        elif kind == "read":
+            recorder.read("c", "G", "T", 0, 0, "v")
+        else:
+            recorder.end_transaction(kind, "p", "T", "v", outcome)
+    expected = [] if is_atomic else ["not_atomic"]
+    assert [problem.check for problem in problems(recorder.events)] == expected

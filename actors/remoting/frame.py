@@ -305,7 +305,7 @@ def describe_bytes(first: bytes) -> str:
         return "the PROXY protocol (switch it off in the load balancer)"
     if first.startswith(b"SSH-"):
         return "SSH"
-    return f"an unknown protocol that begins with {first!r}"
+    return f"an unknown protocol that begins with {first[:16]!r}"
 
 
 _HTTP_METHODS: Final = frozenset(

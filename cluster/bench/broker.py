@@ -18,6 +18,7 @@ import psutil
 
 from cluster.bench.memory import anonymous_bytes
 from cluster.bench.options import BenchFailed, BenchOptions
+from cluster.client.tls import TLS_CA_ENV
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -68,10 +69,26 @@ class BenchCluster:
 def bench_cluster(options: BenchOptions, flush: str | None = None) -> Iterator[BenchCluster]:
     """Yield a broker with an empty store and flush mode `flush` (default: that of the options).
 
-    Raises BenchFailed if the broker does not start.
+    Clients that are created meanwhile connect with the TLS of the options. Raises BenchFailed if the broker
+    does not start.
     """
-    with bench_root(options) as root, running(root, flush or options.flush) as cluster:
+    with (
+        bench_root(options) as root,
+        running(root, flush or options.flush, tls=options.tls) as cluster,
+        _client_tls(options.tls),
+    ):
         yield cluster
+
+
+@contextmanager
+def _client_tls(folder: Path | None) -> Iterator[None]:
+    if folder is not None:
+        os.environ[TLS_CA_ENV] = str(folder / "ca.pem")
+    try:
+        yield
+    finally:
+        if folder is not None:
+            del os.environ[TLS_CA_ENV]
 
 
 @contextmanager
@@ -85,17 +102,21 @@ def bench_root(options: BenchOptions) -> Iterator[Path]:
 
 
 @contextmanager
-def running(root: Path, flush: str, settings: Sequence[str] = ()) -> Iterator[BenchCluster]:
+def running(
+    root: Path, flush: str, settings: Sequence[str] = (), tls: Path | None = None
+) -> Iterator[BenchCluster]:
     """Yield a broker on the store below `root`, which is created if it is missing.
 
-    `settings` are additional store settings, each `key=value`. A broker that still runs at the end is killed.
-    Raises BenchFailed if the broker does not start.
+    `settings` are additional store settings, each `key=value`. With `tls`, the folder of `BenchOptions.tls`,
+    it accepts only TLS. A broker that still runs at the end is killed. Raises BenchFailed if the broker does
+    not start.
     """
     root.mkdir(exist_ok=True)
     log_file = root / "broker.log"
     command = [
         sys.executable, "-m", "actors.host.standalone", "--store-root", str(root), "--nameserver-port", "0",
         "--broker-port", "0", "--flush", flush, *(f"--store={each}" for each in (*NO_CLEANUP, *settings)),
+        *(f"--tls={each}" for each in _tls_settings(tls)),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
     started = time.perf_counter()
@@ -114,6 +135,13 @@ def running(root: Path, flush: str, settings: Sequence[str] = ()) -> Iterator[Be
         yield BenchCluster(nameservers, root / "broker-a-0", process, time.perf_counter() - started)
     finally:
         _end(process)
+
+
+def _tls_settings(folder: Path | None) -> list[str]:
+    if folder is None:
+        return []
+    files = {"tls_certificate": "server.crt", "tls_key": "server.key", "tls_ca": "ca.pem"}
+    return ["tls=enforced", *(f"{name}={folder / file}" for name, file in files.items())]
 
 
 def bench_process(module: str, *arguments: object) -> subprocess.Popen[str]:

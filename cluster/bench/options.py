@@ -34,6 +34,8 @@ class BenchOptions:
     """Number of connections in the connections benchmark; each holds ten pulls."""
     directory: Path | None = None
     """Parent directory of the stores; None is the system's directory for temporary files."""
+    tls: Path | None = None
+    """Folder with `server.crt`, `server.key` and `ca.pem`; if given, all connections use TLS."""
     progress: Progress = lambda _: None
     """Called with a line of text whenever the benchmark starts a new step."""
 

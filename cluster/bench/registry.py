@@ -33,6 +33,8 @@ BENCHES = {
 
 ALL = "all"
 UNDER_BOTH_FLUSH_MODES = ("send-table",)
+WITH_TLS = ("send-table", "send-one", "send-async", "send-batch", "pull-arrow", "push", "timers")
+"""Benchmarks whose clients can connect by TLS (`BenchOptions.tls`)."""
 
 
 def run_bench(name: str, options: BenchOptions) -> list[BenchResult]:
@@ -44,8 +46,10 @@ def run_bench(name: str, options: BenchOptions) -> list[BenchResult]:
     bench = cast("Bench", import_module(f"cluster.bench.{name.replace('-', '_')}").run)
     share = StolenShare()
     results = bench(options)
-    stolen = round(share.so_far(), 3)
-    return [replace(each, parameters={**each.parameters, "stolen": stolen}) for each in results]
+    added: dict[str, object] = {"stolen": round(share.so_far(), 3)}
+    if options.tls is not None:
+        added["tls"] = True
+    return [replace(each, parameters={**each.parameters, **added}) for each in results]
 
 
 def run_named(name: str, options: BenchOptions) -> Iterator[tuple[str, list[BenchResult]]]:

@@ -17,8 +17,18 @@ EPILOG = examples(
     "raymq bench list",
     "raymq bench send-table --json",
     "raymq bench send-one --flush sync --seconds 10 --runs 1",
+    "raymq bench send-one --tls /etc/raymq",
     "raymq bench all",
 )
+
+TlsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Connect by TLS, with server.crt (for 127.0.0.1), server.key and ca.pem in FOLDER.",
+        show_default=False,
+    ),
+]
 
 
 def command(
@@ -51,6 +61,7 @@ def command(
     connections: Annotated[
         int, typer.Option(min=1, help="Connections of the connections benchmark.")
     ] = 5_000,
+    tls: TlsFolder = None,
     directory: Annotated[
         Path | None,
         typer.Option(help="Directory for stores (default: a temporary directory).", show_default=False),
@@ -61,25 +72,33 @@ def command(
     Each benchmark starts its broker in a separate process on free ports, and deletes its files at the end.
     """
     from cluster.bench.options import BenchOptions
-    from cluster.bench.registry import ALL, BENCHES
+    from cluster.bench.registry import BENCHES
 
     if name == "list":
         width = max(map(len, BENCHES))
         typer.echo("\n".join(f"{each:{width}}  {line}" for each, line in BENCHES.items()))
         return
-    if name not in (*BENCHES, ALL):
-        raise typer.BadParameter(
-            f"{name!r} is not a benchmark: use one of {', '.join(BENCHES)}, {ALL}", param_hint="NAME"
-        )
+    _check(name, tls)
     if flush not in ("async", "sync"):
         raise typer.BadParameter(f"{flush!r} is invalid: use async or sync", param_hint="--flush")
     if body_bytes % 8:
         raise typer.BadParameter(f"{body_bytes} is not a multiple of 8", param_hint="--body-bytes")
     options = BenchOptions(
         seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, queues, backlog, cold_bytes,
-        connections, directory,
+        connections, directory, tls and tls.absolute(),
     )  # fmt: skip
     raise typer.Exit(_run(name, options, as_json))
+
+
+def _check(name: str, tls: Path | None) -> None:
+    from cluster.bench.registry import ALL, BENCHES, WITH_TLS
+
+    if name not in (*BENCHES, ALL):
+        raise typer.BadParameter(
+            f"{name!r} is not a benchmark: use one of {', '.join(BENCHES)}, {ALL}", param_hint="NAME"
+        )
+    if tls is not None and name not in WITH_TLS:
+        raise typer.BadParameter(f"only {', '.join(WITH_TLS)} can connect by TLS", param_hint="--tls")
 
 
 def _run(name: str, options: BenchOptions, as_json: bool) -> int:

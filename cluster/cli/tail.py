@@ -11,11 +11,12 @@ from cluster.cli.message_view import as_line, as_object
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 
 if TYPE_CHECKING:
-    from cluster.client import MessageQueue, PullConsumer
+    from cluster.client import MessageQueue, MessageSelector, PullConsumer
 
 EPILOG = examples(
     "raymq tail orders",
     "raymq tail orders --from earliest --tags 'fruit || vegetables' --max 100",
+    "raymq tail orders --sql \"amount > 10 AND region IN ('x', 'y')\"",
     "raymq tail orders --from -15m --json | jq .body",
     "raymq tail orders --last 5 --no-follow",
 )
@@ -29,6 +30,9 @@ def command(
     ] = "latest",
     last: Annotated[int, typer.Option(min=0, help="Start with the last messages of each queue.")] = 0,
     tags: Annotated[str, typer.Option(help="Tag expression: `a || b`.")] = "*",
+    sql: Annotated[
+        str | None, typer.Option(help="SQL92 expression on the properties: `a > 10`.", show_default=False)
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--max", min=1, help="Stop after this number of messages.")
     ] = None,
@@ -38,12 +42,15 @@ def command(
 ) -> None:
     """Print a topic's messages as they arrive. No offsets are committed."""
 
-    from cluster.client import ConsumerConfig, PullConsumer
+    from cluster.client import ConsumerConfig, MessageSelector, PullConsumer
 
     with exiting_on_errors():
         place = parse_position(begin)
         if last and place != "latest":
             raise Refusal("--last cannot be combined with --from")
+        if sql is not None and tags != "*":
+            raise Refusal("--sql cannot be combined with --tags: use TAGS in the expression")
+        selector = MessageSelector.by_tag(tags) if sql is None else MessageSelector.by_sql(sql)
         config = ConsumerConfig(
             nameservers=nameserver,
             group="TOOLS_CONSUMER",
@@ -54,7 +61,7 @@ def command(
         consumer = PullConsumer(config=config)
         try:
             with consumer:
-                ends = _begin(consumer, topic, place, last, tags)
+                ends = _begin(consumer, topic, place, last, selector)
                 _print(consumer, out, limit, None if follow else ends)
         except KeyboardInterrupt:
             if limit is not None or not follow:  # without them, Ctrl-C is the normal end
@@ -62,13 +69,13 @@ def command(
 
 
 def _begin(
-    consumer: PullConsumer, topic: str, place: str | int, last: int, tags: str
+    consumer: PullConsumer, topic: str, place: str | int, last: int, selector: MessageSelector
 ) -> dict[MessageQueue, int]:
     """Assign the topic's queues, seek to the start position, and return the queues' current end offsets."""
     queues = consumer.queues(topic)
     ends = {queue: consumer.end_offset(queue) for queue in queues}
     begins = {queue: consumer.beginning_offset(queue) for queue in queues}
-    consumer.assign(queues, tags)
+    consumer.assign(queues, selector)
     if isinstance(place, int):
         consumer.seek_to_time(place)
     elif place == "earliest":

@@ -123,6 +123,30 @@ def early(events: list[Event]) -> Iterator[str]:
             yield f"{event.value!r} at {place(event)} was delivered {due_ms - event.time_ms} ms early"
 
 
+def not_atomic(events: list[Event]) -> Iterator[str]:
+    """Yield transactional messages read without a commit or after a rollback, or committed and never read."""
+    begun, committing, read = set(), set(), set()
+    outcomes: dict[str, str] = {}
+    for event in events:
+        if event.op == "begin":
+            begun.add(event.value)
+        elif event.op == "end" and event.type == "ok":
+            outcomes[event.value] = event.outcome
+        elif event.op == "end" and event.type == "info":
+            outcomes.pop(event.value, None)
+        elif event.op == "end" and event.outcome == "commit":
+            committing.add(event.value)
+        elif event.op == "read" and event.value in begun:
+            read.add(event.value)
+            if outcomes.get(event.value) == "rollback":
+                yield f"{event.value!r} was read at {place(event)} after its rollback"
+            elif event.value not in committing:
+                yield f"{event.value!r} was read at {place(event)} before its commit"
+    for value, outcome in outcomes.items():
+        if outcome == "commit" and value not in read:
+            yield f"{value!r} was committed and never read"
+
+
 # ---- reads and commits -----------------------------------------------------------------------------------
 
 
@@ -237,7 +261,7 @@ CHECKS: dict[str, Callable[[list[Event]], Iterator[str]]] = {
     check.__name__: check
     for check in (
         lost, unexpected, duplicated, conflicting, reordered, out_of_order, not_sequential, commits_backwards,
-        commits_ahead, two_owners, overtaken, early,
+        commits_ahead, two_owners, overtaken, early, not_atomic,
     )
 }  # fmt: skip
 

@@ -15,6 +15,8 @@ A history has one JSON object per line, in the order of the events:
     consume  a call of the listener of an ordered group: invoke, then ok (consumed), fail (will be retried) or
              dead (moved to the dead-letter queue)
     kill     ok: the process was killed or stopped; its calls of a listener count as running no longer
+    begin    ok: the half message of a transaction is stored
+    end      the end of a transaction: invoke, then ok or info (unknown); `outcome` is commit or rollback
 
 The field `time_ms` of a send is the requested delivery time of a timer message, that of a read is the time at
 which the message was delivered.
@@ -49,6 +51,7 @@ class Event:
     group: str = ""
     attempts: int = 1
     time_ms: int = 0
+    outcome: str = ""
 
     def line(self) -> str:
         """Return the event as JSON, without fields that have their default value."""
@@ -128,6 +131,14 @@ class Recorder:
         """Record an event of type `type` of a listener call with `message`, a MessageExt."""
         at = (message.topic, message.queue_id, message.body.decode(), message.queue_offset)
         self.add(Event(type, "consume", process, *at, group=group))
+
+    def begin_transaction(self, process: str, topic: str, value: str) -> None:
+        """Record that the half message of a transaction with message `value` is stored."""
+        self.add(Event("ok", "begin", process, topic, value=value))
+
+    def end_transaction(self, type: str, process: str, topic: str, value: str, outcome: str = "") -> None:  # noqa: A002
+        """Record an event of type `type` of the end of a transaction; `outcome` is commit or rollback."""
+        self.add(Event(type, "end", process, topic, value=value, outcome=outcome))
 
     def kill(self, process: str) -> None:
         """Record that `process` was killed or stopped: its listener calls count as running no longer."""

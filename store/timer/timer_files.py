@@ -62,7 +62,8 @@ class TimerFiles:
         self._file_bytes = log_file_bytes
         self._wheel: TimerWheel | None = None
         self._timer_log: TimerLog | None = None
-        self._checkpoint = TimerCheckpoint()
+        self.checkpoint = TimerCheckpoint()
+        """The content of `config/timercheck`."""
 
     def recover(self, now_ms: int) -> TimerProgress:
         """Open and repair the files, and return where to resume. Raises OSError.
@@ -76,9 +77,9 @@ class TimerFiles:
         if checkpoint is None:
             if exists:
                 self._discard("config/timercheck is missing or damaged")
-            self._checkpoint = TimerCheckpoint(now_second * MS_PER_SECOND)
+            self.checkpoint = TimerCheckpoint(now_second * MS_PER_SECOND)
             return TimerProgress(0, now_second)
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         read_second, saved = checkpoint.last_read_ms // MS_PER_SECOND, checkpoint.queue_offset
         if not exists and not checkpoint.log_flush_position:
             return TimerProgress(saved, max(read_second, now_second))
@@ -88,8 +89,8 @@ class TimerFiles:
             self._check_wheel(checkpoint.log_flush_position, read_second)
         except StoreError as error:
             self._discard(str(error))
-            self._checkpoint = replace(checkpoint, log_flush_position=REBUILDING)
-            self._checkpoint.write(self._checkpoint_path)
+            self.checkpoint = replace(checkpoint, log_flush_position=REBUILDING)
+            self.checkpoint.write(self._checkpoint_path)
             earliest = max(read_second, now_second - REBUILT_SECONDS)
             return TimerProgress(0, earliest, saved, read_second)
         # A skip over all empty seconds at once: the saved one may be that of a broker of years ago.
@@ -125,7 +126,7 @@ class TimerFiles:
             log.allocate()
         self._timer_log = log
         if not self._checkpoint_path.exists():
-            self._checkpoint.write(self._checkpoint_path)
+            self.checkpoint.write(self._checkpoint_path)
 
     def append(self, unit: TimerUnit) -> int:
         """Append a unit behind the other units of its second, and return its position.
@@ -187,8 +188,8 @@ class TimerFiles:
         self._timer_log.sync()
         self._wheel.sync()
         read_ms = progress.read_second * MS_PER_SECOND
-        self._checkpoint = self._checkpoint.moved(read_ms, log_end, progress.queue_offset, now_ms)
-        self._checkpoint.write(self._checkpoint_path)
+        self.checkpoint = self.checkpoint.moved(read_ms, log_end, progress.queue_offset, now_ms)
+        self.checkpoint.write(self._checkpoint_path)
 
     def delete_before(self, physical_offset: int) -> int:
         """Delete files of the log whose messages are deleted from the CommitLog; return their number."""

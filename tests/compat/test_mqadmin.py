@@ -179,6 +179,12 @@ def test_mqadmin_decodes_queue_maps(
     )
     [reset] = mqadmin.run(f"resetOffsetByTime -g {source} -t {topic} -s 0")
     [skipped] = mqadmin.run(f"skipAccumulatedMessage -g {target} -t {topic}")
+    of_one_queue = f"resetOffsetByTime -g {source} -t {topic} -s -1 -b {peer.broker_address} -q 1 -o 3"
+    [one] = mqadmin.run(of_one_queue)
+    assert "reset consumer offset to 3" in one, one
+    offsets = [client.call("consumer_offset", group=source, topic=topic, broker="broker-a", queueId=number)
+               for number in range(4)]  # fmt: skip
+    assert offsets == [0, 3, 0, 0]
 
     columns = ("Broker Offset", "Consumer Offset", "Diff")
     assert {row["QID"]: row["Max Offset"] for row in rows(status)} == {"0": "0", "1": "4", "2": "0", "3": "0"}

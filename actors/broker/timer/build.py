@@ -1,4 +1,4 @@
-"""Builds the timer of a broker: timer messages, their delivery, and RECALL_MESSAGE."""
+"""Builds the timer of a broker: timer messages, their delivery, and the requests about them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.timer.recall import Recall
 from actors.broker.timer.timer_counts import TimerCounts
 from actors.broker.timer.timer_messages import TimerMessages
+from actors.broker.timer.timer_requests import TimerRequests
 from actors.broker.timer.timer_service import TimerService
 from actors.host.supervisor import Supervisor
 from store.clock import Clock
@@ -29,22 +30,23 @@ def build_timer(
     properties: PropertyWriter,
     supervisor: Supervisor,
 ) -> Capability:
-    """Build the timer messages of a broker; if `timer_wheel_enable` is false, they are only refused.
+    """Build the timer messages of a broker; if `timer_wheel_enable` is false, its requests are only refused.
 
     Args:
         properties: generates the UNIQ_KEY of a timer message without one.
     """
     messages = TimerMessages(settings, clock, properties)
     if not settings.timer_wheel_enable:
-        return Capability(interceptors=(messages,))
+        return Capability(rows=tuple(TimerRequests(None, None).rows()), interceptors=(messages,))
     counts = TimerCounts(settings.store_root, clock)
     timer = TimerService(
         settings, loop.store, loop.reads, clock, counts, tables.topics, loop.server.request_tick
     )
     recall = Recall(settings, loop.store, timer, tables.topics, loop.acks, clock)
+    requests = TimerRequests(lambda: timer.checkpoint, counts.by_topic)
     master, flush_ms = frozenset({Role.MASTER}), settings.timer_flush_interval_ms
     return Capability(
-        rows=tuple(recall.rows()),
+        rows=(*recall.rows(), *requests.rows()),
         interceptors=(messages,),
         services=(
             RoleService("timer", master, timer.start, timer.stop),

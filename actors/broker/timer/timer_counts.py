@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from actors.broker.timer.timer_messages import TimerMessage
 from store.clock import NS_PER_MS, Clock
@@ -51,9 +52,13 @@ class TimerCounts:
             self.dequeue_tps = (self.dequeued - dequeued) * MS_PER_SECOND / elapsed_ms
             self._sampled = (self.enqueued, self.dequeued, now_ns)
 
+    def by_topic(self) -> dict[str, Any]:
+        """Return the pending messages by topic, as the content of `config/timermetrics`."""
+        return self._metrics.to_json()
+
     def saving(self) -> Callable[[], None]:
         """Return a function that saves the present numbers by topic; it may run in a thread."""
-        return partial(self._file.save, self._metrics.to_json())
+        return partial(self._file.save, self.by_topic())
 
     def _change(self, topic: str, change: int) -> None:
         self._metrics.add(topic, change, self._clock.wall_ms())

@@ -30,6 +30,7 @@ from store.message.properties import MessageConst
 from store.message.record import decode_record, decode_records
 from store.message_store import MessageStore
 from store.store_errors import MessageInvalid, RecordTooLarge, StoreError
+from store.timer.timer_checkpoint import TimerCheckpoint
 from store.timer.timer_files import TimerFiles, TimerProgress
 from store.timer.timer_schedule import TimerEntry, TimerSchedule
 
@@ -96,6 +97,11 @@ class TimerService:
     def offset_behind(self) -> int:
         """Number of messages of the timer topic that are not in the wheel yet."""
         return max(self._store.max_offset(TIMER_TOPIC, TIMER_QUEUE_ID) - self._queue_offset, 0)
+
+    @property
+    def checkpoint(self) -> TimerCheckpoint:
+        """The progress that was saved last."""
+        return self._files.checkpoint
 
     @property
     def read_behind_s(self) -> int:

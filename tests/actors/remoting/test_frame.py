@@ -145,6 +145,7 @@ def test_other_protocols_are_recognized_by_their_first_bytes(first: bytes, looks
         feed(FrameReader(ReceiveMemory()), first)
     assert looks_like in error.value.looks_like
     assert looks_like in describe_bytes(first)
+    assert len(describe_bytes(first + b"\xff" * 1000)) < 150
 
 
 @pytest.mark.parametrize(("total", "mark"), [(0, 0), (3, 0), (10, 7), (MAX_FRAME_BYTES + 1, 10)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,8 +13,11 @@ from typing import Any
 import pytest
 
 from cluster.bench import many_queues
+from cluster.bench.broker import bench_cluster
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.registry import BENCHES, run_bench
+from cluster.client import ClientError, Producer, ProducerConfig, TlsConfig
+from tests.certificates import Authority
 from tests.eventually import LIMIT_S, NEVER_S, eventually
 
 pytestmark = pytest.mark.slow
@@ -51,6 +55,23 @@ def test_benchmark_reports_results_and_deletes_its_files(name: str, tmp_path: Pa
         assert isinstance(stolen, float)
         assert 0 <= stolen < 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_benchmark_connects_by_tls_if_requested(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    authority.issue()
+    (tmp_path / "stores").mkdir()
+    given = replace(options(tmp_path / "stores"), tls=authority.ca_file.parent)
+    [result] = run_bench("send-one", given)
+    assert result.parameters["tls"] is True
+    assert "RAYMQ_TLS_CA" not in os.environ
+    system_cas = ProducerConfig(tls=TlsConfig())
+    with (
+        bench_cluster(given) as cluster,
+        pytest.raises(ClientError, match="certificate is not valid"),
+        Producer(cluster.nameservers, config=system_cas) as producer,
+    ):
+        producer.send("T", b"body")
 
 
 def test_many_queues_fails_if_disk_has_too_little_space(
@@ -102,10 +123,11 @@ def test_command_prints_flush_mode_and_latencies(tmp_path: Path) -> None:
 
 
 def test_error_contains_log_of_broker_that_did_not_start(tmp_path: Path) -> None:
-    from cluster.bench.broker import bench_cluster
-
     given = BenchOptions(flush="never", directory=tmp_path)
     with pytest.raises(BenchFailed, match="invalid choice: 'never'"), bench_cluster(given):
+        pass
+    given = BenchOptions(tls=tmp_path, directory=tmp_path)
+    with pytest.raises(BenchFailed, match=r"server\.crt"), bench_cluster(given):
         pass
     assert list(tmp_path.iterdir()) == []
 

@@ -13,6 +13,14 @@ from cluster.cli.main import build
 from cluster.client.errors import DeadlineExceeded
 
 
+def test_bench_without_clients_is_not_run_by_tls() -> None:
+    ended = CliRunner().invoke(
+        build(["bench"]), ["bench", "verify", "--tls", "certs"], env={"COLUMNS": "200"}
+    )
+    assert ended.exit_code == 2
+    assert "only send-table, send-one" in ended.stderr
+
+
 @pytest.mark.parametrize("error", [BenchFailed("no room"), DeadlineExceeded("no answer in time")])
 def test_bench_prints_results_measured_before_a_failure(
     monkeypatch: pytest.MonkeyPatch, error: Exception

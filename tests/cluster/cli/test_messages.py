@@ -126,6 +126,18 @@ def test_tail_starts_at_the_given_position(raymq: Raymq) -> None:
     assert "a:0@7" in raymq.shown("tail", topic, "--from", "first", "--no-follow")
 
 
+def test_tail_selects_messages_by_sql(raymq: Raymq) -> None:
+    topic = raymq.filled(8)
+    assert bodies(raymq, topic, "--sql", "TAGS = 'b' AND KEYS <> 'k3'") == list("157")
+    assert bodies(raymq, topic, "--sql", "region IS NOT NULL") == []
+    for message in (["far", "-p", "region=x"], ["near", "-p", "region=y"]):
+        raymq.ok("send", topic, *message)
+    assert bodies(raymq, topic, "--sql", "region = 'x'") == ["far"]
+    assert "the expression is incomplete" in raymq.refused("tail", topic, "--sql", "a >", code=2)
+    combined = raymq.refused("tail", topic, "--sql", "a > 1", "--tags", "b", code=2)
+    assert "--sql cannot be combined with --tags: use TAGS in the expression" in combined
+
+
 def test_tail_follows_until_interrupted(raymq: Raymq) -> None:
     topic = raymq.filled(1)
     command = [

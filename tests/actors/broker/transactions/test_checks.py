@@ -2,104 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from actors.broker.broker_settings import BrokerSettings
-from actors.broker.transactions.checks import TransactionChecks
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CheckTransactionStateHeader
-from actors.remoting.request import RequestContext
-from actors.remoting.table import RequestTable
-from store.clock import Clock
 from store.disk.disk_use import DiskUse
 from store.message.record import decode_record
 from tests.actors.broker.brokers import A_DAY_MS, Peer, settings_of, with_broker
 from tests.actors.broker.transactions.transactions import (
     COMMIT,
+    DISCARDED,
     HALF,
     ROLLBACK,
+    TIMEOUT_MS,
     UNKNOWN,
     CrashImages,
+    a_producer,
     begin,
+    check,
     end,
     every,
-    settled,
+    manual,
 )
 from tests.eventually import eventually_async
 
-TIMEOUT_MS, INTERVAL_MS = 6_000, 30_000
-DISCARDED = "TRANS_CHECK_MAX_TIME_TOPIC"
-
-
-def manual(root: Path, **settings: Any) -> BrokerSettings:
-    """Return settings with which the broker starts no round of checks: the test does."""
-    return settings_of(root, transaction_check_interval_ms=A_DAY_MS, **settings)
-
-
-class Producer:
-    """A connected producer that records the checks that it receives."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.received: list[RemotingCommand] = []
-        table = RequestTable()
-        table.add(RequestCode.CHECK_TRANSACTION_STATE, self._check)
-        self.peer = Peer(peer.broker, table)
-
-    def _check(self, context: RequestContext) -> None:
-        context.command.body = bytes(context.command.body)
-        self.received.append(context.command)
-
-    async def respond(self, number: int, outcome: int) -> RemotingCommand:
-        """End the transaction of a received check with the numbers that the check has."""
-        check = CheckTransactionStateHeader.from_ext(self.received[number].ext)
-        ext = {
-            "producerGroup": "PG",
-            "tranStateTableOffset": str(check.tran_state_table_offset),
-            "commitLogOffset": str(check.commit_log_offset),
-            "commitOrRollback": str(outcome),
-            "fromTransactionCheck": "true",
-            "msgId": check.msg_id,
-            "transactionId": check.transaction_id,
-            "topic": check.topic,
-        }
-        return await self.peer.ask(RequestCode.END_TRANSACTION, ext)
-
-    async def until_received(self, count: int) -> None:
-        await eventually_async(lambda: len(self.received) >= count)
-        assert len(self.received) == count
-
-
-@asynccontextmanager
-async def a_producer(peer: Peer, client_id: str = "p1") -> AsyncIterator[Producer]:
-    producer = Producer(peer)
-    await producer.peer.heartbeat(client_id, "unused")
-    try:
-        yield producer
-    finally:
-        await producer.peer.client.close()
-
-
-async def check(peer: Peer, clock: Clock) -> TransactionChecks:
-    """Run one round of checks over all transactions sent before."""
-    await settled(peer)
-    graph = peer.broker.graph
-    checks = TransactionChecks(
-        peer.broker.settings,
-        graph.loop.store,
-        graph.transactions,
-        graph.tables.topics,
-        graph.groups.clients,
-        clock,
-    )
-    await checks.check()
-    await settled(peer)
-    return checks
+INTERVAL_MS = 30_000
 
 
 def test_open_transaction_is_checked_after_the_timeout_and_then_committed(tmp_path: Path, clock) -> None:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.transactions.checks import TransactionChecks
+from actors.broker.transactions.open_transactions import HalfPlace
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import EndTransactionHeader
+from actors.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
+from actors.remoting.request import RequestContext
+from actors.remoting.table import RequestTable
+from store.clock import Clock
 from store.message.message import MessageExt
 from store.message_store import MessageStore
-from tests.actors.broker.brokers import Peer
+from tests.actors.broker.brokers import A_DAY_MS, Peer, settings_of
 from tests.eventually import eventually_async
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+DISCARDED = "TRANS_CHECK_MAX_TIME_TOPIC"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+TIMEOUT_MS = 6_000
+"""The default of `transaction_timeout_ms`."""
 PREPARED = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
 
 
@@ -33,22 +42,40 @@ async def begin(
     return sent
 
 
+def place_of(half: RemotingCommand) -> HalfPlace:
+    """Return where the half message is that got the response `half`."""
+    return HalfPlace(int(half.ext["queueOffset"]), int(half.ext["msgId"][16:], 16))
+
+
 def end_header(half: RemotingCommand, outcome: int, **changes: Any) -> EndTransactionHeader:
     """Return the header that ends the transaction whose half message got the response `half`."""
+    return header_at(place_of(half), half.ext["transactionId"], outcome, **changes)
+
+
+def header_at(place: HalfPlace, uniq_key: str, outcome: int, **changes: Any) -> EndTransactionHeader:
+    """Return the header that ends the transaction with a half message, or copy of it, at `place`."""
     fields = {
         "producer_group": "PG",
-        "tran_state_table_offset": int(half.ext["queueOffset"]),
-        "commit_log_offset": int(half.ext["msgId"][16:], 16),
+        "tran_state_table_offset": place.offset,
+        "commit_log_offset": place.position,
         "commit_or_rollback": outcome,
-        "msg_id": half.ext["transactionId"],
-        "transaction_id": half.ext["transactionId"],
+        "msg_id": uniq_key,
+        "transaction_id": uniq_key,
     }
     return EndTransactionHeader(**{**fields, **changes})
 
 
 async def end(peer: Peer, half: RemotingCommand, outcome: int, **changes: Any) -> RemotingCommand:
     """End a transaction and return the response."""
-    return await peer.ask(RequestCode.END_TRANSACTION, end_header(half, outcome, **changes).to_ext())
+    return await end_at(peer, place_of(half), half.ext["transactionId"], outcome, **changes)
+
+
+async def end_at(
+    peer: Peer, place: HalfPlace, uniq_key: str, outcome: int, **changes: Any
+) -> RemotingCommand:
+    """End the transaction with a half message, or copy of it, at `place`, and return the response."""
+    ext = header_at(place, uniq_key, outcome, **changes).to_ext()
+    return await peer.ask(RequestCode.END_TRANSACTION, ext)
 
 
 async def every(peer: Peer, topic: str, queue_id: int = 0) -> list[MessageExt]:
@@ -72,6 +99,73 @@ async def settled(peer: Peer) -> None:
     await eventually_async(is_dispatched)
 
 
+def manual(root: Path, **settings: Any) -> BrokerSettings:
+    """Return settings with which the broker starts no round of checks: the test does."""
+    return settings_of(root, transaction_check_interval_ms=A_DAY_MS, **settings)
+
+
+class Producer:
+    """A connected producer that records the checks that it receives."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.received: list[RemotingCommand] = []
+        table = RequestTable()
+        table.add(RequestCode.CHECK_TRANSACTION_STATE, self._check)
+        self.peer = Peer(peer.broker, table)
+
+    def _check(self, context: RequestContext) -> None:
+        context.command.body = bytes(context.command.body)
+        self.received.append(context.command)
+
+    async def respond(self, number: int, outcome: int) -> RemotingCommand:
+        """End the transaction of a received check with the numbers that the check has."""
+        check = CheckTransactionStateHeader.from_ext(self.received[number].ext)
+        place = HalfPlace(check.tran_state_table_offset, check.commit_log_offset)
+        changes = {"msg_id": check.msg_id, "topic": check.topic, "from_transaction_check": True}
+        return await end_at(self.peer, place, check.transaction_id, outcome, **changes)
+
+    async def until_received(self, count: int) -> None:
+        await eventually_async(lambda: len(self.received) >= count)
+        assert len(self.received) == count
+
+
+@asynccontextmanager
+async def a_producer(peer: Peer, client_id: str = "p1") -> AsyncIterator[Producer]:
+    producer = Producer(peer)
+    await producer.peer.heartbeat(client_id, "unused")
+    try:
+        yield producer
+    finally:
+        await producer.peer.client.close()
+
+
+async def check(peer: Peer, clock: Clock) -> TransactionChecks:
+    """Run one round of checks over all transactions sent before."""
+    await settled(peer)
+    graph = peer.broker.graph
+    checks = TransactionChecks(
+        peer.broker.settings,
+        graph.loop.store,
+        graph.transactions,
+        graph.tables.topics,
+        graph.groups.clients,
+        clock,
+    )
+    await checks.check()
+    await settled(peer)
+    return checks
+
+
+def copy_store(store_root: Path, root: Path) -> None:
+    """Copy the files of an open store to `root` / store, as a kill of its broker would leave them."""
+
+    def copy_if_present(source: str, destination: str) -> None:
+        with suppress(FileNotFoundError):  # a temporary file, which another thread renames
+            shutil.copy2(source, destination)
+
+    shutil.copytree(store_root, root / "store", copy_function=copy_if_present)
+
+
 class CrashImages:
     """Copies the store's files before each append, as a broker would leave them that is killed there."""
 
@@ -91,10 +185,5 @@ class CrashImages:
         """Copy the files now; return the directory that has the copy as `store`."""
         root = self._into / f"image{len(self.roots)}"
         self.roots.append(root)
-        shutil.copytree(store_root, root / "store", copy_function=_copy_if_present)
+        copy_store(store_root, root)
         return root
-
-
-def _copy_if_present(source: str, destination: str) -> None:
-    with suppress(FileNotFoundError):  # a temporary file, which another thread renames
-        shutil.copy2(source, destination)
