@@ -57,6 +57,7 @@ class Sending:
             send_timeout_ms=3 * REQUEST_TIMEOUT_MS,
             delivery_timeout_ms=int(LIMIT_S * 1000),
             heartbeat_ms=1000,
+            sticky_broker_ms=int(NEVER_S * 1000),  # on a busy machine, a restart takes minutes
         )
 
 

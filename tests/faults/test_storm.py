@@ -50,15 +50,16 @@ def test_storm_of_stops_and_kills_loses_and_reorders_nothing(tmp_path: Path) -> 
             storm.rage(DURATION_S)
             is_over.set()
             storm.calm()
+            storm.until(lambda: not open_on_brokers("pendingTimers"), "the delivery of all timer messages")
+            for reader in READERS:
+                storm.until(
+                    lambda reader=reader: storm.read[reader] >= storm.acknowledged,  # type: ignore[misc]
+                    f"every message for {reader}",
+                )
+            # Senders respond to checks until here.
             storm.until(lambda: not open_on_brokers("openTransactions"), "the end of all transactions")
-        storm.until(lambda: not open_on_brokers("pendingTimers"), "the delivery of all timer messages")
         for group in SHARED_GROUPS:
             storm.until(lambda group=group: is_consumed(group), f"the offsets of {group}")  # type: ignore[misc]
-        for reader in READERS:
-            storm.until(
-                lambda reader=reader: storm.read[reader] >= storm.acknowledged,  # type: ignore[misc]
-                f"every message for {reader}",
-            )
         storm.end()
     results = Counter((each.process, each.type) for each in storm.events if each.op == "send")
     sys.stdout.write(f"{dict(storm.harms)}\n{dict(results)}\n{len(storm.events)} events\n")
