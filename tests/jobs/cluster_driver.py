@@ -76,8 +76,11 @@ def be_overtaken(
 
 
 def rows_of_one_task(spark: SparkSession) -> DataFrame:
-    """Return ROWS rows in one of two partitions; the other one is empty."""
-    return spark.range(0, 2 * ROWS, 1, 2).where(f"id >= {ROWS}").selectExpr("string(id) AS body")
+    """Return ROWS rows in one of two partitions; the other one is empty.
+
+    Some batches of rows are larger than the buffers between Spark's workers.
+    """
+    return spark.range(0, 2 * ROWS, 1, 2).where(f"id >= {ROWS}").selectExpr("rpad(id, 1000, ' ') AS body")
 
 
 def main(job: str, master: str, nameservers: str, topic: str, directory: str) -> None:

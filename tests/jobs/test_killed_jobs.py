@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.extended]
 
 TOPIC = "killed"
-MESSAGES = 1000
+MESSAGES = 2000
 BODY_BYTES = 30_000
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @pytest.fixture(scope="module")
@@ -109,17 +110,21 @@ def broker(tmp_path: Path) -> Iterator[StandaloneProcess]:
     process.stop()
 
 
-def wait_for_rows(nameserver: str) -> None:
-    with Admin(nameserver) as admin:
-        eventually(lambda: sum(admin.end_offsets(TOPIC).values()) > 0, "stored rows")
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Let Spark pass rows on in many batches: otherwise it reads all rows before a test function gets one."""
+    spark.conf.set(BATCH_ROWS, 50)
+    yield
+    spark.conf.unset(BATCH_ROWS)
 
 
 def kill_broker(
-    broker: tuple[str, int], directory: Path, batches: Iterator[pa.RecordBatch]
+    broker: tuple[str, int], directory: Path, passed: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Kill the broker when rows are stored; if there is a file "waits", wait for a restart of the broker.
+    """Pass batches on; after `passed` ones, kill the broker as soon as its topic has messages.
 
-    `broker` is the address of its nameserver and its process id.
+    If there is a file "waits", wait for a restart of the broker. `broker` is the address of its nameserver
+    and its process id.
     """
     from pyspark import TaskContext
 
@@ -127,10 +132,11 @@ def kill_broker(
     assert task is not None
     (directory / f"attempt-{task.attemptNumber()}").touch()
     nameserver, pid = broker
-    for batch in batches:
+    for number, batch in enumerate(batches, 1):
         yield batch
-        if not (directory / "killed").exists():
-            wait_for_rows(nameserver)
+        if number == passed and not (directory / "killed").exists():
+            with Admin(nameserver) as admin:
+                eventually(lambda: sum(admin.end_offsets(TOPIC).values()) > 0, "stored rows")
             os.kill(pid, signal.SIGKILL)
             (directory / "killed").touch()
             if (directory / "waits").exists():
@@ -154,11 +160,12 @@ def send_large(broker: StandaloneProcess) -> list[str]:
 
 
 def start_and_kill(sink: Sink, broker: StandaloneProcess, directory: Path) -> StreamingQuery:
-    killing = partial(kill_broker, (broker.nameserver, broker.process.pid), directory)
+    killing = partial(kill_broker, (broker.nameserver, broker.process.pid), directory, 1)
     trigger, options = {"availableNow": True}, {"startingOffsets": "earliest", "minPartitions": 1}
     return sink.start(trigger, killing, mapFiles=False, **options)
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_broker_restarted_in_a_batch_loses_and_repeats_no_message(
     spark: SparkSession, broker: StandaloneProcess, tmp_path: Path
 ) -> None:
@@ -173,6 +180,7 @@ def test_broker_restarted_in_a_batch_loses_and_repeats_no_message(
     assert sink.bodies() == bodies
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_dead_broker_ends_the_query_and_a_restart_resumes_it(
     spark: SparkSession, broker: StandaloneProcess, tmp_path: Path
 ) -> None:
@@ -188,19 +196,21 @@ def test_dead_broker_ends_the_query_and_a_restart_resumes_it(
     assert sink.bodies() == bodies
 
 
+@pytest.mark.usefixtures("small_batches")
 def test_write_continues_after_a_restart_of_the_broker(
     spark: SparkSession, broker: StandaloneProcess, tmp_path: Path
 ) -> None:
     (tmp_path / "waits").touch()
-    killing = partial(kill_broker, (broker.nameserver, broker.process.pid), tmp_path)
-    rows = spark.range(0, 50_000, 1, 1).selectExpr("string(id) AS body").mapInArrow(killing, "body string")
+    killing = partial(kill_broker, (broker.nameserver, broker.process.pid), tmp_path, 20)
+    rows = spark.range(0, ROWS, 1, 1).selectExpr("rpad(id, 1000, ' ') AS body")
+    rows = rows.mapInArrow(killing, "body string")
     with ThreadPoolExecutor(1) as pool:
         restarted = pool.submit(restart_killed, broker, tmp_path)
         receipt = write_queue(rows, TOPIC, nameservers=broker.nameserver, buffer_bytes=1)
         restarted.result()
-    assert receipt.rows == 50_000
+    assert receipt.rows == ROWS
     committed = read_queue(spark, TOPIC, nameservers=broker.nameserver, columns=["body"], committed=True)
-    assert sorted(int(row["body"]) for row in committed.collect()) == list(range(50_000))
+    assert sorted(int(row["body"]) for row in committed.collect()) == list(range(ROWS))
 
 
 def test_commit_waits_for_a_restart_of_the_broker(spark: SparkSession, broker: StandaloneProcess) -> None:

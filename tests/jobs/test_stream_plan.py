@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from jobs.job_errors import DataLoss, OffsetsInvalid, OptionInvalid
-from jobs.splits import QueueState, StoreLocation
+from jobs.job_errors import DataLoss, FetchFailed, OffsetsInvalid, OptionInvalid
+from jobs.reader import SplitsReader
+from jobs.splits import QueueState, Split, StoreLocation
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
 from jobs.stream.manifest import (
     decode_rows,
@@ -15,8 +17,10 @@ from jobs.stream.manifest import (
     positions_after,
     split_of,
 )
-from jobs.stream.plan import Limits, existing_positions, initial_positions, next_batch, share
+from jobs.stream.plan import Batch, Limits, existing_positions, initial_positions, next_batch, share
+from jobs.stream.reader import ManifestReader
 from store.message.message_queue import MessageQueue
+from tests.ports import free_port
 
 LOCATION = StoreLocation("127.0.0.1:10911", "/stores/a", "a1", 1 << 30, 300_000)
 
@@ -112,6 +116,16 @@ def test_manifest_contains_splits_positions_and_lag() -> None:
     assert {(row["number"], row["queryId"]) for row in rows} == {(7, "query")}
     assert is_fault(decode_rows(encode_fault(8, "query", "reason")))
     assert not is_fault(rows)
+
+
+def test_reader_of_a_dead_broker_names_range_and_remedy() -> None:
+    address = f"127.0.0.1:{free_port()}"  # of broker and nameserver
+    location = StoreLocation(address, "/no store", "a1", 1 << 30, 300_000)
+    batch = Batch([Split(queue(0), 3, 9, location)], {queue(0): 9}, {})
+    rows = [{**row, "fault": None} for row in decode_rows(encode_batch(0, "query", batch))]
+    reader = ManifestReader(SplitsReader((), ("body",), True, True), address, "checkpoint")
+    with pytest.raises(FetchFailed, match=r"orders/broker-a/0 \[3, 9\): .* start broker broker-a"):
+        list(reader(iter([pa.RecordBatch.from_pylist(rows)])))
 
 
 def test_limits_below_one_are_refused_by_name() -> None:
