@@ -170,6 +170,7 @@ class _Measurement:
 
     def _kill_controller(self) -> None:
         self._controller = self._new_controller()
+        self._controller.tick()  # the next point of the series shows what it finds
 
     def run(self) -> Run:
         """Run the load to its end and until all messages are delivered, and return the records."""

@@ -95,7 +95,9 @@ def test_short_experiment_loses_nothing_and_leaves_no_process(raymq: RayMQ, shor
 @pytest.mark.slow
 @pytest.mark.extended
 @pytest.mark.parametrize("during", ["scale_out", "scale_in"])
-def test_faults_of_an_experiment_keep_it_from_nothing(raymq: RayMQ, short: Path, during: str) -> None:
+def test_experiment_with_faults_reaches_its_target_and_loses_nothing(
+    raymq: RayMQ, short: Path, during: str
+) -> None:
     if "ray" in sys.modules:
         sys.modules["ray"].shutdown()
     # the last load lasts until a broker on another node is drained
