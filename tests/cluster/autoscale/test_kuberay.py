@@ -104,7 +104,7 @@ def test_operator_accepts_the_manifest_and_finds_wrong_keys_and_types(tmp_path: 
         (
             "maxReplicas: 4",
             'maxReplicas: "4"',
-            "cannot unmarshal string into Go struct field WorkerGroupSpec",
+            "cannot unmarshal string into Go",
         ),
         ("clusterSelector:", "selector:", 'unknown field "selector"'),
         ("    ray.io/cluster: raymq\n", "    {}\n", "RayClusterSpec or ClusterSelector must be set"),
