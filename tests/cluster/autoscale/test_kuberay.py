@@ -99,10 +99,14 @@ def test_operator_accepts_the_manifest_and_finds_wrong_keys_and_types(tmp_path: 
     manifest = MANIFEST.read_text()
     assert validate(manifest) == ""
     for right, wrong, problem in (
-        ("idleTimeoutSeconds:", "idleTimeoutSecs:", 'unknown field "spec.autoscalerOptions.idleTimeoutSecs"'),
-        ("volumeMounts:", "volumeMount:", 'unknown field "spec.headGroupSpec.template.spec.containers[0]'),
-        ("maxReplicas: 4", 'maxReplicas: "4"', "cannot unmarshal string"),
-        ("clusterSelector:", "selector:", 'unknown field "spec.selector"'),
+        ("idleTimeoutSeconds:", "idleTimeoutSecs:", 'unknown field "idleTimeoutSecs"'),
+        ("volumeMounts:", "volumeMount:", 'unknown field "volumeMount"'),
+        (
+            "maxReplicas: 4",
+            'maxReplicas: "4"',
+            "cannot unmarshal string into Go",
+        ),
+        ("clusterSelector:", "selector:", 'unknown field "selector"'),
         ("    ray.io/cluster: raymq\n", "    {}\n", "RayClusterSpec or ClusterSelector must be set"),
     ):
         assert right in manifest
