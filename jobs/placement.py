@@ -20,6 +20,11 @@ def split_indexes(spark: SparkSession, splits: Sequence[Split]) -> DataFrame:
     nodes = [each.location.node_ip for each in splits]
     if spark.sparkContext.master.startswith("local") or not any(nodes):
         return spark.range(0, len(splits), 1, len(splits))
+    return placed_indexes(spark, nodes)
+
+
+def placed_indexes(spark: SparkSession, nodes: Sequence[str]) -> DataFrame:
+    """Return a DataFrame with the indexes of `nodes`, one per partition, which prefers its node unless ""."""
     # PySpark's `parallelize` has no preferred locations, Scala's `makeRDD` has.
     java = java_package(spark)
     to_seq, any_class = java.PythonUtils.toSeq, getattr(java.scala.reflect, "ClassTag$")
