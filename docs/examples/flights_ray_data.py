@@ -15,7 +15,8 @@ from jobs import read_dataset, write_dataset
 
 TOPIC, LATE = "flights", "flights-late"
 FLIGHT = pa.schema([("carrier", pa.string()), ("tailnum", pa.string()), ("arr_delay", pa.float64())])
-ray.init(address="auto", ignore_reinit_error=True, log_to_driver=False)
+if not ray.is_initialized():
+    ray.init(address="auto", log_to_driver=False)
 
 # %% [markdown]
 # **Read.** A topic is a dataset. Ray reads it in several tasks per queue, and in blocks, so that it may be
