@@ -170,11 +170,11 @@ class TransactionMachine(RuleBasedStateMachine):
         self.run(settled(self.peer))
 
     def stop(self) -> None:
-        self.disk_patches.undo()
-        self.disk.close()
+        self.disk_patches.undo()  # a clean stop needs no tracking
         self.run(self.peer.client.close())
         self.run(self.producer.peer.client.close())
         self.run(self.broker.stop())
+        self.disk.close()  # last: a thread may still be in a patched call
 
     @property
     def store(self) -> MessageStore:
