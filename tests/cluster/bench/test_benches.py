@@ -57,6 +57,7 @@ def test_benchmark_reports_results_and_deletes_its_files(name: str, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended
 def test_benchmark_connects_by_tls_if_requested(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     authority.issue()

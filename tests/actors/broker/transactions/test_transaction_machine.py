@@ -118,7 +118,8 @@ class Transaction:
         self.certain_checks = min(self.certain_checks, sum(each <= kept for each in self.check_ends))
 
 
-crashes = st.none() | st.none() | st.builds(Crash, st.integers(0, 3), st.booleans())
+# Most often between the first two appends: those of a committed message and its op message.
+crashes = st.none() | st.builds(Crash, st.sampled_from([1, 0, 1, 2]), st.booleans())
 
 
 class TransactionMachine(RuleBasedStateMachine):
@@ -169,11 +170,11 @@ class TransactionMachine(RuleBasedStateMachine):
         self.run(settled(self.peer))
 
     def stop(self) -> None:
-        self.disk_patches.undo()
-        self.disk.close()
+        self.disk_patches.undo()  # a clean stop needs no tracking
         self.run(self.peer.client.close())
         self.run(self.producer.peer.client.close())
         self.run(self.broker.stop())
+        self.disk.close()  # last: a thread may still be in a patched call
 
     @property
     def store(self) -> MessageStore:
