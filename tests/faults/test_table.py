@@ -16,9 +16,12 @@ pytestmark = [pytest.mark.faults]
 
 
 def names_of_tests(path: Path) -> set[str]:
+    """Names of the test functions, and of the state machines that are assigned to a name."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    found = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, functions))
-    return {node.name for node in found if node.name.startswith("test_")}
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {node.name for node in nodes if isinstance(node, functions)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {name for name in names if name.startswith("test_")}
 
 
 def test_every_row_of_faults_page_names_an_existing_test() -> None:

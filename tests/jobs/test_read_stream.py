@@ -168,7 +168,7 @@ def test_query_that_failed_before_its_first_batch_resumes(
             query.awaitTermination()
         admin.create_topic(stream.topic, queues=2)
     sent = send(orders, stream.topic, range(5))
-    assert stream.drain() == [5]
+    assert [rows for rows in stream.drain() if rows] == [5]  # the batch that failed may have been empty
     assert stream.bodies() == sent
 
 

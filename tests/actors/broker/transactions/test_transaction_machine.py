@@ -376,5 +376,5 @@ def _key(message: MessageExt) -> str:
     return message.properties["UNIQ_KEY"]
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
+TransactionMachine.TestCase.settings = settings(max_examples=4, stateful_step_count=20, deadline=None)
 test_transactions_survive_any_sequence_of_faults = TransactionMachine.TestCase
