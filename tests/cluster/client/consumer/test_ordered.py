@@ -27,6 +27,7 @@ from store.clock import SystemClock
 from tests.checkers import Recorder, assert_consistent
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually
+from tests.faults.member import numbered
 
 from ..conftest import LONG_LEASE_MS, Cluster
 from ..test_pull_consumer import committed, fill, poll_numbers
@@ -54,9 +55,10 @@ class History:
 
     def __call__(self, messages: list[MessageExt]) -> None:
         for message in messages:
-            self._recorder.consume("invoke", self._process, self._group, message)
+            recorded = numbered(message)
+            self._recorder.consume("invoke", self._process, self._group, recorded)
             self.numbers[message.broker_name, message.queue_id].append(int(message.body))
-            self._recorder.consume("ok", self._process, self._group, message)
+            self._recorder.consume("ok", self._process, self._group, recorded)
 
     @property
     def count(self) -> int:
