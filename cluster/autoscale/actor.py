@@ -38,7 +38,8 @@ class Autoscaler(ActorShell):
 
             topology = Topology.model_validate(given["topology"])
             limits = Limits(settings.drain_timeout_s, settings.ignore_offline_groups, settings.dry_run)
-            fleet = ElasticFleet(topology, Path(given["home"]))
+            export_to = None if settings.export_to is None else Path(settings.export_to)
+            fleet = ElasticFleet(topology, Path(given["home"]), export_to)
             return Controller(settings.rules, limits, fleet, time.monotonic)
 
         return AutoscalerService(

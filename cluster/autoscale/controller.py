@@ -78,6 +78,10 @@ class Fleet(Protocol):
         """Send a drain step (`cluster.driver.fleet.drain`) to a broker and return its progress."""
         ...
 
+    def export(self, name: str) -> bool:
+        """Export the messages of a drained broker, if that is wanted. Return False until it is finished."""
+        ...
+
     def remove(self, name: str, unread: Mapping[str, int] | None) -> None:
         """Stop a broker and keep its store.
 
@@ -284,6 +288,8 @@ class Controller:
             if step is Step.CLOSE:
                 progress = self._fleet.drain(name, "close")
                 step = drain.step(progress, now_s)
+            if step is Step.STOP and not self._fleet.export(name):
+                return  # the next tick renews the drain and looks again
         except BrokerUnavailable as error:
             if now_s - drain.begin_s > drain.timeout_s:
                 self._give_up(name, now_s, str(error))

@@ -10,6 +10,7 @@ from pathlib import Path
 from actors.host import ray_port, store_binding
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
+from cluster.autoscale.broker_export import BrokerExports
 from cluster.autoscale.controller import BrokerUnavailable, Observed
 from cluster.autoscale.samples import BrokerSample
 from cluster.client import Admin
@@ -50,6 +51,7 @@ class ElasticFleet:
         self,
         topology: Topology,
         home: Path,
+        export_to: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create it for the first elastic entry of a topology whose ports are settled.
@@ -57,11 +59,13 @@ class ElasticFleet:
         Args:
             topology: The topology; its nameservers and rebalancers have their final ports.
             home: Directory of the cluster.
+            export_to: Directory to which removed brokers are exported; None: they are not exported.
             clock: Returns the time in monotonic seconds.
         """
         self._topology = topology
         self._home = home
         self._nameservers = [address(topology, each) for each in topology.nameservers]
+        self._exports = None if export_to is None else BrokerExports(export_to, self._nameservers)
         self._clock = clock
         self._entry = first_entry(topology)
         self._counters: dict[str, _Counters] = {}
@@ -175,15 +179,33 @@ class ElasticFleet:
         if wanted != [ALL_TOPICS]:
             known = set(admin.topics())
             return [topic for topic in wanted if topic in known]
+        return self._user_topics(admin)
+
+    def _user_topics(self, admin: Admin) -> list[str]:
         reserved = {*admin.system_topics(), *admin.brokers(), self._topology.cluster}
         return [each for each in admin.topics() if each not in reserved and not each.startswith("%")]
 
     def drain(self, name: str, step: str) -> DrainProgress:
         """Send a drain step to a broker and return its progress."""
+        if step == "cancel" and self._exports is not None:
+            self._exports.forget(name)
         try:
             return DrainProgress.of(fleet.drain(self._topology.namespace, actor_of(name), step))
         except Failures as error:
             raise BrokerUnavailable(str(error)) from error
+
+    def export(self, name: str) -> bool:
+        """Export the topics of a drained broker, if that is wanted. Return False until it is finished."""
+        if self._exports is None:
+            return True
+        if not self._exports.is_running(name):
+            try:
+                with Admin(self._nameservers) as admin:
+                    topics = [each for each in self._user_topics(admin) if name in admin.topic_configs(each)]
+            except (ClientError, OSError) as error:
+                raise BrokerUnavailable(f"cannot list the topics of {name}: {error}") from error
+            self._exports.begin(name, topics)
+        return self._exports.finish(name)
 
     def remove(self, name: str, unread: Mapping[str, int] | None) -> None:
         """Stop a broker and keep its store, with its binding as the manifest in `<home>/elastic`.

@@ -56,11 +56,12 @@ class ArchivedSplit(NamedTuple):
 
 
 class ArchivePlan(msgspec.Struct, frozen=True):
-    """What an archive contains: the splits of `topic`. `committed` is the option of the export."""
+    """What an archive contains: the splits of `topic`. `committed` and `broker` are options of the export."""
 
     topic: str
     committed: bool
     splits: list[ArchivedSplit]
+    broker: str | None = None
     version: int = VERSION
 
     @property

@@ -58,6 +58,7 @@ def export_topic(
     *,
     nameservers: Nameservers | None = None,
     committed: bool = False,
+    broker: str | None = None,
     messages_per_file: int = MESSAGES_PER_FILE,
     map_files: bool = True,
     progress: Progress = lambda done, total: None,
@@ -74,6 +75,7 @@ def export_topic(
         directory: Directory of the archive: empty, missing, or that of an interrupted export.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
         committed: Skip messages that `write_queue` did not commit.
+        broker: Export only the queues of this broker.
         messages_per_file: Maximum number of messages of a file.
         map_files: Map the files of stores on this machine; if False, fetch all messages from the brokers.
         progress: Called with the number of messages done and the total.
@@ -89,15 +91,17 @@ def export_topic(
     options = ReadOptions(Topics((topic,)), nameservers=nameservers, committed=committed, map_files=map_files)
     plan = archive.plan()
     if plan is not None:
-        _check_plan(archive, plan, topic, committed=committed)
+        _check_plan(archive, plan, topic, committed=committed, broker=broker)
     elif any(archive.entries()):
         raise ArchiveInvalid(f"{archive.root} is not empty and has no {PLAN}: export to a new directory")
     read = plan_read(options)
     if plan is None:
-        splits = cut_splits(read.ranges, 1, messages_per_file)
-        plan = ArchivePlan(
-            topic, committed, [ArchivedSplit(*each.queue[1:], each.begin, each.end) for each in splits]
-        )
+        wanted = [each for each in read.ranges if broker in (None, each.queue.broker_name)]
+        splits = [
+            ArchivedSplit(*each.queue[1:], each.begin, each.end)
+            for each in cut_splits(wanted, 1, messages_per_file)
+        ]
+        plan = ArchivePlan(topic, committed, splits, broker)
         archive.root.mkdir(parents=True, exist_ok=True)
         archive.save(PLAN, plan)
     receipts, resumed = _export_splits(archive, plan, read, progress)
@@ -106,11 +110,14 @@ def export_topic(
     )
 
 
-def _check_plan(archive: ArchiveDirectory, plan: ArchivePlan, topic: str, *, committed: bool) -> None:
-    if (plan.topic, plan.committed) != (topic, committed):
+def _check_plan(
+    archive: ArchiveDirectory, plan: ArchivePlan, topic: str, *, committed: bool, broker: str | None
+) -> None:
+    if (plan.topic, plan.committed, plan.broker) != (topic, committed, broker):
         raise ArchiveInvalid(
-            f"{archive.root} is the export of topic {plan.topic} with committed={plan.committed}, not of "
-            f"{topic} with committed={committed}: export to a new directory"
+            f"{archive.root} is the export of topic {plan.topic} with committed={plan.committed} and "
+            f"broker={plan.broker}, not of {topic} with committed={committed} and broker={broker}: "
+            "export to a new directory"
         )
 
 

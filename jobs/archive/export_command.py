@@ -25,6 +25,9 @@ def command(
     topic: Annotated[str, typer.Argument(help="Topic.", show_default=False)],
     directory: Annotated[Path, typer.Argument(help="Directory of the archive, new or interrupted.")],
     committed: Committed = False,
+    broker: Annotated[
+        str | None, typer.Option("--broker", help="Only the queues of this broker.", show_default=False)
+    ] = None,
     messages_per_file: Annotated[
         int, typer.Option("--messages-per-file", min=1, help="Maximum number of messages of a file.")
     ] = MESSAGES_PER_FILE,
@@ -43,6 +46,7 @@ def command(
             directory,
             nameservers=nameserver,
             committed=committed,
+            broker=broker,
             messages_per_file=messages_per_file,
             progress=progress,
         )

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from cluster.client import Admin
+from cluster.client.config import ClientConfig
 from jobs.bodies.body_columns import BodyColumns, parse_body_columns
 from jobs.describe import states_of
 from jobs.options.read_options import ReadOptions
@@ -89,7 +90,7 @@ def read_stream(
     stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
     splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files, read.selector)
-    reader = ManifestReader(splits_reader, read.nameservers, directory.checkpoint)
+    reader = ManifestReader(splits_reader, ClientConfig(read.nameservers).addresses(), directory.checkpoint)
     ranges = stream.manifest_frame().repartition(partitions)
     return messages_of(ranges, reader, read.columns, bodies)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from cluster.client import ClientError
-from cluster.client.config import Nameservers
 from jobs.describe import describe_topic
 from jobs.job_errors import FetchFailed
 from jobs.reader import SplitsReader, freeze_loaded_objects
@@ -23,7 +22,7 @@ QUERY_ID = "sql.streaming.queryId"
 class ManifestReader:
     """A function for `mapInArrow` that reads the messages of the manifest rows that it receives."""
 
-    def __init__(self, reader: SplitsReader, nameservers: Nameservers | None, checkpoint: str) -> None:
+    def __init__(self, reader: SplitsReader, nameservers: Sequence[str], checkpoint: str) -> None:
         self._reader = reader
         self._nameservers = nameservers
         self._checkpoint = checkpoint

@@ -20,6 +20,7 @@ class FakeFleet:
     boots: bool = True
     unavailable: set[str] = field(default_factory=set)
     misplaced: set[str] = field(default_factory=set)
+    ticks_of_export: int = 0
     calls: list[str] = field(default_factory=list)
     draining: dict[str, str] = field(default_factory=dict)
 
@@ -52,6 +53,11 @@ class FakeFleet:
         if step == "cancel":
             del self.draining[name]
         return DrainProgress(100.0, 7, 1, self.groups)
+
+    def export(self, name: str) -> bool:
+        self._called("export", name)
+        self.ticks_of_export -= 1
+        return self.ticks_of_export < 0
 
     def remove(self, name: str, unread: Mapping[str, int] | None) -> None:
         self._called("remove" if unread is not None else "remove unused", name)

@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 from actors.host.ray_port import ActorMethodFailed, ActorUnavailable
@@ -60,19 +62,20 @@ class Load(threading.Thread):
         self.join()
 
 
-def test_brokers_follow_the_load_and_no_message_is_lost(elastic: ElasticCluster) -> None:
+def test_brokers_follow_the_load_and_no_message_is_lost(elastic: ElasticCluster, tmp_path: Path) -> None:
     # given an autoscaler and one broker
-    rules = {"rules": RULES, "interval_s": 1, "drain_timeout_s": 120 * TIME_SCALE}
+    archives = tmp_path / "archives"
+    rules = {"rules": RULES, "interval_s": 1, "drain_timeout_s": 120 * TIME_SCALE, "export_to": str(archives)}
     write_topology(elastic.file, autoscale=rules)
     ready = launch.up(elastic.file)
     with Admin(ready.nameservers) as admin:
         admin.create_topic("load", queues=2)
     load = Load(list(ready.nameservers))
-    consumed: set[bytes] = set()
+    consumed: dict[bytes, str] = {}
     config = ConsumerConfig(route_refresh_ms=REFRESH_MS)
 
     def status() -> dict[str, object]:
-        consumed.update(message.body for message in consumer.poll(timeout_ms=200))
+        consumed.update((each.body, each.broker_name) for each in consumer.poll(timeout_ms=200))
         return autoscaler_status(elastic.topology)
 
     def running() -> list[str]:
@@ -89,12 +92,17 @@ def test_brokers_follow_the_load_and_no_message_is_lost(elastic: ElasticCluster)
         # and then that of one
         load.rate_per_s = LOW_PER_S
         eventually(lambda: len(running()) == 1 and len(status()["brokers"]) == 1, "one broker", within_s=240)
+        (remaining,) = running()
         time_of_last = time.monotonic()
         eventually(lambda: status() and time.monotonic() - time_of_last > 3, "sends after scale in")
         load.finish()
         # then each send has succeeded, and each message was consumed
         assert not load.gave_up
-        eventually(lambda: status() and consumed >= set(load.sent), "all messages", within_s=60)
+        eventually(lambda: status() and consumed.keys() >= set(load.sent), "all messages", within_s=60)
+    # and the messages of the removed brokers are exported
+    exported = ds.dataset(archives / "load", partitioning=None, format="parquet").to_table(columns=["body"])
+    elsewhere = {body for body, broker in consumed.items() if broker != remaining}
+    assert set(exported["body"].to_pylist()) == elsewhere
     set_paused(elastic.topology, paused=True)
     assert autoscaler_status(elastic.topology)["is_paused"]
     # and the nodes of the removed brokers leave; none is left after the head was stopped

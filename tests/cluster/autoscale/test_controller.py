@@ -60,6 +60,21 @@ def test_lower_load_drains_the_emptiest_broker_and_removes_it() -> None:
     assert run.events("broker_removed") == ["broker_removed b-2"]
 
 
+def test_broker_is_removed_after_its_export_and_stays_drained_until_then() -> None:
+    run = Run(FakeFleet(serving={"b-1": True, "b-2": True}, ticks_of_export=9))
+    run.ticks(25)
+    calls = run.fleet.calls[run.fleet.calls.index("export b-2") :]
+    assert calls == ["export b-2", *(["close b-2", "export b-2"] * 9), "remove b-2"]
+
+
+def test_broker_that_cannot_be_exported_stays_after_the_deadline() -> None:
+    run = Run(FakeFleet(serving={"b-1": True, "b-2": True}, unavailable={"export"}))
+    run.ticks(13)
+    assert "remove b-2" not in run.fleet.calls
+    cancelled = next(each for each in run.controller.events if each.event == "drain_cancelled")
+    assert cancelled.fields["reason"] == "not drained after 30 s: b-2 does not respond"
+
+
 def test_broker_with_unread_messages_stays_after_the_deadline() -> None:
     run = Run(FakeFleet(serving={"b-1": True, "b-2": True}, groups=[GroupLag("slow", 1, 5)]))
     run.ticks(13)

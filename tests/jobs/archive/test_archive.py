@@ -79,6 +79,13 @@ def test_export_has_all_messages_by_date_and_queue(orders: Orders, tmp_path: Pat
     assert exported.sort_by(BY_OFFSET).to_pylist() == expected.to_pylist()
 
 
+def test_export_of_one_broker_has_only_its_queues(orders: Orders, tmp_path: Path) -> None:
+    rows = export(orders, tmp_path, broker="broker-b")
+    found = ds.dataset(tmp_path, partitioning="hive").to_table(columns=["brokerName"])
+    assert set(found["brokerName"].to_pylist()) == {"broker-b"}
+    assert 0 < found.num_rows == rows < MESSAGES
+
+
 def test_interrupted_export_is_resumed_with_the_messages_of_its_start(orders: Orders, tmp_path: Path) -> None:
     topic = "growing"
     with Admin(orders.nameservers) as admin:
@@ -159,6 +166,8 @@ def test_export_refuses_other_directories_and_options(orders: Orders, tmp_path: 
     export(orders, tmp_path / "archive")
     with pytest.raises(ArchiveInvalid, match="is the export of topic orders"):
         export(orders, tmp_path / "archive", committed=True)
+    with pytest.raises(ArchiveInvalid, match=r"broker=None, not of orders .* broker=broker-a"):
+        export(orders, tmp_path / "archive", broker="broker-a")
     with pytest.raises(OptionInvalid, match="messages_per_file=0"):
         export(orders, tmp_path / "new", messages_per_file=0)
 
