@@ -39,6 +39,7 @@ def refused(*arguments: str) -> str:
         ("autoscale.rules.step=9", "autoscale.rules: step 9 exceeds max - min = 2: lower step, or raise max"),
         ("autoscale.rules.lag_seconds=-1", "autoscale.rules.lag_seconds: -1: input should be greater than 0"),
         ("autoscale.interval_s=0", "autoscale.interval_s: 0 is less than the minimum 0.1"),
+        ("autoscale.export_to=archive", "autoscale.export_to: archive is not an absolute path"),
         ("autoscale=7", "autoscale: 7: input should be a valid dictionary"),
     ],
 )
