@@ -1,4 +1,4 @@
-"""Tiers of the tests: unit tests run in parallel, system tests in three lanes, extended tests on request.
+"""Tiers of the tests: unit tests run in parallel, system tests in two lanes, extended tests on request.
 
 | tier     | tests                             | how they run                                    |
 |----------|-----------------------------------|-------------------------------------------------|
@@ -20,12 +20,13 @@ LANES = {
         "tests/cluster/demo/",
         "tests/cluster/test_ray",
         "tests/cluster/test_several_nodes",
+        "tests/cluster/bench/test_benches.py::test_spark",
+        "tests/jobs/",
     ),
-    "jobs": ("tests/cluster/bench/test_benches.py::test_spark", "tests/jobs/"),
     "java": ("tests/compat/", "tests/faults/"),
 }
 """Prefixes of the test ids of each lane."""
-LANES_OF_MARK = {"ray": ("ray", "jobs"), "spark": ("ray", "jobs"), "java": ("java",), "faults": ("java",)}
+LANE_MARKS = {"ray": ("ray", "spark"), "java": ("java", "faults")}
 REPEATABLE_MARKS = ("ray", "spark", "java", "faults", "extended")
 """Marks of tests that are repeated once after a failure, because they depend on external processes."""
 
