@@ -1,6 +1,6 @@
 """EndTransaction: handles END_TRANSACTION, with which a producer commits or rolls back a transaction.
 
-    commit    append the message to its real topic, then an op message; respond when the message is confirmed
+    commit    append the message to its real topic; respond when it is confirmed (the op message may follow)
     rollback  append an op message; respond when it is confirmed
     unknown   change nothing: the broker checks the transaction later
 

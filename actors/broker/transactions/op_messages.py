@@ -26,6 +26,7 @@ _log = get_logger(__name__)
 
 REMOVED_TAG = "d"
 OP_BODY_MAX_BYTES = 4096  # RocketMQ's transactionOpMsgMaxSize
+OFFSETS_PER_OP = 200  # of up to 19 digits and a comma, they fit into one op message
 _OFFSET = re.compile(rb"[0-9]{1,18}")
 _PROPERTIES = encode_properties({MessageConst.TAGS: REMOVED_TAG, MessageConst.WAIT: "true"})
 
@@ -61,7 +62,11 @@ def op_draft(body: bytes, born_ms: int, born_host: bytes) -> RecordDraft:
 
 
 class OpWriter:
-    """Appends the op messages of one broker. Transactions that finish in the same turn share an op message.
+    """Appends the op messages of one broker.
+
+    Transactions share op messages: one is appended in the turn of a rollback, whose response waits for it, or
+    when it is full, or by the next periodic `write`. If the broker is killed before, `TransactionLog.load`
+    recognizes a commit by its committed message, and a replaced half message by its copy.
 
     It also knows which op messages are still needed after a restart (`begin_for`).
     """
@@ -114,11 +119,15 @@ class OpWriter:
         return self._begin
 
     def add(self, half_offset: int, ack: PendingAck | None = None) -> None:
-        """Schedule an op message for the half message at `half_offset`; call `ack` when it is confirmed."""
+        """Add the half message at `half_offset` to the next op message; call `ack` when it is confirmed.
+
+        Without `ack`, the op message may be appended later.
+        """
         self._offsets.append(half_offset)
         if ack is not None:
             self._waiting.append(ack)
-        if self._scheduled is None:
+        is_due = ack is not None or len(self._offsets) >= OFFSETS_PER_OP
+        if is_due and self._scheduled is None:
             self._scheduled = asyncio.get_running_loop().call_soon(self.write)
 
     def write(self) -> None:
