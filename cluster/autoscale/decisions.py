@@ -2,12 +2,13 @@
 
     rule         changes the target
     limits       at once, if the target is outside of min … max
-    throughput   up by `step` if the measured rate needs more brokers; at once. While brokers are starting,
-                 only up to the number that the rate needs
+    throughput   up by `step` if the rates of the last two samples need more brokers, without cool-down. While
+                 brokers are starting, only up to the number that the lower of these rates needs
     lag          up by `step`  ┐
     disk         up by `step`  ├ after the cool-down, and only while all brokers of the target are running
     cpu          up by `step`  ┘
-    idle         down by at most `step`, after the cool-down, if no rule would raise the target again
+    idle         down by at most `step`, after the cool-down, if no rule would raise the target again, and
+                 only while all brokers of the target are running, or if one does not start for START_S
 
 The load of the last `cool_down_s` seconds counts for `idle`, so a short pause removes no broker. Brokers that
 receive more than `throughput_per_broker` may be saturated: their rate then does not show how much is offered.
@@ -30,6 +31,9 @@ DISK = "disk"
 CPU = "cpu"
 IDLE = "idle"
 STEADY = "steady"
+
+START_S = 300.0
+"""Seconds after a change of the target in which its brokers may still be starting."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,12 @@ def decide(
         return Decision(target, "no sample yet")
     figures = _figures(rules, history, last_change_s)
     now = history[-1]
-    needed = brokers_for(rules, now.in_per_s)
+    # Producers that waited for a new broker send what they held back: a high rate, but not for long.
+    rate_per_s = min(now.in_per_s, history[max(len(history) - 2, 0)].in_per_s)
+    needed = brokers_for(rules, rate_per_s)
     if needed > target:
         reason = (
-            f"{now.in_per_s:,.0f} messages/s need {needed} brokers of "
+            f"{rate_per_s:,.0f} messages/s need {needed} brokers of "
             f"{rules.throughput_per_broker:,.0f} messages/s"
         )
         # Saturated brokers do not show how much more is offered: add as many as one decision may.
@@ -170,7 +176,7 @@ def _lowered(
     if enough >= target:
         text = f"{peak_per_s:,.0f} messages/s at most in {rules.cool_down_s:,.0f} s keep {target} brokers"
         return Decision(target, text, figures)
-    wait = _cooling(rules, now, last_change_s) or _unsettled(rules, history)
+    wait = _cooling(rules, now, last_change_s) or _unsettled(rules, history, target, last_change_s)
     if wait:
         return Decision(target, f"{peak_per_s:,.0f} messages/s need {enough} brokers, but {wait}", figures)
     blocked = ""
@@ -185,9 +191,12 @@ def _lowered(
     return Decision(target, f"{enough} brokers suffice for the rate, but {blocked}", figures)
 
 
-def _unsettled(rules: Rules, history: Sequence[Sample]) -> str:
+def _unsettled(rules: Rules, history: Sequence[Sample], target: int, last_change_s: float | None) -> str:
     """Return why no broker can be removed at this time, or an empty string."""
     now = history[-1]
+    # The rate that saturated brokers accept varies. One low sample must not cancel a start.
+    if now.running < target and last_change_s is not None and now.time_s - last_change_s < START_S:
+        return f"only {now.running} of {target} brokers are running"
     draining = [broker.name for broker in now.brokers if broker.state == DRAINING]
     if draining:
         return f"{', '.join(draining)} is still draining"

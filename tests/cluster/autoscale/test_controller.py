@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.autoscale.controller import Controller, Limits
+from cluster.autoscale.decisions import START_S
 from cluster.autoscale.rules import Rules
 from cluster.driver.drain import GroupLag
 from tests.cluster.autoscale.fake_fleet import FakeFleet
@@ -101,7 +102,7 @@ def test_rising_load_cancels_a_drain_before_it_adds_a_broker() -> None:
     run.ticks(6)
     assert list(run.fleet.draining) == ["b-2"]
     run.fleet.offered_per_s = 150
-    run.ticks(1)
+    run.ticks(2)
     assert run.fleet.calls[-1] == "cancel b-2"
     assert not any("create" in call for call in run.fleet.calls)
     assert run.controller.target == 2
@@ -112,7 +113,9 @@ def test_broker_that_never_served_is_removed_without_a_drain() -> None:
     run.ticks(1)
     assert list(run.fleet.serving) == ["b-1", "b-2"]
     run.fleet.offered_per_s = 10
-    run.ticks(8)
+    run.ticks(int(START_S / TICK_S) - 1)
+    assert list(run.fleet.serving) == ["b-1", "b-2"]
+    run.ticks(1)
     assert list(run.fleet.serving) == ["b-1"]
     assert not any("start" in call for call in run.fleet.calls)
     # the store that it may have from an earlier time stays as it is

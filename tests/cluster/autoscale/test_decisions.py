@@ -107,6 +107,27 @@ def test_no_broker_is_removed_after_saturation_within_the_cool_down() -> None:
     assert "brokers were saturated within 30 s" in decision.reason
 
 
+@pytest.mark.parametrize(("age_s", "target"), [(299, 2), (300, 1)])
+def test_low_sample_of_a_saturated_broker_does_not_cancel_a_start(age_s: float, target: int) -> None:
+    """What a saturated broker accepts varies; the broker that was requested for it keeps starting."""
+    rules = RULES.model_copy(update={"cool_down_s": 1, "hysteresis": 0})
+    starting = BrokerSample("broker-8", "starting")
+    history = [Sample(time_s, (*sample(time_s, 95).brokers, starting)) for time_s in range(1, age_s + 1)]
+
+    decision = decide(rules, history, target=2, last_change_s=0)
+    assert decision.target == target
+    assert ("only 1 of 2 brokers are running" in decision.reason) == (target == 2)
+
+
+def test_messages_that_producers_held_back_add_no_broker() -> None:
+    """They arrive at a broker that joined, within one sample."""
+    burst = [sample(0, 100), sample(1, 150, 150)]
+
+    assert decide(RULES, [*burst, sample(2, 60, 60)], target=2).target == 2
+    assert decide(RULES, burst, target=2).target == 2
+    assert decide(RULES, [*burst, sample(2, 140, 140)], target=2).target > 2
+
+
 def test_brokers_are_not_removed_before_there_are_enough_samples() -> None:
     decision = decide(RULES, steady(25, 1, 1), target=2)
     assert decision.target == 2
