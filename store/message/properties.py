@@ -126,8 +126,20 @@ def _checked_text(properties: Mapping[str, str]) -> str:
 
 def decode_properties(encoded: bytes) -> dict[str, str]:
     """Return the map of a property string. Malformed pairs are skipped, invalid UTF-8 becomes U+FFFD."""
+    pairs = encoded.decode("utf-8", "replace").split(PROPERTY_SEPARATOR)
+    if not pairs[-1]:
+        pairs.pop()
+    try:
+        properties = dict([pair.split(NAME_VALUE_SEPARATOR, 1) for pair in pairs])
+    except ValueError:  # a pair without a separator
+        return _well_formed(pairs)
+    return _well_formed(pairs) if "" in properties or "" in properties.values() else properties
+
+
+def _well_formed(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the properties of those pairs that have a name and a value."""
     properties: dict[str, str] = {}
-    for pair in encoded.decode("utf-8", "replace").split(PROPERTY_SEPARATOR):
+    for pair in pairs:
         name, _, value = pair.partition(NAME_VALUE_SEPARATOR)
         if name and value:
             properties[name] = value

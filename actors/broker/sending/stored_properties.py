@@ -114,6 +114,8 @@ def _without(text: str, starts: tuple[str, ...]) -> str:
 
 def is_prepared(text: str) -> bool:
     """Return True if TRAN_MSG is true: RocketMQ takes the message for the half message of a transaction."""
+    if f"\x02{_PREPARED}true\x02" in text:  # what clients send
+        return True
     return _PREPARED in text and any(
         pair.startswith(_PREPARED) and pair[len(_PREPARED) :].lower() == "true" for pair in text.split("\x02")
     )

@@ -90,7 +90,7 @@ class EndTransaction:
 
         def read() -> MessageExt:
             try:
-                return decode_record(self._store.record_at(header.commit_log_offset))
+                return decode_record(self._store.record_at(header.commit_log_offset), check_crc=False)
             except StoreError as error:
                 raise _refusal(
                     header, f"no half message at CommitLog offset {header.commit_log_offset}: {error}"
@@ -102,7 +102,8 @@ class EndTransaction:
         self, context: RequestContext, header: EndTransactionHeader, half: MessageExt
     ) -> RemotingCommand | None:
         _check_half(header, half)
-        self._may_send(context, real_queue(half)[0])  # clients before 5.0 do not send the topic
+        topic, queue_id = real_queue(half)
+        self._may_send(context, topic)  # clients before 5.0 do not send the topic
         place = self._transactions.find(half)
         if place is None:
             raise _refusal(
@@ -110,22 +111,22 @@ class EndTransaction:
                 ResponseCode.ILLEGAL_OPERATION,
             )  # fmt: skip
         if header.commit_or_rollback == TRANSACTION_COMMIT:
-            self._commit(context, header, half, place)
+            self._commit(context, half, topic, queue_id, place)
         else:
             self._transactions.finish(place.offset, first_offset(half), SendAck(context, {}))
         return None
 
     def _commit(
-        self, context: RequestContext, header: EndTransactionHeader, half: MessageExt, place: HalfPlace
+        self, context: RequestContext, half: MessageExt, topic: str, queue_id: int, place: HalfPlace
     ) -> None:
-        topic, _ = real_queue(half)
+        header: EndTransactionHeader = context.header
         if self._topics.find(topic) is None:
             raise _refusal(
                 header, f"topic {topic!r} does not exist any more: create it again to commit the message",
                 ResponseCode.TOPIC_NOT_EXIST,
             )  # fmt: skip
         try:
-            result = self._transactions.commit(half, place)
+            result = self._transactions.commit(half, topic, queue_id, place)
         except StoreError as error:
             raise _refusal(header, str(error), ResponseCode.SERVICE_NOT_AVAILABLE) from error
         self._stats.put(topic, 1, result.size_bytes)

@@ -85,8 +85,22 @@ class HalfMessages:
                 f"a transactional message cannot be delayed: remove properties {MessageConst.DELAY} and "
                 "TIMER_…",
             )
-        uniq_key = uniq_key_of(draft.properties) or self._properties.next_uniq_key()
-        properties = decode_properties(draft.properties.encode("utf-8", "replace"))
+        draft.properties = self._half_properties(draft)
+        record.topic, record.queue_id = TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID
+        record.sys_flag &= ~TRANSACTION_MASK
+
+    def _half_properties(self, draft: SendDraft) -> str:
+        """Return the property string of the half message of `draft`."""
+        text, header, record = draft.properties, draft.header, draft.record
+        uniq_key = uniq_key_of(text)
+        if uniq_key and _is_complete(text, header.producer_group):
+            return (
+                f"{text}{MessageConst.TRANSACTION_ID}\x01{uniq_key}\x02"
+                f"{MessageConst.REAL_TOPIC}\x01{record.topic}\x02"
+                f"{MessageConst.REAL_QUEUE_ID}\x01{record.queue_id}\x02"
+            )
+        properties = decode_properties(text.encode("utf-8", "replace"))
+        uniq_key = uniq_key or self._properties.next_uniq_key()
         for name in _OF_BROKER:
             properties.pop(name, None)
         properties.setdefault(MessageConst.PRODUCER_GROUP, header.producer_group)
@@ -96,9 +110,17 @@ class HalfMessages:
             MessageConst.REAL_TOPIC: record.topic,
             MessageConst.REAL_QUEUE_ID: str(record.queue_id),
         }
-        draft.properties = properties_text(properties)
-        record.topic, record.queue_id = TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID
-        record.sys_flag &= ~TRANSACTION_MASK
+        return properties_text(properties)
+
+
+def _is_complete(text: str, group: str) -> bool:
+    """Return True if a property string, as clients send it, only lacks the properties of the broker."""
+    return (
+        text[-1] == "\x02"
+        and f"\x02{MessageConst.PRODUCER_GROUP}\x01{group}\x02" in text
+        and text.count(MessageConst.PRODUCER_GROUP) == text.count(MessageConst.UNIQ_KEY) == 1
+        and not any(name in text for name in _OF_BROKER)
+    )
 
 
 def real_queue(half: MessageExt) -> tuple[str, int]:
@@ -127,17 +149,15 @@ def first_offset(half: MessageExt) -> int:
     return half.queue_offset if first is None else first
 
 
-def committed_draft(half: MessageExt, half_position: int) -> RecordDraft:
+def committed_draft(half: MessageExt, topic: str, queue_id: int, half_position: int) -> RecordDraft:
     """Return the committed message of a half message, to be appended to its real topic.
 
     Args:
         half: the half message or any of its copies.
+        topic: its real topic, as `real_queue` returns it.
+        queue_id: its real queue.
         half_position: CommitLog offset of the newest copy.
-
-    Raises:
-        MessageInvalid: The half message does not name its real topic and queue.
     """
-    topic, queue_id = real_queue(half)
     draft = stored_draft(half, topic, queue_id, {})
     draft.sys_flag |= TRANSACTION_COMMIT
     draft.prepared_transaction_offset = half_position

@@ -121,18 +121,20 @@ class TransactionLog:
         place = HalfPlace(half.queue_offset, half.commit_log_offset)
         return self._open.newest(first_offset(half), place)
 
-    def commit(self, half: MessageExt, place: HalfPlace) -> AppendResult:
+    def commit(self, half: MessageExt, topic: str, queue_id: int, place: HalfPlace) -> AppendResult:
         """Append the committed message of an open transaction to its real topic, and finish the transaction.
 
         Args:
             half: the half message or any of its copies.
+            topic: the real topic.
+            queue_id: the real queue.
             place: the newest copy, as `find` has returned it.
 
         Raises:
             StoreError: the store refuses appends; the transaction stays open.
             MessageInvalid: the message cannot be stored in its real topic; the transaction stays open.
         """
-        result = self._store.append(committed_draft(half, place.position))
+        result = self._store.append(committed_draft(half, topic, queue_id, place.position))
         self.finish(place.offset, first_offset(half))
         return result
 

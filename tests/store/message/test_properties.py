@@ -47,6 +47,7 @@ def test_property_string_ends_with_a_separator() -> None:
         (b"k\x01v", {"k": "v"}),
         (b"k\x01v\x02k\x01w\x02", {"k": "w"}),
         (b"\x01v\x02k\x01\x02no separator\x02\x02a\x01b\x02", {"a": "b"}),
+        (b"k\x01v\x02k\x01\x02", {"k": "v"}),
         (b"k\x01v\x01w\x02", {"k": "v\x01w"}),
         (b"k\x01\xff\x02", {"k": "\ufffd"}),
         ("имя\x01значение\x02".encode(), {"имя": "значение"}),

@@ -31,9 +31,18 @@ from tests.eventually import eventually_async
 SYNC_AND_ASYNC = pytest.mark.parametrize("flush", ["sync", "async"])
 
 
-def test_half_message_is_stored_with_its_real_queue_and_is_invisible(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "UNIQ_KEY\x01ID1\x02TAGS\x01t\x02",
+        "UNIQ_KEY\x01ID1\x02TAGS\x01t",  # no separator at the end
+        "UNIQ_KEY\x01ID1\x02REAL_QID\x017\x02TAGS\x01t\x02",  # only brokers set REAL_QID
+        "UNIQ_KEY\x01ID1\x02TAGS\x01t\x02PGROUP\x01\x02",
+    ],
+)
+def test_half_message_is_stored_with_its_real_queue_and_is_invisible(tmp_path: Path, properties: str) -> None:
     async def story(peer: Peer) -> None:
-        half = await begin(peer, b"1", "T", "UNIQ_KEY\x01ID1\x02TAGS\x01t\x02", 3)
+        half = await begin(peer, b"1", "T", properties, 3)
         assert (half.ext["queueId"], half.ext["queueOffset"], half.ext["transactionId"]) == ("3", "0", "ID1")
         [stored] = await peer.messages(HALF)
         assert (stored.body, stored.sys_flag, stored.queue_id) == (b"1", 0, 0)
