@@ -18,7 +18,12 @@ def main(address: str, nameservers: str, topic: str, executors: str, resource: s
 
     ray.init(address)
     name, _, amount = resource.partition("=")
-    settings = {EXECUTOR_RESOURCE + name: amount, "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
+    settings = {
+        EXECUTOR_RESOURCE + name: amount,
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        # On a slow machine a Python worker starts in more than the 3 s after which Spark gives up a node.
+        "spark.locality.wait": "60s",
+    }
     with raydp_session("reader", int(executors), 1, "512m", settings) as spark:
         frame = read_queue(spark, topic, nameservers=nameservers, columns=["body"], minPartitions=6)
         sys.stdout.write(f"{frame.distinct().count()} messages\n")
