@@ -51,9 +51,9 @@ def test_the_report_needs_no_other_file(directory: Path) -> None:
     page = (directory / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 4
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
-    assert "Each broker is limited to 300 messages/s" in page
+    assert "Each broker is limited to 100 messages/s" in page
     assert "(simulated)" in page
-    assert "300 messages/s need 2 brokers of 270 messages/s" in page
+    assert "100 messages/s need 2 brokers of 90 messages/s" in page
 
 
 def test_the_series_has_one_row_for_each_sample(directory: Path) -> None:
@@ -66,14 +66,14 @@ def test_the_series_has_one_row_for_each_sample(directory: Path) -> None:
 def test_the_decisions_carry_their_figures(directory: Path) -> None:
     rows = pq.read_table(directory / "decisions.parquet").to_pylist()
     assert (rows[0]["before"], rows[0]["target"]) == (1, 3)
-    assert json.loads(rows[0]["figures"])["in_per_s"] == 300
+    assert json.loads(rows[0]["figures"])["in_per_s"] == 100
 
 
 def test_the_summary_has_the_measures_and_their_limits(directory: Path) -> None:
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["kind"] == "simulated"
-    assert summary["caps"] == {"broker_per_s": 300, "consumer_per_s": 400}
-    assert summary["elastic"]["offered"] == 60_000
+    assert summary["caps"] == {"broker_per_s": 100, "consumer_per_s": 135}
+    assert summary["elastic"]["offered"] == 19_800
     assert summary["elastic"]["lost"] is None
     assert {check["measure"]: check["holds"] for check in summary["checks"]} == {
         "lost": None, "out_of_order": None, "failed_sends": None, "relief_max_s": True,
@@ -118,7 +118,7 @@ def test_a_dry_run_prints_the_decisions_and_starts_nothing(tmp_path: Path) -> No
     result = run(STEP, "--dry-run", "--output", str(tmp_path / "result"))
     assert result.exit_code == 0, result.output
     assert "step: 1 to 4 brokers on nodes with broker_slot, load for 120 s" in result.output
-    assert "1 → 3 brokers (throughput): 300 messages/s need 2 brokers of 270 messages/s" in result.output
+    assert "1 → 3 brokers (throughput): 100 messages/s need 2 brokers of 90 messages/s" in result.output
     assert not (tmp_path / "result").exists()
 
 

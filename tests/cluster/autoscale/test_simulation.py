@@ -12,9 +12,16 @@ from cluster.autoscale.series import Point, latency_percentiles, node_seconds, r
 from cluster.autoscale.simulation import simulate, simulate_fixed
 from cluster.autoscale.summary import deviations, summarize
 
+STEPS = "[{at_s: 0, rate_per_s: 200}, {at_s: 30, rate_per_s: 800}, {at_s: 90, rate_per_s: 200}]"
+RATES = (
+    f"profile={{kind: step, steps: {STEPS}}}",
+    "rules.throughput_per_broker=270",
+    "caps={broker_per_s: 300, consumer_per_s: 400}",
+)
+
 
 def experiment(*overrides: str) -> Experiment:
-    return load_experiment("configs/experiments/step.yaml", overrides)
+    return load_experiment("configs/experiments/step.yaml", [*RATES, *overrides])
 
 
 def running(model: ClusterModel, count: int) -> ClusterModel:
@@ -205,7 +212,7 @@ def test_deviations_compare_the_known_measures_of_two_summaries() -> None:
 
 
 def test_a_replay_is_simulated_from_its_file(tmp_path: Path) -> None:
-    (tmp_path / "rates.csv").write_text("time_s,rate_per_s\n0,100\n30,500\n")
+    (tmp_path / "rates.csv").write_text("time_s,rate_per_s\n0,50\n30,200\n")
     text = Path("configs/experiments/step.yaml").read_text()
     begin, end = text.index("profile:"), text.index("duration_s:")
     file = tmp_path / "replay.yaml"
