@@ -13,7 +13,7 @@ import pytest
 from cluster.client import Admin, MessageExt, MessageQueue, Producer, PushConfig, PushConsumer, aio
 from cluster.client.errors import ConfigInvalid, DataDamaged
 from cluster.client.transport.instance import local_address
-from store.message.json_text import parse_rocketmq_json
+from store.metadata.json_file import JsonConfigFile
 from tests.eventually import eventually, eventually_async
 
 from .conftest import Cluster
@@ -39,9 +39,11 @@ def offset_file(config: PushConfig, group: str) -> Path:
 
 
 def saved(config: PushConfig, group: str) -> dict[str, int]:
-    """Return the offsets of the file, with RocketMQ's JSON objects as keys."""
-    path = offset_file(config, group)
-    table: dict[str, int] = parse_rocketmq_json(path.read_bytes())["offsetTable"] if path.exists() else {}
+    """Return the offsets of the file, with RocketMQ's JSON objects as keys.
+
+    While the file is replaced, only its backup exists.
+    """
+    table: dict[str, int] = (JsonConfigFile(offset_file(config, group)).load() or {}).get("offsetTable", {})
     return table
 
 
