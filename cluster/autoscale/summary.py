@@ -99,7 +99,7 @@ def summarize(experiment: Experiment, elastic: Run, baseline: Run) -> Summary:
         baseline.kind,
         [*checks(experiment, measures), *fault_checks(experiment, elastic)],
         [round(each.seconds, 3) for each in reliefs(elastic.series)],
-        [*elastic.notes, *map(partial(_fault_note, elastic), elastic.faults)],
+        [*elastic.notes, *map(partial(_fault_note, elastic), elastic.faults), *_missing(experiment, elastic)],
     )
 
 
@@ -174,6 +174,18 @@ def _fault_note(run: Run, fault: Injected) -> str:
         else f"the target was reached after {after_s:.0f} s"
     )
     return f"{fault.time_s:.0f} s: {fault.text}; {result}"
+
+
+def _missing(experiment: Experiment, run: Run) -> list[str]:
+    """Return a note if not all faults of a measured run were injected."""
+    missing = len(experiment.faults) - len(run.faults)
+    if run.kind == "simulated" or missing <= 0:
+        return []
+    faults = ", ".join(f"{fault.kill} during {fault.during}" for fault in experiment.faults)
+    return [
+        f"{missing} of the faults ({faults}) were not possible: no broker was started or drained when they"
+        " were due; a longer duration_s may help"
+    ]
 
 
 def deviations(simulated: Mapping[str, Any], measured: Mapping[str, Any]) -> list[tuple[str, float, float]]:

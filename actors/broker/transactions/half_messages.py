@@ -93,7 +93,7 @@ class HalfMessages:
         """Return the property string of the half message of `draft`."""
         text, header, record = draft.properties, draft.header, draft.record
         uniq_key = uniq_key_of(text)
-        if uniq_key and _is_complete(text, header.producer_group):
+        if uniq_key and _lacks_only_broker_properties(text, header.producer_group):
             return (
                 f"{text}{MessageConst.TRANSACTION_ID}\x01{uniq_key}\x02"
                 f"{MessageConst.REAL_TOPIC}\x01{record.topic}\x02"
@@ -113,7 +113,7 @@ class HalfMessages:
         return properties_text(properties)
 
 
-def _is_complete(text: str, group: str) -> bool:
+def _lacks_only_broker_properties(text: str, group: str) -> bool:
     """Return True if a property string, as clients send it, only lacks the properties of the broker."""
     return (
         text[-1] == "\x02"

@@ -137,6 +137,7 @@ def test_a_fault_must_be_injected_and_the_target_reached_after_it(tmp_path: Path
     summaries = {name: summarize(experiment, run, simulate_fixed(experiment)) for name, run in runs.items()}
     held = {name: summary.checks[-1].holds for name, summary in summaries.items()}
     assert held == {"not injected": False, "not recovered": False, "recovered": True}
+    assert "1 of the faults (node during scale_out) were not possible" in summaries["not injected"].notes[-1]
     assert "broker-2 started; the target was not reached after it" in summaries["not recovered"].notes[-1]
     assert re.search(r"the target was reached after \d+ s", summaries["recovered"].notes[-1])
 
