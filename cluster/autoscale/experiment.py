@@ -86,11 +86,12 @@ class Fault(_Model):
 
     Attributes:
         kill: `node`: the node of the broker is lost, and its disk survives. `controller`: the controller is
-            replaced by a new one, which knows only the brokers that it finds.
+            replaced by a new one, which knows only the brokers that it finds. `gcs`: Ray's GCS on the head
+            node is killed and started again.
         during: As soon as an added broker starts (`scale_out`), or a broker is drained (`scale_in`).
     """
 
-    kill: Literal["node", "controller"]
+    kill: Literal["node", "controller", "gcs"]
     during: Literal["scale_out", "scale_in"]
 
 

@@ -1,4 +1,4 @@
-"""FaultInjector: kills nodes and the controller of a measured run while brokers are added or drained."""
+"""FaultInjector: kills nodes, controller and GCS of a measured run while brokers are added or drained."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cluster.autoscale.experiment import Fault
 from cluster.autoscale.run import Injected
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerState
 
+VICTIMS = {"controller": "the controller", "gcs": "Ray's GCS"}
 STATE_OF = {"scale_out": STARTING, "scale_in": DRAINING}
 
 
@@ -21,7 +22,7 @@ class FaultInjector:
         namespace: str,
         resource: str,
         kill_node: Callable[[str], None],
-        kill_controller: Callable[[], None],
+        restart: Mapping[str, Callable[[], None]],
     ) -> None:
         """Create an injector.
 
@@ -30,14 +31,14 @@ class FaultInjector:
             namespace: Namespace of the brokers.
             resource: Resource of the nodes on which brokers run.
             kill_node: Kills the node with an address.
-            kill_controller: Kills the controller, and starts the next one.
+            restart: Functions that kill and start what a fault may kill other than a node, by its name.
         """
         self.injected: list[Injected] = []
         self._pending = list(faults)
         self._namespace = namespace
         self._resource = resource
         self._kill_node = kill_node
-        self._kill_controller = kill_controller
+        self._restart = restart
 
     def inject(self, now_s: float, states: Mapping[str, BrokerState]) -> None:
         """Inject the faults that are possible now; `states`: the state of each broker."""
@@ -45,9 +46,9 @@ class FaultInjector:
             brokers = [name for name, state in states.items() if state == STATE_OF[fault.during]]
             if not brokers:
                 continue
-            if fault.kill == "controller":
-                victim = "the controller"
-                self._kill_controller()
+            if fault.kill != "node":
+                victim = VICTIMS[fault.kill]
+                self._restart[fault.kill]()
             elif node := self._node_of(fault, brokers, states):
                 victim = f"node {node}"
                 self._kill_node(node)

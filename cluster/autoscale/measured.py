@@ -68,7 +68,13 @@ def run_measured(
         )
     with run_home() as home:
         nodes = [NodeType(name, each.resources, each.max) for name, each in experiment.node_types.items()]
-        ray = LocalRay(home, nodes, experiment.idle_timeout_s, experiment.boot_delay_s)
+        ray = LocalRay(
+            home,
+            nodes,
+            experiment.idle_timeout_s,
+            experiment.boot_delay_s,
+            has_durable_gcs=any(fault.kill == "gcs" for fault in experiment.faults),
+        )
         with _started(ray) if is_embedded else _attached(home, address or "auto") as found:
             topology = _start_brokers(experiment, home, found, is_elastic=is_elastic)
             note = EMBEDDED_NOTE if is_embedded else ATTACHED_NOTE.format(own_gcs_address())
@@ -159,16 +165,15 @@ class _Measurement:
         nameserver = topology.nameservers[0]
         self._load = Load(experiment, [f"{topology.listen_host}:{nameserver.listen_port}"])
         faults = experiment.faults if is_elastic else ()
-        self._faults = FaultInjector(
-            faults, topology.namespace, experiment.resource, ray.kill_node, self._kill_controller
-        )
+        restart = {"controller": self._restart_controller, "gcs": ray.restart_gcs}
+        self._faults = FaultInjector(faults, topology.namespace, experiment.resource, ray.kill_node, restart)
 
     def _new_controller(self) -> Controller:
         limits = Limits(DRAIN_TIMEOUT_S, dry_run=not self._is_elastic)
         fleet = ElasticFleet(self._topology, home_of(self._topology.cluster))
         return Controller(self._experiment.rules, limits, fleet, time.monotonic)
 
-    def _kill_controller(self) -> None:
+    def _restart_controller(self) -> None:
         self._controller = self._new_controller()
         self._controller.tick()  # the next point of the series shows what it finds
 

@@ -22,13 +22,22 @@ def autoscaler() -> Autoscaler:
 
     reply = autoscaler_pb2.GetClusterStatusReply()
     reply.ParseFromString(_gcs(own_gcs_address()).get_cluster_status(timeout_s=TIMEOUT_S))
-    state = reply.autoscaling_state
     limits: Mapping[str, int] | None = ray._private.state.state.get_max_resources_from_cluster_config()  # noqa: SLF001
+    return from_state(reply.autoscaling_state, limits)
+
+
+def from_state(state: Any, limits: Mapping[str, int] | None) -> Autoscaler:
+    """Return what the autoscaler has reported to Ray's GCS.
+
+    Args:
+        state: Ray's protobuf message AutoscalingState.
+        limits: The maximum of each resource that the node types offer. None: the node types are not known.
+    """
     offered = None if limits is None else frozenset(name for name, most in limits.items() if most)
     infeasible = {
         name
-        for each in state.infeasible_resource_requests
-        for name in each.request.resources_bundle
+        for request in state.infeasible_resource_requests
+        for name in request.resources_bundle
         if not name.startswith("node:")
     }
     failed = [

@@ -48,7 +48,7 @@ NODE_ENV = "RAYMQ_LOCAL_NODE"
 INSTANCE_ENV, NODE_TYPE_ENV = "RAY_CLOUD_INSTANCE_ID", "RAY_NODE_TYPE_NAME"
 GCS_PORT, CLIENT_PORT, METRICS_PORT, DASHBOARD_PORT = 6479, 10_101, 44_217, 8265
 HEAD_STORE_BYTES = 160 * 1024 * 1024
-CONFIG_FILE, LOG_FILE = "autoscaler.json", "ray-start.log"
+CONFIG_FILE, LOG_FILE, GCS_FOLDER = "autoscaler.json", "ray-start.log", "gcs"
 REPO = Path(__file__).parents[3]
 _EMPTY_LISTS = (
     "initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands",
@@ -85,6 +85,8 @@ class LocalRay:
         boot_delay_s: Simulated boot time of a node, before its raylet starts.
         environment: Further environment variables of Ray's processes.
         has_dashboard: Start Ray's dashboard, which accepts jobs.
+        has_durable_gcs: Keep the state of the GCS in a directory of `home`, so that it can be restarted. Ray
+            calls this storage, an embedded RocksDB, alpha, and syncs each change of the state.
     """
 
     home: Path
@@ -93,6 +95,7 @@ class LocalRay:
     boot_delay_s: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
     has_dashboard: bool = False
+    has_durable_gcs: bool = False
 
     def start(self) -> HeadRecord:
         """Stop what an earlier start has left, and start the head. Raises HeadFailed if two attempts fail."""
@@ -129,10 +132,27 @@ class LocalRay:
             if process.name() == "raylet" and f"--node_ip_address={ip}" in process.cmdline():
                 process.kill()
 
+    def restart_gcs(self) -> None:
+        """Kill the GCS and start it again with its state. Raises HeadFailed if no GCS is running."""
+        record = read_record(self.home)
+        processes = marked_processes(record.mark) if record else ()
+        gcs = next((each for each in processes if each.name() == "gcs_server"), None)
+        if gcs is None:
+            raise HeadFailed("Ray's GCS cannot be restarted: it is not running")
+        command, environment = gcs.cmdline(), gcs.environ()
+        gcs.kill()
+        gcs.wait()
+        with (self.home / LOG_FILE).open("ab") as output:
+            subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+
     def _start_once(self) -> HeadRecord:
         prepare_to_import_ray(os.environ, starts=True)
         mark = secrets.token_hex(8)
         write_record(self.home, HeadRecord(mark))
+        shutil.rmtree(self.home / GCS_FOLDER, ignore_errors=True)
         port = free_port(GCS_PORT)
         address = f"{HEAD_IP}:{port}"
         dashboard_port = free_port(DASHBOARD_PORT) if self.has_dashboard else None
@@ -171,11 +191,17 @@ class LocalRay:
             "DASHBOARD_METRIC_PORT": str(free_port(METRICS_PORT + 10)),
             # A killed raylet fails each health check at once; a slow one still has 10 s per check.
             "RAY_health_check_period_ms": "500",
+            **self._gcs_storage(),
             **self.environment,
         }
         environment.pop("RAY_ADDRESS", None)
         environment.pop(NODE_ENV, None)
         return environment
+
+    def _gcs_storage(self) -> dict[str, str]:
+        if not self.has_durable_gcs:
+            return {}
+        return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.home / GCS_FOLDER)}
 
     def autoscaling_config(self, gcs_address: str) -> dict[str, Any]:
         """Return the configuration of Ray's autoscaler."""

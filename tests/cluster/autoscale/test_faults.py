@@ -10,7 +10,9 @@ from cluster.autoscale.run import Injected
 def test_controller_is_killed_once_in_each_wanted_phase() -> None:
     kills: list[str] = []
     faults = [Fault(kill="controller", during="scale_in"), Fault(kill="controller", during="scale_out")]
-    injector = FaultInjector(faults, "test", "slot", kills.append, lambda: kills.append("controller"))
+    injector = FaultInjector(
+        faults, "test", "slot", kills.append, {"controller": lambda: kills.append("controller")}
+    )
 
     injector.inject(1.0, {"b-1": "running"})
     assert kills == []

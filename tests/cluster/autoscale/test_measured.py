@@ -94,20 +94,21 @@ def test_short_experiment_loses_nothing_and_leaves_no_process(raymq: RayMQ, shor
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.extended
+@pytest.mark.parametrize("kills", [("node", "controller"), ("gcs",)], ids="-".join)
 @pytest.mark.parametrize("during", ["scale_out", "scale_in"])
 def test_experiment_with_faults_reaches_its_target_and_loses_nothing(
-    raymq: RayMQ, short: Path, during: str
+    raymq: RayMQ, short: Path, during: str, kills: tuple[str, ...]
 ) -> None:
     if "ray" in sys.modules:
         sys.modules["ray"].shutdown()
+    faults = ", ".join(f"{{kill: {kill}, during: {during}}}" for kill in kills)
     # the last load lasts until a broker on another node is drained
-    faults = f"faults=[{{kill: node, during: {during}}}, {{kill: controller, during: {during}}}]"
-    overrides = [faults, "duration_s=180", "rules.cool_down_s=10"]
+    overrides = [f"faults=[{faults}]", "duration_s=180", "rules.cool_down_s=10"]
     run = run_measured(load_experiment(short, overrides), lambda _: None, is_elastic=True)
     summary = judged(short, run, *overrides)
     recovered = next(check for check in summary.checks if check.measure == "faults_recovered")
-    assert (recovered.value, recovered.holds) == (2, True), summary.notes
-    assert sum("the target was reached after" in note for note in summary.notes) == 2
+    assert (recovered.value, recovered.holds) == (len(kills), True), summary.notes
+    assert sum("the target was reached after" in note for note in summary.notes) == len(kills)
 
 
 @pytest.mark.ray

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from ray.core.generated.autoscaler_pb2 import AutoscalingState
 
 from actors.host.node_address import located_settings, located_spec
 from actors.host.ray_port import Node
 from actors.host.store_binding import StoreBinding, may_start
+from cluster.driver.autoscaler import from_state
 from cluster.driver.placement import Autoscaler, pending_reason, place
 from cluster.topology.topology import Topology
 
@@ -62,6 +64,20 @@ def test_pending_broker_has_a_reason(
     found = pending_reason("broker_slot", nodes, free, autoscaler)
     assert reason in found
     assert bool(found) == bool(reason)
+
+
+def test_requests_that_no_node_type_can_fulfil_are_read_from_the_state_of_the_autoscaler() -> None:
+    state = AutoscalingState(autoscaler_state_version=3)
+    state.infeasible_resource_requests.add().resources_bundle.update({"gpu_slot": 1.0, "node:10.0.0.1": 0.01})
+    state.pending_instance_requests.add(count=2)
+    state.failed_instance_requests.add(ray_node_type_name="big", reason="quota")
+    assert from_state(state, {"broker_slot": 4, "gpu_slot": 0}) == Autoscaler(
+        is_running=True,
+        offered=frozenset({"broker_slot"}),
+        infeasible=frozenset({"gpu_slot"}),
+        starting=2,
+        failures=["big: quota"],
+    )
 
 
 def test_broker_starts_only_with_its_store_or_a_released_binding() -> None:
