@@ -8,7 +8,8 @@ run on this machine at the same time, each with one topic of 8 queues; the order
 round to round, and the results are the medians. Both topics are written once before the first case, and
 number, length and checksum of their bodies are compared with the rows that were written. RayMQ runs as a
 topology of one broker on Ray, Kafka as one process in KRaft mode with default settings; neither waits for
-the disk. Spark runs as `local[2]`.
+the disk. A slow disk may still stop Kafka for seconds, because both sides write some 10 GB in the case write;
+`TMPDIR=/dev/shm` keeps both stores in memory. Spark runs as `local[2]`.
 """
 
 from __future__ import annotations
