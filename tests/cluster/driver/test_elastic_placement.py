@@ -66,7 +66,7 @@ def test_pending_broker_has_a_reason(
     assert bool(found) == bool(reason)
 
 
-def test_requests_that_no_node_type_can_fulfil_are_read_from_the_state_of_the_autoscaler() -> None:
+def test_infeasible_requests_are_read_from_the_state_of_the_autoscaler() -> None:
     state = AutoscalingState(autoscaler_state_version=3)
     state.infeasible_resource_requests.add().resources_bundle.update({"gpu_slot": 1.0, "node:10.0.0.1": 0.01})
     state.pending_instance_requests.add(count=2)
