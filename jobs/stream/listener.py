@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from jobs.stream.java import java_session
+from jobs.stream.java import is_active, java_session
 from jobs.stream.planner import Planner
 from store.logs import get_logger
 
@@ -33,12 +33,13 @@ class Stream(Protocol):
     def metric(self) -> str:
         """The name of the stream's metrics in the progress reports of the query."""
 
-    def planner(self, query_id: str, checkpoint: str) -> Planner | None:
+    def planner(self, query_id: str, checkpoint: str, is_query_alive: Callable[[], bool]) -> Planner | None:
         """Return a planner for the query, or None if the query must not read this stream.
 
         Args:
             query_id: Id of the query, which remains the same when the query is restarted.
             checkpoint: Checkpoint location of the query.
+            is_query_alive: Returns True until this run of the query ends.
         """
 
 
@@ -49,6 +50,7 @@ class StreamListener(StreamingQueryListener):
         self._spark = spark
         self._streams: dict[str, Stream] = {}
         self._running: dict[str, dict[str, Planner]] = {}
+        self._latest: dict[str, Planner] = {}  # by manifest directory
 
     def add(self, stream: Stream) -> None:
         """Run planners for queries that read `stream`. Replaces a stream with the same manifest directory."""
@@ -84,9 +86,18 @@ class StreamListener(StreamingQueryListener):
             planner.stop()
 
     def _start(self, stream: Stream, query: Any, query_id: str, run_id: str) -> None:
-        planner = stream.planner(query_id, str(query.resolvedCheckpointRoot()))
+        def is_alive() -> bool:
+            return is_active(self._spark) and bool(query.isActive())
+
+        planner = stream.planner(query_id, str(query.resolvedCheckpointRoot()), is_alive)
         if planner is None:
             return
+        # Spark reports the end of the previous run later, so its planner may still be writing a manifest.
+        previous = self._latest.get(stream.manifests)
+        if previous is not None:
+            previous.stop()
+            previous.join()
+        self._latest[stream.manifests] = planner
         self._running.setdefault(run_id, {})[stream.metric] = planner
         trigger = str(query.trigger().toString())
         if trigger.startswith(("AvailableNow", "OneTime")):

@@ -67,7 +67,10 @@ class PlanOptions:
 
 
 class Planner:
-    """Plans the batches of one run of a query. The thread ends when `is_query_alive()` returns False."""
+    """Plans the batches of one run of a query.
+
+    The thread ends when `is_query_alive()` returns False. After that, it writes nothing.
+    """
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class Planner:
         self._options = options
         self._query_id = query_id
         self._is_query_alive = is_query_alive
+        self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._is_stopped = False
         self._positions: Positions = {}
@@ -103,13 +107,19 @@ class Planner:
         with self._faults_end_query():
             self._load()
             name = f"raymq-stream-{self._options.topic}"
-            threading.Thread(target=self._run, name=name, daemon=True).start()
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread after its current step."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
+
+    def join(self) -> None:
+        """Wait until the thread has ended, which a request for the queues' offsets can delay."""
+        if self._thread is not None:
+            self._thread.join()
 
     def committed(self, number: int) -> None:
         """Record that Spark has committed the batch of manifest `number`, and delete old manifests."""
@@ -130,7 +140,7 @@ class Planner:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - reported as the error of the query
-            if not self._is_stopped:
+            if self._is_running():
                 remedy = ""
                 if isinstance(error, ClientError):
                     remedy = (
@@ -156,6 +166,9 @@ class Planner:
                 self._changed.wait(1.0)
                 if not self._is_query_alive():
                     return False
+        return self._is_running()
+
+    def _is_running(self) -> bool:
         return not self._is_stopped and self._is_query_alive()
 
     def _pause(self, seconds: float) -> None:
@@ -225,7 +238,7 @@ class Planner:
         number = self._written + 1
         batch = next_batch(states, positions, limits, number)
         self._positions, self._is_limited = batch.positions, batch.is_limited
-        if not batch.splits and not missing:
+        if (not batch.splits and not missing) or not self._is_running():
             return False
         self._directory.write(number, encode_batch(number, self._query_id, batch))
         self._written = number

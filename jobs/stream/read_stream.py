@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
@@ -20,7 +20,6 @@ from jobs.reader import SplitsReader
 from jobs.schema import spark_schema
 from jobs.splits import QueueState
 from jobs.starting_offsets import Offsets
-from jobs.stream.java import is_active
 from jobs.stream.listener import listener_of
 from jobs.stream.manifest import SCHEMA, encode_fault
 from jobs.stream.manifest_directory import ManifestDirectory
@@ -185,7 +184,7 @@ class TopicStream:
             F.max("number").alias("manifest"),
         )
 
-    def planner(self, query_id: str, checkpoint: str) -> Planner | None:
+    def planner(self, query_id: str, checkpoint: str, is_query_alive: Callable[[], bool]) -> Planner | None:
         """Return a planner for the query, or None if its checkpoint is not the checkpoint of this stream.
 
         In the second case the query fails in its first batch. If the stream has no manifest yet, this method
@@ -193,7 +192,7 @@ class TopicStream:
         """
         if checkpoint == self.directory.checkpoint:
             queues = TopicQueues(self.read)
-            return Planner(self.directory, queues, self.options, query_id, self._is_session_active)
+            return Planner(self.directory, queues, self.options, query_id, is_query_alive)
         if self.directory.is_empty():
             self.directory.write(
                 0,
@@ -206,6 +205,3 @@ class TopicStream:
                 ),
             )
         return None
-
-    def _is_session_active(self) -> bool:
-        return is_active(self.spark)

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,10 @@ import pytest
 from cluster.client import Admin, ClientError, Producer
 from jobs import read_stream
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
+from jobs.splits import QueueState
+from jobs.stream.manifest import Row
+from jobs.stream.manifest_directory import ManifestDirectory
+from jobs.stream.read_stream import TopicQueues
 from jobs.stream.stream_errors import CheckpointMismatch
 from store.clock import SystemClock
 from tests.eventually import LIMIT_S, eventually
@@ -113,6 +118,63 @@ def test_idle_query_starts_no_batch_and_keeps_its_start(orders: Orders, sink: Ca
     assert not Path(stream.checkpoint, "commits", "0").exists()
     sent = send(orders, stream.topic, range(5, 10))
     assert stream.drain() == [5]
+    assert stream.bodies() == sent
+
+
+def test_stopped_query_plans_no_batch(
+    orders: Orders, sink: Callable[[str], Sink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = sink("stream-stopped")
+    polling, resumed = threading.Event(), threading.Event()
+    states = TopicQueues.states
+
+    def wait_in_planner(queues: TopicQueues) -> list[QueueState]:
+        if threading.current_thread().name == f"raymq-stream-{stream.topic}":
+            polling.set()
+            assert resumed.wait(LIMIT_S)
+        return states(queues)
+
+    monkeypatch.setattr(TopicQueues, "states", wait_in_planner)
+    query = stream.start()
+    assert polling.wait(LIMIT_S)
+    query.stop()
+    sent = send(orders, stream.topic, range(5))
+    resumed.set()
+    assert stream.drain(maxOffsetsPerTrigger=3) == [3, 2]
+    assert stream.bodies() == sent
+
+
+def test_restarted_query_waits_for_the_manifest_of_the_stopped_one(
+    orders: Orders, sink: Callable[[str], Sink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = sink("stream-overlap")
+    writing, loaded, written = threading.Event(), threading.Event(), threading.Event()
+    write, load = ManifestDirectory.write, ManifestDirectory.load
+
+    def write_late(directory: ManifestDirectory, number: int, data: bytes) -> None:
+        is_first = not writing.is_set()
+        writing.set()
+        if is_first:
+            loaded.wait(1)
+        write(directory, number, data)
+        written.set()
+
+    def load_before_write(directory: ManifestDirectory) -> tuple[int, list[Row]]:
+        found = load(directory)
+        if writing.is_set():
+            loaded.set()
+            assert written.wait(LIMIT_S)
+        return found
+
+    monkeypatch.setattr(ManifestDirectory, "write", write_late)
+    monkeypatch.setattr(ManifestDirectory, "load", load_before_write)
+    query = stream.start()
+    eventually(Path(stream.checkpoint, "raymq", stream.topic, "source.json").exists, "the starting positions")
+    sent = send(orders, stream.topic, range(1))
+    assert writing.wait(LIMIT_S)
+    query.stop()
+    sent += send(orders, stream.topic, range(1, 5))
+    assert stream.drain() == [1, 4]
     assert stream.bodies() == sent
 
 
