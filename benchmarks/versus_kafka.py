@@ -167,10 +167,14 @@ class _Runs:
         return found
 
     def _rows(self, count: int) -> DataFrame:
-        """Return `count` rows with bodies of digits, in two partitions."""
-        numbers = self._spark.range(0, count, 1, 2)
-        body = F.lpad(F.col("id").cast("string"), self._options.body_bytes, "0")
-        return numbers.select(F.encode(body, "UTF-8").alias("body"))
+        """Return `count` rows with bodies of digits, in two partitions.
+
+        The digits are mostly a constant: to pad a whole body costs Spark as much as to write it to a queue.
+        """
+        digits = min(len(str(count)), self._options.body_bytes)
+        zeros = F.lit("0" * (self._options.body_bytes - digits))
+        number = F.lpad(F.col("id").cast("string"), digits, "0")
+        return self._spark.range(0, count, 1, 2).select(F.concat(zeros, number).cast("binary").alias("body"))
 
     def _write(self, name: str) -> float:
         self._writes += 1

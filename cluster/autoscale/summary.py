@@ -99,7 +99,11 @@ def summarize(experiment: Experiment, elastic: Run, baseline: Run) -> Summary:
         baseline.kind,
         [*checks(experiment, measures), *fault_checks(experiment, elastic)],
         [round(each.seconds, 3) for each in reliefs(elastic.series)],
-        [*elastic.notes, *map(partial(_fault_note, elastic), elastic.faults), *_missing(experiment, elastic)],
+        [
+            *elastic.notes,
+            *map(partial(_fault_note, elastic), elastic.faults),
+            *_impossible_faults(experiment, elastic),
+        ],
     )
 
 
@@ -176,7 +180,7 @@ def _fault_note(run: Run, fault: Injected) -> str:
     return f"{fault.time_s:.0f} s: {fault.text}; {result}"
 
 
-def _missing(experiment: Experiment, run: Run) -> list[str]:
+def _impossible_faults(experiment: Experiment, run: Run) -> list[str]:
     """Return a note if not all faults of a measured run were injected."""
     missing = len(experiment.faults) - len(run.faults)
     if run.kind == "simulated" or missing <= 0:

@@ -1,13 +1,35 @@
-"""The worker daemon removes Spark's archives from sys.path only if their modules are installed."""
+"""The worker daemon removes Spark's archives from sys.path, and lets its workers keep freed memory."""
 
 from __future__ import annotations
 
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from jobs.spark_daemon import remove_spark_archives
+
+PAGES = 3 * 16 * 1024 * 1024 // 4096
+PAGE_FAULTS = f"""
+import resource
+from jobs.spark_daemon import retain_freed_memory
+
+def read_batch():
+    for column in [bytes({PAGES} * 4096 // 3) for _ in range(3)]:
+        column.count(1)
+
+def page_faults(batches):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(batches):
+        read_batch()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+retain_freed_memory()
+page_faults(2)
+print(page_faults(10))
+"""
 
 
 @pytest.fixture
@@ -30,3 +52,9 @@ def test_archives_are_kept_if_pyspark_is_not_installed(
     monkeypatch.setattr(sys, "path", archives)
     remove_spark_archives()
     assert sys.path == archives
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+def test_freed_memory_is_used_again_without_page_faults() -> None:
+    done = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < PAGES  # ten times as many if freed memory is returned to the system
