@@ -31,7 +31,7 @@ class NodeType(_Model):
     Attributes:
         resources: Ray resources of one node, by name.
         max: Maximum number of nodes of this type.
-        boot_delay_s: Seconds from the request for a node until it joins the cluster.
+        boot_delay_s: Seconds from the request for a node until it starts.
     """
 
     resources: Annotated[dict[str, Annotated[float, Field(gt=0)]], Field(min_length=1)]
@@ -70,13 +70,15 @@ class Clients(_Model):
 
 
 class Model(_Model):
-    """Times of the simulated brokers, as measured on one machine.
+    """Times of the simulated nodes and brokers, as measured on one machine.
 
     Attributes:
+        node_join_s: Seconds from the start of a node, after `boot_delay_s`, until it has joined the cluster.
         broker_start_s: Seconds from the request for a broker on a running node until it accepts messages.
         latency_s: End-to-end latency of a message that waits nowhere.
     """
 
+    node_join_s: Seconds = 0
     broker_start_s: Seconds = 3
     latency_s: Seconds = 0.01
 
@@ -128,7 +130,7 @@ class Experiment(_Model):
         sample_interval_s: Seconds between two samples, each followed by one decision.
         caps: Limits of the rates.
         clients: Producers and consumers.
-        model: Times of the simulated brokers.
+        model: Times of the simulated nodes and brokers.
         baseline: How the comparison with a fixed cluster of `rules.max` brokers is made: by another measured
             run, or by a simulation. A simulated experiment always has a simulated baseline.
         limits: What must hold for the measures.

@@ -1,6 +1,6 @@
 """Model of an elastic cluster: brokers with capped rates, nodes with boot delays, one queue of messages each.
 
-    node     requested ──boot_delay_s──→ joined ──unused for idle_timeout_s──→ removed
+    node     requested ──boot_delay_s + node_join_s──→ joined ──unused for idle_timeout_s──→ removed
     broker   requested ──broker_start_s──→ serving ──equip──→ running ──drain──→ draining ──remove──→ gone
 
 Producers spread the load evenly over the writable brokers and keep what these do not accept. They use a new
@@ -99,7 +99,8 @@ class ClusterModel:
             node = min(unused, key=lambda each: each.joins_s)
             node.unused_since_s = None
         else:
-            node = ModelNode(self.now_s + self._experiment.boot_delay_s)
+            joins_s = self.now_s + self._experiment.boot_delay_s + self._experiment.model.node_join_s
+            node = ModelNode(joins_s)
             self._nodes.append(node)
         runs_s = max(node.joins_s, self.now_s) + self._experiment.model.broker_start_s
         self._brokers[name] = ModelBroker(name, node, runs_s)

@@ -149,7 +149,7 @@ def test_shipped_experiments_are_valid(name: str) -> None:
 def test_the_daily_load_is_10_to_80_percent_of_at_most_4_brokers() -> None:
     daily = load_experiment("daily.yaml")
     assert daily.rules.max <= 4
-    capacity = daily.rules.max * daily.rules.throughput_per_broker
+    capacity = daily.rules.max * daily.caps.broker_per_s
     rates = [daily.offered_per_s(daily.run_s * part / 100) for part in range(100)]
     assert (min(rates), round(max(rates))) == (0.1 * capacity, 0.8 * capacity)
 

@@ -30,7 +30,7 @@ def running(model: ClusterModel, count: int) -> ClusterModel:
 
 
 def test_a_broker_serves_after_its_node_booted_and_it_started() -> None:
-    model = ClusterModel(experiment())  # node 8 s, broker 3 s
+    model = ClusterModel(experiment("model.node_join_s=2", "node_types.broker.boot_delay_s=6"))  # broker 3 s
     assert model.create([]) == "broker-0"
 
     model.advance(7)
