@@ -169,7 +169,7 @@ class _Runs:
     def _rows(self, count: int) -> DataFrame:
         """Return `count` rows with bodies of digits, in two partitions.
 
-        The digits are mostly a constant: to pad a whole body costs Spark as much as to write it to a queue.
+        The leading zeros are a constant: padding a whole body takes Spark as long as writing it to a queue.
         """
         digits = min(len(str(count)), self._options.body_bytes)
         zeros = F.lit("0" * (self._options.body_bytes - digits))

@@ -148,14 +148,15 @@ def test_restarted_query_waits_for_the_manifest_of_the_stopped_one(
     orders: Orders, sink: Callable[[str], Sink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = sink("stream-overlap")
-    writing, loaded, written = threading.Event(), threading.Event(), threading.Event()
+    writing, stopped, loaded, written = (threading.Event() for _ in range(4))
     write, load = ManifestDirectory.write, ManifestDirectory.load
 
     def write_late(directory: ManifestDirectory, number: int, data: bytes) -> None:
         is_first = not writing.is_set()
         writing.set()
         if is_first:
-            loaded.wait(1)
+            assert stopped.wait(LIMIT_S)
+            loaded.wait(2)  # until then, a restarted query that does not wait for this write has loaded
         write(directory, number, data)
         written.set()
 
@@ -174,6 +175,7 @@ def test_restarted_query_waits_for_the_manifest_of_the_stopped_one(
     assert writing.wait(LIMIT_S)
     query.stop()
     sent += send(orders, stream.topic, range(1, 5))
+    stopped.set()
     assert stream.drain() == [1, 4]
     assert stream.bodies() == sent
 
