@@ -1,7 +1,7 @@
 """Compare RayMQ with Apache Kafka as source and sink of Spark and Ray Data, in one Spark session.
 
     uv run --with confluent-kafka python -m benchmarks.versus_kafka [--case NAME …] [--messages 5000000]
-                                                                    [--body-bytes 128] [--rounds 3] [--json]
+                                                         [--body-bytes 128] [--rounds 3] [--cold] [--json]
 
 Cases: write, read-bodies, read-all, read-positions, ray-data (needs confluent-kafka), stream. Both brokers
 run on this machine at the same time, each with one topic of 8 queues; the order of the sides alternates from
@@ -9,18 +9,21 @@ round to round, and the results are the medians. Both topics are written once be
 number, length and checksum of their bodies are compared with the rows that were written. RayMQ runs as a
 topology of one broker on Ray, Kafka as one process in KRaft mode with default settings; neither waits for
 the disk. A slow disk may still stop Kafka for seconds, because both sides write some 10 GB in the case write;
-`TMPDIR=/dev/shm` keeps both stores in memory. Spark runs as `local[2]`.
+`TMPDIR=/dev/shm` keeps both stores in memory. Before the first case, the page cache is filled as on a machine
+that has been running for a while (`benchmarks.page_cache`); `--cold` omits that. Spark runs as `local[2]`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +34,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from benchmarks.bulk_sides import KafkaSide, RayMQSide, Side, has_confluent_kafka
 from benchmarks.kafka import SPARK_KAFKA, Kafka, kafka_jars
+from benchmarks.page_cache import full_page_cache
 from benchmarks.raymq_on_ray import RayMQOnRay
 from cluster.interrupts import interrupt_once
 from jobs import local_session
@@ -93,6 +97,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=5_000_000, help="number of messages in each topic")
     parser.add_argument("--body-bytes", type=int, default=128, help="size of a body")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each side")
+    parser.add_argument("--cold", action="store_true", help="leave free memory as it is")
     parser.add_argument("--json", action="store_true", help="print one line of JSON per case")
     return parser.parse_args()
 
@@ -112,8 +117,9 @@ def _compare(options: argparse.Namespace, root: Path) -> None:
             }
             runs = _Runs(spark, sides, options, root)
             runs.prepare()
-            for name in cases:
-                _print(name, runs.figures(name), options)
+            with nullcontext() if options.cold else full_page_cache():
+                for name in cases:
+                    _print(name, runs.figures(name), options)
         finally:
             spark.stop()
             ray.shutdown()
@@ -180,6 +186,7 @@ class _Runs:
         self._writes += 1
         side, rows, topic = self._sides[name], self._rows(self._options.messages), f"{TOPIC}-{self._writes}"
         side.create(topic)
+        os.sync()  # otherwise the disk would still write what the other side has left in the page cache
         begin = time.perf_counter()
         side.write(rows, topic)
         return float(self._options.messages / (time.perf_counter() - begin))

@@ -24,7 +24,7 @@ from store.message.message_id import UniqKeyBlock, UniqKeySequence, first_sequen
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
 
-BUFFER_BYTES = 16 * MIB
+BUFFER_BYTES = 4 * MIB
 PARTITION_HEX = 8
 DELAYED = 16**PARTITION_HEX // 2
 """Added to the partition in the UNIQ_KEYs of delayed rows. Spark's partition numbers are smaller."""

@@ -21,7 +21,7 @@ from functools import partial
 from store.clock import Clock
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile, file_name
-from store.disk.touch_ahead import AHEAD_BYTES, touch
+from store.disk.touch_ahead import AHEAD_BYTES, touch_sequentially
 from store.jobs import Lane
 from store.logs import get_logger
 from store.store_errors import StoreError
@@ -179,7 +179,7 @@ class AllocateMappedFileService:
         if self._settings.warm_mapped_file:
             self._lock(file)
         else:
-            touch(file.name, 0, AHEAD_BYTES)
+            touch_sequentially(file.name, 0, AHEAD_BYTES)
         return file
 
     def _lock(self, file: MappedFile) -> None:

@@ -12,7 +12,7 @@ from store.commitlog.allocate import AllocateMappedFileService
 from store.commitlog.positions import Callback
 from store.disk.files import sync_directory
 from store.disk.retired import RemoveTreeJob
-from store.disk.touch_ahead import TouchAhead, touch
+from store.disk.touch_ahead import TouchAhead, touch, touch_sequentially
 from store.dispatch.dispatcher import Step
 from store.index.index_ahead import IndexFileAhead
 from store.logs import get_logger
@@ -47,8 +47,8 @@ class Maintenance:
         self._index_ahead = IndexFileAhead(root, parts.index, background, clock, settings)
         # A separate lane: a checkpoint may take seconds, and appends do not wait for pages to be touched.
         self._touches = parts.jobs.lane("store-touch")
-        self._log_touches = TouchAhead(self._touches, parts.positions.written)
-        self._index_touches = TouchAhead(self._touches, 0)
+        self._log_touches = TouchAhead(self._touches, parts.positions.written, touch_sequentially)
+        self._index_touches = TouchAhead(self._touches, 0, touch)
         if parts.index is not None and (file := parts.index.last) is not None:
             # After a start the hash slots are not in memory, and the first dispatch accesses them at random.
             self._touches.submit(partial(touch, str(file.path), 0, file.slots_end))
