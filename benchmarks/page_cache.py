@@ -1,8 +1,8 @@
 """Fill the free memory with cached file pages, as on a machine that has been running for a while.
 
-A hypervisor may take free memory back from a virtual machine. Each first access to such memory then takes ten
-times as long as writing to it (measured: 0.5 GB/s), so a benchmark that writes would measure the hypervisor. On
-a machine whose memory is in use, new pages replace the oldest cached pages instead.
+A hypervisor may take free memory back from a virtual machine. The first access to such memory then takes ten
+times as long as writing to it (measured: 0.5 GB/s), so a benchmark that writes would measure the hypervisor.
+On a machine whose memory is in use, new pages replace the oldest cached pages instead.
 """
 
 import os
@@ -17,7 +17,7 @@ DIRECTORY = "/var/tmp"
 
 @contextmanager
 def full_page_cache() -> Iterator[int]:
-    """Fill the free memory with pages of a file without data, which occupies no disk. Yield its size in bytes.
+    """Fill the free memory with pages of a file without data. Yield its size in bytes.
 
     The pages are clean: the kernel drops them when it needs memory, and the rest at the end of the context.
     """

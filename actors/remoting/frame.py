@@ -28,6 +28,7 @@ SHARED_BUFFER_BYTES: Final = 256 * 1024
 # Frames of at least this size get their own buffer; an incomplete smaller frame is copied once.
 OWN_MEMORY_BYTES: Final = 32 * 1024
 FIRST_ALLOCATION_BYTES: Final = 256 * 1024
+_BEGINNING_BYTES: Final = 16 * 1024
 MAX_SPARES: Final = 8
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 # Header prefixes that contain the request code. In JSON `code` is the first key, as RocketMQ writes it.
@@ -133,6 +134,7 @@ class FrameReader:
         "_long_bytes",
         "_memory",
         "_position",
+        "_was_long",
         "frames",
         "received_bytes",
     )
@@ -146,6 +148,7 @@ class FrameReader:
         self._long: bytearray | None = None
         self._long_bytes = 0
         self._filled = 0
+        self._was_long = False
         self.frames = 0
         self.received_bytes = 0
 
@@ -162,7 +165,9 @@ class FrameReader:
         if kept:
             self._memory.view[: len(kept)] = kept
             return self._memory.view[len(kept) :]
-        return self._memory.view
+        # After a frame that the shared buffer cannot hold, the next one is probably as long: receive only its
+        # beginning into the shared buffer, because that part must be copied.
+        return self._memory.view[:_BEGINNING_BYTES] if self._was_long else self._memory.view
 
     def received(self, count: int) -> None:
         """Accept `count` bytes that have been written into the buffer."""
@@ -215,6 +220,7 @@ class FrameReader:
                 self.set_aside()
             return None
         self._position = end
+        self._was_long = False
         self.frames += 1
         data = self._data
         body_at = position + PREFIX.size + header_length
@@ -268,6 +274,7 @@ class FrameReader:
             self._grow_long(size_bytes)
             return None
         self._long = None
+        self._was_long = size_bytes > SHARED_BUFFER_BYTES
         self._memory.release(memory)
         self.frames += 1
         body_at = PREFIX.size + (mark & HEADER_LENGTH_MASK)

@@ -79,7 +79,7 @@ def _hash_of_8(word: np.uint64) -> int:
     """
     pairs = (word & _EVEN_BYTES) * np.uint64(31) + (word >> np.uint64(8) & _EVEN_BYTES)
     fours = (pairs & _EVEN_PAIRS) * np.uint64(31**2) + (pairs >> np.uint64(16) & _EVEN_PAIRS)
-    return np.int64((fours & np.uint64(_MASK)) * np.uint64(31**4) + (fours >> np.uint64(32)))
+    return int(np.int64((fours & np.uint64(_MASK)) * np.uint64(31**4) + (fours >> np.uint64(32))))
 
 
 @kernel()

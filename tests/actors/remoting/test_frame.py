@@ -47,6 +47,17 @@ def test_stream_split_at_every_byte_gives_the_same_commands() -> None:
         assert not reader.has_partial
 
 
+def test_only_the_beginning_of_the_next_long_frame_is_received_for_copying() -> None:
+    reader = FrameReader(ReceiveMemory())
+    assert len(reader.get_buffer()) == SHARED_BUFFER_BYTES
+    [first] = feed(reader, frame(1, b"x" * SHARED_BUFFER_BYTES))
+    beginning = len(reader.get_buffer())
+    assert beginning < SHARED_BUFFER_BYTES / 10
+    commands = feed(reader, frame(2, b"y" * SHARED_BUFFER_BYTES) + frame(3))
+    assert [len(each.body) for each in (first, *commands)] == [SHARED_BUFFER_BYTES, SHARED_BUFFER_BYTES, 0]
+    assert len(reader.get_buffer()) == SHARED_BUFFER_BYTES, "the last frame was short"
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 3 * OWN_MEMORY_BYTES), min_size=1, max_size=3), st.data())
 def test_frames_of_two_connections_do_not_mix(sizes: list[int], data: st.DataObject) -> None:

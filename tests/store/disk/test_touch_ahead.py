@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from store.commitlog.mapped_file import MappedFile, allocate_file
-from store.disk import touch_ahead
 from store.disk.residency import FileRange, Residency
-from store.disk.touch_ahead import AHEAD_BYTES, TouchAhead, touch
+from store.disk.touch_ahead import AHEAD_BYTES, Touch, TouchAhead, touch, touch_sequentially
 from store.index.index_file import index_file_bytes
 from store.jobs import Jobs, Lane
 from store.upkeep import maintenance
@@ -30,6 +29,12 @@ class Touched:
     lane: Lane
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
 
+    def touch(self, path: str, begin: int, end: int) -> None:
+        self.ranges.append((path, begin, end))
+
+    def ahead(self, written: int) -> TouchAhead:
+        return TouchAhead(self.lane, written, self.touch)
+
     def take(self) -> list[tuple[str, int, int]]:
         self.lane.finish()
         taken = [(path, begin // MIB, end // MIB) for path, begin, end in self.ranges]
@@ -38,11 +43,9 @@ class Touched:
 
 
 @pytest.fixture
-def touched(monkeypatch) -> Iterator[Touched]:
+def touched() -> Iterator[Touched]:
     jobs = Jobs()
-    touched = Touched(jobs.lane("touch"))
-    monkeypatch.setattr(touch_ahead, "touch", lambda *where: touched.ranges.append(where))
-    yield touched
+    yield Touched(jobs.lane("touch"))
     jobs.close()
 
 
@@ -68,6 +71,21 @@ def advised(monkeypatch) -> dict[Path, set[int]]:
     return advised
 
 
+@pytest.fixture
+def sent(monkeypatch) -> dict[Path, set[int]]:
+    """Return the pages that were sent to another descriptor (sendfile), by file."""
+    send = os.sendfile
+    sent: dict[Path, set[int]] = defaultdict(set)
+
+    def record(target: int, source: int, begin: int, size_bytes: int) -> int:
+        sent_bytes = send(target, source, begin, size_bytes)
+        sent[Path(f"/proc/self/fd/{source}").readlink()] |= pages(begin, begin + sent_bytes)
+        return sent_bytes
+
+    monkeypatch.setattr(os, "sendfile", record)
+    return sent
+
+
 def pages(begin: int, end: int) -> set[int]:
     return set(range(begin // mmap.PAGESIZE, -(-end // mmap.PAGESIZE)))
 
@@ -80,16 +98,21 @@ def is_uncached(path: Path, begin: int, end: int) -> bool:
         mapped.close()
 
 
-def test_touched_bytes_are_in_the_page_cache_and_others_are_not(file):
+@pytest.fixture(params=[touch, touch_sequentially], ids=lambda function: function.__name__)
+def any_touch(request) -> Touch:
+    return request.param
+
+
+def test_touched_bytes_are_in_the_page_cache_and_others_are_not(file, any_touch):
     assert is_uncached(file, 0, mmap.PAGESIZE)
-    touch(str(file), 4 * MIB, 8 * MIB)
+    any_touch(str(file), 4 * MIB, 8 * MIB)
     assert not is_uncached(file, 4 * MIB, 8 * MIB)
     assert is_uncached(file, 0, mmap.PAGESIZE)
 
 
-def test_touched_pages_stay_clean(file):
+def test_touched_pages_stay_clean(file, any_touch):
     before = file.stat()
-    touch(str(file), 0, 8 * MIB)
+    any_touch(str(file), 0, 8 * MIB)
     after = file.stat()
     assert (after.st_mtime_ns, after.st_blocks) == (before.st_mtime_ns, before.st_blocks)
     descriptor = os.open(file, os.O_RDONLY)
@@ -102,12 +125,17 @@ def test_touched_pages_stay_clean(file):
     mapped.close()
 
 
-def test_touch_ignores_a_missing_file(tmp_path):
-    touch(str(tmp_path / "gone"), 0, MIB)
+def test_touch_ignores_a_missing_file(tmp_path, any_touch):
+    any_touch(str(tmp_path / "gone"), 0, MIB)
+
+
+def test_touch_ends_at_the_end_of_the_file(file, any_touch):
+    any_touch(str(file), 4 * MIB, 16 * MIB)
+    assert not is_uncached(file, 4 * MIB, 8 * MIB)
 
 
 def test_touch_ahead_stays_a_limited_distance_ahead_of_the_writer(touched):
-    ahead = TouchAhead(touched.lane, 0)
+    ahead = touched.ahead(0)
     assert AHEAD_BYTES == 32 * MIB
     ahead.look("a", 0, FILE_BYTES, 4 * MIB)
     assert touched.take() == [("a", 4, 36)]
@@ -124,17 +152,17 @@ def test_touch_ahead_stays_a_limited_distance_ahead_of_the_writer(touched):
 
 
 def test_next_file_is_touched_from_the_position_of_the_writer(touched):
-    ahead = TouchAhead(touched.lane, 0)
+    ahead = touched.ahead(0)
     ahead.look("a", 0, FILE_BYTES, 95 * MIB)
     ahead.look("b", FILE_BYTES, FILE_BYTES, FILE_BYTES + 3 * MIB)
     assert touched.take() == [("a", 95, 100), ("b", 3, 35)]
 
 
 def test_nothing_is_touched_before_the_writer_has_advanced(touched):
-    assert TouchAhead(touched.lane, 10 * MIB).look_at == 14 * MIB
+    assert touched.ahead(10 * MIB).look_at == 14 * MIB
 
 
-def test_log_and_index_of_a_busy_store_are_touched_ahead(stores, draft, drain, advised):
+def test_log_and_index_of_a_busy_store_are_touched_ahead(stores, draft, drain, sent, advised):
     store = stores.open(
         commit_log_file_bytes=64 * MIB, index_slots=1000, index_entries=MIB, max_message_bytes=2 * MIB
     )
@@ -145,9 +173,11 @@ def test_log_and_index_of_a_busy_store_are_touched_ahead(stores, draft, drain, a
     log = store.root / "commitlog" / f"{0:020d}"
     [index] = (store.root / "index").iterdir()
     entries_end = index_file_bytes(1000, 6)
-    assert advised[log] >= pages(store.positions.written, 32 * MIB)
-    assert advised[log].isdisjoint(pages(48 * MIB, 49 * MIB))
+    assert sent[log] >= pages(store.positions.written, 32 * MIB)
+    assert sent[log].isdisjoint(pages(48 * MIB, 49 * MIB))
     assert advised[index] >= pages(entries_end, entries_end + 4 * MIB)
+    assert not advised[log]
+    assert not sent[index], "large folios are only for files that are written by write(2)"
 
 
 def test_start_touches_the_slots_of_the_current_index_file(stores, draft, drain, monkeypatch):

@@ -123,7 +123,10 @@ def test_dispatch_stops_before_an_incomplete_record():
     assert position == len(log) // 2
 
 
-@given(st.binary(max_size=40) | text.map(str.encode))
+ascii_text = st.text(st.characters(max_codepoint=127), min_size=8)
+
+
+@given(st.binary(max_size=40) | text.map(str.encode) | ascii_text.map(str.encode))
 @quick
 def test_java_hash_kernels_equal_plain_python(data):
     array = np.frombuffer(data, dtype=np.uint8)
