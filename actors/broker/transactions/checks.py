@@ -197,4 +197,4 @@ class TransactionChecks:
             topic=half.properties.get(MessageConst.REAL_TOPIC, ""),
             msg_id=half.msg_id,
         )
-        self._transactions.finish(half.queue_offset, first_offset(half))
+        self._transactions.finish(half.queue_offset, first_offset(half), is_urgent=True)

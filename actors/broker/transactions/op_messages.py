@@ -65,8 +65,9 @@ class OpWriter:
     """Appends the op messages of one broker.
 
     Transactions share op messages: one is appended in the turn of a rollback, whose response waits for it, or
-    when it is full, or by the next periodic `write`. If the broker is killed before, `TransactionLog.load`
-    recognizes a commit by its committed message, and a replaced half message by its copy.
+    of a transaction that is given up, or when it is full, or by the next periodic `write`. If the broker is
+    killed before, `TransactionLog.load` recognizes a commit by its committed message, and a replaced half
+    message by its copy.
 
     It also knows which op messages are still needed after a restart (`begin_for`).
     """
@@ -118,15 +119,15 @@ class OpWriter:
             self._begin = self._written.popleft()[0] + 1
         return self._begin
 
-    def add(self, half_offset: int, ack: PendingAck | None = None) -> None:
+    def add(self, half_offset: int, ack: PendingAck | None = None, *, is_urgent: bool = False) -> None:
         """Add the half message at `half_offset` to the next op message; call `ack` when it is confirmed.
 
-        Without `ack`, the op message may be appended later.
+        With `ack` or `is_urgent`, the op message is appended in this turn, otherwise it may be later.
         """
         self._offsets.append(half_offset)
         if ack is not None:
             self._waiting.append(ack)
-        is_due = ack is not None or len(self._offsets) >= OFFSETS_PER_OP
+        is_due = is_urgent or ack is not None or len(self._offsets) >= OFFSETS_PER_OP
         if is_due and self._scheduled is None:
             self._scheduled = asyncio.get_running_loop().call_soon(self.write)
 

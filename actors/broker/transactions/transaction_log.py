@@ -138,16 +138,20 @@ class TransactionLog:
         self.finish(place.offset, first_offset(half))
         return result
 
-    def finish(self, offset: int, first: int, ack: PendingAck | None = None) -> None:
+    def finish(
+        self, offset: int, first: int, ack: PendingAck | None = None, *, is_urgent: bool = False
+    ) -> None:
         """Mark a transaction as finished, and schedule its op message.
 
         Args:
             offset: offset of the newest copy in the half queue.
             first: offset of the first half message in the half queue.
             ack: called when the op message is confirmed, to send the response.
+            is_urgent: append the op message in this turn, because nothing else in the log shows that the
+                transaction is finished.
         """
         self._open.finish(offset, first)
-        self._ops.add(offset, ack)
+        self._ops.add(offset, ack, is_urgent=is_urgent)
 
     def copy(self, half: MessageExt, added: Mapping[str, str]) -> AppendResult:
         """Append a copy of an open half message with the `added` properties; the copy replaces it.

@@ -16,7 +16,7 @@ from store.message.properties import properties_texts
 LIMIT, RESERVED = 4 << 20, 128
 ordinary = st.text(
     st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=300
-).filter(lambda text: text not in ("UNIQ_KEY", "DELAY"))
+).filter(lambda text: text not in ("UNIQ_KEY", "DELAY") and not text.startswith("TIMER_DE"))
 messages = st.builds(
     Message,
     st.just("Töpic"),

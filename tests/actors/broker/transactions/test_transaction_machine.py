@@ -378,3 +378,15 @@ def _key(message: MessageExt) -> str:
 
 TransactionMachine.TestCase.settings = settings(max_examples=4, stateful_step_count=20, deadline=None)
 test_transactions_survive_any_sequence_of_faults = TransactionMachine.TestCase
+
+
+def test_transaction_that_was_given_up_is_not_open_again_after_a_crash():
+    machine = TransactionMachine()
+    machine.open_empty(index=False, flush="async", seed=0)
+    machine.send(size=1, crash=None)
+    for _ in range(CHECKS_MAX):
+        machine.check(ms=TIMEOUT_MS, crash=None)
+    machine.check(ms=TIMEOUT_MS, crash=Crash(2, is_power_failure=False))
+    assert [each.states for each in machine.transactions] == [{State.DISCARDED}]
+    machine.open_transactions_are_counted()
+    machine.teardown()
