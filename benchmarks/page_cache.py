@@ -16,8 +16,8 @@ DIRECTORY = "/var/tmp"
 
 
 @contextmanager
-def full_page_cache() -> Iterator[int]:
-    """Fill the free memory with pages of a file without data. Yield its size in bytes.
+def full_page_cache() -> Iterator[None]:
+    """Fill the free memory with pages of a file without data.
 
     The pages are clean: the kernel drops them when it needs memory, and the rest at the end of the context.
     """
@@ -25,4 +25,4 @@ def full_page_cache() -> Iterator[int]:
         free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         file.truncate(free_bytes)
         touch_sequentially(file.name, 0, free_bytes)
-        yield free_bytes
+        yield

@@ -162,6 +162,7 @@ class _Runs:
             ray.init(
                 "local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="warning"
             )
+            interrupt_once()  # `ray.init` has replaced the handler of SIGTERM
             ray.data.DataContext.get_current().enable_progress_bars = False
         found: dict[str, list[float]] = {name: [] for name in self._sides}
         for number in range(self._options.rounds + 1):
