@@ -85,7 +85,10 @@ class BrokerSettings(AccessSettings):
     permission: Annotated[int, LIVE] = Field(
         default=6, ge=0, le=7, validation_alias=_alias("permission", "brokerPermission")
     )
-    """The permission of the whole broker, a sum of 4 (read) and 2 (write)."""
+    """The permission of the whole broker, a sum of 4 (read) and 2 (write). Without 2, routes show its topics
+    as read-only, so that producers choose other brokers; sends that still arrive are accepted, except to
+    ordered topics.
+    """
     region_id: str = Field(default="DefaultRegion", validation_alias=_alias("region_id", "regionId"))
     """The region written into the properties of each message (MSG_REGION)."""
     trace_on: bool = Field(default=True, validation_alias=_alias("trace_on", "traceOn"))

@@ -77,7 +77,7 @@ from actors.remoting.request import RequestRow
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, on_cluster
 from store.clock import Clock
-from store.live_settings import LiveSettings
+from store.live_settings import Difference, LiveSettings
 from store.message.message_id import UniqKeyGenerator
 from store.message_store import MessageStore
 
@@ -140,7 +140,7 @@ def build_broker(
     from_rebalancers = RequestTable()
     client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
-    live.on_change(lambda changes: registration.changed())
+    live.on_change(partial(_apply_changes, tables))
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, loop.reads.load_pages)
@@ -173,6 +173,12 @@ def build_broker(
         identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
         handle, describe,
     )  # fmt: skip
+
+
+def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
+    """Apply changed settings that are not read at their use."""
+    if any(each.name == "permission" for each in changes):
+        tables.topics.register_again()
 
 
 def _redirects(capabilities: Sequence[Capability]) -> Iterable[SendInterceptor]:

@@ -198,7 +198,8 @@ def test_live_settings_change_in_place_and_survive_a_kill(running: RayMQ) -> Non
     wait_for_restart("broker-a-0", kill_process("broker-a-0"))
     assert broker_config("broker-a")["fileReservedTime"] == "48"
     change_broker_config("broker-a", b"brokerPermission=4")
-    assert append("broker-a", b"read only")["code"] != 0
+    assert append("broker-a", b"from a producer with an old route")["code"] == 0
+    assert broker_config("broker-a")["brokerPermission"] == "4"
     assert {action.verb for action in launch.up(overrides=live, dry_run=True).plan.actions} == {
         Verb.ADOPT,
         Verb.ADJUST,

@@ -116,7 +116,7 @@ class Topics:
         self._on_created = on_created
         self.is_closed_to_senders = False
         self._in_removal: Counter[str] = Counter()
-        self._hidden_permission = PERM_READ_WRITE & ~settings.permission
+        self._is_advertised_writable = True
         self._system = {topic.topic_name for topic in system_topics(settings)}
         for topic in system_topics(settings):
             if topic.topic_name not in table.topics:
@@ -143,8 +143,12 @@ class Topics:
         A missing topic is created as in RocketMQ, if that is allowed: it gets the permission of
         `default_topic`, and `default_queues` queues, but no more than `default_topic` has.
 
+        As in RocketMQ, neither the topic's nor the broker's permission refuses a send: they only change the
+        route, so that a broker is drained without an error for a producer that has not read the new route
+        yet. Ordered topics are the exception: a queue would get messages after those of its new broker.
+
         Raises:
-            Refused: the topic does not exist or is not writable, or the broker is being drained.
+            Refused: the topic does not exist, is ordered and not writable, or the broker is being drained.
         """
         topic = self.table.topics.get(name)
         if topic is None:
@@ -155,11 +159,11 @@ class Topics:
                 ResponseCode.NO_PERMISSION,
                 f"broker {self._settings.broker_name} is being drained: send to another broker",
             )
-        if not topic.perm & PERM_WRITE & self._settings.permission:
+        if topic.order and not self._settings.permission & PERM_WRITE:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"topic {name!r} is not writable: the topic's permission is {topic.perm}, the broker's is "
-                f"{self._settings.permission}, and both need 2 (write)",
+                f"the permission of broker {self._settings.broker_name} is {self._settings.permission}, and "
+                f"sends to the ordered topic {name!r} need 2 (write): send to another broker",
             )
         if name in NOT_FOR_SENDERS:
             raise Refused(
@@ -179,23 +183,28 @@ class Topics:
         return topic
 
     def advertise(self, *, is_writable: bool) -> None:
-        """Set the permission with which topics are registered at the nameservers.
+        """Set whether routes may contain the write permission of topics.
 
-        If `is_writable` is False, they are registered as read-only, so that producers stop choosing this
-        broker.
+        If `is_writable` is False, producers stop choosing this broker.
         """
-        hidden = PERM_READ_WRITE & ~self._settings.permission
-        self._hidden_permission = hidden if is_writable else hidden | PERM_WRITE
+        self._is_advertised_writable = is_writable
+        self.register_again()
+
+    def register_again(self) -> None:
+        """Register all topics, because the permissions in their routes have changed."""
         # Nameservers ignore a registration whose data version they already know.
         self.table.touch()
         self._on_change("")
 
     def to_register(self) -> dict[str, Any]:
-        """Return the topics in the format of `topics.json`, with the permissions set by `advertise`."""
+        """Return the topics in the format of `topics.json`, with the permissions that routes shall have."""
         content = self.table.to_json()
-        if self._hidden_permission:
+        permission = self._settings.permission
+        if not self._is_advertised_writable:
+            permission &= ~PERM_WRITE
+        if permission & PERM_READ_WRITE != PERM_READ_WRITE:
             for topic in content["topicConfigTable"].values():
-                topic["perm"] &= ~self._hidden_permission
+                topic["perm"] &= permission
         return content
 
     def update(self, topic: TopicConfig) -> None:

@@ -230,7 +230,6 @@ def test_runs_of_several_queues_are_stored_by_one_request(tmp_path: Path, flush:
         (some_runs("T", {0: 1, 1: 2})[:-1], "T", ResponseCode.MESSAGE_ILLEGAL, "bytes of records"),
         (some_runs("U", {0: 1, 1: 1}), "T", ResponseCode.MESSAGE_ILLEGAL, "not of the topic 'T'"),
         (some_runs("T", {0: 1, 4: 1}), "T", ResponseCode.INVALID_PARAMETER, "queue 4 of topic 'T'"),
-        (some_runs("RO", {0: 1, 1: 1}), "RO", ResponseCode.NO_PERMISSION, "permission is 4"),
         (some_runs("a b", {0: 1, 1: 1}), "a b", ResponseCode.INVALID_PARAMETER, "a b"),
     ],
 )
@@ -239,7 +238,6 @@ def test_invalid_runs_are_refused_as_a_whole(
 ) -> None:
     async def story(peer: Peer) -> None:
         await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("T", 4, 4, 6).to_ext())
-        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("RO", 4, 4, 4).to_ext())
         sent = await send_runs(peer, body, topic)
         assert (sent.code, words in (sent.remark or "")) == (code, True), sent.remark
         assert await peer.messages("T") == []
@@ -267,7 +265,6 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"topic": "T", "queue_id": 4}, ResponseCode.INVALID_PARAMETER, "queues 0 to 3"),
     ({"topic": "T", "body": b"x" * 1001}, ResponseCode.MESSAGE_ILLEGAL, "1,001 bytes exceeds max"),
     ({"topic": "T", "properties": f"a\x01{'x' * 32_767}\x02"}, ResponseCode.MESSAGE_ILLEGAL, "32,767"),
-    ({"topic": "READ_ONLY"}, ResponseCode.NO_PERMISSION, "permission is 4"),
     ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "SCHEDULE_TOPIC_XXXX"),
     ({"topic": "T", "sys_flag": 4}, ResponseCode.NO_PERMISSION, "transaction"),
     ({"topic": "T", "properties": "TRAN_MSG\x01TRUE\x02DELAY\x011"}, ResponseCode.MESSAGE_ILLEGAL, "delayed"),
@@ -281,7 +278,6 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
 def test_invalid_sends_are_refused_with_value_and_limit(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("READ_ONLY", 4, 4, 4).to_ext())
         for given, code, words in REFUSED:
             response = await peer.send(**given)
             assert (response.code, words in (response.remark or "")) == (code, True), (
