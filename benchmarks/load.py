@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,13 @@ def run_load(
     load: Load,
     numbers: Mapping[str, int],
     home: Path,
+    jvm: Sequence[str] = (),
 ) -> Figures:
     """Run the load's program against the broker at `broker` and return its results.
 
-    `profile` is the Maven profile of the Java client. `numbers` are added to the arguments of the load; among
-    them are `warmup` and `seconds`, the durations of the warm-up and of the measurement.
+    `profile` is the Maven profile of the Java client, `jvm` are further options of its JVM. `numbers` are added
+    to the arguments of the load; among them are `warmup` and `seconds`, the durations of the warm-up and of the
+    measurement.
 
     Raises:
         LoadFailed: A message failed or was not received.
@@ -96,7 +98,7 @@ def run_load(
         *(f"{key}={value}" for key, value in arguments.items()),
         profile=profile,
         home=home,
-        jvm=CLIENT_JVM,
+        jvm=(*CLIENT_JVM, *jvm),
     )
     with Program(command, home / "client.log") as client:
         client.wait_for("MEASURING", PREPARE_TIMEOUT_S)

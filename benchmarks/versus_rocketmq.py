@@ -2,13 +2,14 @@
 
     uv run python -m benchmarks.versus_rocketmq [--load NAME [--flush async|sync]] [--rounds 3] [--seconds 20]
                                                 [--rocketmq 5.3.3|5.5.0] [--without-ray]
-                                                [--only raymq|rocketmq] [--json]
+                                                [--only raymq|rocketmq] [--access-control] [--json]
 
 Without `--load` all loads of `benchmarks.goals` run, and a table shows which goals were reached. Each run
 starts with an empty store. RocketMQ runs as a nameserver and a broker process with its default settings,
 except for a heap of 1 GiB. RayMQ runs as a topology of one broker on Ray. `--rocketmq` is the release of
-RocketMQ and of the Java client that both sides use. The order of the two sides alternates from round to
-round; the results are the medians of the rounds.
+RocketMQ and of the Java client that both sides use. `--access-control` measures RayMQ alone, without Ray,
+with a producer that signs its requests as a user with policies. The order of the two sides alternates from
+round to round; the results are the medians of the rounds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.access_control import USER_OPTIONS, protected_raymq
 from benchmarks.goals import CASES, Case, goal_results
 from benchmarks.load import LOADS, Figures, run_load
 from benchmarks.raymq_on_ray import RayMQOnRay
@@ -85,9 +87,15 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", choices=SIDES, help="run only one side")
     parser.add_argument(
+        "--access-control", action="store_true", help="run only RayMQ, without Ray; the producers sign"
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print one line of JSON per load instead of a table"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.access_control:
+        options.only, options.without_ray = "raymq", True
+    return options
 
 
 def _measure(kit: JavaKit, case: Case, options: argparse.Namespace) -> Report:
@@ -111,6 +119,8 @@ def _peer(kit: JavaKit, side: str, root: Path, case: Case, options: argparse.Nam
     settings = {"flushDiskType": f"{case.flush.upper()}_FLUSH"}
     if side == "rocketmq":
         return RocketMQ(kit, root, settings, profile=RELEASES[options.rocketmq].server)
+    if options.access_control:
+        return protected_raymq(root, settings)
     return RayMQ(root, settings) if options.without_ray else RayMQOnRay(root, case.flush)
 
 
@@ -124,6 +134,7 @@ def _run(kit: JavaKit, peer: Deployment, case: Case, options: argparse.Namespace
         LOADS[case.load],
         _numbers(options),
         root / "client",
+        jvm=USER_OPTIONS if options.access_control else (),
     )
 
 

@@ -106,7 +106,8 @@ public final class LoadProducer {
         String topic = arguments.text("topic", "LoadTest");
         int batch = arguments.number("batch", 1);
         boolean transaction = arguments.number("transaction", 0) == 1;
-        DefaultMQProducer producer = transaction ? committingProducer() : new DefaultMQProducer("benchmark_producer");
+        DefaultMQProducer producer = transaction ? committingProducer()
+            : new DefaultMQProducer("benchmark_producer", Clients.signing());
         producer.setNamesrvAddr(arguments.text("namesrv"));
         producer.setInstanceName(Long.toString(System.currentTimeMillis()));
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
@@ -135,8 +136,8 @@ public final class LoadProducer {
         producer.shutdown();
     }
 
-    private static TransactionMQProducer committingProducer() {
-        TransactionMQProducer producer = new TransactionMQProducer("benchmark_producer");
+    private static TransactionMQProducer committingProducer() throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer("benchmark_producer", Clients.signing());
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
