@@ -134,8 +134,8 @@ class ClientAdmin:
         return RemotingCommand.response(body=encode_producer_table(groups))
 
     def running_info(self, context: RequestContext) -> None:
-        """Handle GET_CONSUMER_RUNNING_INFO: forward it to the member and relay the response unchanged."""
-        self._forward(context, bytes(context.command.body))
+        """Handle GET_CONSUMER_RUNNING_INFO: forward it to the member and relay its response."""
+        self._forward(context, b"")
 
     def consume_directly(self, context: RequestContext) -> None:
         """Handle CONSUME_MESSAGE_DIRECTLY: send a stored message to a member and relay its result."""
@@ -191,15 +191,18 @@ class ClientAdmin:
             context.reply(RemotingCommand.response(body=encode_of_group(statuses)))
 
     def _forward(self, context: RequestContext, body: bytes) -> None:
-        """Forward the request to the member that its header names, and relay the response."""
+        """Send the member that the header names a request with `body`, and relay the response.
+
+        Only the fields of the header are sent, and no field of the response is relayed: the requester's
+        AccessKey and Signature would let the member act as the requester.
+        """
         header: ClientHeader = context.header
         group = self._clients.group(header.consumer_group)
         member = group.members.get(header.client_id) if group is not None else None
         consumer = f"<{header.consumer_group}> <{header.client_id}>"
         if member is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"The Consumer {consumer} not online")
-        request = context.command
-        ext = {**request.ext, "brokerName": self._broker_name}
+        ext = {**header.to_ext(), "brokerName": self._broker_name}
 
         def on_response(response: RemotingCommand | RemotingError) -> None:
             if isinstance(response, TimedOut):
@@ -210,12 +213,10 @@ class ClientAdmin:
                 context.reply(RemotingCommand.response(ResponseCode.SYSTEM_ERROR, remark))
             else:
                 context.reply(
-                    RemotingCommand.response(
-                        response.code, response.remark, response.ext, bytes(response.body)
-                    )
+                    RemotingCommand.response(response.code, response.remark, body=bytes(response.body))
                 )
 
-        command = RemotingCommand(request.code, ext, body)
+        command = RemotingCommand(context.row.code, ext, body)
         member.connection.call(command, CLIENT_TIMEOUT_MS, on_response)
 
 

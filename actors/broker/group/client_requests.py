@@ -172,11 +172,9 @@ class ClientRequests:
                 return
             if response.code == ResponseCode.SUCCESS:
                 self._fence(request.group, SyncGroupReply.decode(response.body))
-            context.reply(
-                RemotingCommand.response(response.code, response.remark, response.ext, response.body)
-            )
+            context.reply(RemotingCommand.response(response.code, response.remark, body=response.body))
 
-        self._rebalancers.forward_sync(request.group, context.command.body, on_response)
+        self._rebalancers.forward_sync(request, on_response)
 
     def group_changed(self, context: RequestContext) -> RemotingCommand:
         """Handle a rebalancer's GROUP_CHANGED: cache the new member list, if the request has one.

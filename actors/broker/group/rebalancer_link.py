@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from actors.remoting.bodies.groups import GroupMembers, HeartbeatData
+from actors.remoting.bodies.groups import GroupMembers, HeartbeatData, SyncGroupRequest
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.command import Buffer, RemotingCommand
+from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
 from actors.remoting.remoting_errors import RemotingError
@@ -80,10 +80,10 @@ class RebalancerLink:
         header = ForwardUnregisterHeader(self._broker_name, client_id, group, connection_closed)
         self._send(self.address_of(group), RayMQRequestCode.FORWARD_UNREGISTER, header.to_ext(), b"")
 
-    def forward_sync(self, group: str, body: Buffer, on_response: OnResponse) -> None:
+    def forward_sync(self, request: SyncGroupRequest, on_response: OnResponse) -> None:
         """Forward a member's SYNC_GROUP request, and pass the rebalancer's response to `on_response`."""
-        command = RemotingCommand(RayMQRequestCode.FORWARD_SYNC, body=body)
-        address = self.address_of(group)
+        command = RemotingCommand(RayMQRequestCode.FORWARD_SYNC, body=request.encode())
+        address = self.address_of(request.group)
 
         def handle_response(response: RemotingCommand | RemotingError) -> None:
             self._log_reachability(address, response)

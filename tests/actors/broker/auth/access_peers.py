@@ -14,6 +14,7 @@ from actors.remoting.client import SigningClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
+from actors.remoting.table import RequestTable
 from actors.signing import Credentials, Signer, write_credentials
 from store.clock import SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, settings_of, with_broker
@@ -26,10 +27,12 @@ SECRETS = {"alice": "alice-secret", "bob": "bob-secret", "root": "root-secret"}
 class SigningPeer(Peer):
     """A client that signs its requests as one user."""
 
-    def __init__(self, broker: BrokerService, credentials: Credentials) -> None:
+    def __init__(
+        self, broker: BrokerService, credentials: Credentials, pushed: RequestTable | None = None
+    ) -> None:
         super().__init__(broker)
         limits = RemotingLimits(connect_timeout_ms=TIMEOUT_MS)
-        self.client = SigningClient(SystemClock(), Signer(credentials), None, limits)
+        self.client = SigningClient(SystemClock(), Signer(credentials), pushed, limits)
 
     async def create_user(self, name: str, user_type: str = "Normal", **more: str) -> RemotingCommand:
         user = {"username": name, "password": SECRETS[name], "userType": user_type, **more}
