@@ -79,9 +79,9 @@ def run_load(
 ) -> Figures:
     """Run the load's program against the broker at `broker` and return its results.
 
-    `profile` is the Maven profile of the Java client, `jvm` are further options of its JVM. `numbers` are added
-    to the arguments of the load; among them are `warmup` and `seconds`, the durations of the warm-up and of the
-    measurement.
+    `profile` is the Maven profile of the Java client, `jvm` are further options of its JVM. `numbers` are
+    added to the arguments of the load; among them are `warmup` and `seconds`, the durations of the warm-up
+    and of the measurement.
 
     Raises:
         LoadFailed: A message failed or was not received.
