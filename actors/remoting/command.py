@@ -141,10 +141,13 @@ def append_command(out: list[Buffer], command: RemotingCommand) -> int:
     is_json = command.serialize_type == _JSON
     header = command.json_header() if is_json else _encode_rocketmq(command)
     length = len(header)
-    body = command.body
+    body, parts = command.body, command.parts
+    if type(body) is memoryview:
+        body = flat(body)
     total = LENGTH_BYTES + length + len(body)
-    if command.parts:
-        total += sum(map(len, command.parts))
+    if parts:
+        parts = [flat(part) for part in parts]
+        total += sum(map(len, parts))
     if total > MAX_FRAME_BYTES:
         raise ValueError(
             f"a frame of {total:,} bytes exceeds the limit of {MAX_FRAME_BYTES:,}: request or send less"
@@ -153,9 +156,16 @@ def append_command(out: list[Buffer], command: RemotingCommand) -> int:
     out.append(header)
     if body:
         out.append(body)
-    if command.parts:
-        out.extend(command.parts)
+    if parts:
+        out.extend(parts)
     return total + LENGTH_BYTES
+
+
+def flat(buffer: Buffer) -> Buffer:
+    """Return `buffer`, as bytes if its `len` is not its size: a view with other items or dimensions."""
+    if type(buffer) is memoryview and (buffer.ndim != 1 or buffer.itemsize != 1 or not buffer.c_contiguous):
+        return buffer.tobytes()
+    return buffer
 
 
 def encode_command(command: RemotingCommand) -> bytes:

@@ -75,12 +75,14 @@ def properties_text(properties: Mapping[str, str]) -> str:
     Raises:
         MessageInvalid: A name contains a separator, or a value contains 0x02: readers would see other
             properties.
+        TypeError: A name or value is not a string.
     """
     text = ""
     for name, value in properties.items():
         if not name or not value:
             return _checked_text(properties)
-        text += f"{name}\x01{value}\x02"  # literals, not constants: this runs for every message sent
+        # Literals, not constants: this runs for every message sent. `+` refuses what is not a string.
+        text += name + "\x01" + value + "\x02"
     # With exactly one separator of each kind per pair, no name or value can contain one.
     pairs = len(properties)
     if text.count("\x01") != pairs or text.count("\x02") != pairs:
@@ -97,7 +99,7 @@ def properties_texts(maps: Sequence[Mapping[str, str]]) -> list[str]:
     for properties in maps:
         text = ""
         for name, value in properties.items():
-            text += f"{name}\x01{value}\x02"
+            text += name + "\x01" + value + "\x02"
         texts.append(text)
     pairs, whole = sum(map(len, maps)), "".join(texts)
     is_plain = whole.count("\x01") == pairs == whole.count("\x02") and not whole.startswith("\x01")
@@ -113,6 +115,8 @@ def _checked_text(properties: Mapping[str, str]) -> str:
     """
     parts: list[str] = []
     for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"property {name!r} is {value!r}: its name and value must be strings")
         if not name or not value:
             continue  # readers skip such pairs
         if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name or PROPERTY_SEPARATOR in value:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cluster.client.config import KIB, Nameservers, ProducerConfig
-from cluster.client.producer.arguments import as_message, chooser
+from cluster.client.producer.arguments import as_message, capturing, chooser
 from cluster.client.producer.producer_core import ProducerCore, open_producer, producer_config
 from cluster.client.producer.sender import Choose, Send
 from cluster.client.results import SendResult, TableReceipt
@@ -59,6 +59,7 @@ class Producer(AsyncFace[ProducerCore]):
         if (core := self._closing()) is not None:
             await core.close()
 
+    @capturing
     async def send(
         self,
         message: Message | str,
@@ -113,6 +114,7 @@ class Producer(AsyncFace[ProducerCore]):
             return await asyncio.to_thread(core.prepare, message, choose, timeout_ms, is_oneway=is_oneway)
         return core.prepare(message, choose, timeout_ms, is_oneway=is_oneway)
 
+    @capturing
     async def send_batch(
         self,
         messages: Sequence[Message],
@@ -130,6 +132,7 @@ class Producer(AsyncFace[ProducerCore]):
         core = self._opened()
         return await core.send(core.prepare_batch(messages, sharding_key, queue, timeout_ms))
 
+    @capturing
     async def send_oneway(
         self,
         message: Message | str,
@@ -152,6 +155,7 @@ class Producer(AsyncFace[ProducerCore]):
         choose = chooser(ready, sharding_key, queue, selector, argument)
         await core.sender.oneway(await self._prepared(core, ready, choose, None, is_oneway=True))
 
+    @capturing
     async def request(
         self,
         message: Message | str,
@@ -181,6 +185,7 @@ class Producer(AsyncFace[ProducerCore]):
         ready = as_message(message, body, None, None, None)
         return await core.request(ready, sharding_key, queue, timeout_ms)
 
+    @capturing
     async def reply(
         self,
         request: MessageExt,
@@ -209,6 +214,7 @@ class Producer(AsyncFace[ProducerCore]):
         """
         return await self._opened().reply(request, body, properties, timeout_ms)
 
+    @capturing
     async def send_many(
         self,
         topic: str,
@@ -258,7 +264,7 @@ class Producer(AsyncFace[ProducerCore]):
 
         At most one batch of a queue is in flight. If its result is unknown, it is sent again before the
         following batches. A broker restart may therefore cause delays and duplicates, but no lost rows and no
-        change of order.
+        change of order. The memory of the table must not change until then, as Arrow requires.
 
         Raises TableSendFailed if a batch is not acknowledged within `delivery_timeout_ms`.
         """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.producer.aio_producer import Producer
+from cluster.client.producer.arguments import capturing
 from cluster.client.producer.producer_core import producer_config
 from cluster.client.producer.transaction_core import (
     CheckListener,
@@ -69,6 +70,7 @@ class TransactionProducer(Producer):
             self, "producer", lambda: open_transaction_producer(config, clock, listener, topics)
         )
 
+    @capturing
     async def send_in_transaction(
         self, message: Message, execute_local: ExecuteLocal, *, timeout_ms: int | None = None
     ) -> TransactionSendResult:

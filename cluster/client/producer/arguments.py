@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
+from types import NoneType
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from cluster.client.errors import ClientError, ConfigInvalid
+from cluster.client.producer.outbound import with_owned_body
 from cluster.client.producer.sender import Choose
 from cluster.client.selectors import MessageQueueSelector, queue_index
 from cluster.client.transport.topic_route import TopicRoute
+from store.message.buffers import owned_bytes
 from store.message.message import Message
 from store.message.message_queue import MessageQueue
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SelfT = TypeVar("SelfT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +50,81 @@ def as_message(
     if isinstance(message, Message):
         if body is not None or tags is not None or keys is not None or properties is not None:
             raise ConfigInvalid("give either a Message, or a topic with body, tags, keys and properties")
-        return message
+        return with_owned_body(message)
     if body is None:
         raise ConfigInvalid(f"send to topic {message!r} without a body: give bytes or a string")
-    data = body.encode() if isinstance(body, str) else body
     try:
-        return Message(message, data, tags, keys, properties)
+        return Message(message, as_body(body), tags, keys, properties)
     except TypeError as error:
         raise ConfigInvalid(f"message to topic {message!r}: {error}") from error
+
+
+def as_body(body: object) -> bytes:
+    """Return the body given as a string, bytes or another buffer as bytes of its own.
+
+    Raises TypeError for any other value, and for a string that UTF-8 cannot encode.
+    """
+    if not isinstance(body, str):
+        return owned_bytes(body)
+    try:
+        return body.encode()
+    except UnicodeEncodeError as error:
+        raise TypeError(f"body is a string that cannot be encoded: {error}") from error
+
+
+def capturing(
+    method: Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SelfT, P], Coroutine[Any, Any, T]]:
+    """Decorator of a coroutine method that sends: copy the arguments that may change at the call.
+
+    A coroutine starts to run later than the call, for example in a task. Invalid arguments raise there.
+    """
+
+    names = list(signature(method).parameters)[1:]
+
+    @wraps(method)
+    def call(self: SelfT, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        own: Any = {name: _CAPTURES.get(name, _as_given)(each) for name, each in given.items()}
+        if len(own) < len(args) + len(kwargs):  # an invalid call: raise Python's own error
+            return method(self, *args, **kwargs)
+        return take(self, **own)
+
+    take: Callable[..., Coroutine[Any, Any, T]] = method
+    return call
+
+
+def captured(value: object) -> object:
+    """Return `value`, an argument of a send, or a copy that does not change if the caller changes `value`."""
+    if value is None or isinstance(value, str | bytes):
+        return value
+    with suppress(TypeError):  # it has no valid body: the send itself refuses it
+        if isinstance(value, Message):
+            own = copy(value)
+            own.body, own.properties = owned_bytes(value.body), dict(value.properties)
+            return own
+        if isinstance(value, list | tuple):
+            return list(value) if set(map(type, value)) <= _IMMUTABLE else list(map(captured, value))
+        return dict(value) if isinstance(value, Mapping) else owned_bytes(value)
+    return value
+
+
+def _captured_column(values: object) -> object:
+    """Return a copy of `values`, one element for each message: a list, an array or another sequence."""
+    with suppress(TypeError):  # it cannot be copied, for example a generator
+        return captured(values) if isinstance(values, list | tuple | str) else copy(values)
+    return values
+
+
+def _as_given(value: object) -> object:
+    return value
+
+
+_IMMUTABLE = {bytes, str, NoneType}
+_CAPTURES: Mapping[str, Callable[[object], object]] = {
+    **dict.fromkeys(("message", "messages", "request", "body", "properties"), captured),
+    **dict.fromkeys(("bodies", "keys", "tags", "sharding_keys"), _captured_column),
+}
 
 
 def check_queue(topic: str, queue: object) -> None:

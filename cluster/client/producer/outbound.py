@@ -24,6 +24,7 @@ from cluster.client.transport.instance import local_address
 from cluster.client.transport.route_cache import AUTO_CREATE_TOPIC
 from store.clock import Clock
 from store.message.batch import encode_elements
+from store.message.buffers import owned_bytes
 from store.message.compression import MAX_PLAIN_BYTES, compress
 from store.message.message import Message
 from store.message.message_id import UniqKeyGenerator
@@ -120,16 +121,21 @@ class OutboundFactory:
         self._queue_nums = str(config.default_topic_queue_nums)
 
     def message(self, message: Message) -> Outbound:
-        """Return the request that sends `message`. Raises MessageRejected if the message is invalid."""
-        if type(message.body) is not bytes:
-            check_types([message])
+        """Return the request that sends `message`.
+
+        Raises MessageRejected if the message is invalid, ConfigInvalid if a field of it has the wrong type.
+        """
+        message = with_owned_body(message)
         self.check_topic(message.topic)
+        _check_flag(message)
         try:
             body, sys_flag = self._compressed(message.body)
             check_body(body, self._config.max_message_bytes)
             properties, msg_id = self._properties(message)
         except MessageInvalid as error:
             raise rejected(error) from error
+        except TypeError as error:
+            raise _wrong_type(message, error) from error
         return self._outbound(message.topic, _ONE, message.flag, properties, body, msg_id, sys_flag)
 
     def _compressed(self, body: bytes) -> tuple[bytes, int]:
@@ -158,16 +164,16 @@ class OutboundFactory:
             raise ConfigInvalid("the batch is empty: give at least one message")
         if not isinstance(messages, Sequence):
             raise ConfigInvalid(f"the batch is a {type(messages).__name__}: give a list of messages")
+        messages = with_owned_bodies(messages)
+        topic = messages[0].topic
+        self.check_topic(topic)
         try:
-            topic = messages[0].topic
-            self.check_topic(topic)
             body, ids = self._batch_body(messages, topic)
             check_body(body, self._config.max_message_bytes)
         except MessageInvalid as error:
             raise rejected(error) from error
-        except (TypeError, AttributeError):
-            check_types(messages)
-            raise
+        except TypeError as error:
+            raise _wrong_type(messages[0], error) from error
         return self._outbound(topic, _BATCH, 0, "", body, ",".join(ids))
 
     def _batch_body(self, messages: Sequence[Message], topic: str) -> tuple[bytes, list[str]]:
@@ -196,10 +202,9 @@ class OutboundFactory:
                 raise MessageInvalid(
                     f"the batch contains topics {topic!r} and {message.topic!r}: send a batch for each topic"
                 )
-            if (MessageConst.DELAY in properties and message.delay_level) or not _TIMES.isdisjoint(
-                properties
-            ):
+            if properties.get(MessageConst.DELAY, "0") != "0" or not _TIMES.isdisjoint(properties):
                 raise MessageInvalid("a batch contains a delayed message: send delayed messages one by one")
+            _check_flag(message)
             if not 0 < len(message.body) <= max_bytes:
                 check_body(message.body, max_bytes)
 
@@ -243,15 +248,43 @@ class OutboundFactory:
         return text if text.isascii() else encoded.decode(), msg_id  # a lone surrogate was replaced by "?"
 
 
-def check_types(messages: Sequence[object]) -> None:
-    """Raise ConfigInvalid if an element of `messages` is not a Message, or its body is not bytes."""
-    for message in messages:
-        if not isinstance(message, Message):
-            raise ConfigInvalid(f"{message!r} is not a Message: give cluster.client.Message objects")
-        body: object = message.body
-        if not isinstance(body, bytes | bytearray | memoryview):
-            kind = type(body).__name__
-            raise ConfigInvalid(f"the body of a message to topic {message.topic!r} is a {kind}: give bytes")
+def with_owned_body(message: Message) -> Message:
+    """Return `message` if its body is bytes, else a copy with the bytes that its body has now.
+
+    All sends call this in the caller's thread, before the first retry, queue or await: the caller may change
+    the buffer after the call. Raises ConfigInvalid if `message` is not a Message or its body is not a buffer.
+    """
+    if not isinstance(message, Message):
+        raise ConfigInvalid(f"{message!r} is not a Message: give cluster.client.Message objects")
+    if type(message.body) is bytes:
+        return message
+    try:
+        body = owned_bytes(message.body)
+    except TypeError as error:
+        raise ConfigInvalid(f"message to topic {message.topic!r}: {error}") from error
+    return Message(message.topic, body, properties=message.properties, flag=message.flag)
+
+
+def with_owned_bodies(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages of a batch, each as `with_owned_body` returns it."""
+    try:
+        if {type(message.body) for message in messages} == {bytes}:
+            return messages
+    except AttributeError:  # not a Message: named below
+        pass
+    return [with_owned_body(message) for message in messages]
+
+
+def _check_flag(message: Message) -> None:
+    flag: object = message.flag
+    if type(flag) is not int or not -(2**31) <= flag < 2**31:
+        raise ConfigInvalid(
+            f"the flag of a message to topic {message.topic!r} is {flag!r}: give an integer of 32 bits"
+        )
+
+
+def _wrong_type(message: Message, error: TypeError) -> ConfigInvalid:
+    return ConfigInvalid(f"a field of a message to topic {message.topic!r} has the wrong type: {error}")
 
 
 def rejected(error: MessageInvalid) -> MessageRejected:

@@ -29,7 +29,7 @@ from cluster.client.namespaces import Namespace
 from cluster.client.producer.arguments import KeyedChoice, chooser
 from cluster.client.producer.faults import MQFaultStrategy
 from cluster.client.producer.lanes import Lanes
-from cluster.client.producer.outbound import Outbound, OutboundFactory, check_types
+from cluster.client.producer.outbound import Outbound, OutboundFactory, with_owned_body
 from cluster.client.producer.requests import Requests, create_reply_message, starting_at
 from cluster.client.producer.send_hooks import SendHooks
 from cluster.client.producer.sender import Choose, Send, Sender
@@ -218,7 +218,7 @@ class ProducerCore:
         Raises DeadlineExceeded if no reply arrives within `timeout_ms`, by default `send_timeout_ms`, and the
         errors of `send`.
         """
-        check_types([message])
+        message = with_owned_body(message)
         choose = chooser(message, sharding_key, queue, None, None)
         timeout_ms = self._timeout_ms(None, timeout_ms)
         topic = self.names.wrap(message.topic)

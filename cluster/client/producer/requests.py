@@ -21,6 +21,7 @@ from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.errors import ConfigInvalid
 from cluster.client.namespaces import Namespace
+from cluster.client.producer.arguments import as_message
 from cluster.client.producer.sender import Choose
 from cluster.client.transport.topic_route import TopicRoute
 from store.logs import get_logger
@@ -121,7 +122,7 @@ def create_reply_message(
     given |= {name: request.properties[name] for name in names if name in request.properties}
     given[MessageConst.MSG_TYPE] = REPLY_TYPE
     topic = f"{request.properties[MessageConst.CLUSTER]}{REPLY_TOPIC_SUFFIX}"
-    return Message(topic, body.encode() if isinstance(body, str) else body, properties=given)
+    return as_message(topic, body, None, None, given)
 
 
 def starting_at(broker_name: str) -> Choose:

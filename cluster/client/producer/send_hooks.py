@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cluster.client.config import ProducerConfig
 from cluster.client.hooks import SendContext, call_hooks
 from cluster.client.namespaces import Namespace
+from cluster.client.producer.outbound import with_owned_body
 from cluster.client.results import SendResult, TableReceipt
 from store.message.message import Message
 
@@ -58,4 +59,5 @@ class SendHooks:
 
 def with_own_properties(message: Message) -> Message:
     """Return a copy of `message` whose properties can be changed without changing those of `message`."""
+    message = with_owned_body(message)
     return Message(message.topic, message.body, properties=message.properties, flag=message.flag)

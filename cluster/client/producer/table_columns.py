@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from cluster.client.errors import ConfigInvalid
 from store.kernels.columns_to_records import RowBatch, TextColumn, queues_of_keys
+from store.message.buffers import owned_bytes
 from store.message.message_id import UniqKeySource
 from store.message.record import RecordDraft
 from store.reading.columns import text_column
@@ -64,10 +66,17 @@ def columns_of_table(
 ) -> TableColumns:
     """Return the columns of `table` that the other arguments name; None means no such column.
 
-    Raises ConfigInvalid if a column is missing or its type cannot be sent.
+    `table` may also be an object that pyarrow converts, such as a pandas or polars frame.
+
+    Raises ConfigInvalid if a column is missing or not unique, or its type cannot be sent.
     """
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        try:
+            table = pa.table(table)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise ConfigInvalid(
+                f"table is a {type(table).__name__}: give a pyarrow.Table ({error})"
+            ) from error
     wanted = {BODY: body, TAGS: tags, KEYS: keys, SHARD: sharding_key}
     columns = {name: _column(table, given) for name, given in wanted.items() if given is not None}
     if properties is not None:
@@ -88,7 +97,7 @@ def columns_of_sequences(
     A single string as `tags` is used for all messages. Raises ConfigInvalid if the lengths differ or a value
     has the wrong type.
     """
-    columns = {BODY: _array("bodies", bodies, pa.binary())}
+    columns = {BODY: _array("bodies", _owned(bodies), pa.binary())}
     if isinstance(tags, str):
         columns[TAGS] = pa.repeat(tags, len(bodies))
     elif tags is not None:
@@ -101,6 +110,19 @@ def columns_of_sequences(
         if len(column) != len(bodies):
             raise ConfigInvalid(f"{len(bodies)} bodies but {len(column)} {name}: give one for each body")
     return TableColumns(pa.table(columns))
+
+
+def _owned(bodies: Any) -> Any:
+    """Return `bodies` with each element that is a buffer, but not bytes, replaced by its bytes.
+
+    pyarrow would refuse numpy arrays, and read views that are not contiguous in another order.
+    """
+    if not isinstance(bodies, list | tuple) or set(map(type, bodies)) <= {bytes, str, NoneType}:
+        return bodies
+    try:
+        return [each if isinstance(each, bytes | str | NoneType) else owned_bytes(each) for each in bodies]
+    except TypeError as error:
+        raise ConfigInvalid(f"bodies cannot be read as a column of binary: {error}") from error
 
 
 def _array(name: str, values: Any, kind: pa.DataType) -> Any:
@@ -117,15 +139,24 @@ def _array(name: str, values: Any, kind: pa.DataType) -> Any:
 def _existing(table: pa.Table, name: str) -> Any:
     if name not in table.column_names:
         raise ConfigInvalid(f"the table has no column {name!r}; it has {', '.join(table.column_names)}")
+    if table.column_names.count(name) > 1:
+        raise ConfigInvalid(f"the table has several columns {name!r}: rename or drop all but one")
     return table.column(name)
 
 
 def _column(table: pa.Table, name: str) -> Any:
     column = _existing(table, name)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    kind = _PLAIN.get(kind, kind)
     if not any(is_kind(kind) for is_kind in _TEXTS):
         raise ConfigInvalid(f"column {name!r} has type {kind}: cast it to bytes, strings or integers")
-    return column.cast(kind) if kind is not column.type else column
+    try:
+        return column.cast(kind) if kind is not column.type else column
+    except pa.ArrowException as error:
+        raise ConfigInvalid(f"column {name!r} of type {column.type} cannot be sent: {error}") from error
+
+
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 _TEXTS = (

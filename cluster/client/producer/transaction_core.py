@@ -25,7 +25,7 @@ from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.config import ProducerConfig
 from cluster.client.errors import ClientError, ConfigInvalid
-from cluster.client.producer.outbound import check_types
+from cluster.client.producer.outbound import with_owned_body
 from cluster.client.producer.producer_core import ProducerCore, open_producer
 from cluster.client.results import SendResult, SendStatus
 from store.clock import Clock
@@ -95,7 +95,7 @@ class TransactionCore(ProducerCore):
 
         Raises ConfigInvalid if the message has a delay level, and the errors of `send`.
         """
-        check_types([message])
+        message = with_owned_body(message)
         if message.properties.get(MessageConst.DELAY, "0") != "0":
             raise ConfigInvalid(
                 f"a transactional message cannot be delayed, but property {MessageConst.DELAY} is "

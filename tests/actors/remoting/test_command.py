@@ -233,3 +233,18 @@ def test_arbitrary_json_header_decodes_or_raises_protocol_error(fields: dict[str
     assert isinstance(found.code, int)
     assert isinstance(found.opaque, int)
     assert isinstance(found.flag & FLAG_RESPONSE, int)
+
+
+@pytest.mark.parametrize(
+    ("view", "body"),
+    [
+        (memoryview(b"123456").cast("B", (2, 3)), b"123456"),
+        (memoryview(b"12345678").cast("i"), b"12345678"),
+        (memoryview(b"123456")[::-2], b"642"),
+    ],
+)
+def test_length_of_a_frame_counts_the_bytes_of_any_view(view: memoryview, body: bytes) -> None:
+    frame = encode_command(RemotingCommand(10, body=view))
+    assert decode_frame(frame).body == body
+    frame = encode_command(RemotingCommand(10, body=view, parts=[view, b"x", view]))
+    assert decode_frame(frame).body == body + body + b"x" + body

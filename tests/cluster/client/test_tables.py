@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -356,3 +357,39 @@ def test_table_send_to_unknown_topic_raises_topic_not_found(clusters: Callable[.
     cluster = clusters(brokers=1, auto_create_topics=False)
     with Producer(cluster.address, "tables") as producer, pytest.raises(TopicNotFound):
         send(producer, "unknown-topic", flights(1))
+
+
+def test_columns_of_any_text_kind_and_frames_are_sent(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    views = pa.table(
+        {
+            "body": pa.array([b"a" * 40, b"b"], pa.binary_view()),
+            "keys": pa.array(["k" * 40, None], pa.string_view()),
+        }
+    )
+    frame = views.set_column(0, "body", views["body"].cast(pa.binary())).to_pandas()
+    with Producer(cluster.address) as producer:
+        producer.send_table(topic, views, keys="keys")
+        producer.send_table(topic, frame, keys="keys")
+    rows = stored(cluster, topic).select(["body", "keys"]).to_pylist()
+    bodies = sorted((row["body"], row["keys"] or None) for row in rows)
+    assert bodies == [(b"a" * 40, "k" * 40)] * 2 + [(b"b", None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (
+            pa.Table.from_arrays([pa.array([b"a"]), pa.array([b"b"])], ["body", "body"]),
+            "several columns 'body'",
+        ),
+        (pa.table({"body": pa.array([[1]])}), "type list<item: int64>"),
+        (pa.table({"body": pa.RunEndEncodedArray.from_arrays([2], ["a"])}), "run_end_encoded"),
+        (pa.table({"text": [b"a"]}), "no column 'body'"),
+        ([b"a"], "table is a list: give a pyarrow.Table"),
+        (None, "table is a NoneType"),
+    ],
+)
+def test_table_that_cannot_be_sent_names_the_reason(cluster: Cluster, table: Any, reason: str) -> None:
+    with Producer(cluster.address) as producer, pytest.raises(ConfigInvalid, match=reason):
+        producer.send_table(cluster.topic(), table)
