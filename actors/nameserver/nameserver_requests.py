@@ -109,7 +109,9 @@ class NameserverRequests:
         return RemotingCommand.response(body=encode_topic_list(self._routes.topics(header.cluster)))
 
     def _system_topics(self, context: RequestContext) -> RemotingCommand:
-        return RemotingCommand.response(body=encode_topic_list(self._routes.system_topics()))
+        # RocketMQ's tools request the other system topics from the broker in the response.
+        body = encode_topic_list(self._routes.system_topics(), self._routes.any_broker_address())
+        return RemotingCommand.response(body=body)
 
     def _delete_topic(self, context: RequestContext) -> RemotingCommand:
         header: DeleteTopicHeader = context.header

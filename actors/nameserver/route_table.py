@@ -153,12 +153,13 @@ class RouteTable:
         self._encoded.clear()
 
     def change_write_permission(self, name: str, is_writable: bool) -> int:
-        """Add or remove the write permission of a broker's topics, until it registers changed topics.
+        """Add or remove the write permission of a broker's topics.
+
+        It applies to each topic until the broker registers other settings of that topic.
 
         Returns:
             The number of its topics.
         """
-        self._registered_configs.pop(name, None)
         count = 0
         for queues in self._queues.values():
             held = queues.get(name)
@@ -219,6 +220,15 @@ class RouteTable:
         info = self.cluster_info()
         return [*sorted(info.clusters), *info.brokers]
 
+    def any_broker_address(self) -> str | None:
+        """Return the address of a broker, preferably a master; None if no broker is registered."""
+        replicas = (
+            (broker_id, name, address)
+            for name, data in self._brokers.items()
+            for broker_id, address in data.broker_addrs.items()
+        )
+        return min(replicas, default=(0, "", None))[2]
+
     # ---- helpers -------------------------------------------------------------------------------------
 
     def _refuse_stale(
@@ -245,11 +255,20 @@ class RouteTable:
     def _update_topics(self, name: str, body: RegisterBrokerBody) -> None:
         previous = self._registered_configs.get(name, {})
         self._registered_configs[name] = body.topic_configs
+        if previous == body.topic_configs:
+            previous = {}  # a new version without a change: the broker restores all topics that were wiped
         for topic, config in body.topic_configs.items():
-            queues = self._queues.setdefault(topic, {})
-            if name in queues and previous.get(topic) == config:
+            if name in self._queues.get(topic, ()) and previous.get(topic) == config:
                 continue
-            registered = _queue_data(name, config)
+            try:
+                registered = _queue_data(name, config)
+            except Refused as error:  # the other topics must stay reachable
+                if previous.get(topic) != config:
+                    _log.error(
+                        "topic_registration_invalid", broker=name, topic=topic[:100], error=error.remark
+                    )
+                continue
+            queues = self._queues.setdefault(topic, {})
             if queues.get(name) != registered:
                 if not queues:
                     _log.info("topic_registered", topic=topic, broker=name)

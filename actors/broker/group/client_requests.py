@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
 from actors.broker.group.rebalancer_link import RebalancerLink
@@ -25,7 +26,13 @@ from actors.remoting.json_fields import get_object, load_object
 from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_cluster, on_group
+from store.logs import get_logger
 from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
+
+_log = get_logger(__name__)
+
+SKIPPED_GROUPS_MAX = 1_000
+"""Number of skipped groups that are remembered, so that each is logged once."""
 
 
 class ClientRequests:
@@ -54,6 +61,7 @@ class ClientRequests:
         self._offsets = tables.offsets
         self._rebalancers = rebalancers
         self._when_registered = when_registered
+        self._skipped_groups: set[str] = set()
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -76,7 +84,8 @@ class ClientRequests:
     def heartbeat(self, context: RequestContext) -> None:
         """Handle HEART_BEAT: register the client in its groups.
 
-        Creates missing consumer groups, if that is allowed, and their retry topics.
+        Creates missing consumer groups, if that is allowed, and their retry topics. As in RocketMQ, a group
+        that is refused is skipped: the other groups of the client must not lose their member.
         """
         heartbeat = HeartbeatData.decode(context.command.body)
         connection = context.connection
@@ -86,10 +95,16 @@ class ClientRequests:
         attributes.client_id = heartbeat.client_id
         attributes.language = context.command.language
         attributes.version = context.command.version
+        client_id = heartbeat.client_id
         for group in heartbeat.producer_groups:
-            self._clients.register_producer(group, heartbeat.client_id, connection)
-        for consumer in heartbeat.consumers:
-            self._register_consumer(consumer, heartbeat.client_id, connection)
+            self._is_registered(group, partial(self._clients.register_producer, group, client_id, connection))
+        heartbeat.consumers = [
+            each
+            for each in heartbeat.consumers
+            if self._is_registered(
+                each.group_name, partial(self._register_consumer, each, client_id, connection)
+            )
+        ]
         if heartbeat.consumers and self._rebalancers.is_used:
             self._rebalancers.forward_heartbeat(heartbeat, connection)
         # The client requests the route of its group's retry topic next, so it must be registered by then.
@@ -194,6 +209,21 @@ class ClientRequests:
         for group, client_id in self._clients.expire():
             self._consumer_removed(group, client_id, connection_closed=True)
 
+    def _is_registered(self, group: str, register: Callable[[], None]) -> bool:
+        """Register a client in one group of its heartbeat. Return False if the group is refused."""
+        try:
+            register()
+        except Refused as error:
+            # Clients repeat their heartbeats every 30 s: log each group once.
+            if group not in self._skipped_groups:
+                if len(self._skipped_groups) >= SKIPPED_GROUPS_MAX:
+                    self._skipped_groups.clear()
+                self._skipped_groups.add(group)
+                _log.warning("heartbeat_group_skipped", group=group[:100], error=error.remark)
+            return False
+        self._skipped_groups.discard(group)
+        return True
+
     def _register_consumer(self, consumer: ConsumerData, client_id: str, connection: Connection) -> None:
         group = self._groups.get(consumer.group_name)
         retry_topic = f"{RETRY_TOPIC_PREFIX}{group.group_name}"
@@ -231,7 +261,8 @@ class ClientRequests:
 
     def _notify(self, group_name: str) -> None:
         group = self._clients.group(group_name)
-        if group is None:
+        config = self._groups.table.groups.get(group_name)
+        if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
             return
         ext = ConsumerGroupHeader(group_name).to_ext()
         for member in group.members.values():

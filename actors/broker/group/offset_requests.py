@@ -10,7 +10,7 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply
+from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, RefusedCommit
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_group, on_topic
@@ -85,12 +85,7 @@ class OffsetRequests:
             )
         if self._topics.find(header.topic) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-        if header.commit_offset < 0:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"cannot commit the negative offset {header.commit_offset} for queue {header.queue_id} "
-                f"of topic {header.topic!r}",
-            )
+        _check_offset(header.topic, header.queue_id, header.commit_offset)
         if (header.topic, header.consumer_group, header.queue_id) in self._offsets.resets:
             return RemotingCommand.response(remark="Offset has been previously reset")
         self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
@@ -100,20 +95,23 @@ class OffsetRequests:
         """Handle COMMIT_OFFSETS: commit the offsets of several queues, each with its generation.
 
         The response lists the commits that were refused because their generation is out of date. The format
-        is in `raymq_requests`. Raises Refused if a topic does not exist or an offset is negative; then no
-        offset is committed.
+        is in `raymq_requests`. Raises Refused if a topic does not exist or a number is out of range. The
+        other offsets are committed all the same, as with RocketMQ's clients, which send each in a request of
+        its own: a topic that was deleted must not undo the progress in others.
         """
         body = _commits(context)
         self._groups.get(body.group)
+        refused: list[RefusedCommit] = []
+        invalid: Refused | None = None
         for commit in body.offsets:
-            self._topics.get(commit.topic)
-            if commit.offset < 0:
-                raise Refused(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"cannot commit the negative offset {commit.offset} for queue {commit.queue_id} "
-                    f"of topic {commit.topic!r}",
-                )
-        refused = self._offsets.commit_fenced(body.group, body.offsets)
+            try:
+                self._topics.get(commit.topic)
+                _check_offset(commit.topic, commit.queue_id, commit.offset)
+                refused += self._offsets.commit_fenced(body.group, [commit])
+            except Refused as error:
+                invalid = invalid or error
+        if invalid is not None:
+            raise invalid
         return RemotingCommand.response(body=CommitOffsetsReply(refused).encode())
 
     def _is_new(self, header: QueryConsumerOffsetHeader) -> bool:
@@ -121,6 +119,14 @@ class OffsetRequests:
             self._settings.consume_new_topics_from_start
             and self._store.min_offset(header.topic, header.queue_id) <= 0
             and self._store.max_offset(header.topic, header.queue_id) > 0
+        )
+
+
+def _check_offset(topic: str, queue_id: int, offset: int) -> None:
+    if offset < 0:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"cannot commit the negative offset {offset} for queue {queue_id} of topic {topic!r}",
         )
 
 

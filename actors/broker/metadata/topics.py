@@ -218,9 +218,13 @@ class Topics:
         self.update_all([topic])
 
     def update_all(self, topics: Iterable[TopicConfig]) -> None:
-        """Create or change all topics. Raises Refused if one is not valid; then no topic is changed."""
+        """Create or change all topics. Raises Refused if one is not valid; then no topic is changed.
+
+        As in RocketMQ, a topic that already has these settings is not registered again.
+        """
         for topic in [self._with_changes(topic) for topic in topics]:
-            self._put(topic)
+            if topic != self.find(topic.topic_name):
+                self._put(topic)
 
     def _with_changes(self, topic: TopicConfig) -> TopicConfig:
         try:

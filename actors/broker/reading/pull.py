@@ -23,6 +23,7 @@ from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, suspend_
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.reading.queue_ends import QueueEnds, not_found_response, offset_fields
 from actors.broker.stats import BrokerStats
+from actors.remoting.bodies.groups import BROADCASTING
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
@@ -173,7 +174,7 @@ class Puller:
         """
         header: PullMessageHeader = context.header
         group = header.consumer_group
-        self._groups.for_consuming(group)
+        self._check_group(group)
         self._check_queue(header.topic, header.queue_id)
         if header.sys_flag & SUBSCRIPTION:
             consumer = Consumer(group, compile_filter(header.subscription or "", header.expression_type))
@@ -205,7 +206,7 @@ class Puller:
         header: PullRecordsHeader = context.header
         group = header.consumer_group
         if group or header.commit_offset is not None:
-            self._groups.for_consuming(group)
+            self._check_group(group)
         self._check_queue(header.topic, header.queue_id)
         message_filter = compile_filter(header.subscription, header.expression_type)
         if header.commit_offset is not None and header.commit_offset >= 0:
@@ -352,6 +353,19 @@ class Puller:
                 request.context.reply(
                     not_found_response(self._empty_result(request.key, status, request.offset))
                 )
+
+    def _check_group(self, name: str) -> None:
+        config = self._groups.for_consuming(name)
+        if config.consume_broadcast_enable:
+            return
+        group = self._clients.group(name)
+        if group is not None and group.message_model == BROADCASTING:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                # RocketMQ's remark up to the colon.
+                f"the consumer group[{name}] can not consume by broadcast way: use message model CLUSTERING, "
+                "or set the group's consumeBroadcastEnable to true",
+            )
 
     def _check_queue(self, topic_name: str, queue_id: int) -> None:
         topic = self._topics.for_pulling(topic_name)

@@ -109,10 +109,11 @@ class ClusterInfo(ShapedBody):
         return {**super().to_json(), "brokerAddrTable": brokers}
 
 
-class _TopicList(Body):
+class _TopicList(ShapedBody):
     title = "TopicList"
 
     topic_list: list[str] = wire(default_factory=list)
+    broker_addr: str | None = None
 
 
 class _KVTable(Body):
@@ -121,9 +122,9 @@ class _KVTable(Body):
     table: dict[str, str] = wire(default_factory=dict)
 
 
-def encode_topic_list(topics: list[str]) -> bytes:
-    """Return a TopicList body with these topics."""
-    return _TopicList(topics).encode()
+def encode_topic_list(topics: list[str], broker_addr: str | None = None) -> bytes:
+    """Return a TopicList body with these topics, and the address of the broker that has further ones."""
+    return _TopicList(topics, broker_addr).encode()
 
 
 def decode_topic_list(body: Buffer) -> list[str]:

@@ -228,9 +228,17 @@ class OffsetClient:
             else:
                 reply = CommitOffsetsReply.decode(response.body) if response.body else CommitOffsetsReply([])
                 return [by_id[each.topic, each.queue_id] for each in reply.refused]
+        failed: ClientError | None = None
         async with plain:
             for each in plain_commits(self._group, rows):
-                await self._instance.invoke(address, each)
+                try:
+                    await self._instance.invoke(address, each)
+                except ClientError as error:  # such as a deleted topic: commit the other queues all the same
+                    failed = failed or error
+                    if error.retriable:
+                        break
+        if failed is not None:
+            raise failed
         return []
 
     async def _query(self, queue: MessageQueue, code: int, header: Header, generation: int = 0) -> int:

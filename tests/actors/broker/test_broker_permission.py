@@ -113,3 +113,24 @@ def test_change_of_a_setting_registers_topics_only_if_routes_change(tmp_path: Pa
         assert (await version() != before) == (b"Permission" in body)
 
     with_broker(story, settings_of(tmp_path))
+
+
+def test_wiped_permission_survives_changes_of_other_topics_and_groups(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with registered_broker(tmp_path) as (nameserver, peer):
+            await create_topic(peer, CreateTopicHeader("T", 4, 4, 6))
+            await until_route_has(peer, nameserver, "T", 6)
+            wipe = RemotingCommand(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+            assert (await peer.client.invoke(nameserver.address, wipe, TIMEOUT_MS)).code == 0
+
+            await create_topic(peer, CreateTopicHeader("OTHER", 4, 4, 6))
+            await peer.heartbeat("client-1", "G", OTHER="*")  # creates a group and its retry topic
+            await create_topic(peer, CreateTopicHeader("OTHER", 4, 4, 6))  # not a change
+            for topic in ("OTHER", "%RETRY%G"):
+                await until_route_has(peer, nameserver, topic, 6)
+            await until_route_has(peer, nameserver, "T", 4)
+
+            await create_topic(peer, CreateTopicHeader("T", 8, 8, 6))
+            await until_route_has(peer, nameserver, "T", 6)
+
+    run(story)

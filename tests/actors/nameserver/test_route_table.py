@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import structlog
 
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
 from actors.remoting.bodies.routes import RegisterBrokerBody
@@ -47,6 +48,10 @@ class Brokers:
             now_ns,
             EXPIRY_NS,
         )
+
+    def register_configs(self, name: str, configs: dict[str, dict[str, Any]], counter: int = 1) -> None:
+        identity = BrokerIdentity("C", name, 0, f"{name}:0")
+        self.table.register(identity, RegisterBrokerBody(DataVersion(counter), configs), name, 0, EXPIRY_NS)
 
     def route(self, topic: str) -> dict[str, tuple[int, int]] | None:
         route = self.table.route(topic)
@@ -174,6 +179,33 @@ def test_registration_restores_wiped_and_deleted_topics(brokers: Brokers) -> Non
     assert brokers.route("T") == {"a": (4, 6)}
     brokers.register("a", "T", "U", counter=4, queues=2)
     assert brokers.route("U") == {"a": (2, 6)}
+
+
+def test_wiped_topics_stay_wiped_until_the_broker_changes_them(brokers: Brokers) -> None:
+    brokers.register("a", "T", "U")
+    brokers.table.change_write_permission("a", is_writable=False)
+    brokers.register("a", "T", "U", "NEW", counter=2)
+    assert [brokers.route(topic) for topic in ("T", "U", "NEW")] == [
+        {"a": (4, 4)},
+        {"a": (4, 4)},
+        {"a": (4, 6)},
+    ]
+    changed = {**topics("T", "NEW"), **topics("U", queues=8)}
+    brokers.register_configs("a", changed, counter=3)
+    assert [brokers.route(topic) for topic in ("T", "U")] == [{"a": (4, 4)}, {"a": (8, 6)}]
+    brokers.register("a", "T", counter=4)
+    assert brokers.route("T") == {"a": (4, 4)}
+
+
+def test_invalid_topic_of_a_registration_is_skipped_and_logged_once(brokers: Brokers) -> None:
+    configs = {**topics("T"), "BAD": {"topicName": "BAD", "readQueueNums": "many"}, **topics("U")}
+    with structlog.testing.capture_logs() as logs:
+        brokers.register_configs("a", configs)
+        brokers.register_configs("a", {**configs, **topics("V")}, counter=2)
+    assert brokers.table.topics() == ["T", "U", "V"]
+    assert brokers.table.record_heartbeat("a:0", 0)
+    invalid = [each for each in logs if each["event"] == "topic_registration_invalid"]
+    assert [(each["topic"], "readQueueNums" in each["error"]) for each in invalid] == [("BAD", True)]
 
 
 def test_a_topic_is_deleted_in_one_cluster_or_in_all(brokers: Brokers) -> None:

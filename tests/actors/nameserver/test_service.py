@@ -84,6 +84,8 @@ def test_a_broker_registers_and_clients_find_its_topics() -> None:
         assert decode_topic_list(of_cluster.body) == ["T"]
         system = await ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
         assert decode_topic_list(system.body) == ["DefaultCluster", "broker-a"]
+        assert orjson.loads(system.body)["brokerAddr"] == "127.0.0.1:10911"
+        assert list(orjson.loads(everything.body)) == ["topicList"]
         with pytest.raises(Refused, match="No topic route info in name server for the topic: U") as error:
             await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "U"})
         assert error.value.code == 17

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import orjson
+import pytest
+import structlog
 
 from actors.broker.reading.pull import COMMIT_OFFSET
-from actors.remoting.bodies.groups import GroupMembers, SyncGroupRequest
+from actors.remoting.bodies.groups import (
+    ConsumerData,
+    GroupMembers,
+    HeartbeatData,
+    SubscriptionData,
+    SyncGroupRequest,
+)
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.headers import (
     ConsumerGroupHeader,
@@ -148,14 +157,99 @@ def test_generations_survive_a_broker_restart(tmp_path: Path) -> None:
     with_broker(second, settings_of(tmp_path))
 
 
-def test_invalid_commit_request_commits_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "code", "words"),
+    [
+        (OffsetCommit("DELETED", 0, 1, 1), ResponseCode.TOPIC_NOT_EXIST, "DELETED"),
+        (OffsetCommit("T", 0, -1, 1), ResponseCode.INVALID_PARAMETER, "negative offset -1"),
+        (OffsetCommit("T", -1, 1, 1), ResponseCode.INVALID_PARAMETER, "-1"),
+    ],
+)
+def test_invalid_commit_does_not_undo_those_of_other_queues(
+    tmp_path: Path, wrong: OffsetCommit, code: ResponseCode, words: str
+) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        for wrong in (OffsetCommit("UNKNOWN", 0, 1, 1), OffsetCommit("T", 0, -1, 1)):
-            body = CommitOffsetsBody("G", "client-1", [OffsetCommit("T", 0, 1, 1), wrong]).encode()
-            assert (await peer.ask(RayMQRequestCode.COMMIT_OFFSETS, body=body)).code != 0
+        await peer.send("T", queue_id=1)
+        commits = [OffsetCommit("T", 0, 1, 1), wrong, OffsetCommit("T", 1, 1, 1)]
+        body = CommitOffsetsBody("G", "client-1", commits).encode()
+        response = await peer.ask(RayMQRequestCode.COMMIT_OFFSETS, body=body)
+        assert (response.code, words in (response.remark or "")) == (code, True), response.remark
+        assert [(await peer.committed("G", "T", queue)).ext["offset"] for queue in (0, 1)] == ["1", "1"]
         assert (await peer.ask(RayMQRequestCode.COMMIT_OFFSETS, body=b"[]")).code == 29
-        assert (await peer.committed("G", "T")).code == ResponseCode.QUERY_NOT_FOUND
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def beat_of(*groups: str, model: str = "CLUSTERING") -> bytes:
+    subscriptions = [SubscriptionData("T", "*")]
+    consumers = [ConsumerData(each, message_model=model, subscriptions=subscriptions) for each in groups]
+    return HeartbeatData("client-1", consumers, ["PG"]).encode()
+
+
+def test_refused_group_of_a_heartbeat_is_skipped_and_logged_once(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        for known in ("FIRST", "LAST"):
+            config = orjson.dumps({"groupName": known})
+            await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(2):
+                body = beat_of("FIRST", "MISSING", "not valid", "LAST")
+                assert (await peer.ask(RequestCode.HEART_BEAT, body=body)).code == 0
+        assert [await members(peer, group) for group in ("FIRST", "LAST")] == [("client-1",)] * 2
+        assert [await members(peer, group) for group in ("MISSING", "not valid")] == [(), ()]
+        skipped = [each["group"] for each in logs if each["event"] == "heartbeat_group_skipped"]
+        assert skipped == ["MISSING", "not valid"]
+
+        config = orjson.dumps({"groupName": "MISSING"})
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
+        assert (await peer.ask(RequestCode.HEART_BEAT, body=beat_of("FIRST", "MISSING"))).code == 0
+        assert await members(peer, "MISSING") == ("client-1",)
+
+    with_broker(story, settings_of(tmp_path, auto_create_groups=False))
+
+
+async def set_group(peer: Peer, **config: Any) -> None:
+    body = orjson.dumps(config)
+    assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
+
+
+def test_group_without_broadcast_enable_refuses_pulls_of_broadcasters(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        await peer.ask(RequestCode.HEART_BEAT, body=beat_of("CG", model="BROADCASTING"))
+        await set_group(peer, groupName="CG", consumeBroadcastEnable=False)
+        subscribed = PullMessageHeader("CG", "T", 0, 0).to_ext()
+        for refused in (
+            await peer.ask(RequestCode.PULL_MESSAGE, subscribed),
+            await peer.pull("T"),
+            await peer.pull_records("T"),
+        ):
+            assert refused.code == ResponseCode.NO_PERMISSION
+            assert "the consumer group[CG] can not consume by broadcast way" in (refused.remark or "")
+        await peer.ask(RequestCode.HEART_BEAT, body=beat_of("CG"))
+        assert (await peer.ask(RequestCode.PULL_MESSAGE, subscribed)).code == 0
+        await set_group(peer, groupName="CG", consumeBroadcastEnable=True)
+        await peer.ask(RequestCode.HEART_BEAT, body=beat_of("CG", model="BROADCASTING"))
+        assert (await peer.ask(RequestCode.PULL_MESSAGE, subscribed)).code == 0
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_group_without_notifications_sends_none_to_its_members(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        member, notifications = notified_peer(peer)
+        for group in ("QUIET", "G"):
+            await set_group(peer, groupName=group, notifyConsumerIdsChangedEnable=group == "G")
+            await member.heartbeat("client-1", group, T="*")
+        other = Peer(peer.broker)
+        await other.heartbeat("client-2", "QUIET", T="*")
+        await other.heartbeat("client-2", "G", T="*")
+        # Notifications of a connection arrive in order: one of QUIET would have come before the last one.
+        assert [await notifications.get(), await notifications.get()] == ["G", "G"]
+        assert await members(peer, "QUIET") == ("client-1", "client-2")
+        await member.client.close()
+        await other.client.close()
 
     with_broker(story, settings_of(tmp_path))
 
