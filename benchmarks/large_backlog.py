@@ -33,8 +33,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cluster.bench.broker import bench_root, running
-from cluster.bench.memory import anonymous_bytes
+from cluster.bench.broker import anonymous_bytes, bench_root, running
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.bench.sending import await_arrival, make_topic
 from cluster.client import Producer

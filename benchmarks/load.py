@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from cluster.bench.memory import anonymous_bytes
+from cluster.bench.broker import anonymous_bytes
 from tests.compat.build import JavaKit
 from tests.compat.processes import Program
 

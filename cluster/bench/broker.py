@@ -16,7 +16,6 @@ from pathlib import Path
 
 import psutil
 
-from cluster.bench.memory import anonymous_bytes
 from cluster.bench.options import BenchFailed, BenchOptions
 from cluster.client.tls import TLS_CA_ENV
 
@@ -169,6 +168,15 @@ def _wait_until_ready(process: subprocess.Popen[str], log_file: Path) -> str:
                 break
     tail = "\n".join(log_file.read_text().splitlines()[-10:])
     raise BenchFailed(f"the broker was not ready within {START_TIMEOUT_S:g} s; the end of its log:\n{tail}")
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return the resident anonymous memory (RssAnon) of `pid`, which excludes mapped files.
+
+    Raises OSError if the process no longer exists.
+    """
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 
 def disk_bytes(directory: Path) -> int:

@@ -27,6 +27,7 @@ BENCHES = {
     "verify": "Verify a 2 GiB log with its queues and index, including CRCs.",
     "interference": "Send latency during cold reads, file rolls, connection churn and other load.",
     "connections": "Send rate with 5,000 connections and 50,000 held pulls; memory per held pull.",
+    "hostile": "Longest stall of the broker's event loop for each of many costly requests.",
     "machine": "Limits of the machine: memory, disk, sockets, interpreter.",
 }
 """Description of each benchmark by name; the module has the same name, with underscores."""
