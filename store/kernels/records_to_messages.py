@@ -103,6 +103,7 @@ _TOPIC, _BODY, _PROPERTIES, _BORN_HOST, _STORE_HOST = (
 _OTHERS_BYTES = (
     sum(map(len, (_TOPIC, _BODY, _PROPERTIES, _BORN_HOST, _STORE_HOST))) + 3 + 5 + 5 + 2 * (3 + 15 + 5)
 )
+_FIELDS = 1 + len(_NUMBERS) + 5  # broker_name, the numbers, and the five fields above
 _UNUSUAL = HOST_BITS | COMPRESSED
 _NAME_END, _PAIR_END = ord(NAME_VALUE_SEPARATOR), ord(PROPERTY_SEPARATOR)
 # A property of n bytes (at least 4, or 3 at the end) becomes n - 2 bytes and two lengths of 3 bytes each.
@@ -125,7 +126,6 @@ def decode_messages(
 
     Raises:
         RecordDamaged: The first record is damaged.
-        MessageInvalid: The body of the first record cannot be decompressed.
     """
     scratch = _scratch()
     written, end, used = _write_messages(
@@ -149,7 +149,7 @@ def _scratch() -> U8:
 @lru_cache(maxsize=256)
 def _template(broker_name: str) -> U8:
     name = broker_name.encode()
-    head = bytes([MAP16]) + len(MessageExt.__match_args__).to_bytes(2, "big")
+    head = bytes([MAP16]) + _FIELDS.to_bytes(2, "big")
     broker = _key("broker_name") + bytes([STR16]) + len(name).to_bytes(2, "big") + name
     return np.frombuffer(head + broker + _NUMBERS_PART, np.uint8)
 

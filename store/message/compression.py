@@ -5,7 +5,6 @@ Clients compress and decompress; brokers store bodies as received.
 
 import zlib
 
-from store.message.message import MessageExt
 from store.message.sys_flag import (
     COMPRESSED,
     COMPRESSION_LZ4,
@@ -62,7 +61,7 @@ def decompress(body: bytes, sys_flag: int, max_plain_bytes: int = MAX_PLAIN_BYTE
                 f"compression type {compression:#05x} of the body is unknown: "
                 "use 0x100 (LZ4), 0x200 (ZSTD) or 0x300 (ZLIB)"
             )
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, MemoryError) as error:
         raise MessageInvalid(f"body of {len(body):,} bytes cannot be decompressed: {error}") from error
     if len(plain) > max_plain_bytes:
         raise MessageInvalid(
@@ -71,9 +70,15 @@ def decompress(body: bytes, sys_flag: int, max_plain_bytes: int = MAX_PLAIN_BYTE
     return plain
 
 
-def plain_body(message: MessageExt) -> bytes:
-    """Return the decompressed body of `message`. Raises MessageInvalid if it cannot be decompressed."""
-    return decompress(message.body, message.sys_flag)
+def try_decompress(body: bytes, sys_flag: int) -> tuple[bytes, str | None]:
+    """Return the decompressed body and None, or `body` unchanged and why it cannot be decompressed.
+
+    For readers: a body that its sender marked wrongly must not hide the messages after it.
+    """
+    try:
+        return decompress(body, sys_flag), None
+    except MessageInvalid as error:
+        return body, error.remark
 
 
 def _inflate_zlib(body: bytes, limit_bytes: int) -> bytes:

@@ -4,10 +4,11 @@
 """
 
 from store.message.buffers import Buffer
-from store.message.compression import plain_body
+from store.message.compression import try_decompress
 from store.message.message import MessageExt
 from store.message.record import decode_record
-from store.store_errors import MessageInvalid, RecordDamaged
+from store.message.sys_flag import is_compressed
+from store.store_errors import RecordDamaged
 
 
 def decode_messages(
@@ -15,24 +16,37 @@ def decode_messages(
 ) -> tuple[list[MessageExt], int]:
     """Decode up to `count` records into messages, starting at byte `position` of `records`.
 
-    Decoding stops before a record that cannot be decoded, unless it is the first one.
+    Decoding stops before a damaged record, unless it is the first one, and after a compressed body, so that
+    the caller can limit the bytes that bodies decompress to. A body that cannot be decompressed is returned
+    as stored: `MessageExt.body_error` is the reason.
 
     Returns:
         The messages, and the byte position of the next record.
 
     Raises:
         RecordDamaged: The first record is damaged.
-        MessageInvalid: The body of the first record cannot be decompressed.
     """
     messages: list[MessageExt] = []
     while position < len(records) and len(messages) < count:
         try:
             message = decode_record(records, position, broker_name=broker_name)
-            message.body = plain_body(message)
-        except (RecordDamaged, MessageInvalid):
+        except RecordDamaged:
             if messages:
                 break
             raise
         messages.append(message)
         position += message.store_size
+        if is_compressed(message.sys_flag):
+            message.body, message.body_error = try_decompress(message.body, message.sys_flag)
+            break
     return messages, position
+
+
+def decode_all(records: Buffer, broker_name: str) -> list[MessageExt]:
+    """Decode all of `records` as `decode_messages` does. Raises RecordDamaged if any of them is damaged."""
+    messages: list[MessageExt] = []
+    position = 0
+    while position < len(records):
+        found, position = decode_messages(records, position, len(records), broker_name)
+        messages += found
+    return messages

@@ -134,9 +134,10 @@ def _checked_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class MessageExt(Message):
-    """A stored message, with the fields of its record.
+    """A stored message, with the fields of its record. Timestamps are in ms since the epoch.
 
-    `body` may be compressed: `compression.plain_body` decompresses it. Timestamps are in ms since the epoch.
+    Consumers receive bodies decompressed. If the sender marked a body as compressed that is not, or one that
+    decompresses to more than 64 MiB, `body_error` is the reason and `body` has the stored bytes.
     """
 
     topic: str
@@ -156,6 +157,7 @@ class MessageExt(Message):
     store_host: Host = UNKNOWN_HOST
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    body_error: str | None = None
 
     @property
     def offset_msg_id(self) -> str:

@@ -35,11 +35,10 @@ from cluster.client.group.offset_client import Commit, OffsetClient
 from cluster.client.trace.trace_records import TRACE_TOPIC, TraceRecord, decode_trace
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.topic_route import TopicRoute
-from store.message.compression import plain_body
+from store.message.fetched import decode_all
 from store.message.message import MessageExt
 from store.message.message_id import decode_message_id
 from store.message.message_queue import MessageQueue
-from store.message.record import decode_records
 
 READ_WRITE = PERM_READ | PERM_WRITE
 END_OF_TIME_MS = (1 << 63) - 1
@@ -271,7 +270,4 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin):
 
 
 def _messages(response: RemotingCommand, broker_name: str = "") -> list[MessageExt]:
-    messages = decode_records(response.body, broker_name=broker_name)
-    for message in messages:
-        message.body = plain_body(message)
-    return messages
+    return decode_all(response.body, broker_name)

@@ -18,10 +18,9 @@ from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.properties_text import encode_properties_text
 from cluster.client.admin.admin_core import AdminCore
 from cluster.client.errors import BrokerUnreachable, ConfigInvalid, TopicNotFound, refused
-from store.message.compression import plain_body
+from store.message.fetched import decode_all
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
-from store.message.record import decode_records
 from store.metadata import TopicConfig
 
 # The consumer group of RocketMQ's own tools (MixAll.TOOLS_CONSUMER_GROUP). It exists on every broker.
@@ -233,15 +232,13 @@ class BrokerAdmin(AdminCore):
                 break
             if response.code != ResponseCode.SUCCESS:
                 raise refused(response.code, response.remark, address)
-            messages = decode_records(response.body, broker_name=queue.broker_name)
+            messages = decode_all(response.body, queue.broker_name)
             if not messages:
                 raise BrokerUnreachable(
                     f"broker {address} sent a successful pull response without messages: "
                     f"{queue}, offset {offset + len(found)}"
                 )
             found += messages
-        for message in found:
-            message.body = plain_body(message)
         return found
 
     async def units(self, queue: MessageQueue, offset: int, count: int = 32) -> ConsumeQueueUnits:

@@ -23,7 +23,7 @@ from store.message.compression import compress
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 from store.message.properties import MessageConst, properties_text
-from store.message.sys_flag import COMPRESSION_MASK, COMPRESSION_ZLIB, is_compressed
+from store.message.sys_flag import COMPRESSED, COMPRESSION_MASK, COMPRESSION_ZLIB, is_compressed
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 ResendTo = Literal["group", "topic"]
@@ -215,7 +215,9 @@ class DeadLetterAdmin(BrokerAdmin):
             del properties[MessageConst.RETRY_TOPIC]
         address = await self._master_with_topic(topic, message.broker_name, is_created=topic == retry_topic)
         body, sys_flag = message.body, 0
-        if is_compressed(message.sys_flag):
+        if message.body_error:  # resend the bytes as they are stored, with their marks
+            sys_flag = message.sys_flag & (COMPRESSED | COMPRESSION_MASK)
+        elif is_compressed(message.sys_flag):
             body, sys_flag = compress(body, message.sys_flag & COMPRESSION_MASK or COMPRESSION_ZLIB)
         header = SendMessageHeader(
             TOOLS_GROUP,

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, TypeAlias
 from cluster.client.consumer.fetcher import Chunk
 from cluster.client.errors import DataDamaged
 from cluster.client.transport.compiled import CompiledLater
+from store.logs import get_logger
 from store.message import fetched
 from store.message.buffers import Buffer
+from store.message.compression import MAX_PLAIN_BYTES
 from store.message.message import MessageExt
 from store.message.record import QUEUE_OFFSET, TOTAL_SIZE
-from store.store_errors import MessageInvalid, RecordDamaged
+from store.message.sys_flag import is_compressed
+from store.store_errors import RecordDamaged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = get_logger(__name__)
 
 OFFSET_COLUMN = "queueOffset"
 TAGS_COLUMN = "tags"
@@ -39,16 +43,17 @@ class ChunkReader:
     """A chunk of records and the read position in it.
 
     Only messages with one of `wanted_tags` are returned (None: all messages). `taken` is the number of
-    messages returned so far.
+    messages returned so far, `inflated_bytes` the sum of those bodies that were compressed.
     """
 
     def __init__(self, chunk: Chunk, wanted_tags: frozenset[str] | None) -> None:
         self.chunk = chunk
         self.next_offset = chunk.begin_offset if len(chunk.records) else chunk.next_offset
         self._wanted_tags = wanted_tags
-        self.taken = 0
+        self.taken = self.inflated_bytes = 0
         self._position = 0
         self._rows: pa.RecordBatch | None = None
+        self._has_logged = False
 
     @property
     def position(self) -> int:
@@ -61,20 +66,32 @@ class ChunkReader:
         return self._position >= len(self.chunk.records)
 
     def take_messages(self, count: int) -> list[MessageExt]:
-        """Return the next messages, at most `count`, with decompressed bodies. Raises DataDamaged."""
+        """Return the next messages, at most `count`, with decompressed bodies. Raises DataDamaged.
+
+        Returns fewer once their compressed bodies have MAX_PLAIN_BYTES: a chunk is small only as stored.
+        """
         self._skip_rows_taken()
         records, wanted, queue = self.chunk.records, self._wanted_tags, self.chunk.queue
         messages: list[MessageExt] = []
+        inflated_until = self.inflated_bytes + MAX_PLAIN_BYTES
         try:
-            while len(messages) < count and self._position < len(records):
+            while (
+                len(messages) < count
+                and self._position < len(records)
+                and self.inflated_bytes < inflated_until
+            ):
                 run, position = _decode_messages(
                     records, self._position, count - len(messages), queue.broker_name
                 )
                 _decode_messages.count(len(run))
-                self.next_offset = run[-1].queue_offset + 1
+                last = run[-1]
+                if is_compressed(last.sys_flag):  # only the last message of a run can be
+                    self.inflated_bytes += len(last.body)
+                    self._log_undecodable(last)
+                self.next_offset = last.queue_offset + 1
                 self._move_to(position)
                 messages += run if wanted is None else [each for each in run if each.tags in wanted]
-        except (RecordDamaged, MessageInvalid) as error:
+        except RecordDamaged as error:
             if not messages:
                 raise self._damaged(error) from error
             # Return the messages before the damaged record first; the next call raises the error.
@@ -115,6 +132,19 @@ class ChunkReader:
             )
             rows = rows.filter(wanted)
         return rows
+
+    def _log_undecodable(self, message: MessageExt) -> None:
+        if (
+            message.body_error and not self._has_logged
+        ):  # once per chunk: a sender may send any number of them
+            self._has_logged = True
+            log.warning(
+                "body_undecodable",
+                queue=str(self.chunk.queue),
+                offset=message.queue_offset,
+                msg_id=message.msg_id,
+                error=message.body_error,
+            )
 
     @staticmethod
     def _select(rows: pa.RecordBatch, columns: list[str] | None) -> pa.RecordBatch:

@@ -23,6 +23,7 @@ from cluster.client.consumer.chunk_reader import ChunkReader
 from cluster.client.consumer.fetcher import Chunk, Fetcher
 from cluster.client.errors import ClientError, DataDamaged
 from cluster.client.namespaces import Namespace
+from store.message.compression import MAX_PLAIN_BYTES
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 
@@ -137,11 +138,13 @@ class Deliveries:
     def take_messages(self, count: int) -> list[MessageExt]:
         """Return up to `count` available messages, in order within each queue, without waiting.
 
-        Raises DataDamaged.
+        Returns fewer once their compressed bodies have MAX_PLAIN_BYTES. Raises DataDamaged.
         """
         messages: list[MessageExt] = []
+        inflated_bytes = 0
         with self.lock:
             for reader, state in self._readers():
+                inflated_bytes -= reader.inflated_bytes
                 try:
                     messages += reader.take_messages(count - len(messages))
                 except DataDamaged:
@@ -149,7 +152,8 @@ class Deliveries:
                         break  # deliver the messages of other queues first; the next call raises the error
                     raise
                 self._taken(reader, state)
-                if len(messages) >= count:
+                inflated_bytes += reader.inflated_bytes
+                if len(messages) >= count or inflated_bytes >= MAX_PLAIN_BYTES:
                     break
         self._names.unwrap_messages(messages)
         return messages

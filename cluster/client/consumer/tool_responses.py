@@ -22,7 +22,7 @@ from store.message.fetched import decode_messages
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 from store.message.properties import MessageConst
-from store.store_errors import MessageInvalid, RecordDamaged
+from store.store_errors import RecordDamaged
 
 CallListener = Callable[[MessageExt], Awaitable[Outcome]]
 
@@ -49,7 +49,7 @@ def respond_consume_directly(
     async def consume(record: bytes, broker_name: str) -> RemotingCommand:
         try:
             [message], _ = decode_messages(record, 0, 1, broker_name)
-        except (RecordDamaged, MessageInvalid, ValueError) as error:
+        except (RecordDamaged, ValueError) as error:
             return RemotingCommand.response(
                 ResponseCode.SYSTEM_ERROR,
                 f"the body of CONSUME_MESSAGE_DIRECTLY is not a valid record: {error}",

@@ -35,7 +35,7 @@ from store.message.message import Message, MessageExt
 from store.message.message_id import decode_message_id
 from store.message.properties import MessageConst
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from store.store_errors import MessageInvalid, RecordDamaged
+from store.store_errors import RecordDamaged
 
 _log = get_logger(__name__)
 
@@ -202,7 +202,7 @@ class TransactionChecks:
         header = CheckTransactionStateHeader.from_ext(context.command.ext)
         try:
             [message], _ = decode_messages(bytes(context.command.body), 0, 1, header.broker_name)
-        except (RecordDamaged, MessageInvalid, ValueError) as error:
+        except (RecordDamaged, ValueError) as error:
             _log.warning("transaction_check_invalid", msg_id=header.msg_id, error=str(error))
             return
         self._core.names.unwrap_messages([message])

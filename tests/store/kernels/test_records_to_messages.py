@@ -16,7 +16,7 @@ from store.message.compression import compress
 from store.message.message import MessageExt
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, decode_record, encode_record
-from store.store_errors import MessageInvalid, RecordDamaged
+from store.store_errors import RecordDamaged
 
 V4, V6 = bytes([10, 0, 0, 1, 0, 0, 0x1F, 0x90]), bytes(19) + b"\x01"
 texts = st.text(
@@ -119,8 +119,8 @@ def test_damage_is_detected_as_in_plain_python(made: list[RecordDraft], data: st
     damaged = bytes(records)
     try:
         expected = decode_plain(damaged)
-    except (RecordDamaged, MessageInvalid):
-        with pytest.raises((RecordDamaged, MessageInvalid)):
+    except RecordDamaged:
+        with pytest.raises(RecordDamaged):
             decode_all(damaged)
     else:
         assert decode_all(damaged) == expected
@@ -135,11 +135,12 @@ def test_decoding_stops_before_a_truncated_record() -> None:
             decode_messages(records[:-cut], position, 9, "b")
 
 
-def test_decoding_stops_before_a_body_that_cannot_be_decompressed() -> None:
+@pytest.mark.parametrize("decode", [decode_messages, fetched.decode_messages])
+def test_body_that_cannot_be_decompressed_is_returned_as_stored(decode: Decode) -> None:
     body, flag = compress(b"long " * 100)
     good, bad = RecordDraft("T", 0, body, sys_flag=flag), RecordDraft("T", 0, b"nonsense", sys_flag=flag)
-    records = records_of([good, bad])
-    messages, position = decode_messages(records, 0, 9, "b")
-    assert [message.body for message in messages] == [b"long " * 100]
-    with pytest.raises(MessageInvalid, match="cannot be decompressed"):
-        decode_messages(records, position, 9, "b")
+    plain = RecordDraft("T", 0, b"plain")
+    found = decode_all(records_of([plain, good, bad, plain]), decode=decode)
+    assert [message.body for message in found] == [b"plain", b"long " * 100, b"nonsense", b"plain"]
+    assert [bool(message.body_error) for message in found] == [False, False, True, False]
+    assert "cannot be decompressed" in str(found[2].body_error)

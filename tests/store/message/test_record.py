@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.message.compression import plain_body
+from store.message.compression import decompress
 from store.message.hosts import Host
 from store.message.message import MessageExt
 from store.message.properties import decode_properties, encode_properties
@@ -214,7 +214,7 @@ def rocketmq_fields(message: MessageExt) -> dict[str, Any]:
         "bodyLen": len(message.body),
         "bodySha1": hashlib.sha1(message.body).hexdigest(),
     }
-    plain = plain_body(message)
+    plain = decompress(message.body, message.sys_flag)
     if message.sys_flag & 1:
         fields |= {"plainBodyLen": len(plain), "plainBodySha1": hashlib.sha1(plain).hexdigest()}
     return fields

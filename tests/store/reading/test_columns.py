@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.message.compression import compress, plain_body
+from store.message.compression import compress, decompress
 from store.message.hosts import Host
 from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record, decode_records, encode_record
@@ -51,7 +51,7 @@ def as_row(message: MessageExt) -> dict[str, Any]:
         "queueId": message.queue_id,
         "queueOffset": message.queue_offset,
         "commitLogOffset": message.commit_log_offset,
-        "body": plain_body(message),
+        "body": decompress(message.body, message.sys_flag),
         "tags": message.tags,
         "keys": message.keys,
         "uniqKey": message.uniq_key,

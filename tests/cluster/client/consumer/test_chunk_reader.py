@@ -78,6 +78,13 @@ def test_damaged_record_raises_after_messages_before_it() -> None:
         reader.take_rows(10, None)
 
 
+def test_take_is_bounded_by_decompressed_bytes() -> None:
+    body, flag = compress(bytes(40 << 20))
+    reader = ChunkReader(chunk(b"".join(record(number, body, flag) for number in range(5)), 5), None)
+    assert [len(reader.take_messages(10)) for _ in range(3)] == [2, 2, 1]
+    assert reader.is_exhausted
+
+
 def test_chunk_without_records_moves_next_offset() -> None:
     reader = ChunkReader(Chunk(FETCHER, FIRST, FIRST + 50, 0, b""), None)
     assert reader.take_messages(5) == []
