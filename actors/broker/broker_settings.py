@@ -111,7 +111,7 @@ class BrokerSettings(AccessSettings):
     )
     """The interval between checks of transactions that are not committed or rolled back."""
     transaction_check_max: Annotated[int, LIVE] = Field(
-        default=15, ge=1, validation_alias=_alias("transaction_check_max", "transactionCheckMax")
+        default=15, ge=0, validation_alias=_alias("transaction_check_max", "transactionCheckMax")
     )
     """After this many checks of a transaction, its message is moved to TRANS_CHECK_MAX_TIME_TOPIC."""
 
@@ -120,7 +120,7 @@ class BrokerSettings(AccessSettings):
     )
     """Whether messages may set their own delivery time (timer messages)."""
     timer_max_delay_s: Annotated[int, LIVE] = Field(
-        default=259_200, ge=1, le=864_000, validation_alias=_alias("timer_max_delay_s", "timerMaxDelaySec")
+        default=259_200, ge=1, validation_alias=_alias("timer_max_delay_s", "timerMaxDelaySec")
     )
     """The longest time, in seconds, until the delivery of a timer message."""
     timer_roll_window_slots: int = Field(

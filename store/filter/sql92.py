@@ -111,13 +111,24 @@ def compile_expression(expression: str) -> Truth:
             CHARACTERS_MAX,
         )
     try:
-        return truth_of(_PARSER.parse(expression))  # type: ignore[arg-type]  # an Operand, from _Compiler
+        return truth_of(_parse(expression))
     except UnexpectedCharacters as error:
         raise _unexpected(expression, error.pos_in_stream or 0, frozenset()) from None
     except UnexpectedToken as error:
         at_end = error.token.type == "$END"
         position = len(expression) if at_end else error.token.start_pos or 0
         raise _unexpected(expression, position, error.expected) from None
+
+
+def _parse(expression: str) -> Operand:
+    try:
+        return _PARSER.parse(expression)  # type: ignore[return-value]  # an Operand, from _Compiler
+    except UnexpectedToken:
+        if "--" not in expression:
+            raise
+    # A comment at the end that no line end follows, as in `a = 1 -- x`. Tried second, because RocketMQ reads
+    # `a = --1` as a number with two signs.
+    return _PARSER.parse(f"{expression}\n")  # type: ignore[return-value]
 
 
 def _unexpected(expression: str, position: int, expected: Set[str]) -> ExpressionInvalid:

@@ -79,7 +79,7 @@ class Message:
     @property
     def delay_level(self) -> int:
         """The delay level, 1 to 18, or 0 if the message is not delayed (property DELAY)."""
-        return int(self.properties.get(MessageConst.DELAY, "0"))
+        return int(self.properties.get(MessageConst.DELAY) or 0)
 
     @delay_level.setter
     def delay_level(self, level: int) -> None:
@@ -91,7 +91,7 @@ class Message:
 
         A delay level has precedence over this delay, and this delay over `deliver_at_ms`.
         """
-        return int(self.properties.get(MessageConst.TIMER_DELAY_MS, "0"))
+        return int(self.properties.get(MessageConst.TIMER_DELAY_MS) or 0)
 
     @delay_ms.setter
     def delay_ms(self, delay_ms: int) -> None:
@@ -103,7 +103,7 @@ class Message:
 
         RayMQ's brokers set it in every message that they have delivered at a time of its own.
         """
-        return int(self.properties.get(MessageConst.TIMER_DELIVER_MS, "0"))
+        return int(self.properties.get(MessageConst.TIMER_DELIVER_MS) or 0)
 
     @deliver_at_ms.setter
     def deliver_at_ms(self, time_ms: int) -> None:

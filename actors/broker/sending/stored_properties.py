@@ -70,7 +70,7 @@ class PropertyWriter:
 
 
 def delay_level(properties: str) -> int:
-    """Return the value of property DELAY in a property string; 0 if it has none.
+    """Return the value of property DELAY in a property string; 0 if it has none, or an empty one.
 
     Raises:
         Refused: the level is not a number.
@@ -79,7 +79,7 @@ def delay_level(properties: str) -> int:
         return 0
     for pair in properties.split("\x02"):
         name, _, value = pair.partition("\x01")
-        if name == MessageConst.DELAY:
+        if name == MessageConst.DELAY and value:
             if not value.lstrip("-").isdecimal():
                 raise Refused(
                     ResponseCode.MESSAGE_ILLEGAL,
@@ -94,7 +94,8 @@ def is_timed(properties: str) -> bool:
     """Return True if a property string sets a delivery time: TIMER_DELAY_SEC, _DELAY_MS or _DELIVER_MS."""
     if "TIMER_DEL" not in properties:  # the common case
         return False
-    return any(pair.partition("\x01")[0] in _TIMERS for pair in properties.split("\x02"))
+    pairs = (pair.partition("\x01") for pair in properties.split("\x02"))
+    return any(name in _TIMERS and value for name, _, value in pairs)  # an empty value is absent
 
 
 def _may_have_removable(text: str) -> bool:

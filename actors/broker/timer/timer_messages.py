@@ -110,6 +110,7 @@ class TimerMessages:
         return self._settings.timer_max_delay_s * MS_PER_SECOND
 
     def _deliver_ms(self, properties: Mapping[str, str], now_ms: int) -> int:
+        """Return the time of a message that `is_timed`."""
         for name, begin_ms, unit_ms in (
             (MessageConst.TIMER_DELAY_SEC, now_ms, MS_PER_SECOND),
             (MessageConst.TIMER_DELAY_MS, now_ms, 1),
@@ -120,7 +121,7 @@ class TimerMessages:
                 if not _NUMBER.fullmatch(text):
                     raise self._illegal(f"{name} is {text[:100]!r}, not a number")
                 return begin_ms + int(text) * unit_ms
-        raise self._illegal("the time is empty")
+        raise AssertionError(properties)
 
     def _illegal(self, cause: str) -> Refused:
         return Refused(

@@ -97,6 +97,13 @@ def value(expression: str, **given: str) -> bool | str | None:
         ("(a = 1 OR a = 2) AND FALSE", "1", False),
         ("a = 'x' OR a > 1", "x", True),  # the comparison that would fail is not evaluated
         ("a > 1 OR a = 'x'", "x", FAILS),
+        ("a > 1 -- x", "2", True),
+        ("a > 1 --", "2", True),
+        ("-- x\na > 1 -- AND a > 5 -- y", "2", True),
+        ("a > 1 /* x */ -- y", "2", True),
+        ("a > 1 /* x */", "2", True),
+        ("a > 1 \r\n", "2", True),
+        ("a > --1", "2", True),
         ("a\t>\r\n/* more ** than */1 -- or less\n AND a\f< 5", "2", True),
         ("a iS nOt NuLl aNd NOT(a in('x'))", "y", True),
     ],
@@ -157,6 +164,7 @@ def test_last_value_of_a_property_counts_and_empty_values_do_not() -> None:
         ("a > 0.0", 4, "RocketMQ rejects: write 0 as an integer"),
         ("a > 1e999", 4, "exceeds 1.8e308"),
         ("a > 1 /* x", 6, "unexpected '/* x'"),
+        ("a > 1; -- x", 5, "unexpected '; -- x'"),
         ("a ſ 1", 2, "unexpected"),
     ],
 )

@@ -32,6 +32,12 @@ def test_message_without_properties_has_no_tags_keys_or_delay() -> None:
     assert (message.tags, message.keys, message.uniq_key, message.delay_level) == (None, None, None, 0)
 
 
+def test_empty_delay_is_no_delay() -> None:
+    message = Message("T", b"", properties={"DELAY": "", "TIMER_DELAY_MS": "", "TIMER_DELIVER_MS": ""})
+
+    assert (message.delay_level, message.delay_ms, message.deliver_at_ms) == (0, 0, 0)
+
+
 def test_msg_id_is_uniq_key_or_else_offset_msg_id() -> None:
     stored = MessageExt("T", b"", store_host=Host("10.0.0.2", 10911), commit_log_offset=1000)
     assert stored.msg_id == stored.offset_msg_id == "0A00000200002A9F00000000000003E8"

@@ -159,7 +159,6 @@ ILLEGAL = f"the delay time should not be bigger than the max delay {MAX_MS}ms"
         "TIMER_DELIVER_MS\x01999999999999999999\x02",
         "TIMER_DELAY_MS\x0199999999999999999999999\x02",
         "TIMER_DELAY_MS\x01soon\x02",
-        "TIMER_DELAY_SEC\x01\x02",
         "TIMER_DELAY_SEC\x011.5\x02",
         "TIMER_DELAY_SEC\x01١\x02",
         f"TIMER_DELIVER_MS\x01{START_MS}\x02TIMER_DEL_UNIQKEY\x01T+ID\x02",
@@ -235,6 +234,29 @@ def test_message_beyond_the_window_is_rolled_until_it_is_due(tmp_path: Path, clo
         assert pending(peer) == 0
 
     with_broker(story, timer_settings(tmp_path, timer_roll_window_slots=100), clock)
+
+
+def test_delay_longer_than_the_wheel_is_possible(tmp_path: Path, clock) -> None:
+    """The wheel has slots for two weeks, and the window is two days."""
+    twenty_days_ms = 20 * 86_400_000
+
+    async def story(peer: Peer) -> None:
+        refused = await peer.send("T", properties=f"TIMER_DELAY_MS\x01{twenty_days_ms}\x02")
+        assert "not be bigger than the max delay 259200000ms" in (refused.remark or "")
+        changed = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"timerMaxDelaySec=2592000")
+        assert (changed.code, changed.remark) == (0, None)
+        await send_at(peer, START_MS + twenty_days_ms, b"20 days")
+        for _ in range(19):
+            clock.advance(86_400_000)
+            await rounds(peer)
+        clock.advance(86_400_000 - 1)
+        await rounds(peer)
+        assert (await bodies(peer), pending(peer)) == ([], 1)
+        clock.advance(1)
+        await rounds(peer)
+        assert (await bodies(peer), pending(peer)) == ([b"20 days"], 0)
+
+    with_broker(story, timer_settings(tmp_path), clock)
 
 
 def test_clock_that_is_set_back_delays_no_new_message(tmp_path: Path, clock) -> None:
