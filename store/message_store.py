@@ -41,14 +41,14 @@ _log = get_logger(__name__)
 
 
 class Recovered(NamedTuple):
-    """Result of recovery.
+    """Result of recovery: the number of records read, and the CommitLog offset at which dispatch began.
 
-    `records` is the number of records read, and `dispatched_from` the CommitLog offset at which dispatch
-    began.
+    `was_clean` is False if the previous writer was killed.
     """
 
     records: int
     dispatched_from: int
+    was_clean: bool
 
 
 class MessageStore(ReadableStore):
@@ -163,6 +163,7 @@ class MessageStore(ReadableStore):
             if name != existing_name:
                 write_name(root, name)
             parts.checkpoint.physic_msg_timestamp = parts.tail.last_timestamp  # `recover` has flushed the log
+            parts.was_clean = closed_cleanly
             parts.residency.written_from = parts.positions.written
             store = cls(root, settings, name, clock, guards, parts, probe)
             store._maintenance.checkpoints.checkpoint_now()
@@ -185,7 +186,7 @@ class MessageStore(ReadableStore):
     @property
     def recovered(self) -> Recovered:
         """Result of the recovery when the store was opened."""
-        return Recovered(self._parts.tail.records, self._parts.dispatched_from)
+        return Recovered(self._parts.tail.records, self._parts.dispatched_from, self._parts.was_clean)
 
     # ---- append --------------------------------------------------------------------------------------------
 

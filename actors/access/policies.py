@@ -196,11 +196,17 @@ def to_infos(policies: Policies) -> list[PolicyInfo]:
     ]
 
 
-def decide(policies: Policies, target: Target, source: Address) -> bool | None:
-    """Return True if the rules allow the action, False if they deny it, None if no rule matches."""
+def decide(policies: Policies, target: Target, source: Address, *, by_name: bool = False) -> bool | None:
+    """Return True if the rules allow the action, False if they deny it, None if no rule matches.
+
+    With `by_name`, only rules with the name of the resource can allow the action: a rule for a prefix or for
+    all names was not meant for it.
+    """
     type_name = _RESOURCES[target.resource]
     for name in (CUSTOM, DEFAULT):
         for rule in policies.get(name, ()):
+            if rule.is_allowed and by_name and rule.resource.pattern is not Pattern.LITERAL:
+                continue
             if rule.matches(target, type_name, source):
                 return rule.is_allowed
     return None

@@ -7,6 +7,7 @@ A broker has them if `authentication_enabled` and `authorization_enabled` are tr
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from typing import Final
 
 from actors.access.access_file import AccessFile
@@ -18,8 +19,9 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, TopicCheck
 from actors.remoting.targets import EVERY, Action, Resource, Target
 from actors.signing import ACCESS_KEY, Credentials, Signer
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
-_RETRY_PREFIX: Final = "%RETRY%"
+_OF_GROUP: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 _PORT_BYTES: Final = 4
 # Checks the signatures of unknown users, so that the response time does not reveal if a user exists.
 _UNKNOWN: Final = Signer(Credentials("unknown", "unknown"))
@@ -82,10 +84,25 @@ class Authentication:
 class Authorization:
     """Step that rejects requests for which the user has no permission; a super user has all permissions."""
 
-    def __init__(self, users: Users, file: AccessFile, cluster_name: str) -> None:
+    def __init__(
+        self,
+        users: Users,
+        file: AccessFile,
+        cluster_name: str,
+        needs_name: Callable[[str], bool] = lambda topic: False,
+    ) -> None:
+        """Create the step.
+
+        Args:
+            users: finds the super users.
+            file: has the policies.
+            cluster_name: the name of the cluster in policies.
+            needs_name: returns True for a topic that only rules with its name permit to read.
+        """
         self._users = users
         self._file = file
         self._cluster_name = cluster_name
+        self._needs_name = needs_name
 
     def __call__(self, context: RequestContext) -> None:
         """Raise Refused (NO_PERMISSION) unless the user's policies allow all targets of the request."""
@@ -115,7 +132,12 @@ class Authorization:
             return
         source = source_of(connection)
         policies = self._file.table.policies.get(name, {})
-        decision = decide(policies, protected, source)
+        by_name = (
+            protected.resource is Resource.TOPIC
+            and protected.action is not Action.PUB
+            and self._needs_name(protected.name)
+        )
+        decision = decide(policies, protected, source, by_name=by_name)
         if not decision:
             reason = "no matched policies" if decision is None else "the decision is deny"
             raise Refused(
@@ -133,10 +155,11 @@ class Authorization:
             return Target(resource, EVERY, action)
         if resource is Resource.CLUSTER and name == EVERY:
             return Target(resource, self._cluster_name, action)
-        if resource is not Resource.CLUSTER and name.startswith(_RETRY_PREFIX):
-            # As in RocketMQ a retry topic belongs to its group: Sub permits to send to it and to read it.
+        if resource is not Resource.CLUSTER and name.startswith(_OF_GROUP):
+            # As in RocketMQ a retry topic belongs to its group: Sub permits to send to it and to read it. Its
+            # dead letters are in the same messages, and its members produce them.
             action = Action.SUB if action is Action.PUB else action
-            return Target(Resource.GROUP, name[len(_RETRY_PREFIX) :], action)
+            return Target(Resource.GROUP, name[name.index("%", 1) + 1 :], action)
         return target
 
 

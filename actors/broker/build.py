@@ -50,6 +50,7 @@ from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.metadata.topics import has_records_of_all
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.registration import Registration
@@ -135,7 +136,7 @@ def build_broker(
         StoreError: a metadata table and its backup, a file of users or a certificate is invalid.
     """
     settings = live.settings
-    access = build_access(settings)
+    access = build_access(settings, partial(has_records_of_all, cluster_name=settings.cluster_name))
     loop = build_loop(live, clock, store, access.steps)
     from_rebalancers = RequestTable()
     client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
@@ -143,7 +144,7 @@ def build_broker(
     live.on_change(partial(_apply_changes, tables))
     groups = _build_groups(settings, clock, client, tables, registration)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
-    delays = Delays(store, clock, tables.delay_offsets, loop.reads.load_pages)
+    delays = Delays(store, clock, tables.delay_offsets, tables.topics, loop.reads.load_pages)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
     transactions, transaction_parts = build_transactions(
         settings, clock, identity, loop, tables, groups.clients, properties, access, supervisor

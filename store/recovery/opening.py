@@ -49,6 +49,7 @@ class StoreParts:
     tail: Tail
     dispatched_from: int
     holes: list[Hole] = field(default_factory=list)
+    was_clean: bool = True
 
     def close(self) -> None:
         """Stop background work and close all files; nothing is written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.access.access_file import FILE_NAME, AccessFile
@@ -33,8 +34,10 @@ class BrokerAccess:
     """Raises Refused unless the user may send to a topic. `may_read` does the same for reads."""
 
 
-def build_access(settings: BrokerSettings) -> BrokerAccess:
+def build_access(settings: BrokerSettings, needs_name: Callable[[str], bool]) -> BrokerAccess:
     """Build the access control of a broker. Loads the file of users if authentication is enabled.
+
+    `needs_name` returns True for a topic that only rules with its name permit to read.
 
     Raises StoreError if the inner user's credentials or the file of users are invalid.
     """
@@ -47,7 +50,7 @@ def build_access(settings: BrokerSettings) -> BrokerAccess:
     control, authentication = AccessControl(file, users), Authentication(users)
     if not settings.authorization_enabled:
         return BrokerAccess(signer, control, (authentication,), _permit, _permit)
-    authorization = Authorization(users, file, settings.cluster_name)
+    authorization = Authorization(users, file, settings.cluster_name, needs_name)
     may_read, may_send = authorization.topic_check(Action.GET), authorization.topic_check(Action.PUB)
     return BrokerAccess(signer, control, (authentication, authorization), may_read, may_send)
 

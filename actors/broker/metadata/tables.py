@@ -23,7 +23,6 @@ from actors.broker.metadata.request_modes import RequestModes
 from actors.broker.metadata.topics import Topics
 from actors.remoting.bodies.routes import RegisterBrokerBody
 from store.clock import Clock
-from store.logs import get_logger
 from store.message_store import MessageStore
 from store.metadata import (
     ConsumerFilterTable,
@@ -36,8 +35,6 @@ from store.metadata import (
 )
 from store.metadata.fields import table_entries, typed
 from store.metadata.pieces import table_pieces
-
-_log = get_logger(__name__)
 
 
 class BrokerTables:
@@ -74,7 +71,13 @@ class BrokerTables:
         files.register(GROUPS, group_table.to_json)
         files.register_large(OFFSETS, offset_table.to_pieces)
         files.register_large(GENERATIONS, self._generation_pieces)
-        self.topics = Topics(settings, topic_table, self._topic_changed, on_topic_created)
+        self.topics = Topics(
+            settings,
+            topic_table,
+            self._topic_changed,
+            on_topic_created,
+            recovered_to=0 if store.recovered.was_clean else store.positions.written,
+        )
         self.groups = Groups(settings, group_table, self._group_changed)
         self.offsets = ConsumerOffsets(offset_table, files.load(GENERATIONS, _generations_from_json))
         self.delay_offsets = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
@@ -100,9 +103,7 @@ class BrokerTables:
         for topic, queue_id in store.queues():
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
         for topic, count in sorted(queues.items()):
-            if self.topics.find(topic) is None:
-                _log.warning("topic_config_recreated", topic=topic, queues=count)
-                self.topics.ensure(topic, count)
+            self.topics.recreate(topic, count)
 
     def register_body(self) -> bytes:
         """Return the topics for the registration at nameservers, as RocketMQ's RegisterBrokerBody."""

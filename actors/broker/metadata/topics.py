@@ -15,6 +15,7 @@ from actors.remoting.bodies.routes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
+from store.message.message import MessageExt
 from store.message.validate import DLQ_TOPIC_PREFIX, LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
 from store.metadata import TopicConfig, TopicConfigTable
 from store.store_errors import MessageInvalid
@@ -37,6 +38,10 @@ TRANSACTION_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+UNDELIVERED_TOPIC = f"{SYSTEM_TOPIC_PREFIX}raymq_undelivered"
+"""Delayed messages that could not be delivered, with the reason (`sending.put_aside`)."""
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 # RocketMQ's system topics (TopicValidator); this broker does not create all of them.
 KNOWN_SYSTEM_TOPICS = frozenset(
     {
@@ -48,12 +53,12 @@ KNOWN_SYSTEM_TOPICS = frozenset(
         TRANSACTION_HALF_TOPIC,
         TRANSACTION_OP_TOPIC,
         TRANSACTION_CHECK_MAX_TOPIC,
-        "RMQ_SYS_TRACE_TOPIC",
-        "CHECKPOINT_TOPIC",
+        TRACE_TOPIC,
+        CHECKPOINT_TOPIC,
     }
 )
 
-NOT_FOR_SENDERS = frozenset(
+_NOT_FOR_SENDERS = frozenset(
     {
         SCHEDULE_TOPIC,
         TRANSACTION_HALF_TOPIC,
@@ -61,9 +66,41 @@ NOT_FOR_SENDERS = frozenset(
         TRANSACTION_CHECK_MAX_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        CHECKPOINT_TOPIC,
     }
 )
-"""Topics that only the broker itself writes to: sends of clients are refused (RocketMQ TopicValidator)."""
+
+
+def is_broker_only(name: str) -> bool:
+    """Return True if only the broker itself writes to the topic.
+
+    RocketMQ (TopicValidator) accepts sends to CHECKPOINT_TOPIC and to topics with SYSTEM_TOPIC_PREFIX. A
+    client could thereby insert timer messages that no broker has checked.
+    """
+    return name in _NOT_FOR_SENDERS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def refuse_broker_only(name: str) -> None:
+    """Raise Refused if clients may not send to the topic, because only the broker writes to it."""
+    if is_broker_only(name):
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"Sending message to topic[{name[:200]}] is forbidden: only the broker writes to this system "
+            "topic, send to another one",
+        )
+
+
+def has_records_of_all(name: str, cluster_name: str) -> bool:
+    """Return True if a system topic has records of many users: of any topic, replies or traces.
+
+    A permission for it has to name it; see `actors.access.policies`.
+    """
+    return is_broker_only(name) or name in (TRACE_TOPIC, reply_topic(cluster_name))
+
+
+def reply_topic(cluster_name: str) -> str:
+    """Return the name of the topic to which RocketMQ's clients send replies."""
+    return f"{cluster_name}_REPLY_TOPIC"
 
 
 def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
@@ -76,7 +113,7 @@ def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
         _topic(settings.broker_name, 1, inherited),
         _topic(OFFSET_MOVED_TOPIC, 1),
         _topic(SCHEDULE_TOPIC, 18),
-        _topic(f"{settings.cluster_name}_REPLY_TOPIC", 1),
+        _topic(reply_topic(settings.cluster_name), 1),
         _topic(f"rmq_sys_REVIVE_LOG_{settings.cluster_name}", 8),
         _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{settings.broker_name}", 1),
         _topic(TRANSACTION_HALF_TOPIC, 1),
@@ -101,6 +138,8 @@ class Topics:
         table: TopicConfigTable,
         on_change: Callable[[str], None],
         on_created: Callable[[str], None],
+        *,
+        recovered_to: int = 0,
     ) -> None:
         """Add the system topics that `table` lacks.
 
@@ -109,7 +148,11 @@ class Topics:
             table: the existing topics.
             on_change: called with the name of a topic that was created, changed or deleted.
             on_created: called after `on_change` with the name of a topic that a send created.
+            recovered_to: CommitLog offset up to which the log has messages of a killed broker, else 0.
         """
+        self._recovered_to = recovered_to
+        self._saved_ms = table.data_version.timestamp_ms
+        self._recreated: set[str] = set()
         self._settings = settings
         self.table = table
         self._on_change = on_change
@@ -148,8 +191,10 @@ class Topics:
         yet. Ordered topics are the exception: a queue would get messages after those of its new broker.
 
         Raises:
-            Refused: the topic does not exist, is ordered and not writable, or the broker is being drained.
+            Refused: the topic does not exist, is ordered and not writable, only the broker writes to it, or
+                the broker is being drained.
         """
+        refuse_broker_only(name)
         topic = self.table.topics.get(name)
         if topic is None:
             self._check_name(name)
@@ -165,11 +210,46 @@ class Topics:
                 f"the permission of broker {self._settings.broker_name} is {self._settings.permission}, and "
                 f"sends to the ordered topic {name!r} need 2 (write): send to another broker",
             )
-        if name in NOT_FOR_SENDERS:
-            raise Refused(
-                ResponseCode.NO_PERMISSION, f"topic {name!r} is a system topic: send to another topic"
-            )
         return topic
+
+    def check_delivery(self, name: str, queue_id: int) -> None:
+        """Check the queue to which a delayed message, timer message or half message is to be delivered.
+
+        It was checked when the message was sent. But the topic may have changed since, and a store may have
+        records that no broker has checked. An unknown topic passes.
+
+        Raises:
+            MessageInvalid: the name is invalid, only the broker writes to the topic, or it has no such queue.
+        """
+        check_topic(name)
+        if is_broker_only(name):
+            raise MessageInvalid(f"only the broker writes to the system topic {name!r}")
+        topic = self.find(name)
+        if topic is not None and not queue_id < max(topic.write_queue_nums, topic.read_queue_nums):
+            raise MessageInvalid(
+                f"queue {queue_id} of topic {name!r} does not exist: it has {topic.write_queue_nums} queues"
+            )
+
+    def prepare_delivery(self, message: MessageExt, name: str, queue_id: int) -> None:
+        """Check the queue like `check_delivery`; an unknown topic is invalid too.
+
+        Exception: a send that creates a topic may be acknowledged before the topic is saved. The topic of a
+        message that a broker acknowledged shortly before it was killed is created again.
+
+        Raises:
+            MessageInvalid: the message cannot be delivered to this queue.
+            Refused: the topic is being deleted.
+        """
+        may_be_unsaved = (
+            message.commit_log_offset < self._recovered_to
+            and message.store_timestamp >= self._saved_ms
+            and queue_id < self._settings.default_topic_queues  # the limit of topics that a send creates
+        )
+        if may_be_unsaved and not is_broker_only(name):
+            self.recreate(name, queue_id + 1)
+        self.check_delivery(name, queue_id)
+        if name not in self.table.topics:
+            raise MessageInvalid(f"topic {name!r} does not exist")
 
     def for_pulling(self, name: str) -> TopicConfig:
         """Return the settings of a topic that a client reads. Raises Refused if it is not readable."""
@@ -282,6 +362,15 @@ class Topics:
             topic = _topic(name, min(queues, QUEUES_MAX))
             self._put(topic)
         return topic
+
+    def recreate(self, name: str, queues: int) -> None:
+        """Create a topic that was not saved before the broker was killed, with at least `queues` queues."""
+        topic = self.table.topics.get(name)
+        if topic is None:
+            self._recreated.add(self.ensure(name, queues).topic_name)
+            _log.warning("topic_config_recreated", topic=name, queues=queues)
+        elif name in self._recreated and topic.write_queue_nums < queues:
+            self._put(replace(topic, read_queue_nums=queues, write_queue_nums=queues))
 
     def system_names(self) -> list[str]:
         """Return the names of all system topics, sorted, including those that do not exist on this broker."""

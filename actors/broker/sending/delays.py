@@ -19,16 +19,18 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from actors.broker.metadata.topics import SCHEDULE_TOPIC
+from actors.broker.metadata.topics import SCHEDULE_TOPIC, Topics
 from actors.broker.sending.interceptors import SendDraft
+from actors.broker.sending.put_aside import PutAside
 from actors.broker.sending.stored_properties import delay_level
+from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
 from store.disk.residency import NotResident
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft, decode_records
-from store.message.validate import DLQ_TOPIC_PREFIX, check_topic
+from store.message.validate import DLQ_TOPIC_PREFIX
 from store.message_store import GetMessageResult, MessageStore
 from store.metadata import DelayOffsetTable
 from store.store_errors import MessageInvalid, RecordTooLarge, StoreError
@@ -77,7 +79,12 @@ class Delays:
     """Stores the delayed messages of one broker and delivers them when they are due."""
 
     def __init__(
-        self, store: MessageStore, clock: Clock, table: DelayOffsetTable, load_pages: LoadPages | None = None
+        self,
+        store: MessageStore,
+        clock: Clock,
+        table: DelayOffsetTable,
+        topics: Topics,
+        load_pages: LoadPages | None = None,
     ) -> None:
         """Create the scheduler.
 
@@ -85,12 +92,15 @@ class Delays:
             store: stores the messages before and after their delay.
             clock: decides when a message is due.
             table: the offset up to which each level has been delivered.
+            topics: decides which queues messages may be delivered to.
             load_pages: loads missing pages, then calls back; if None, reads may wait for the disk.
         """
         self._store = store
         self._clock = clock
         self._delays_ms = store.settings.delay_levels_ms()
         self.table = table
+        self._topics = topics
+        self._aside = PutAside(store, topics)
         self._timers = [DelayTimer(delay_ms) for delay_ms in self._delays_ms]
         # By level: offset and store timestamp of the next message to deliver.
         self._front: dict[int, tuple[int, int]] = {}
@@ -99,7 +109,7 @@ class Delays:
         self._now_ms = clock.wall_ms()
         self._now_ns = clock.monotonic_ns()
         self.skipped = 0
-        """Number of messages skipped because the store can never accept them, such as oversized messages."""
+        """Number of messages that could not be delivered, such as oversized ones; see `PutAside`."""
         self._load_pages = load_pages
         self._loading: set[int] = set()
 
@@ -166,9 +176,11 @@ class Delays:
                 self._front[level] = (message.queue_offset, message.store_timestamp)
                 return
             try:
-                self._store.append(_delivered(message))
+                draft = _delivered(message)
+                self._topics.prepare_delivery(message, draft.topic, draft.queue_id)
+                self._store.append(draft)
             # Skipped, because a retry would fail too and block the level. Other StoreErrors may be temporary.
-            except (MessageInvalid, RecordTooLarge, struct.error) as error:
+            except (MessageInvalid, RecordTooLarge, Refused, struct.error) as error:
                 self._skip(level, message, error)
             self.table.move(level, message.queue_offset + 1)
         self.table.move(level, found.next_begin_offset)
@@ -179,9 +191,11 @@ class Delays:
             "delayed_message_skipped",
             level=level,
             offset=message.queue_offset,
+            position=message.commit_log_offset,
             topic=message.properties.get(MessageConst.REAL_TOPIC, ""),
             error=str(error),
         )
+        self._aside.put(message, error)
 
     def _read(self, level: int, offset: int) -> GetMessageResult | None:
         """Return the next messages of a level, or None while their pages are being loaded."""
@@ -204,14 +218,13 @@ class Delays:
 
 
 def _delivered(message: MessageExt) -> RecordDraft:
-    """Return the record to append to the message's own topic. Raises MessageInvalid if that is invalid."""
+    """Return the record to append to the message's own topic. Raises MessageInvalid if it has none."""
     topic = message.properties.get(MessageConst.REAL_TOPIC)
     queue_id = message.properties.get(MessageConst.REAL_QUEUE_ID, "0")
     if not topic or not _QUEUE_ID.fullmatch(queue_id):
         raise MessageInvalid(
             f"invalid delivery target: REAL_TOPIC is {topic!r}, REAL_QID is {queue_id[:40]!r}"
         )
-    check_topic(topic)
     return RecordDraft(
         topic,
         int(queue_id),

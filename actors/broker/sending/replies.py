@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients
+from actors.broker.metadata.topics import refuse_broker_only
 from actors.broker.sending.send import Sender
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -61,6 +62,7 @@ class Replies:
     def send(self, context: RequestContext) -> None:
         """Handle SEND_REPLY_MESSAGE and _V2: push the reply, store it, then respond."""
         header: SendMessageHeader = context.header
+        refuse_broker_only(header.topic)  # before the push, because the send follows it
         properties = decode_properties(header.properties.encode())
         client_id = properties.get(MessageConst.REPLY_TO_CLIENT)
         if not client_id:

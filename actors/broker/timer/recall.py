@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.metadata.topics import TIMER_TOPIC, Topics
+from actors.broker.metadata.topics import TIMER_TOPIC, Topics, refuse_broker_only
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.responses import SendAck, not_stored
 from actors.broker.timer.timer_messages import TIMER_QUEUE_ID, second_of, timer_properties
@@ -90,6 +90,7 @@ class Recall:
 
     def _checked(self, header: RecallMessageHeader) -> RecallHandle:
         """Return the decoded handle. Raises Refused if it cannot be one of this broker, or is too late."""
+        refuse_broker_only(header.topic)
         if self._topics.find(header.topic) is None:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic[:200]}] not exist"

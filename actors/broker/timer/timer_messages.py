@@ -29,7 +29,7 @@ from store.message.recall_handle import RecallHandle
 from store.message.record import RecordDraft
 from store.message.sys_flag import HOST_BITS
 from store.message.tags import java_hash
-from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.store_errors import MessageInvalid
 from store.timer.timer_schedule import Arrival
 from store.timer.timer_unit import MS_PER_SECOND
@@ -37,6 +37,7 @@ from store.timer.timer_unit import MS_PER_SECOND
 TIMER_QUEUE_ID: Final = 0
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _QUEUE_ID = re.compile(r"[0-9]{1,9}")
+_LATEST_MS: Final = 253_402_300_799_999  # end of the year 9999: later messages would be rolled endlessly
 # Written by brokers only.
 _OF_BROKER = (
     MessageConst.REAL_TOPIC,
@@ -173,7 +174,14 @@ class TimerMessage(NamedTuple):
                 f"not a timer message: topic {message.topic!r}, {MessageConst.TIMER_OUT_MS} {out[:40]!r}, "
                 f"{MessageConst.REAL_QUEUE_ID} {queue_id[:40]!r}"
             )
-        check_topic(topic)
+        if not 0 <= int(out) <= _LATEST_MS:
+            raise MessageInvalid(f"{MessageConst.TIMER_OUT_MS} is {out}: it must be 0 to {_LATEST_MS}")
+        delete_key = properties.get(MessageConst.TIMER_DEL_UNIQKEY)
+        if delete_key is not None and not delete_key.startswith(f"{topic}+"):
+            raise MessageInvalid(
+                f"{MessageConst.TIMER_DEL_UNIQKEY} is {delete_key[:100]!r}: a message of topic "
+                f"{topic[:100]!r} cannot cancel one of another topic"
+            )
         second = int(out) // MS_PER_SECOND
         deliver = properties.get(MessageConst.TIMER_DELIVER_MS, "")
         due_ms = int(deliver) if _NUMBER.fullmatch(deliver) else 0
@@ -186,7 +194,7 @@ class TimerMessage(NamedTuple):
             int(queue_id),
             due_ms,
             key,
-            properties.get(MessageConst.TIMER_DEL_UNIQKEY),
+            delete_key,
             int(rolled) if _NUMBER.fullmatch(rolled) else 0,
         )
 

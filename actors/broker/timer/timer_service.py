@@ -19,6 +19,7 @@ from functools import partial
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.topics import TIMER_TOPIC, Topics
+from actors.broker.sending.put_aside import PutAside
 from actors.broker.timer.timer_counts import TimerCounts
 from actors.broker.timer.timer_messages import TIMER_QUEUE_ID, TimerMessage, moved_draft
 from actors.broker.timer.timer_saving import TimerSaving
@@ -67,7 +68,7 @@ class TimerService:
             reads: reads messages without blocking the loop.
             clock: decides which messages are due.
             counts: counts the pending messages.
-            topics: gets the topics of new messages that it lacks.
+            topics: decides which queues messages may be delivered to.
             request_tick: requests a turn of the broker's loop, which confirms the appends.
         """
         self._settings = settings
@@ -76,6 +77,7 @@ class TimerService:
         self._clock = clock
         self._counts = counts
         self._topics = topics
+        self._aside = PutAside(store, topics)
         self._request_tick = request_tick
         # Now: later appends are not part of the log that the units refer to.
         physical_end = store.positions.written
@@ -209,12 +211,9 @@ class TimerService:
 
     def _add(self, schedule: TimerSchedule, message: MessageExt) -> None:
         try:
-            timer = TimerMessage.of(message)
-            # A send that creates a topic may be acknowledged before the topic is saved; see
-            # `BrokerTables.adopt_queues`.
-            self._topics.ensure(timer.real_topic, timer.real_queue_id + 1)
+            timer = self._checked(message)
         except (MessageInvalid, Refused) as error:
-            _log.error("timer_message_invalid", offset=message.queue_offset, error=str(error))
+            self._put_aside(message, error)
             return
         is_known = message.queue_offset < self._resumed.rebuilt_to
         skip_before = self._resumed.rebuilt_from if is_known else 0
@@ -252,7 +251,13 @@ class TimerService:
         for message in await self._reads.all_of(
             partial(self._message_at, unit.physical_offset) for unit in units
         ):
-            key = None if message is None else message.properties.get(MessageConst.TIMER_DEL_UNIQKEY)
+            if message is None:
+                continue
+            try:
+                key = TimerMessage.of(message).delete_key
+            except MessageInvalid as error:  # of an adopted store: `_add` did not check it
+                _log.error("timer_message_skipped", position=message.commit_log_offset, error=str(error))
+                continue
             if key is not None:
                 schedule.delete(schedule.read_second, key, is_in_wheel=True)
         schedule.deletes_read()
@@ -263,9 +268,9 @@ class TimerService:
             self._skip(schedule, entry, MessageInvalid("its record is deleted or damaged"))
             return
         try:
-            timer = TimerMessage.of(message)
-        except MessageInvalid as error:
-            self._skip(schedule, entry, error)
+            timer = self._checked(message)
+        except (MessageInvalid, Refused) as error:
+            self._skip(schedule, entry, error, message)
             return
         now_ms = self._clock.wall_ms()
         if not entry.unit.is_roll:
@@ -298,7 +303,7 @@ class TimerService:
             result = self._store.append(moved_draft(message, topic, queue_id, added))
         # A retry would fail as well, and delay the others. Other StoreErrors may be temporary.
         except (MessageInvalid, RecordTooLarge, struct.error) as error:
-            self._skip(schedule, entry, error)
+            self._skip(schedule, entry, error, message)
             return
         if topic == TIMER_TOPIC:
             self._add_before = result.queue_offset + 1
@@ -306,10 +311,31 @@ class TimerService:
         self._delivered_second = schedule.read_second
         self._counts.dequeued_one(timer)
 
-    def _skip(self, schedule: TimerSchedule, entry: TimerEntry, error: Exception) -> None:
-        self._counts.skipped += 1
-        _log.error("timer_message_skipped", position=entry.unit.physical_offset, error=str(error))
+    def _checked(self, message: MessageExt) -> TimerMessage:
+        """Return the facts about a message. Raises MessageInvalid or Refused if it cannot be delivered."""
+        timer = TimerMessage.of(message)
+        self._topics.prepare_delivery(message, timer.real_topic, timer.real_queue_id)
+        return timer
+
+    def _skip(
+        self, schedule: TimerSchedule, entry: TimerEntry, error: Exception, message: MessageExt | None = None
+    ) -> None:
+        if message is not None and message.topic == TIMER_TOPIC:
+            self._put_aside(message, error)
+        else:  # a damaged file of the timer names the record of another topic
+            self._counts.skipped += 1
+            _log.error("timer_message_skipped", position=entry.unit.physical_offset, error=str(error))
         schedule.finish(entry)
+
+    def _put_aside(self, message: MessageExt, error: Exception) -> None:
+        self._counts.skipped += 1
+        _log.error(
+            "timer_message_skipped",
+            offset=message.queue_offset,
+            position=message.commit_log_offset,
+            error=str(error),
+        )
+        self._aside.put(message, error)
 
     def _message_at(self, physical_offset: int) -> MessageExt | None:
         """Return a stored message; None if its record is deleted or damaged. Raises NotResident."""

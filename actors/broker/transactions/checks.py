@@ -140,11 +140,16 @@ class TransactionChecks:
                 self._discard(half)
         # The message exceeds a lowered limit, or has no room for more properties: a retry would fail again.
         except (MessageInvalid, RecordTooLarge, struct.error) as error:
-            _log.error("half_message_invalid", offset=half.queue_offset, error=str(error))
+            _log.error(
+                "half_message_invalid",
+                offset=half.queue_offset,
+                position=half.commit_log_offset,
+                error=str(error),
+            )
             self._discard(half)
 
     def _check(self, half: MessageExt) -> None:
-        real_queue(half)  # raises MessageInvalid before a copy is stored
+        self._topics.check_delivery(*real_queue(half))  # raises MessageInvalid before a copy is stored
         times = (number_property(half, MessageConst.TRANSACTION_CHECK_TIMES) or 0) + 1
         added = {MessageConst.TRANSACTION_CHECK_TIMES: str(times)}
         result = self._transactions.copy(half, added)

@@ -31,7 +31,7 @@ from store.message.properties import MessageConst
 from store.message.record import decode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from store.message_store import MessageStore
-from store.store_errors import StoreError
+from store.store_errors import MessageInvalid, StoreError
 
 _log = get_logger(__name__)
 
@@ -102,7 +102,11 @@ class EndTransaction:
         self, context: RequestContext, header: EndTransactionHeader, half: MessageExt
     ) -> RemotingCommand | None:
         _check_half(header, half)
-        topic, queue_id = real_queue(half)
+        try:
+            topic, queue_id = real_queue(half)
+            self._topics.check_delivery(topic, queue_id)
+        except MessageInvalid as error:  # a round of checks gives it up
+            raise _refusal(header, error.remark, ResponseCode.MESSAGE_ILLEGAL) from error
         self._may_send(context, topic)  # clients before 5.0 do not send the topic
         place = self._transactions.find(half)
         if place is None:

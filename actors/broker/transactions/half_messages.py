@@ -146,7 +146,7 @@ def number_property(half: MessageExt, name: str) -> int | None:
 def first_offset(half: MessageExt) -> int:
     """Return the half-queue offset of the first half message of the transaction, before any copies."""
     first = number_property(half, FIRST_HALF_OFFSET)
-    return half.queue_offset if first is None else first
+    return half.queue_offset if first is None else min(first, half.queue_offset)
 
 
 def committed_draft(half: MessageExt, topic: str, queue_id: int, half_position: int) -> RecordDraft:

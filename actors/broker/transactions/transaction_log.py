@@ -106,7 +106,7 @@ class TransactionLog:
                 state.finish(offset)
         async for half in self.open_halves(end):
             first = number_property(half, FIRST_HALF_OFFSET)
-            if first is not None:
+            if first is not None and first < half.queue_offset:
                 self._replace(first, half.queue_offset, half.commit_log_offset)
             if await self._is_committed(half):
                 self.finish(half.queue_offset, first_offset(half))
@@ -213,14 +213,18 @@ class TransactionLog:
     def _ensure_topic(self, half: MessageExt) -> None:
         """Create the topic of a half message if it is missing.
 
-        It can be missing after a crash: a send that creates a topic may be acknowledged before the topic is
-        saved (see `BrokerTables.adopt_queues`).
+        It can be missing after a crash; see `Topics.prepare_delivery`.
         """
         try:
             topic, queue_id = real_queue(half)
-            self._topics.ensure(topic, queue_id + 1)
+            self._topics.prepare_delivery(half, topic, queue_id)
         except (MessageInvalid, Refused) as error:  # possible if another broker wrote the store
-            _log.warning("half_message_invalid", offset=half.queue_offset, error=str(error))
+            _log.warning(
+                "half_message_invalid",
+                offset=half.queue_offset,
+                position=half.commit_log_offset,
+                error=str(error),
+            )
 
     def _replace(self, first: int, offset: int, position: int) -> None:
         for replaced in self._open.copied(first, HalfPlace(offset, position)):

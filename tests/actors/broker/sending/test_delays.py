@@ -65,7 +65,8 @@ def manual_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def delays_of(peer: Peer, clock: Clock, load_pages: LoadPages | None = None) -> Delays:
     """Return a `Delays` for the broker's store; without `load_pages` its reads may wait for the disk."""
-    return Delays(peer.broker.graph.loop.store, clock, DelayOffsetTable(clock), load_pages)
+    graph = peer.broker.graph
+    return Delays(graph.loop.store, clock, DelayOffsetTable(clock), graph.tables.topics, load_pages)
 
 
 @pytest.mark.usefixtures("manual_delivery")

@@ -1,0 +1,64 @@
+"""PutAside: keeps the messages that a background service cannot deliver.
+
+    invalid, or its queue does not exist  →  log line with the reason and the CommitLog position
+                                          →  copy in rmq_sys_raymq_undelivered, with UNDELIVERED_REASON
+
+The service then continues with the next message: a retry would fail again and delay the others.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from actors.broker.metadata.topics import UNDELIVERED_TOPIC, Topics
+from store.logs import get_logger
+from store.message.message import MessageExt
+from store.message.properties import MessageConst, encode_properties
+from store.message.record import RecordDraft
+from store.message.sys_flag import HOST_BITS
+from store.message_store import MessageStore
+from store.store_errors import MessageInvalid, RecordTooLarge
+
+_log = get_logger(__name__)
+
+REASON: Final = "UNDELIVERED_REASON"
+_REASON_CHARS_MAX: Final = 500
+
+
+class PutAside:
+    """Stores undeliverable messages of one broker in UNDELIVERED_TOPIC."""
+
+    def __init__(self, store: MessageStore, topics: Topics) -> None:
+        self._store = store
+        self._topics = topics
+
+    def put(self, message: MessageExt, error: Exception) -> None:
+        """Store a copy of the message, with its properties and the error.
+
+        Raises StoreError if the store refuses appends at present; then the caller tries again later.
+        """
+        properties = {**message.properties, REASON: _printable(str(error))}
+        properties.pop(MessageConst.CRC32, None)  # of the stored record; the store computes it again
+        try:
+            draft = RecordDraft(
+                self._topics.ensure(UNDELIVERED_TOPIC, 1).topic_name,
+                0,
+                message.body,
+                encode_properties(properties),
+                message.flag,
+                message.sys_flag & ~HOST_BITS,
+                message.born_timestamp,
+                message.born_host.packed,
+                message.reconsume_times,
+            )
+            self._store.append(draft)
+        # It exceeds a limit: only the log line remains.
+        except (MessageInvalid, RecordTooLarge, struct.error) as failure:
+            _log.warning(
+                "undelivered_message_not_kept", position=message.commit_log_offset, error=str(failure)
+            )
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)[:_REASON_CHARS_MAX]
