@@ -18,7 +18,6 @@ from actors.remoting.command import (
     encode_command,
 )
 from actors.remoting.tls.blocking import secured
-from actors.signing import Signer
 from cluster.client import ClientConfig
 from jobs.job_errors import FetchFailed
 
@@ -40,7 +39,7 @@ class Connection:
         host, _, port = address.rpartition(":")
         try:
             config = ClientConfig()
-            tls, credentials = config.load_tls(), config.credentials()
+            tls, self._sign = config.load_tls(), config.request_signer()
             self._socket = socket.create_connection((host, int(port)), timeout_s)
             if tls is not None:
                 self._socket = secured(self._socket, tls, host)
@@ -49,7 +48,6 @@ class Connection:
                 f"cannot connect to broker {address}: {error}; check that it runs and is reachable"
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._signer = None if credentials is None else Signer(credentials)
         self._opaque = 0
 
     def close(self) -> None:
@@ -63,8 +61,8 @@ class Connection:
         """
         self._opaque += 1
         command = RemotingCommand(code, dict(ext), body, opaque=self._opaque)
-        if self._signer is not None:
-            self._signer.sign(command)
+        if self._sign is not None:
+            self._sign(command)
         try:
             self._socket.sendall(encode_command(command))
         except OSError as error:

@@ -12,19 +12,18 @@ from typing import Final
 
 from actors.access.access_file import AccessFile
 from actors.access.policies import Address, decide
+from actors.access.signatures import SignatureCheck
 from actors.access.users import User
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, TopicCheck
 from actors.remoting.targets import EVERY, Action, Resource, Target
-from actors.signing import ACCESS_KEY, Credentials, Signer
+from actors.signing import ACCESS_KEY, Signer
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 _OF_GROUP: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 _PORT_BYTES: Final = 4
-# Checks the signatures of unknown users, so that the response time does not reveal if a user exists.
-_UNKNOWN: Final = Signer(Credentials("unknown", "unknown"))
 
 
 class Users:
@@ -58,26 +57,24 @@ class Users:
 class Authentication:
     """Step that rejects requests without a valid signature of an enabled user."""
 
-    def __init__(self, users: Users) -> None:
+    def __init__(self, users: Users, check: SignatureCheck) -> None:
         self._users = users
+        self._check = check
 
     def __call__(self, context: RequestContext) -> None:
         """Raise Refused (NO_PERMISSION) unless a known and enabled user has signed the request."""
-        command = context.command
-        name = command.ext.get(ACCESS_KEY)
+        name = context.command.ext.get(ACCESS_KEY)
         if not name:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 "the request is not signed and this server requires authentication: set access_key and "
                 "secret_key in the client",
             )
-        signer = self._users.signer(name)
-        if not (signer or _UNKNOWN).has_signed(command) or signer is None:
-            raise Refused(
-                ResponseCode.NO_PERMISSION, f"user {name[:100]!r} is unknown or the signature is wrong"
-            )
+        signer, is_inner = self._users.signer(name), self._users.is_inner(name)
+        refusal = f"user {name[:100]!r} is unknown or the signature is wrong"
+        self._check(context, name, signer, refusal, is_inner=is_inner)
         user = self._users.find(name)
-        if user is not None and not user.is_enabled and not self._users.is_inner(name):
+        if user is not None and not user.is_enabled and not is_inner:
             raise Refused(ResponseCode.NO_PERMISSION, f"user {name[:100]!r} is disabled")
 
 

@@ -136,7 +136,7 @@ def build_broker(
         StoreError: a metadata table and its backup, a file of users or a certificate is invalid.
     """
     settings = live.settings
-    access = build_access(settings, partial(has_records_of_all, cluster_name=settings.cluster_name))
+    access = build_access(settings, clock, partial(has_records_of_all, cluster_name=settings.cluster_name))
     loop = build_loop(live, clock, store, access.steps)
     from_rebalancers = RequestTable()
     client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
@@ -153,7 +153,7 @@ def build_broker(
     capabilities = (transaction_parts, timer, build_retry_state(tables, store, loop.stats))
     role = BrokerRole(_role_services(loop, registration, delays, capabilities, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
-    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer)
+    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer, clock)
     describe = partial(
         describe_broker, settings, identity, loop, tables, role, drain, delays, capabilities, supervisor
     )

@@ -53,6 +53,7 @@ from actors.remoting.raymq_requests import SplitsBody
 from actors.remoting.remoting_errors import Closed, Refused
 from actors.remoting.server import RemotingServer
 from actors.signing import Credentials, CredentialsInvalid, Signer
+from store.clock import Clock
 from store.message.batch import encode_batch
 from store.message.message import Message
 from store.message.properties import MessageConst
@@ -138,7 +139,8 @@ class HandleApi:
         server: RemotingServer,
         store_host: bytes,
         next_uniq_key: Callable[[], str],
-        inner: Signer | None = None,
+        inner: Signer | None,
+        clock: Clock,
     ) -> None:
         """Open the in-process connections.
 
@@ -147,6 +149,7 @@ class HandleApi:
             store_host: the broker's address, packed; the bornHost of appended messages.
             next_uniq_key: generates the UNIQ_KEY of a row of an Arrow stream.
             inner: signs `describe`, which has no request that could contain keys.
+            clock: the time of signatures.
         """
         # One connection per method, so that waiting reads do not count as pending requests of the others.
         connect = server.connect_in_process
@@ -156,6 +159,7 @@ class HandleApi:
         self._for_describe = connect("handle:describe", store_host)
         self._next_uniq_key = next_uniq_key
         self._inner = inner
+        self._clock = clock
 
     async def append(self, request: bytes) -> bytes:
         """Append a batch, all or nothing; reply when it is confirmed (flushed, under sync flush)."""
@@ -168,7 +172,7 @@ class HandleApi:
             elif fields["format"] != "rocketmq":
                 raise _invalid(f"format is {fields['format']!r}: it must be rocketmq or arrow")
             header = AppendBatchHeader(fields["topic"], fields["queue"])
-            command = _command(RayMQRequestCode.APPEND_BATCH, header, _signer(fields), batch)
+            command = self._command(RayMQRequestCode.APPEND_BATCH, header, _signer(fields), batch)
             response = await _request(self._for_append, command)
         except Refused as error:
             return refusal(error)
@@ -196,7 +200,7 @@ class HandleApi:
                 wait_ms=min(fields["wait_ms"], MAX_WAIT_MS),
                 subscription=fields["tags"],
             )
-            command = _command(RayMQRequestCode.PULL_RECORDS, header, _signer(fields))
+            command = self._command(RayMQRequestCode.PULL_RECORDS, header, _signer(fields))
             response = await _request(self._for_read, command, _STATUS)
         except Refused as error:
             return refusal(error)
@@ -217,7 +221,7 @@ class HandleApi:
         try:
             fields = parse(request, _OFFSETS)
             topic, group, signer = fields["topic"], fields["group"], _signer(fields)
-            command = _command(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader(topic), signer)
+            command = self._command(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader(topic), signer)
             splits = SplitsBody.decode((await _request(self._for_offsets, command)).body)
             rows = [
                 [
@@ -235,7 +239,7 @@ class HandleApi:
     async def describe(self) -> bytes:
         """Return the fields of DESCRIBE_BROKER."""
         try:
-            command = _command(RayMQRequestCode.DESCRIBE_BROKER, None, self._inner)
+            command = self._command(RayMQRequestCode.DESCRIBE_BROKER, None, self._inner)
             response = await _request(self._for_describe, command)
         except Refused as error:
             return refusal(error)
@@ -245,11 +249,19 @@ class HandleApi:
         await asyncio.sleep(0)  # lets other requests run: a topic may have thousands of queues
         header = QueryConsumerOffsetHeader(group, topic, queue_id, set_zero_if_not_found=False)
         codes = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        command = _command(RequestCode.QUERY_CONSUMER_OFFSET, header, signer)
+        command = self._command(RequestCode.QUERY_CONSUMER_OFFSET, header, signer)
         response = await _request(self._for_offsets, command, codes)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return NO_OFFSET
         return OffsetResponse.from_ext(response.ext).offset
+
+    def _command(
+        self, code: int, header: Header | None, signer: Signer | None, body: bytes = b""
+    ) -> RemotingCommand:
+        command = RemotingCommand(code, header.to_ext() if header else {}, body)
+        if signer is not None:
+            signer.sign(command, self._clock.wall_ms())
+        return command
 
 
 def _signer(fields: Mapping[str, Any]) -> Signer | None:
@@ -260,13 +272,6 @@ def _signer(fields: Mapping[str, Any]) -> Signer | None:
         return Signer(Credentials(fields["access_key"], fields["secret_key"]))
     except CredentialsInvalid as error:
         raise _invalid(str(error)) from None
-
-
-def _command(code: int, header: Header | None, signer: Signer | None, body: bytes = b"") -> RemotingCommand:
-    command = RemotingCommand(code, header.to_ext() if header else {}, body)
-    if signer is not None:
-        signer.sign(command)
-    return command
 
 
 async def _request(

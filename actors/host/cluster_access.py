@@ -12,15 +12,23 @@ and sign the requests that they send to each other:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from pydantic import AliasChoices, Field
 
+from actors.access.signatures import SignatureCheck
 from actors.host.cluster_tls import TlsSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from actors.signing import ACCESS_KEY, CredentialsInvalid, Signer, read_credentials
+from store.clock import Clock
 from store.store_errors import StoreError
+
+_INNER_REQUIRED: Final = (
+    "this request needs a valid signature of the cluster's inner user: sign it with the keys of "
+    "inner_credentials_file"
+)
 
 
 class AccessSettings(TlsSettings):
@@ -35,6 +43,10 @@ class AccessSettings(TlsSettings):
     inner_credentials_file: Path | None = None
     """Absolute path of a file of mode 0600 with the lines `AccessKey=…` and `SecretKey=…`. The processes of
     the cluster sign their requests to each other as this user, and the brokers accept it as a super user.
+    """
+    signature_window_ms: int = Field(default=300_000, ge=1_000)
+    """Maximum difference between the time in a signature of RayMQ's clients and processes, and the server's
+    clock. A captured request can be repeated within this time. RocketMQ's signatures contain no time.
     """
 
 
@@ -62,20 +74,23 @@ def inner_signer(settings: AccessSettings) -> Signer | None:
 class InnerUserOnly:
     """Step of the request chain that rejects requests which are not signed by the inner user."""
 
-    def __init__(self, inner: Signer) -> None:
+    def __init__(self, inner: Signer, check: SignatureCheck) -> None:
         self._inner = inner
+        self._check = check
 
     def __call__(self, context: RequestContext) -> None:
         """Raise Refused (NO_PERMISSION) unless the inner user has signed the request."""
-        command = context.command
-        if command.ext.get(ACCESS_KEY) != self._inner.access_key or not self._inner.has_signed(command):
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                "this request needs a valid signature of the cluster's inner user: sign it with the keys of "
-                "inner_credentials_file",
-            )
+        name = context.command.ext.get(ACCESS_KEY)
+        if not name:
+            raise Refused(ResponseCode.NO_PERMISSION, _INNER_REQUIRED)
+        signer = self._inner if name == self._inner.access_key else None
+        self._check(context, name, signer, _INNER_REQUIRED, is_inner=True)
 
 
-def inner_user_steps(settings: AccessSettings, inner: Signer | None) -> tuple[InnerUserOnly, ...]:
+def inner_user_steps(
+    settings: AccessSettings, inner: Signer | None, clock: Clock
+) -> tuple[InnerUserOnly, ...]:
     """Return the chain steps of a rebalancer; empty if authentication is disabled."""
-    return () if not settings.authentication_enabled or inner is None else (InnerUserOnly(inner),)
+    if not settings.authentication_enabled or inner is None:
+        return ()
+    return (InnerUserOnly(inner, SignatureCheck(clock, settings.signature_window_ms)),)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from actors.access.access_file import AccessFile
+from actors.access.signatures import SignatureCheck
 from actors.access.steps import Authentication, Authorization, Users
 from actors.host.cluster_access import InnerUserOnly, inner_signer
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.remoting.chain import Step
 from actors.remoting.request import RequestContext
 from actors.remoting.targets import Action
+from store.clock import Clock
 from store.store_errors import StoreError
 
 _READS: Final = frozenset({Action.GET, Action.LIST})
@@ -42,7 +44,7 @@ class NameserverAccess:
     file: AccessFile | None
 
 
-def build_access(settings: NameserverSettings) -> NameserverAccess:
+def build_access(settings: NameserverSettings, clock: Clock) -> NameserverAccess:
     """Build the access control of a nameserver and load its users.
 
     Raises StoreError if the inner user's credentials or the file of users are invalid.
@@ -52,10 +54,11 @@ def build_access(settings: NameserverSettings) -> NameserverAccess:
         raise StoreError(f"access_file {path} is a relative path: use an absolute one")
     if not settings.authentication_enabled or inner is None:
         return NameserverAccess((), None)
+    check = SignatureCheck(clock, settings.signature_window_ms)
     if path is None:
-        return NameserverAccess((ForChanges((InnerUserOnly(inner),)),), None)
+        return NameserverAccess((ForChanges((InnerUserOnly(inner, check),)),), None)
     file = AccessFile(path)
     file.load()
     users = Users(file, inner)
-    steps = (Authentication(users), Authorization(users, file, settings.cluster_name))
+    steps = (Authentication(users, check), Authorization(users, file, settings.cluster_name))
     return NameserverAccess((ForChanges(steps),), file)

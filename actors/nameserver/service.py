@@ -38,7 +38,7 @@ def build_nameserver(
     config = SettingsRequests(live, as_properties, by_field, clock)
     table = NameserverRequests(settings, routes, kv_config, clock).table(config)
     fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
-    access = build_access(settings)
+    access = build_access(settings, clock)
     limits, tls = RemotingLimits(max_connections=fitting), server_tls(settings)
     server = RemotingServer(table, clock, limits, steps=access.steps, tls=tls)
     supervisor = Supervisor(clock, give_up)

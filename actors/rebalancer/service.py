@@ -30,7 +30,7 @@ def build_rebalancer(
     )
     generations = Generations(settings.data_dir, clock)
     coordinator = GroupCoordinator(settings, generations, routes, clock)
-    steps = inner_user_steps(settings, inner)
+    steps = inner_user_steps(settings, inner, clock)
     table, tls = coordinator.table(), server_tls(settings)
     server = RemotingServer(table, clock, tick=coordinator.send_changes, steps=steps, tls=tls)
     supervisor = Supervisor(clock, give_up)

@@ -243,12 +243,12 @@ class SigningClient(RemotingClient):
         self, address: str, command: RemotingCommand, timeout_ms: int, callback: Callback
     ) -> None:
         """Sign a request and send it; call `callback` with the response or a RemotingError."""
-        self._signer.sign(command)
+        self._signer.sign(command, self.hub.clock.wall_ms())
         super().invoke_callback(address, command, timeout_ms, callback)
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
         """Sign a one-way request and send it."""
-        self._signer.sign(command)
+        self._signer.sign(command, self.hub.clock.wall_ms())
         super().oneway(address, command)
 
 

@@ -139,6 +139,16 @@ class Connection(asyncio.BufferedProtocol):
         """Accept no further request; send the responses to received requests."""
         self._input.stop()
 
+    def reply_and_close_later(self, delay_ms: int, reply: Callable[[], None]) -> None:
+        """Accept no further request; after a delay call `reply`, which sends a response, and close."""
+        self.discard_input()
+
+        def finish() -> None:
+            reply()
+            self.close("a request was refused after a delay")
+
+        self.hub.loop.call_later(delay_ms / 1000, finish)
+
     def on_close(self, callback: CloseCallback) -> None:
         """Register a callback that runs once, when either side closes the connection."""
         if self.is_closed:

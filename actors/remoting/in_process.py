@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection, Service
@@ -50,6 +51,10 @@ class InProcessConnection(Connection):
     def discard_input(self) -> None:
         """Accept no further request; send the responses to accepted requests."""
         self._is_input_discarded = True
+
+    def reply_and_close_later(self, delay_ms: int, reply: Callable[[], None]) -> None:
+        """Call `reply` after a delay. The connection stays open, because many callers share it."""
+        self.hub.loop.call_later(delay_ms / 1000, reply)
 
     def send(self, command: RemotingCommand) -> None:
         """Pass a response to its caller.

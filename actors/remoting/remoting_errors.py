@@ -2,12 +2,17 @@
 
 
 class Refused(Exception):
-    """A request is refused, with RocketMQ's response code and a remark that names the remedy."""
+    """A request is refused, with RocketMQ's response code and a remark that names the remedy.
 
-    def __init__(self, code: int, remark: str) -> None:
+    With `delay_ms` the connection accepts no further request; the response is sent after this time, and the
+    connection is then closed.
+    """
+
+    def __init__(self, code: int, remark: str, delay_ms: int = 0) -> None:
         super().__init__(code, remark)
         self.code = int(code)
         self.remark = remark
+        self.delay_ms = delay_ms
 
     def __str__(self) -> str:
         return f"{self.remark} (response code {self.code})"

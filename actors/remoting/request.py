@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
@@ -156,7 +157,12 @@ class RequestContext:
     def refuse(self, error: Exception) -> None:
         """Send an error response: Refused has its own code, other errors become RocketMQ's SYSTEM_ERROR."""
         if isinstance(error, Refused):
-            self.reply(RemotingCommand.response(error.code, error.remark[:_REMARK_CHARS_MAX]))
+            response = RemotingCommand.response(error.code, error.remark[:_REMARK_CHARS_MAX])
+            if error.delay_ms:
+                self.note_pending()
+                self.connection.reply_and_close_later(error.delay_ms, partial(self.reply, response))
+            else:
+                self.reply(response)
         elif isinstance(error, MessageInvalid):
             remark = error.remark[:_REMARK_CHARS_MAX]
             self.reply(RemotingCommand.response(ResponseCode.MESSAGE_ILLEGAL, remark))

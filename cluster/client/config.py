@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from actors.remoting.command import RemotingCommand
 from actors.remoting.tls.contexts import ClientTls
-from actors.signing import Credentials, CredentialsInvalid, read_credentials
+from actors.signing import Credentials, CredentialsInvalid, Signer, read_credentials
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
 from cluster.client.tls import TlsConfig
 from cluster.client.trace.trace_records import TRACE_TOPIC
+from store.clock import SystemClock
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
 
@@ -28,6 +30,8 @@ The client calls the function before each request to a nameserver.
 
 DEFAULT_NAMESERVERS = "127.0.0.1:9876"
 NAMESERVERS_ENV = "RAYMQ_NAMESERVERS"
+SIGNATURE_ENV = "RAYMQ_SIGNATURE"
+SIGNATURES = ("raymq", "rocketmq")
 CREDENTIALS_ENV = "RAYMQ_CREDENTIALS"
 
 KIB = 1024
@@ -59,6 +63,9 @@ class ClientConfig:
         access_key: Name of the user as which requests are signed, if the brokers require authentication.
         secret_key: Secret key of this user; it is not part of the repr. Without both keys, the environment
             variable RAYMQ_CREDENTIALS may name a file that contains them (`raymq user credentials`).
+        signature: "raymq": requests are signed with their code, fields and time (`actors.signing`).
+            "rocketmq": RocketMQ's signature, which its brokers require. Empty: the environment variable
+            RAYMQ_SIGNATURE, else "raymq".
         tls: TLS settings of the connections. None: the environment variables RAYMQ_TLS_CA,
             RAYMQ_TLS_VERIFY, RAYMQ_TLS_CERTIFICATE and RAYMQ_TLS_KEY, else connections without TLS.
     """
@@ -72,6 +79,7 @@ class ClientConfig:
     call_hooks: Sequence[CallHook] = ()
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
+    signature: str = ""
     tls: TlsConfig | None = None
 
     def __post_init__(self) -> None:
@@ -81,6 +89,8 @@ class ClientConfig:
         keys: tuple[object, object] = (self.access_key, self.secret_key)
         if not all(isinstance(key, str) for key in keys) or bool(keys[0]) != bool(keys[1]):
             raise ConfigInvalid("access_key and secret_key must both be strings: give both or neither")
+        if self.signature not in ("", *SIGNATURES):
+            raise ConfigInvalid(f"signature is {self.signature!r}: use {' or '.join(SIGNATURES)}")
         if self.tls is not None and not isinstance(self.tls, TlsConfig):
             raise ConfigInvalid(f"tls is {self.tls!r}: give a TlsConfig, or None")
 
@@ -95,6 +105,21 @@ class ClientConfig:
             return read_credentials(Path(path).expanduser())
         except CredentialsInvalid as error:
             raise ConfigInvalid(f"{CREDENTIALS_ENV}: {error}") from None
+
+    def request_signer(self) -> Callable[[RemotingCommand], None] | None:
+        """Return the function that signs each request, or None without keys.
+
+        Raises ConfigInvalid if the file of the keys, or the variable RAYMQ_SIGNATURE, is invalid.
+        """
+        credentials = self.credentials()
+        if credentials is None:
+            return None
+        signer, version = Signer(credentials), self.signature or os.environ.get(SIGNATURE_ENV) or "raymq"
+        if version not in SIGNATURES:
+            raise ConfigInvalid(f"{SIGNATURE_ENV} is {version!r}: use {' or '.join(SIGNATURES)}")
+        if version == "rocketmq":
+            return signer.sign_as_rocketmq
+        return lambda command: signer.sign(command, SystemClock().wall_ms())
 
     def load_tls(self) -> ClientTls | None:
         """Load the TLS files; None if TLS is not configured. Raises ConfigInvalid if a file is invalid."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.access.access_file import FILE_NAME, AccessFile
+from actors.access.signatures import SignatureCheck
 from actors.access.steps import Authentication, Authorization, Users
 from actors.broker.auth.access_requests import AccessControl
 from actors.broker.broker_settings import BrokerSettings
@@ -14,6 +15,7 @@ from actors.remoting.chain import Step
 from actors.remoting.request import RequestContext, TopicCheck
 from actors.remoting.targets import Action
 from actors.signing import Signer
+from store.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class BrokerAccess:
     """Raises Refused unless the user may send to a topic. `may_read` does the same for reads."""
 
 
-def build_access(settings: BrokerSettings, needs_name: Callable[[str], bool]) -> BrokerAccess:
+def build_access(settings: BrokerSettings, clock: Clock, needs_name: Callable[[str], bool]) -> BrokerAccess:
     """Build the access control of a broker. Loads the file of users if authentication is enabled.
 
     `needs_name` returns True for a topic that only rules with its name permit to read.
@@ -47,7 +49,8 @@ def build_access(settings: BrokerSettings, needs_name: Callable[[str], bool]) ->
     file = AccessFile(settings.store_root / "config" / FILE_NAME)
     file.load()
     users = Users(file, signer)
-    control, authentication = AccessControl(file, users), Authentication(users)
+    check = SignatureCheck(clock, settings.signature_window_ms)
+    control, authentication = AccessControl(file, users), Authentication(users, check)
     if not settings.authorization_enabled:
         return BrokerAccess(signer, control, (authentication,), _permit, _permit)
     authorization = Authorization(users, file, settings.cluster_name, needs_name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from actors.remoting.calls import Callback
 from actors.remoting.client import RemotingClient
@@ -11,7 +11,6 @@ from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.table import RequestTable
 from actors.remoting.tls.contexts import ClientTls
-from actors.signing import Credentials, Signer
 from cluster.client.config import ClientConfig
 from cluster.client.hooks import CallHook, call_hooks
 from store.clock import Clock
@@ -53,12 +52,12 @@ class HookedRemotingClient(RemotingClient):
 class SigningHook:
     """CallHook that signs each request as one user."""
 
-    def __init__(self, credentials: Credentials) -> None:
-        self._signer = Signer(credentials)
+    def __init__(self, sign: Callable[[RemotingCommand], None]) -> None:
+        self._sign = sign
 
     def before_call(self, address: str, command: RemotingCommand) -> None:
         """Sign the request."""
-        self._signer.sign(command)
+        self._sign(command)
 
     def after_call(
         self, address: str, command: RemotingCommand, response: RemotingCommand | RemotingError | None
@@ -71,8 +70,8 @@ def hooks_of(config: ClientConfig) -> Sequence[CallHook]:
 
     Raises ConfigInvalid if the credentials of the client are invalid.
     """
-    credentials = config.credentials()
-    return config.call_hooks if credentials is None else (*config.call_hooks, SigningHook(credentials))
+    sign = config.request_signer()
+    return config.call_hooks if sign is None else (*config.call_hooks, SigningHook(sign))
 
 
 def before_call(hooks: Sequence[CallHook], address: str, command: RemotingCommand) -> None:

@@ -134,6 +134,25 @@ def test_rebalancer_accepts_only_the_inner_user(tmp_path: Path) -> None:
     run(story)
 
 
+def test_inner_user_does_not_use_the_signature_of_rocketmq(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with protected_cluster(tmp_path) as (nameserver, rebalancer, broker):
+            stranger = client_of(None)
+            for address, code in (
+                (nameserver.address, RequestCode.REGISTER_BROKER),
+                (rebalancer.address, RayMQRequestCode.GROUP_MEMBERS),
+                (broker.address, RequestCode.GET_BROKER_CONFIG),
+            ):
+                command = RemotingCommand(code, {**REGISTRATION, "consumerGroup": "G"})
+                Signer(INNER).sign_as_rocketmq(command)
+                response = await stranger.invoke(address, command, TIMEOUT_MS)
+                assert response.code == DENIED
+                assert "does not use RocketMQ's signature" in (response.remark or "")
+            await stranger.close()
+
+    run(story)
+
+
 def test_broker_with_other_inner_credentials_cannot_register(tmp_path: Path) -> None:
     async def story() -> None:
         async with protected_cluster(tmp_path) as (nameserver, _, _broker):

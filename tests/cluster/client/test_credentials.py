@@ -16,7 +16,7 @@ from actors.remoting.admin_headers import AclHeader, UserHeader
 from actors.remoting.client import SigningClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.signing import Credentials, Signer, write_credentials
+from actors.signing import SIGNATURE, Credentials, Signer, write_credentials
 from cluster.client import (
     Admin,
     ClientConfig,
@@ -171,6 +171,39 @@ def test_incomplete_keys_are_refused_without_the_secret(keys: dict[str, str]) ->
     with pytest.raises(ConfigInvalid, match="give both or neither") as caught:
         ClientConfig(**keys)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["default", "setting", "environment"])
+def test_signature_of_rocketmq_is_used_if_it_is_set(
+    protected: Cluster, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    signatures: list[str] = []
+
+    class Recorder:
+        def before_call(self, address: str, command: RemotingCommand) -> None:
+            pass
+
+        def after_call(self, address: str, command: RemotingCommand, response: object) -> None:
+            signatures.append(command.ext[SIGNATURE])
+
+    topic = protected.topic(queues=1)
+    permit(protected, f"Topic:{topic}")
+    if source == "environment":
+        monkeypatch.setenv("RAYMQ_SIGNATURE", "rocketmq")
+    setting = {"signature": "rocketmq"} if source == "setting" else {}
+    config = ProducerConfig(protected.addresses, call_hooks=[Recorder()], **setting, **KEYS)
+    with Producer(config=config) as producer:
+        producer.send(topic, b"1")
+    assert signatures
+    assert all(each.startswith("v2:") is (source == "default") for each in signatures)
+
+
+def test_unknown_signature_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigInvalid, match="signature is 'sha1': use raymq or rocketmq"):
+        ClientConfig(signature="sha1")
+    monkeypatch.setenv("RAYMQ_SIGNATURE", "sha1")
+    with pytest.raises(ConfigInvalid, match="RAYMQ_SIGNATURE is 'sha1'"):
+        ClientConfig(**KEYS).request_signer()
 
 
 def test_signature_covers_the_fields_that_other_hooks_add(protected: Cluster) -> None:

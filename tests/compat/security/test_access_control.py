@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.signing import Credentials, write_credentials
+from cluster.client import Admin, ClientConfig
 from tests.compat.agent import Agent, OperationFailed
 from tests.compat.build import CLIENT, CLIENT_5_5, RELEASES, JavaKit
 from tests.compat.mqadmin import Mqadmin, rows
@@ -16,6 +17,7 @@ from tests.compat.raymq import RayMQ
 pytestmark = pytest.mark.java
 
 INNER = Credentials("inner", "inner-secret")
+ROOT = Credentials("root", "root-secret")
 ALICE = Credentials("alice", "alice-secret")
 STRANGER = Credentials("alice", "guess-secret")
 
@@ -27,11 +29,14 @@ def keys(credentials: Credentials) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def protected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
-    """Run a cluster that requires signatures and permissions."""
+    """Run a cluster that requires signatures and permissions, with a super user for RocketMQ's tools."""
     root = tmp_path_factory.mktemp("protected")
     path = root / "inner.key"
     write_credentials(path, INNER)
     with RayMQ(root, options=["--inner-credentials-file", str(path)]) as started:
+        keys = {"access_key": INNER.access_key, "secret_key": INNER.secret_key}
+        with Admin(config=ClientConfig(started.nameserver_address, **keys)) as admin:
+            admin.put_user(ROOT.access_key, ROOT.secret_key, is_super=True)
         yield started
 
 
@@ -39,10 +44,10 @@ def protected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayMQ]:
 def admin(
     request: pytest.FixtureRequest, kit: JavaKit, protected: RayMQ, tmp_path: Path
 ) -> Iterator[Mqadmin]:
-    """Run mqadmin as the inner user."""
+    """Run mqadmin as a super user; the inner user does not use RocketMQ's signature."""
     profile = RELEASES[request.param].server
     home = tmp_path / "mqadmin"
-    with Mqadmin(kit, protected.nameserver_address, home, profile=profile, jvm=keys(INNER)) as running:
+    with Mqadmin(kit, protected.nameserver_address, home, profile=profile, jvm=keys(ROOT)) as running:
         yield running
 
 
@@ -135,6 +140,21 @@ def test_java_clients_sign_their_requests(
     assert denied["code"] == 16, denied
     (forged,) = agent(STRANGER).send([{"topic": topic, "body": "x"}])
     assert forged["code"] == 16, forged
+
+
+def test_mqadmin_cannot_use_the_keys_of_the_inner_user(
+    kit: JavaKit, protected: RayMQ, tmp_path: Path
+) -> None:
+    profile = RELEASES["5.3.3"].server
+    with Mqadmin(kit, protected.nameserver_address, tmp_path, profile=profile, jvm=keys(INNER)) as inner:
+        (printed,) = inner.run(f"listUser -b {protected.broker_address}")
+        assert "is the cluster's inner user" in printed, printed
+
+
+def test_python_client_can_use_the_signature_of_rocketmq(protected: RayMQ) -> None:
+    keys = {"access_key": ROOT.access_key, "secret_key": ROOT.secret_key, "signature": "rocketmq"}
+    with Admin(config=ClientConfig(protected.nameserver_address, **keys)) as admin:
+        assert all("root" in users for users in admin.users().values())
 
 
 def test_unsigned_java_client_is_refused(kit: JavaKit, protected: RayMQ, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.table import RequestTable
 from actors.signing import Credentials, Signer, write_credentials
-from store.clock import SystemClock
+from store.clock import Clock, SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, settings_of, with_broker
 
 INNER = Credentials("inner", "inner-secret")
@@ -28,11 +28,15 @@ class SigningPeer(Peer):
     """A client that signs its requests as one user."""
 
     def __init__(
-        self, broker: BrokerService, credentials: Credentials, pushed: RequestTable | None = None
+        self,
+        broker: BrokerService,
+        credentials: Credentials,
+        pushed: RequestTable | None = None,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(broker)
         limits = RemotingLimits(connect_timeout_ms=TIMEOUT_MS)
-        self.client = SigningClient(SystemClock(), Signer(credentials), pushed, limits)
+        self.client = SigningClient(clock or SystemClock(), Signer(credentials), pushed, limits)
 
     async def create_user(self, name: str, user_type: str = "Normal", **more: str) -> RemotingCommand:
         user = {"username": name, "password": SECRETS[name], "userType": user_type, **more}
@@ -76,7 +80,7 @@ def inner_file(root: Path) -> Path:
     return path
 
 
-def with_access(story: AccessStory, root: Path, **settings: Any) -> None:
+def with_access(story: AccessStory, root: Path, clock: Clock | None = None, **settings: Any) -> None:
     """Run a scenario with a broker that requires signatures and permissions.
 
     The story gets a client of the inner user, and a function that returns the client of another user.
@@ -89,10 +93,10 @@ def with_access(story: AccessStory, root: Path, **settings: Any) -> None:
     }
 
     async def scenario(peer: Peer) -> None:
-        peers = [SigningPeer(peer.broker, INNER)]
+        peers = [SigningPeer(peer.broker, INNER, clock=clock)]
 
         def connect(name: str) -> SigningPeer:
-            peers.append(SigningPeer(peer.broker, Credentials(name, SECRETS[name])))
+            peers.append(SigningPeer(peer.broker, Credentials(name, SECRETS[name]), clock=clock))
             return peers[-1]
 
         try:
@@ -101,4 +105,4 @@ def with_access(story: AccessStory, root: Path, **settings: Any) -> None:
             for each in peers:
                 await each.client.close()
 
-    with_broker(scenario, settings_of(root, **given))
+    with_broker(scenario, settings_of(root, **given), clock)

@@ -44,7 +44,7 @@ def test_unsigned_wrong_and_unknown_signatures_are_refused(tmp_path: Path) -> No
         for credentials in (None, Credentials("inner", "guess"), Credentials("nosuch", "guess")):
             command = send_command()
             if credentials is not None:
-                Signer(credentials).sign(command)
+                Signer(credentials).sign(command, SystemClock().wall_ms())
             response = await stranger.client.invoke(inner.broker.address, command, TIMEOUT_MS)
             assert response.code == DENIED
             remarks.append(response.remark or "")
@@ -76,7 +76,7 @@ def test_signed_request_that_was_changed_on_its_way_is_refused(tmp_path: Path) -
         stranger = Peer(inner.broker)
         for change in ("body", "queue"):
             command = send_command()
-            Signer(INNER).sign(command)
+            Signer(INNER).sign(command, SystemClock().wall_ms())
             if change == "body":
                 command.body = b"other"
             else:
@@ -391,7 +391,7 @@ def test_access_control_is_off_by_default_and_adds_no_step(tmp_path: Path) -> No
 def test_signed_requests_are_served_by_a_broker_without_access_control(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         command = send_command()
-        Signer(INNER).sign(command)
+        Signer(INNER).sign(command, SystemClock().wall_ms())
         assert SIGNATURE in command.ext
         assert (await peer.client.invoke(peer.broker.address, command, TIMEOUT_MS)).code == 0
 

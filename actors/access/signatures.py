@@ -1,0 +1,132 @@
+"""SignatureCheck: accepts or refuses the signatures of requests, and slows down repeated failures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from actors.remoting.codes import ResponseCode
+from actors.remoting.connection import Connection
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import RequestContext
+from actors.signing import Credentials, Signer, signed_ms
+from store.clock import NS_PER_MS, Clock
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+FREE_FAILURES: Final = 10
+"""Failed signatures of one address within FAILURE_WINDOW_MS that are refused without delay."""
+FAILURE_WINDOW_MS: Final = 60_000
+REFUSAL_DELAY_MS: Final = 1_000
+ADDRESSES_MAX: Final = 1_000
+"""Addresses whose failures are counted. The oldest is forgotten if there are more."""
+_LOG_INTERVAL_MS: Final = 1_000
+_PORT_BYTES: Final = 4
+_IPV6_NETWORK_BYTES: Final = 8
+
+# Checks the signatures of unknown users, so that the response time does not reveal if a user exists.
+_UNKNOWN: Final = Signer(Credentials("unknown", "unknown"))
+
+
+class SignatureCheck:
+    """Checks signatures: the key, the time within the window, and RayMQ's version for the inner user.
+
+    Failures are logged, at most one per second, and counted by address (of IPv6: by /64 network). After
+    FREE_FAILURES, each failure is refused after REFUSAL_DELAY_MS, and its connection is then closed.
+    """
+
+    def __init__(self, clock: Clock, window_ms: int) -> None:
+        self._clock = clock
+        self._window_ms = window_ms
+        self._failures = Failures()
+        self._logged_ns: int | None = None
+        self._not_logged = 0
+
+    def __call__(
+        self, context: RequestContext, name: str, signer: Signer | None, refusal: str, *, is_inner: bool
+    ) -> None:
+        """Raise Refused (NO_PERMISSION) unless `signer` has signed the request within the window.
+
+        Args:
+            context: The request.
+            name: The user that it names.
+            signer: The signer of this user; None if the user is unknown.
+            refusal: The remark for an unknown user or a wrong signature.
+            is_inner: True for the inner user, which does not use RocketMQ's signature.
+        """
+        command = context.command
+        if not (signer or _UNKNOWN).has_signed(command) or signer is None:
+            delay_ms = self._delay_ms(context.connection)
+            self._log(context, name, "unknown user" if signer is None else "wrong signature")
+            raise Refused(ResponseCode.NO_PERMISSION, refusal, delay_ms)
+        at_ms = signed_ms(command)
+        if at_ms is None:
+            if is_inner:
+                self._log(context, name, "RocketMQ's signature by the inner user")
+                raise Refused(
+                    ResponseCode.NO_PERMISSION,
+                    f"user {name[:100]!r} is the cluster's inner user, which does not use RocketMQ's "
+                    "signature: create a user for RocketMQ's clients and tools with `raymq user create "
+                    "--super`",
+                )
+            return
+        late_ms = self._clock.wall_ms() - at_ms
+        if abs(late_ms) > self._window_ms:
+            self._log(context, name, f"signed {late_ms:,} ms before this server's time")
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the request was signed {abs(late_ms):,} ms {'before' if late_ms > 0 else 'after'} this "
+                f"server's time, more than signature_window_ms {self._window_ms:,}: synchronize the clocks "
+                "of client and server",
+            )
+
+    def _delay_ms(self, connection: Connection) -> int:
+        count = self._failures.add(network_of(connection), self._clock.monotonic_ns())
+        return REFUSAL_DELAY_MS if count > FREE_FAILURES else 0
+
+    def _log(self, context: RequestContext, name: str, reason: str) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if self._logged_ns is not None and now_ns - self._logged_ns < _LOG_INTERVAL_MS * NS_PER_MS:
+            self._not_logged += 1
+            return
+        peer, code = context.connection.peer, context.command.code
+        _log.warning(
+            "request_not_authenticated",
+            peer=peer,
+            user=name[:100],
+            code=code,
+            reason=reason,
+            not_logged=self._not_logged,
+        )
+        self._logged_ns, self._not_logged = now_ns, 0
+
+
+class Failures:
+    """Counts failures by address within a window that begins with the first one."""
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, address: bytes, now_ns: int) -> int:
+        """Add one failure of an address; return the number in its window."""
+        count, since_ns = self._counts.get(address, (0, now_ns))
+        if now_ns - since_ns >= FAILURE_WINDOW_MS * NS_PER_MS:
+            count, since_ns = 0, now_ns
+            self._counts.pop(address, None)
+        elif count == 0 and len(self._counts) >= ADDRESSES_MAX:
+            del self._counts[next(iter(self._counts))]
+        self._counts[address] = (count + 1, since_ns)
+        return count + 1
+
+
+def network_of(connection: Connection) -> bytes:
+    """Return the packed address of a connection's peer; of an IPv6 address only the /64 network."""
+    address = connection.peer_bytes[:-_PORT_BYTES]
+    is_ipv4 = len(address) == 4 or address.startswith(_IPV4_MAPPED)
+    return address if is_ipv4 else address[:_IPV6_NETWORK_BYTES]
+
+
+_IPV4_MAPPED: Final = bytes(10) + b"\xff\xff"
