@@ -59,9 +59,7 @@ def measure_batch(
     Raises:
         MessageInvalid: The lengths in the batch are inconsistent, or properties are too long.
     """
-    count, unterminated, longest, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
-    if bad_position >= 0:
-        raise MessageInvalid(f"the lengths of the message at byte {bad_position} of the batch do not add up")
+    count, unterminated, longest = _measured(batch)
     common_bytes = len(draft.properties)
     _check_room(longest, common_bytes)
     if append_crc and longest + common_bytes > record.MAX_PROPERTIES_BYTES - record.CRC_PROPERTY_BYTES:
@@ -70,6 +68,18 @@ def measure_batch(
     overhead_bytes = record.record_size(empty_record, store_host_bytes) - element.MIN_ELEMENT_BYTES
     added_bytes = common_bytes + append_crc * record.CRC_PROPERTY_BYTES
     return count, len(batch) + count * (overhead_bytes + added_bytes) + (unterminated if added_bytes else 0)
+
+
+def check_batch(batch: Buffer) -> int:
+    """Return the number of messages in a batch request. Raises MessageInvalid as `measure_batch` does."""
+    return _measured(batch)[0]
+
+
+def _measured(batch: Buffer) -> tuple[int, int, int]:
+    count, unterminated, longest, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
+    if bad_position >= 0:
+        raise MessageInvalid(f"the lengths of the message at byte {bad_position} of the batch do not add up")
+    return count, unterminated, longest
 
 
 def encode_batch_records(

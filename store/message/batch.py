@@ -68,6 +68,13 @@ def encode_elements(
     return b"".join(parts)
 
 
+def encode_element(message: BatchElement) -> bytes:
+    """Return the bytes of one message in the body of a batch request."""
+    size_bytes = MIN_ELEMENT_BYTES + len(message.body) + len(message.properties)
+    header = _HEADER.pack(size_bytes, message.flag, len(message.body))
+    return b"".join((header, message.body, _SHORT.pack(len(message.properties)), message.properties))
+
+
 def decode_batch(body: Buffer) -> list[BatchElement]:
     """Return the messages of a batch request's body. Raises MessageInvalid if a length field is wrong."""
     elements: list[BatchElement] = []

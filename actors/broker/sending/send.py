@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from actors.broker.sending.interceptors import SendDraft, SendInterceptor
 from actors.broker.sending.responses import SendResponses, not_stored
-from actors.broker.sending.stored_properties import PropertyWriter, uniq_key_of
+from actors.broker.sending.stored_properties import PropertyWriter, batch_properties, uniq_key_of
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -18,6 +18,7 @@ from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_topic
+from store.kernels.batch_properties import with_properties
 from store.message.record import RecordDraft
 from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
@@ -107,7 +108,11 @@ class Sender:
         self._responses.when_confirmed(context, result, ext)
 
     def send_batch(self, context: RequestContext) -> None:
-        """Handle SEND_BATCH_MESSAGE: append a batch to one queue, all or nothing."""
+        """Handle SEND_BATCH_MESSAGE: append a batch to one queue, all or nothing.
+
+        As in RocketMQ, the properties of the request's header are on every message, such as the ids that
+        tracing agents add; a message that has such a property keeps its own value.
+        """
         header: SendMessageHeader = context.header
         targets = self._targets
         topic = targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
@@ -133,7 +138,10 @@ class Sender:
             header.reconsume_times,
         )
         targets.check_size(body)
+        properties = batch_properties(header.properties) if header.properties else None
         try:
+            if properties:
+                body = with_properties(body, properties, targets.max_message_bytes)
             result = self._store.append_batch(draft, body)
         except (StoreError, struct.error) as error:
             raise not_stored(error) from error

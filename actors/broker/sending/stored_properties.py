@@ -9,7 +9,7 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.message.message_id import UniqKeyGenerator
-from store.message.properties import MessageConst
+from store.message.properties import MessageConst, decode_properties
 from store.message.record import MAX_PROPERTIES_BYTES
 
 _UNIQ_KEY = f"{MessageConst.UNIQ_KEY}\x01"
@@ -18,6 +18,8 @@ _TRANSIENT = MessageConst.TRANSIENT_PREFIX
 _ADDED_NAMES = ("MSG_REGION\x01", "TRACE_ON\x01", "CLUSTER\x01")
 _PREPARED = f"{MessageConst.TRANSACTION_PREPARED}\x01"
 _DELAY = f"{MessageConst.DELAY}\x01"
+_NOT_OF_CLIENTS = (_TRANSIENT, _POP_CK, *_ADDED_NAMES)
+_OF_BATCH = frozenset({MessageConst.UNIQ_KEY, MessageConst.WAIT})
 _END = 2
 _TIMERS = frozenset(
     {MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS, MessageConst.TIMER_DELIVER_MS}
@@ -51,7 +53,7 @@ class PropertyWriter:
             Refused: the encoded properties exceed MAX_PROPERTIES_BYTES.
         """
         if _may_have_removable(text):
-            text = _without(text, (_TRANSIENT, _POP_CK, *_ADDED_NAMES))
+            text = _without(text, _NOT_OF_CLIENTS)
         uniq_key = uniq_key_of(text)
         encoded = text.encode("utf-8", "replace")
         if encoded and encoded[-1] != _END:
@@ -102,6 +104,30 @@ def _may_have_removable(text: str) -> bool:
     """Return True if a property may have to be removed; a forwarded message has those of another broker."""
     region, trace, cluster = _ADDED_NAMES
     return _TRANSIENT in text or _POP_CK in text or region in text or trace in text or cluster in text
+
+
+def batch_properties(text: str) -> dict[str, str]:
+    """Return the properties in the header of a batch request that each of its messages gets.
+
+    Without those that belong to the batch as a whole (UNIQ_KEY, WAIT) and those that brokers write.
+
+    Raises:
+        Refused: the properties ask for a delay or a transaction.
+    """
+    properties = decode_properties(text.encode("utf-8", "replace"))
+    if not properties.keys() - _OF_BATCH:  # what Java clients send
+        return {}
+    if delay_level(text) or is_timed(text) or is_prepared(text):
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the header of a batch must not have {MessageConst.DELAY}, TIMER_* or "
+            f"{MessageConst.TRANSACTION_PREPARED}: send its messages one by one",
+        )
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in _OF_BATCH and not f"{name}\x01".startswith(_NOT_OF_CLIENTS)
+    }
 
 
 def dead_letter_properties(text: str) -> str:

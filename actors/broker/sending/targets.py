@@ -21,6 +21,11 @@ class SendTargets:
         self._topics = topics
         self._rng = rng
 
+    @property
+    def max_message_bytes(self) -> int:
+        """The limit of the body of a request."""
+        return self._settings.store.max_message_bytes
+
     def topic(self, name: str, default_topic: str, default_queues: int) -> TopicConfig:
         """Return the topic; create it from `default_topic` if it does not exist and that is allowed.
 
@@ -43,7 +48,7 @@ class SendTargets:
 
     def check_size(self, body: Buffer) -> None:
         """Raise Refused if a body exceeds `max_message_bytes`."""
-        limit_bytes = self._settings.store.max_message_bytes
+        limit_bytes = self.max_message_bytes
         if len(body) > limit_bytes:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,

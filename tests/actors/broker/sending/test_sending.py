@@ -142,6 +142,65 @@ def test_a_batch_is_stored_whole_in_one_queue(tmp_path: Path) -> None:
     with_broker(story, settings_of(tmp_path))
 
 
+OF_HEADER = (
+    "UNIQ_KEY\x01B\x02WAIT\x01true\x02sw8\x01id\x02INSTANCE_ID\x01ns\x02TAGS\x01t\x02KEYS\x01k\x02"
+    "CLUSTER\x01x\x02"
+)
+BATCH_SENDS: list[tuple[RequestCode, type[SendMessageHeader] | type[SendMessageHeaderV1]]] = [
+    (RequestCode.SEND_BATCH_MESSAGE, SendMessageHeader),
+    (RequestCode.SEND_MESSAGE_V2, SendMessageHeader),
+    (RequestCode.SEND_MESSAGE, SendMessageHeaderV1),
+]
+
+
+@pytest.mark.parametrize(("code", "header"), BATCH_SENDS)
+def test_properties_of_a_batchs_header_are_on_each_message(
+    tmp_path: Path, code: RequestCode, header: type[SendMessageHeader]
+) -> None:
+    async def story(peer: Peer) -> None:
+        batch = encode_batch([Message("T", b"1", tags="own"), Message("T", b"2", keys="k2")])
+        ext = header("PG", "T", 0, OF_HEADER, batch=True).to_ext()
+        sent = await peer.ask(code, ext, batch)
+        assert (sent.code, sent.ext["transactionId"]) == (0, "B")
+        added = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+        assert [message.properties for message in await peer.messages("T")] == [
+            {"TAGS": "own", "KEYS": "k", "sw8": "id", "INSTANCE_ID": "ns", **added},
+            {"TAGS": "t", "KEYS": "k2", "sw8": "id", "INSTANCE_ID": "ns", **added},
+        ]
+        assert [each.body for each in decode_records((await peer.pull("T", tags="t")).body)] == [b"2"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
+@pytest.mark.parametrize(("code", "header"), BATCH_SENDS)
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "DELAY\x013\x02",
+        "DELAY\x01x\x02",
+        "TIMER_DELAY_SEC\x0110\x02",
+        "TIMER_DELAY_MS\x0110\x02",
+        "TIMER_DELIVER_MS\x019999999999999\x02",
+        "TRAN_MSG\x01true\x02",
+        "".join(f"{n}\x01v\x02" for n in range(17)),
+        f"long\x01{'x' * 32_760}\x02",
+    ],
+)
+def test_batch_with_a_delay_or_too_many_properties_is_refused(
+    tmp_path: Path, code: RequestCode, header: type[SendMessageHeader], properties: str
+) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"before")
+        ext = header("PG", "T", 0, f"UNIQ_KEY\x01B\x02{properties}", batch=True).to_ext()
+        sent = await peer.ask(code, ext, encode_batch([Message("T", b"1"), Message("T", b"2")]))
+        assert sent.code == ResponseCode.MESSAGE_ILLEGAL, sent.remark
+        empty = header("PG", "T", 0, "UNIQ_KEY\x01B\x02DELAY\x010\x02TIMER_DELAY_MS\x01\x02", batch=True)
+        assert (await peer.ask(code, empty.to_ext(), encode_batch([Message("T", b"ok")]))).code == 0
+        assert [message.body for message in await peer.messages("T")] == [b"before", b"ok"]
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def some_records(topic: str, queue_id: int, count: int) -> bytes:
     keys = UniqKeyGenerator("127.0.0.1", 1, SystemClock(), random.Random(1))
     return b"".join(
