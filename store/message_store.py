@@ -69,9 +69,8 @@ class MessageStore(ReadableStore):
     ) -> None:
         """Create the store from its parts. Only `open` calls this."""
         self._maintenance = Maintenance(root, settings, name.store_id, clock, parts)
-        super().__init__(
-            parts, Retention(settings, clock, parts, probe, self._maintenance.checkpoints.mark_changed)
-        )
+        mark_changed = self._maintenance.checkpoints.mark_changed
+        super().__init__(parts, Retention(settings, clock, parts, probe, mark_changed), clock)
         self.queue_files = QueueFileSwap(parts)
         self.root = root
         self.settings = settings

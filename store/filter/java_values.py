@@ -12,6 +12,10 @@ import re
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 
+_NUMBER_CHARS_MAX = 1_000
+"""Longer strings are not converted to numbers, because Python takes up to a millisecond for one."""
+
+_QUOTED_MAX = 30  # error messages quote at most this many characters of a string
 _BLANKS = "".join(map(chr, range(0x21)))  # what Java's String.trim removes
 _DOUBLE = re.compile(
     r"([+-]?)(?:"
@@ -36,8 +40,12 @@ def _parse_whole(text: str, lowest: int, highest: int) -> int:
     # int() alone is too lenient: it accepts blanks and underscores. Java accepts the decimal digits of every
     # script, as int() does, but only those that are one UTF-16 code unit.
     digits = text[1:] if text.startswith(("+", "-")) else text
-    if not digits.isdecimal() or (not digits.isascii() and max(digits) > "\uffff"):
-        raise ValueError(f"{text!r} is not a whole number")
+    if (
+        len(text) > _NUMBER_CHARS_MAX
+        or not digits.isdecimal()
+        or (not digits.isascii() and max(digits) > "\uffff")
+    ):
+        raise ValueError(f"{_short(text)} is not a whole number")
     number = int(text)
     if not lowest <= number <= highest:
         raise ValueError(f"{text!r} is not between {lowest} and {highest}")
@@ -46,9 +54,9 @@ def _parse_whole(text: str, lowest: int, highest: int) -> int:
 
 def parse_double(text: str) -> float:
     """Convert a string as Java's `Double.valueOf` does. Raises ValueError if it is not a number."""
-    found = _DOUBLE.fullmatch(text.strip(_BLANKS))
+    found = _DOUBLE.fullmatch(text.strip(_BLANKS)) if len(text) <= _NUMBER_CHARS_MAX else None
     if found is None:
-        raise ValueError(f"{text!r} is not a number")
+        raise ValueError(f"{_short(text)} is not a number")
     if found["hex"] is not None:
         try:
             number = float.fromhex(found["hex"])
@@ -61,7 +69,11 @@ def parse_double(text: str) -> float:
 
 def parse_boolean(text: str) -> bool:
     """Convert a string as Java's `Boolean.valueOf` does: True if it is "true", ignoring case, else False."""
-    return text.lower() == "true"
+    return len(text) == len("true") and text.lower() == "true"
+
+
+def _short(text: str) -> str:
+    return repr(text[:_QUOTED_MAX])
 
 
 def compare_doubles(left: float, right: float) -> int:

@@ -23,11 +23,14 @@ from store.message.properties import decode_properties
 DEPTH_MAX = 100
 """Maximum nesting of operators and parentheses. A chain of ANDs or of ORs counts as one operator."""
 
+_SEARCHED_MAX = 32
+"""If an expression uses more properties, they are all decoded instead of searched one by one."""
+
 Value = str | int | float | bool | None
 Evaluate = Callable[[bytes], Value]
 """Function that returns the value of an operand for one message.
 
-Its argument is the message's encoded property string, preceded by one 0x02 byte (see `property_reader`).
+Its argument is the message's encoded property string, preceded by one 0x02 byte (see `PropertyReaders`).
 """
 Truth = Callable[[bytes], bool | None]
 """Function like `Evaluate` whose result is True, False or None (null, neither true nor false)."""
@@ -114,33 +117,64 @@ def literal(kind: Kind, value: Value, position: int) -> Operand:
     return Operand(kind, lambda _: value, position, value=value, is_literal=True)
 
 
-def property_reader(name: str) -> Callable[[bytes], str | None]:
-    """Return a function that finds the property `name` of a message and returns its value, or None.
+class PropertyReaders:
+    """The functions that find the properties of one expression in a message; each reads its property once.
 
-    The argument of the returned function is the message's encoded property string, preceded by one 0x02 byte:
-    so 0x02 precedes every property name, also the first. If a property occurs several times, the last value
-    that is not empty is returned, as by `decode_properties`.
+    An expression may use a property, or different ones, hundreds of times.
     """
-    prefix = b"\x02" + name.encode() + b"\x01"
-    size = len(prefix)
 
-    def read(properties: bytes) -> str | None:
-        found = properties.rfind(prefix)
-        if found < 0:
-            return None
+    def __init__(self) -> None:
+        self._readers: dict[str, Callable[[bytes], str | None]] = {}
+        self._decoded: tuple[bytes, dict[str, str]] = (b"", {})
+
+    def of(self, name: str) -> Callable[[bytes], str | None]:
+        """Return a function that finds the property `name` of a message and returns its value, or None.
+
+        Its argument is the message's encoded property string, preceded by one 0x02 byte: so 0x02 precedes
+        every property name, also the first. If a property occurs several times, the last value that is not
+        empty is returned, as by `decode_properties`.
+        """
+        read = self._readers.get(name)
+        return self._readers.setdefault(name, self._reader(name)) if read is None else read
+
+    def _reader(self, name: str) -> Callable[[bytes], str | None]:
+        prefix = b"\x02" + name.encode() + b"\x01"
+        last: tuple[bytes, str | None] = (b"", None)  # the last message's properties, and the value in them
+
+        def read(properties: bytes) -> str | None:
+            nonlocal last
+            known, text = last
+            if properties is not known:
+                many = len(self._readers) > _SEARCHED_MAX
+                text = self._decode(properties).get(name) if many else _last_value(properties, prefix)
+                last = (properties, text)
+            return text
+
+        return read
+
+    def _decode(self, properties: bytes) -> dict[str, str]:
+        known, values = self._decoded
+        if properties is not known:
+            values = decode_properties(properties)
+            self._decoded = (properties, values)
+        return values
+
+
+def _last_value(properties: bytes, prefix: bytes) -> str | None:
+    """Return the last value after `prefix` that is not empty, or None."""
+    size, found = len(prefix), len(properties)
+    while (found := properties.rfind(prefix, 0, found)) >= 0:
         begin = found + size
         end = properties.find(b"\x02", begin)
         value = properties[begin:end] if end >= 0 else properties[begin:]
         if value:
             return value.decode("utf-8", "replace")
-        return decode_properties(properties).get(name)
-
-    return read
+    return None
 
 
-def property_of(name: str, position: int) -> Operand:
-    """Return the operand whose value is the message property `name`."""
-    return Operand(Kind.PROPERTY, property_reader(name), position)
+def property_of(read: Evaluate, position: int) -> Operand:
+    """Return the operand for a message property; see `PropertyReaders`."""
+    return Operand(Kind.PROPERTY, read, position)
 
 
 def parenthesized(inner: Operand, position: int) -> Operand:

@@ -8,7 +8,8 @@ Property names are case-sensitive, keywords are not. NOT and signs bind more tig
 
 from __future__ import annotations
 
-from collections.abc import Set
+import re
+from collections.abc import Generator, Set
 
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
@@ -19,6 +20,9 @@ from store.filter.operands import ExpressionInvalid, Kind, Operand, Truth, liter
 
 CHARACTERS_MAX = 8_192
 """Maximum length of an expression, in characters."""
+CONTAINS_MAX = 64
+"""Maximum number of CONTAINS operators; each may take 0.1 ms for a property of 32 KB."""
+TOKENS_PER_STEP = 50
 _QUOTED_MAX = 30  # error messages quote at most this many characters of the expression
 
 _GRAMMAR = r"""
@@ -92,6 +96,11 @@ _NAMES = {
 # Error messages do not list these as expected tokens: they begin a number, which is listed.
 _UNNAMED = {"FLOATING_POINT", "PLUS", "MINUS"}
 
+# Matches CONTAINS, or skips a string or a comment.
+_CONTAINS = re.compile(
+    r"'(?:''|[^'])*'|--[^\n\r]*|/\*.*?\*/|(?P<contains>\bCONTAINS\b)", re.IGNORECASE | re.DOTALL
+)
+
 
 def compile_expression(expression: str) -> Truth:
     """Compile a filter expression to a function that evaluates it for one message.
@@ -101,17 +110,29 @@ def compile_expression(expression: str) -> Truth:
     for a comparison.
 
     Raises:
-        ExpressionInvalid: The expression is invalid, longer than CHARACTERS_MAX, or nested more than
-            DEPTH_MAX deep.
+        ExpressionInvalid: The expression is invalid, longer than CHARACTERS_MAX, nested more than
+            DEPTH_MAX deep, or has more than CONTAINS_MAX operators CONTAINS.
     """
+    steps = compile_steps(expression)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            truth: Truth = done.value
+            return truth
+
+
+def compile_steps(expression: str) -> Generator[None, None, Truth]:
+    """Compile an expression in steps of about a millisecond; see `compile_expression`."""
     if len(expression) > CHARACTERS_MAX:
         raise ExpressionInvalid(
             f"the expression has {len(expression):,} characters, over the limit of {CHARACTERS_MAX:,}: "
             "use a shorter one",
             CHARACTERS_MAX,
         )
+    _check_contains(expression)
     try:
-        return truth_of(_parse(expression))
+        return truth_of((yield from _parse(expression)))
     except UnexpectedCharacters as error:
         raise _unexpected(expression, error.pos_in_stream or 0, frozenset()) from None
     except UnexpectedToken as error:
@@ -120,15 +141,37 @@ def compile_expression(expression: str) -> Truth:
         raise _unexpected(expression, position, error.expected) from None
 
 
-def _parse(expression: str) -> Operand:
+def _parse(expression: str) -> Generator[None, None, Operand]:
     try:
-        return _PARSER.parse(expression)  # type: ignore[return-value]  # an Operand, from _Compiler
+        return (yield from _parse_steps(expression))
     except UnexpectedToken:
         if "--" not in expression:
             raise
     # A comment at the end that no line end follows, as in `a = 1 -- x`. Tried second, because RocketMQ reads
     # `a = --1` as a number with two signs.
-    return _PARSER.parse(f"{expression}\n")  # type: ignore[return-value]
+    return (yield from _parse_steps(f"{expression}\n"))
+
+
+def _parse_steps(expression: str) -> Generator[None, None, Operand]:
+    readers = operands.PropertyReaders()
+    parser = _PARSER.parse_interactive(expression)
+    _COMPILER.readers = readers
+    for number, _ in enumerate(parser.iter_parse(), 1):
+        if number % TOKENS_PER_STEP == 0:
+            yield
+            _COMPILER.readers = readers  # another expression may have been compiled meanwhile
+    return parser.feed_eof()  # type: ignore[no-any-return, no-untyped-call]  # an Operand, from _Compiler
+
+
+def _check_contains(expression: str) -> None:
+    """Raise ExpressionInvalid if the evaluation for one message could take long."""
+    places = [each.start() for each in _CONTAINS.finditer(expression) if each["contains"]]
+    if len(places) > CONTAINS_MAX:
+        raise ExpressionInvalid(
+            f"there are {len(places)} CONTAINS operators, over the limit of {CONTAINS_MAX}: use fewer, or "
+            "STARTSWITH or IN",
+            places[CONTAINS_MAX],
+        )
 
 
 def _unexpected(expression: str, position: int, expected: Set[str]) -> ExpressionInvalid:
@@ -145,7 +188,14 @@ def _unexpected(expression: str, position: int, expected: Set[str]) -> Expressio
 
 @v_args(inline=True)
 class _Compiler(Transformer[Token, Operand]):
-    """Builds the operands. For each grammar rule, Lark calls the method of the same name with its parts."""
+    """Builds the operands. For each grammar rule, Lark calls the method of the same name with its parts.
+
+    `readers` are those of the expression that is being compiled.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers = operands.PropertyReaders()
 
     def or_(self, *conditions: Operand) -> Operand:
         return operands.any_of(conditions)
@@ -232,7 +282,7 @@ class _Compiler(Transformer[Token, Operand]):
         return literal(Kind.BOOLEAN, None, _position(token))
 
     def property(self, token: Token) -> Operand:
-        return operands.property_of(token, _position(token))
+        return operands.property_of(self.readers.of(token), _position(token))
 
 
 def _position(token: Token) -> int:
@@ -247,4 +297,5 @@ def _string_value(token: Token) -> str:
     return token[1:-1].replace("''", "'")
 
 
-_PARSER = Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Compiler(), maybe_placeholders=False)
+_COMPILER = _Compiler()
+_PARSER = Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_COMPILER, maybe_placeholders=False)

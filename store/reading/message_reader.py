@@ -10,6 +10,7 @@ from struct import Struct
 import numpy as np
 from numpy.typing import NDArray
 
+from store.clock import NS_PER_MS, Clock
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile
 from store.consumequeue.consume_queue import ConsumeQueue
@@ -17,7 +18,7 @@ from store.consumequeue.unit import FILLER_SIZE, UNIT, UNIT_BYTES
 from store.disk.residency import JOINED_GAP_BYTES, READ_AHEAD_FROM_BYTES, NotResident
 from store.kernels import read as kernel
 from store.logs import get_logger
-from store.message.record import MIN_RECORD_BYTES
+from store.message.record import MIN_RECORD_BYTES, QUEUE_OFFSET
 from store.reading.message_filter import MessageFilter
 
 _log = get_logger(__name__)
@@ -27,7 +28,10 @@ _log = get_logger(__name__)
 _FILTER_SCAN_UNITS = 800
 # A read whose filter reads records also stops after it has rejected this many bytes.
 _FILTER_SCAN_BYTES = 4 * 1024 * 1024
+_FILTER_BUDGET_NS = 5 * NS_PER_MS
+"""Time after which a read stops whose filter reads records. The next read continues there."""
 _SIZE = Struct(">i")  # a record begins with its size
+_QUEUE_OFFSET = Struct(f">{QUEUE_OFFSET}xq")
 # A bulk read reads at least this many units.
 _BULK_UNITS_MIN = 4096
 _NO_CODES = np.zeros(0, dtype=np.int64)
@@ -89,8 +93,9 @@ def out_of_range_result(queue: ConsumeQueue | None, offset: int) -> GetMessageRe
 class MessageReader:
     """Reads the queues of one store."""
 
-    def __init__(self, log: CommitLog) -> None:
+    def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
+        self._now_ns = clock.monotonic_ns
         self._progress = np.zeros(kernel.READ_FIELDS, dtype=np.int64)
         self._runs = np.zeros((kernel.RUNS_MAX, 2), dtype=np.int64)
         self._spans = np.zeros((kernel.SPANS_MAX, 2), dtype=np.int64)
@@ -165,6 +170,7 @@ class MessageReader:
         topic = np.frombuffer(queue.topic.encode(), dtype=np.uint8)
         first = result.next_begin_offset
         rejected_bytes = 0
+        ends_ns = self._now_ns() + _FILTER_BUDGET_NS if wanted.reads_records else 0
         while progress[kernel.READ_UNITS] < count and rejected_bytes < _FILTER_SCAN_BYTES:
             unit = int(progress[kernel.READ_UNITS]) * UNIT_BYTES
             physical_offset = int.from_bytes(units[unit : unit + 8].tobytes(), "big", signed=True)
@@ -186,8 +192,11 @@ class MessageReader:
                 file.array, limit, file.base, units, first, queue.queue_id, topic, codes, filters,
                 max_messages, max_bytes, progress, self._runs,
             )  # fmt: skip
-            rejected = self._take(file.view, runs, result, wanted)
+            rejected, left = self._take(file.view, runs, result, wanted, ends_ns)
             rejected_bytes += rejected
+            if left:
+                self._put_back(file.view, left, first)
+                break
             if status == kernel.BAD_UNIT:
                 self._skip_bad(queue, first + int(progress[kernel.READ_UNITS]), physical_offset)
             elif status == kernel.ENOUGH and not rejected:
@@ -200,15 +209,23 @@ class MessageReader:
             self._mean_bytes = max(result.size_bytes // result.message_count, MIN_RECORD_BYTES)
         result.next_begin_offset = first + int(progress[kernel.READ_UNITS])
 
-    def _take(self, view: memoryview, runs: int, result: GetMessageResult, wanted: MessageFilter) -> int:
-        """Add the matching records of the first `runs` runs to the result; return the bytes of the others."""
+    def _take(
+        self, view: memoryview, runs: int, result: GetMessageResult, wanted: MessageFilter, ends_ns: int
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Add the matching records of the first `runs` runs to the result.
+
+        Returns the bytes of the records that do not match, and the runs of those that were not examined,
+        because `ends_ns` has passed. At least one record is examined.
+        """
         slices, progress, rejected_bytes = result.slices, self._progress, 0
-        for begin, end in self._runs[:runs].tolist():
+        ranges: list[tuple[int, int]] = self._runs[:runs].tolist()
+        left: list[tuple[int, int]] = []
+        for number, (begin, end) in enumerate(ranges):
             if not wanted.reads_records:
                 slices.append(view[begin:end])
                 continue
             first = position = begin  # records from `first` to `position` match and are not in the result yet
-            while position < end:
+            while position < end and not left:
                 following = position + _SIZE.unpack_from(view, position)[0]
                 if not wanted.matches(view[position:following]):
                     if first < position:
@@ -217,10 +234,26 @@ class MessageReader:
                     rejected_bytes += following - position
                     progress[kernel.READ_MESSAGES] -= 1
                 position = following
-            if first < end:
-                slices.append(view[first:end])
+                if self._now_ns() >= ends_ns:
+                    rest = ((position, end), *ranges[number + 1 :])
+                    left = [each for each in rest if each[0] < each[1]]
+            if first < position:
+                slices.append(view[first:position])
+            if left:
+                break
         progress[kernel.READ_BYTES] -= rejected_bytes
-        return rejected_bytes
+        return rejected_bytes, left
+
+    def _put_back(self, view: memoryview, ranges: list[tuple[int, int]], first_offset: int) -> None:
+        """Set the progress of a read back to the first of the records in `ranges`."""
+        progress = self._progress
+        progress[kernel.READ_UNITS] = _QUEUE_OFFSET.unpack_from(view, ranges[0][0])[0] - first_offset
+        for position, end in ranges:
+            while position < end:
+                size = _SIZE.unpack_from(view, position)[0]
+                progress[kernel.READ_MESSAGES] -= 1
+                progress[kernel.READ_BYTES] -= size
+                position += size
 
     def _require_resident(
         self,
@@ -273,8 +306,11 @@ class MessageReader:
             )
 
     def _report_gap(self, queue: ConsumeQueue, first: int, units: NDArray[np.uint8]) -> None:
+        """Log the placeholder units among `units`, if any is left after `_put_back`."""
         sizes = units.reshape(-1, UNIT_BYTES)[:, 8:12].copy().view(">i4")[:, 0]
         offsets = first + np.flatnonzero(sizes == FILLER_SIZE)
+        if not offsets.size:
+            return
         self.gap_units += len(offsets)
         if self._is_first_report(queue, int(offsets[0])):
             _log.warning(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from store.clock import Clock
 from store.commitlog.positions import Positions
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import Unit
@@ -26,10 +27,11 @@ class ReadableStore:
     Inside the context `with store.resident_only:` a read raises NotResident instead of waiting for the disk.
     """
 
-    def __init__(self, parts: StoreParts, retention: Retention) -> None:
+    def __init__(self, parts: StoreParts, retention: Retention, clock: Clock) -> None:
         """Create the read operations of a store from its `parts`.
 
         `retention` is needed because a queue may begin with deleted records after log files were deleted.
+        `clock` limits the time of a read.
         """
         self.positions: Positions = parts.positions
         self.resident_only: Residency = parts.residency
@@ -37,7 +39,7 @@ class ReadableStore:
         self._parts = parts
         self._log = parts.log
         self._queues = parts.queues
-        self._reader = MessageReader(parts.log)
+        self._reader = MessageReader(parts.log, clock)
 
     @property
     def skipped(self) -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from store.filter.operands import DEPTH_MAX, ExpressionInvalid
-from store.filter.sql92 import CHARACTERS_MAX, compile_expression
+from store.filter.sql92 import CHARACTERS_MAX, CONTAINS_MAX, compile_expression, compile_steps
 from tests.store.filter.expressions import Condition, Failed, Properties, conditions, encoded, properties
 
 FAILS = "fails"
@@ -130,6 +130,34 @@ def test_last_value_of_a_property_counts_and_empty_values_do_not() -> None:
     assert evaluate(b"\x02a\x012\x02a\x01\x02") is True
     assert evaluate(b"\x02a\x01\x02" * 1000) is None
     assert evaluate(b"\x02") is None
+
+
+def test_last_value_counts_also_if_an_expression_has_many_properties() -> None:
+    evaluate = compile_expression(" OR ".join(f"a{number} = '2'" for number in range(100)))
+    assert evaluate(b"\x02a99\x011\x02a99\x012\x02a99\x01\x02") is True
+    assert evaluate(b"\x02a99\x012\x02a99\x011\x02") is None
+    assert evaluate(b"\x02a100\x012\x02") is None
+
+
+def test_expression_with_too_many_slow_operators_is_refused() -> None:
+    def expression(count: int) -> str:
+        return " OR ".join(f"a Contains '{number}'" for number in range(count))
+
+    assert value(expression(CONTAINS_MAX) + " AND b = 'contains contains'", a="63") is True
+    with pytest.raises(ExpressionInvalid, match=f"65 CONTAINS operators, over the limit of {CONTAINS_MAX}"):
+        compile_expression(expression(CONTAINS_MAX + 1))
+
+
+@pytest.mark.parametrize("condition", ["a > 1", "a > 3000000000", "a > 1.5", "a > b"])
+def test_string_of_thousands_of_digits_is_not_converted(condition: str) -> None:
+    assert value(condition, a="9" * 2_000, b="1") == FAILS
+
+
+def test_long_expression_is_compiled_in_steps() -> None:
+    steps = compile_steps("a=1 OR " * 1000 + "a=2")
+    others = [compile_expression("b = 'x'") for _ in steps]
+    assert len(others) > 50
+    assert all(each(encoded({"b": "x"})) for each in others)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,40 @@ def test_filter_without_a_match_scans_a_limited_number_of_bytes(stores, drain):
     assert found.next_begin_offset == SCANNED_BYTES >> 20
 
 
+class SlowFilter(SqlFilter):
+    """A filter whose evaluation takes 2 ms for each message."""
+
+    def __init__(self, expression, clock):
+        super().__init__(expression)
+        self.clock = clock
+        self.examined = 0
+
+    def matches(self, record):
+        self.clock.advance(ms=2)
+        self.examined += 1
+        return super().matches(record)
+
+
+@pytest.mark.parametrize(("expression", "wanted"), [("a < 0", 0), ("region <> 'x'", 66), ("a >= 0", 100)])
+def test_read_stops_when_its_time_is_used_up(stores, clock, drain, expression, wanted):
+    store = stores.open()
+    for number in range(100):
+        properties = encode_properties({"a": str(number), "region": "xyz"[number % 3]})
+        store.append(RecordDraft("Topic", 0, b"%d" % number, properties))
+    drain(store)
+    slow, offset, found_bodies, reads = SlowFilter(expression, clock), 0, [], 0
+    while offset < 100:
+        found = store.get_message("Topic", 0, offset, 1 << 20, 1 << 20, slow)
+        assert offset < found.next_begin_offset <= offset + 3
+        assert found.message_count == len(bodies(found))
+        assert found.size_bytes == sum(map(len, found.slices))
+        found_bodies += bodies(found)
+        offset, reads = found.next_begin_offset, reads + 1
+    assert (len(found_bodies), slow.examined) == (wanted, 100)
+    assert reads >= 100 / 3
+    assert found_bodies == sorted(set(found_bodies))
+
+
 def test_message_whose_evaluation_fails_does_not_match(stores, drain, read_all):
     store = stores.open()
     for value in ("eleven", "11", "1_1", "999999999999"):
