@@ -38,7 +38,12 @@ class AccessControl:
 
 
 class AccessRequests:
-    """Request handler for users and policies. A response never contains a secret key."""
+    """Request handler for users and policies. A response never contains a secret key.
+
+    Only super users may change policies. Other users with the permission may create users, which have no
+    policies, and change or delete such users and themselves: with the key of another user they would have its
+    permissions.
+    """
 
     def __init__(self, access: AccessControl | None) -> None:
         """Create the handler. It refuses all requests if authentication is disabled (`access` is None)."""
@@ -74,7 +79,12 @@ class AccessRequests:
         """
         info = self._user_of(context)
         self._check_may_change(context, info)
-        self._change(context, lambda table: table.update_user(info))
+
+        def update(table: AccessTable) -> None:
+            self._check_has_no_policies(context, table, info.username or "")
+            table.update_user(info)
+
+        self._change(context, update)
 
     def delete_user(self, context: RequestContext) -> None:
         """Handle AUTH_DELETE_USER: delete a user and its policies.
@@ -83,7 +93,12 @@ class AccessRequests:
         """
         header: UserHeader = context.header
         self._check_may_change(context, UserInfo(_given(header.username)))
-        self._change(context, lambda table: table.delete_user(header.username))
+
+        def delete(table: AccessTable) -> None:
+            self._check_has_no_policies(context, table, header.username)
+            table.delete_user(header.username)
+
+        self._change(context, delete)
 
     def get_user(self, context: RequestContext) -> RemotingCommand:
         """Handle AUTH_GET_USER: return a user without its secret key.
@@ -109,6 +124,7 @@ class AccessRequests:
         header: AclHeader = context.header
         acl = AclInfo.decode(context.command.body)
         acl.subject = acl.subject or header.subject
+        self._check_is_super(context)
         self._change(context, lambda table: table.set_policies(acl))
 
     def delete_acl(self, context: RequestContext) -> None:
@@ -118,6 +134,7 @@ class AccessRequests:
         """
         header: DeleteAclHeader = context.header
         type_name = policy_type(header.policy_type)
+        self._check_is_super(context)
         self._change(context, lambda table: table.delete_policies(header.subject, type_name, header.resource))
 
     def get_acl(self, context: RequestContext) -> RemotingCommand:
@@ -158,10 +175,25 @@ class AccessRequests:
                 f"user {name[:100]!r} is the cluster's inner user: change it in inner_credentials_file",
             )
         concerns_super = users.is_super(name) or (info.user_type or "").lower() == "super"
-        if concerns_super and not users.is_super(context.command.ext.get(ACCESS_KEY, "")):
+        if concerns_super and not self._is_super(context):
             raise Refused(
                 ResponseCode.NO_PERMISSION, "The super user can only be created or changed by a super user"
             )
+
+    def _check_is_super(self, context: RequestContext) -> None:
+        if not self._is_super(context):
+            raise Refused(ResponseCode.NO_PERMISSION, "The policies can only be changed by a super user")
+
+    def _check_has_no_policies(self, context: RequestContext, table: AccessTable, name: str) -> None:
+        """Raise Refused if the user has policies, unless it or a super user signed the request."""
+        if name in table.policies and name != _signer_of(context) and not self._is_super(context):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"user {name[:100]!r} has policies: it can only be changed by itself or a super user",
+            )
+
+    def _is_super(self, context: RequestContext) -> bool:
+        return self._enabled().users.is_super(_signer_of(context))
 
     def _change(self, context: RequestContext, change: Callable[[AccessTable], None]) -> None:
         file = self._enabled().file
@@ -180,6 +212,10 @@ class AccessRequests:
                 "inner_credentials_file",
             )
         return self._access
+
+
+def _signer_of(context: RequestContext) -> str:
+    return context.command.ext.get(ACCESS_KEY, "")
 
 
 def _given(username: str) -> str:

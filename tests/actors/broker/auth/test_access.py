@@ -244,6 +244,43 @@ def test_super_user_may_do_everything_and_only_it_may_change_super_users(tmp_pat
     with_access(story, tmp_path)
 
 
+def test_user_cannot_get_permissions_that_it_does_not_have(tmp_path: Path) -> None:
+    """Neither by policies, its own or those of a user that it created, nor with the key of another user."""
+
+    async def story(inner: SigningPeer, connect: Connect) -> None:
+        await inner.create_user("alice")
+        await inner.permit("alice", "Cluster:*", "All")
+        await inner.set_acl("alice", [entry("Topic:secret", ["All"], "Deny")])
+        alice = connect("alice")
+        assert (await alice.create_user("bob")).code == 0
+        for refused in (
+            await alice.permit("alice", "*", "All"),
+            await alice.permit("alice", "Topic:secret", "Pub"),
+            await alice.set_acl("bob", [entry("*", ["All"])], policyType="Default"),
+            await alice.ask(RequestCode.AUTH_UPDATE_ACL, {"subject": "User:bob"}, b'{"policies":[]}'),
+            await alice.ask(
+                RequestCode.AUTH_DELETE_ACL, {"subject": "User:alice", "resource": "Topic:secret"}
+            ),
+            await alice.ask(RequestCode.AUTH_DELETE_ACL, {"subject": "User:alice"}),
+        ):
+            assert (refused.code, refused.remark) == (
+                DENIED,
+                "The policies can only be changed by a super user",
+            )
+        assert (await alice.update_user("bob", password="new")).code == 0
+        await inner.permit("bob", "Topic:secret", "Pub")
+        for refused in (
+            await alice.update_user("bob", password="mine"),
+            await alice.update_user("bob", userStatus="disable"),
+            await alice.ask(RequestCode.AUTH_DELETE_USER, {"username": "bob"}),
+        ):
+            assert (refused.code, "user 'bob' has policies" in (refused.remark or "")) == (DENIED, True)
+        assert (await alice.update_user("alice", password="other-secret")).code == 0
+        assert (await alice.send("secret")).code == DENIED
+
+    with_access(story, tmp_path)
+
+
 def test_users_are_listed_without_their_secret_keys(tmp_path: Path) -> None:
     async def story(inner: SigningPeer, connect: Connect) -> None:
         for name in SECRETS:
