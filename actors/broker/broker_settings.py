@@ -146,7 +146,9 @@ class BrokerSettings(AccessSettings):
     long_polling: Annotated[bool, LIVE] = Field(
         default=True, validation_alias=_alias("long_polling", "longPollingEnable")
     )
-    """Whether the broker holds a pull at the end of a queue until messages arrive."""
+    """Whether the broker holds a pull at the end of a queue until messages arrive, as long as the client
+    requests. If false, it holds a pull 1 s at most, as in RocketMQ (shortPollingTimeMills).
+    """
     max_held_pulls: int = Field(default=100_000, ge=1)
     """The largest number of held pulls; further pulls at the end of a queue are refused."""
     max_hold_ms: Annotated[int, LIVE] = Field(default=20_000, ge=0)

@@ -178,8 +178,11 @@ def build_broker(
 
 def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
     """Apply changed settings that are not read at their use."""
-    if any(each.name == "permission" for each in changes):
+    names = {each.name for each in changes}
+    if "permission" in names:
         tables.topics.register_again()
+    if names & {"auto_create_topics", "default_topic_queues"}:
+        tables.topics.update_default_topic()
 
 
 def _redirects(capabilities: Sequence[Capability]) -> Iterable[SendInterceptor]:

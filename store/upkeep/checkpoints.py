@@ -23,6 +23,7 @@ from store.logs import get_logger
 from store.recovery.opening import CHECKPOINT, StoreParts
 from store.recovery.summary import DerivedSummary, QueueSnapshots, summary_path
 from store.store_errors import StoreError
+from store.store_settings import StoreSettings
 
 _log = get_logger(__name__)
 
@@ -78,11 +79,11 @@ class Checkpoints:
     """The checkpoints of one store. Used only on the store's thread."""
 
     def __init__(
-        self, root: Path, store_id: str, interval_ms: int, clock: Clock, parts: StoreParts, lane: Lane
+        self, root: Path, settings: StoreSettings, store_id: str, clock: Clock, parts: StoreParts, lane: Lane
     ) -> None:
         self._root = root
         self._store_id = store_id
-        self._interval_ns = interval_ms * NS_PER_MS
+        self._settings = settings
         self._clock = clock
         self._parts = parts
         self._lane = lane
@@ -95,6 +96,10 @@ class Checkpoints:
         self._sync_failed = False  # derived files could not be made durable
         self._next_callbacks: list[Callback] = []  # callbacks for the next checkpoint
         self._callbacks: list[Callback] = []  # callbacks for the checkpoint under way
+
+    @property
+    def _interval_ns(self) -> int:
+        return self._settings.checkpoint_interval_ms * NS_PER_MS
 
     @property
     def has_more_snapshots(self) -> bool:

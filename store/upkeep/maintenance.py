@@ -38,9 +38,7 @@ class Maintenance:
         # A separate lane: deleting the files of 20,000 queues may take a minute.
         self._removals = parts.jobs.lane("store-removals")
         self._is_closing = False
-        self.checkpoints = Checkpoints(
-            root, store_id, settings.checkpoint_interval_ms, clock, parts, background
-        )
+        self.checkpoints = Checkpoints(root, settings, store_id, clock, parts, background)
         self.allocator = AllocateMappedFileService(
             parts.log, clock, settings, parts.jobs.lane("store-allocate")
         )

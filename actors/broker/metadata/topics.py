@@ -276,6 +276,18 @@ class Topics:
         self.table.touch()
         self._on_change("")
 
+    def update_default_topic(self) -> None:
+        """Create TBW102, or change its number of queues, after a change of the settings.
+
+        Sends create topics from it, and get no more queues than it has.
+        """
+        if not self._settings.auto_create_topics:
+            return
+        queues = self._settings.default_topic_queues
+        inherited = PERM_READ | PERM_WRITE | PERM_INHERIT
+        default = self.find(DEFAULT_TOPIC) or _topic(DEFAULT_TOPIC, queues, inherited)
+        self._put(replace(default, read_queue_nums=queues, write_queue_nums=queues))
+
     def to_register(self) -> dict[str, Any]:
         """Return the topics in the format of `topics.json`, with the permissions that routes shall have."""
         content = self.table.to_json()

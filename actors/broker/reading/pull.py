@@ -41,6 +41,9 @@ COMMIT_OFFSET = 0x1
 SUSPEND = 0x2
 SUBSCRIPTION = 0x4
 
+SHORT_POLLING_MS = 1_000
+"""The longest wait of a pull if `long_polling` is off: clients repeat a pull at once (RocketMQ's default)."""
+
 _CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -184,7 +187,7 @@ class Puller:
                 return
             consumer = Consumer(group, message_filter, is_subscribed=True)
         settings = self._settings
-        may_wait = settings.long_polling and header.sys_flag & SUSPEND
+        wait_ms = suspend_ms(header.suspend_timeout_millis, settings.max_hold_ms)
         request = PullRequest(
             self,
             context,
@@ -192,7 +195,7 @@ class Puller:
             header.queue_offset,
             ReadLimits(max(min(header.max_msg_nums, settings.pull_max_messages), 1), settings.pull_max_bytes),
             consumer,
-            suspend_ms(header.suspend_timeout_millis, settings.max_hold_ms) if may_wait else 0,
+            self._hold_ms(wait_ms) if header.sys_flag & SUSPEND else 0,
         )
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(group, header.topic, header.queue_id, header.commit_offset)
@@ -218,7 +221,7 @@ class Puller:
             header.queue_offset,
             ReadLimits(max(header.max_messages, 1), max(min(header.max_bytes, PULL_RECORDS_BYTES_MAX), 1)),
             Consumer(group, message_filter),
-            min(header.wait_ms, self._settings.max_hold_ms),
+            self._hold_ms(min(header.wait_ms, self._settings.max_hold_ms)),
         )
         self._respond_or_hold(request)
 
@@ -240,6 +243,9 @@ class Puller:
                 self._reads.serve(context, lambda: self._read_again(request), response_of)
         except Exception as error:  # noqa: BLE001 - the error goes to this pull's client, and other pulls continue
             context.refuse(error)
+
+    def _hold_ms(self, wait_ms: int) -> int:
+        return wait_ms if self._settings.long_polling else min(wait_ms, SHORT_POLLING_MS)
 
     def _respond_or_hold(self, request: PullRequest) -> None:
         if self._can_read(request):

@@ -126,6 +126,17 @@ def test_silent_broker_is_removed_and_its_connection_closed(clock) -> None:
     with_nameserver(story, clock=clock)
 
 
+def test_changed_broker_expiry_applies_to_the_next_registration(clock) -> None:
+    async def story(service: NameserverService, ask: Ask) -> None:
+        service.live.update({"broker_expiry_ms": 5_000})
+        await ask(RequestCode.REGISTER_BROKER, BROKER.to_ext(), BODY.encode())
+        clock.advance(5_001)
+        service.expire_brokers()
+        assert service.routes.topics() == []
+
+    with_nameserver(story, clock=clock)
+
+
 def test_expiry_continues_after_a_failure(clock, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(service: NameserverService, ask: Ask) -> None:
         def fail(_now_ns: int) -> None:

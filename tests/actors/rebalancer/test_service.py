@@ -273,6 +273,40 @@ def test_invalid_sync_requests_are_refused_with_the_reason(tmp_path: Path, clock
         run(story)
 
 
+def test_changed_leases_apply_to_the_next_request(tmp_path: Path, clock) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            live = broker.rebalancer.live
+            await broker.register(2)
+            live.update({"lease_ms": 7_000, "min_lease_ms": 3_000, "max_lease_ms": 9_000})
+            assert (await broker.sync(request("a"))).lease_ms == 7_000
+            assert (await broker.sync(request("a", lease_ms=1))).lease_ms == 3_000
+            with pytest.raises(Refused, match="a lease of 10000 ms exceeds max_lease_ms 9000"):
+                await broker.sync(request("a", lease_ms=10_000))
+            with pytest.raises(Refused, match="must have the same subscriptions"):
+                await broker.sync(request("b", subscriptions={"T": "tag"}))
+            live.update({"allow_subscription_change": True})
+            await broker.sync(request("b", subscriptions={"T": "tag"}))
+
+    with structlog.testing.capture_logs():
+        run(story)
+
+
+def test_changed_heartbeat_expiry_applies_to_known_members(tmp_path: Path, clock) -> None:
+    async def story() -> None:
+        async with rebalancing(tmp_path, clock) as broker:
+            await broker.register(2)
+            await broker.heartbeat("java", "JAVA")
+            clock.advance(50_000)
+            broker.rebalancer.coordinator.expire()
+            assert (await broker.members("g")).members == ("java",)
+            broker.rebalancer.live.update({"heartbeat_expiry_ms": 40_000})
+            broker.rebalancer.coordinator.expire()
+            assert (await broker.members("g")).members == ()
+
+    run(story)
+
+
 def test_sync_is_refused_if_the_generation_cannot_be_saved(tmp_path: Path, clock) -> None:
     async def story() -> None:
         async with rebalancing(tmp_path, clock) as broker:
