@@ -28,6 +28,9 @@ from store.metadata.data_version import DataVersion
 
 _log = get_logger(__name__)
 
+LOGGED_TOPICS_MAX = 10
+"""Names of new topics that are logged for one registration; of more, only the number."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
@@ -257,6 +260,7 @@ class RouteTable:
         self._registered_configs[name] = body.topic_configs
         if previous == body.topic_configs:
             previous = {}  # a new version without a change: the broker restores all topics that were wiped
+        new_topics: list[str] = []
         for topic, config in body.topic_configs.items():
             if name in self._queues.get(topic, ()) and previous.get(topic) == config:
                 continue
@@ -271,8 +275,9 @@ class RouteTable:
             queues = self._queues.setdefault(topic, {})
             if queues.get(name) != registered:
                 if not queues:
-                    _log.info("topic_registered", topic=topic, broker=name)
+                    new_topics.append(topic)
                 queues[name] = registered
+        _log_registered(name, new_topics)
         if self._deletes_missing_topics:
             for topic in [topic for topic, queues in self._queues.items() if name in queues]:
                 if topic not in body.topic_configs:
@@ -306,3 +311,10 @@ def _queue_data(name: str, config: dict[str, Any]) -> QueueData:
 
 def _with_perm(held: QueueData, perm: int) -> QueueData:
     return QueueData(held.broker_name, held.read_queue_nums, held.write_queue_nums, perm, held.topic_sys_flag)
+
+
+def _log_registered(broker: str, topics: list[str]) -> None:
+    for topic in topics[:LOGGED_TOPICS_MAX]:
+        _log.info("topic_registered", topic=topic, broker=broker)
+    if len(topics) > LOGGED_TOPICS_MAX:
+        _log.info("topics_registered", topics=len(topics), broker=broker)

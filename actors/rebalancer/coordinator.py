@@ -17,6 +17,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.slices import Steps
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_group
 from actors.strategies import AllocateMessageQueueStrategy, make_strategy
@@ -137,10 +138,14 @@ class GroupCoordinator:
             ) from error
         return RemotingCommand.response(body=reply.encode())
 
-    def _heartbeat(self, context: RequestContext) -> RemotingCommand:
+    def _heartbeat(self, context: RequestContext) -> None:
+        context.work(self._heartbeat_steps(context))
+
+    def _heartbeat_steps(self, context: RequestContext) -> Steps:
         header: ForwardHeartbeatHeader = context.header
         heartbeat = HeartbeatData.decode(context.command.body)
         for consumer in heartbeat.consumers:
+            yield
             group = self._group(consumer.group_name, context.connection)
             if header.language == OUR_LANGUAGE or consumer.message_model == BROADCASTING:
                 continue  # Python clients send SYNC_GROUP; broadcasting members consume all queues
@@ -156,7 +161,11 @@ class GroupCoordinator:
                 )
         return RemotingCommand.response()
 
-    def _unregister(self, context: RequestContext) -> RemotingCommand:
+    def _unregister(self, context: RequestContext) -> None:
+        context.work(self._unregister_steps(context))  # after a heartbeat that takes long
+
+    def _unregister_steps(self, context: RequestContext) -> Steps:
+        yield
         header: ForwardUnregisterHeader = context.header
         group = self.groups.get(header.consumer_group)
         if group is not None:

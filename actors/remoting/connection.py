@@ -26,6 +26,7 @@ from actors.remoting.hub import Hub
 from actors.remoting.input_queue import InputQueue
 from actors.remoting.output_buffer import OutputBuffer
 from actors.remoting.remoting_errors import Closed, ProtocolError
+from actors.remoting.slices import Slices
 from store.clock import NS_PER_MS
 from store.logs import get_logger
 
@@ -86,8 +87,9 @@ class Connection(asyncio.BufferedProtocol):
             self._calls.take_response,
             self._refuse_bytes,
         )
-        self._unread_timer, self._frame_timer, self._idle_timer = _StallTimer(), _StallTimer(), _StallTimer()
+        self._stalls = _Stalls()
         self._close_callbacks: list[CloseCallback] = []
+        self.slices = Slices(hub)
 
     # ---- for services --------------------
 
@@ -245,16 +247,16 @@ class Connection(asyncio.BufferedProtocol):
         limits, output, frame = self.hub.limits, self._output, self._input.arriving_frame
         if output.is_behind or self.is_closed:
             output.count_unread()
-            if self._unread_timer.stalled_ms(output.taken_bytes, now_ns) >= limits.unread_ms:
+            if self._stalls.unread.stalled_ms(output.taken_bytes, now_ns) >= limits.unread_ms:
                 self.abort(
                     f"{self.unread_bytes:,} bytes of responses unread for {limits.unread_ms / 1000:.0f} s"
                 )
         if self.is_closed:
             return
         moved = (self._input.received_bytes, output.written_bytes)
-        if self._frame_timer.stalled_ms(frame, now_ns) >= limits.idle_ms and frame is not None:
+        if self._stalls.frame.stalled_ms(frame, now_ns) >= limits.idle_ms and frame is not None:
             self.abort(f"one frame is incomplete after {limits.idle_ms / 1000:.0f} s")
-        elif self._idle_timer.stalled_ms(moved, now_ns) >= limits.idle_ms:
+        elif self._stalls.idle.stalled_ms(moved, now_ns) >= limits.idle_ms:
             self.abort(f"idle for {limits.idle_ms / 1000:.0f} s")
 
     def abort(self, reason: str) -> None:
@@ -291,6 +293,15 @@ class Connection(asyncio.BufferedProtocol):
         callbacks, self._close_callbacks = self._close_callbacks, []
         for on_close in callbacks:
             on_close(self)
+
+
+class _Stalls:
+    """How long the peer has read nothing, a frame is incomplete, and no byte was transferred."""
+
+    __slots__ = ("frame", "idle", "unread")
+
+    def __init__(self) -> None:
+        self.unread, self.frame, self.idle = _StallTimer(), _StallTimer(), _StallTimer()
 
 
 class _StallTimer:

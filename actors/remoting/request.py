@@ -10,6 +10,7 @@ from actors.remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
+from actors.remoting.slices import Steps
 from actors.remoting.targets import Targets, no_targets
 from store.logs import get_logger
 from store.store_errors import MessageInvalid, StoreError
@@ -181,6 +182,22 @@ class RequestContext:
     def spawn(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
         """Start a task that runs a coroutine; its result is the response. Too slow for the hot path."""
         self.connection.hub.spawn(self._finish(work))
+
+    def work(self, steps: Steps) -> None:
+        """Handle the request in slices: `steps` yields where other requests may run.
+
+        It returns the response, or None. Later sliced requests of the connection wait for it.
+        """
+        self.connection.slices.add(steps, self._end_work)
+
+    def _end_work(self, outcome: RemotingCommand | Exception | None) -> None:
+        try:
+            if isinstance(outcome, Exception):
+                self.refuse(outcome)
+            elif outcome is not None:
+                self.reply(outcome)
+        except Exception as error:  # noqa: BLE001 - such as a response that is too long
+            self.refuse(error)
 
     async def _finish(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:
         try:

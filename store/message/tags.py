@@ -3,6 +3,8 @@
 from array import array
 from functools import lru_cache
 
+_CACHED_CHARS_MAX = 128  # with 8,192 entries, the cache holds at most a few megabytes
+
 
 def java_hash(text: str) -> int:
     """Return Java's `String.hashCode()` of `text`: h = 31·h + c over UTF-16 code units, a signed i32."""
@@ -20,4 +22,6 @@ def _cached_hash(tags: str) -> int:
 
 def tags_code(tags: str | None) -> int:
     """Return the tagsCode of a consume queue unit: the hash of the TAGS property, or 0 without it."""
-    return _cached_hash(tags) if tags else 0
+    if not tags:
+        return 0
+    return _cached_hash(tags) if len(tags) <= _CACHED_CHARS_MAX else java_hash(tags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from store.filter.operands import Truth
 from store.filter.sql92 import compile_expression
 from store.message.record import record_properties
 from store.reading.message_filter import MessageFilter
@@ -15,10 +16,13 @@ class SqlFilter(MessageFilter):
 
     reads_units = False
 
-    def __init__(self, expression: str) -> None:
-        """Compile `expression`. Raises ExpressionInvalid if it is not valid."""
+    def __init__(self, expression: str, evaluate: Truth | None = None) -> None:
+        """Compile `expression`, unless `evaluate` is the result of its `compile_steps`.
+
+        Raises ExpressionInvalid if it is not valid.
+        """
         self.expression = expression
-        self._evaluate = compile_expression(expression)
+        self._evaluate = evaluate or compile_expression(expression)
 
     def prefilter(self, tags_code: int | None) -> bool:
         """Return True: without the record, the properties are unknown."""

@@ -16,6 +16,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_group
 from store.metadata import SubscriptionGroupConfig
 
@@ -46,14 +47,16 @@ class GroupAdmin:
         self._groups.update(_group_config(load_kept_object(context.command.body, "subscription group")))
         return RemotingCommand.response()
 
-    def update_groups(self, context: RequestContext) -> RemotingCommand:
+    def update_groups(self, context: RequestContext) -> None:
         """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: create or change all groups of the list.
 
         Raises Refused if any entry is not valid; then no group is changed.
         """
-        self._groups.update_all(
-            [_group_config(each) for each in body_objects(context.command.body, "groupConfigList")]
-        )
+        context.work(self._update_groups(context))
+
+    def _update_groups(self, context: RequestContext) -> Steps:
+        listed = body_objects(context.command.body, "groupConfigList")
+        yield from self._groups.update_all([_group_config(each) for each in listed])
         return RemotingCommand.response()
 
     def delete_group(self, context: RequestContext) -> RemotingCommand:

@@ -17,6 +17,7 @@ from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicH
 from actors.remoting.json_fields import get_objects, load_kept_object
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_topic
 from store.metadata import TopicConfig
 
@@ -88,10 +89,13 @@ class TopicAdmin:
 
         Raises Refused if any entry is not valid; then no topic is changed.
         """
-        self._topics.update_all(
-            [_topic_config(each) for each in body_objects(context.command.body, "topicConfigList")]
-        )
+        context.work(self._update_topics(context))
+
+    def _update_topics(self, context: RequestContext) -> Steps:
+        listed = body_objects(context.command.body, "topicConfigList")
+        yield from self._topics.update_all([_topic_config(each) for each in listed])
         self._respond_when_registered(context)
+        return None
 
     def _respond_when_registered(self, context: RequestContext) -> None:
         self._when_registered(lambda: context.reply(RemotingCommand.response()))

@@ -25,11 +25,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from actors.broker.group.clients import Clients
-from actors.broker.group.subscriptions import TAG_TYPE, NotSubscribed, filter_of, subscription_for
+from actors.broker.group.clients import Clients, Subscription
+from actors.broker.group.subscriptions import (
+    TAG_TYPE,
+    NotSubscribed,
+    compile_in_steps,
+    filter_of,
+    subscription_for,
+    takes_long,
+)
 from actors.remoting.connection import Connection
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.request import RequestContext
+from actors.remoting.slices import Steps
 from store.reading.message_filter import MATCH_ALL, MessageFilter
 
 WAIT_MS = 300
@@ -62,7 +70,8 @@ class LateSubscriptions:
     def filter_for(self, context: RequestContext) -> MessageFilter | None:
         """Return the filter of a pull, or None if the pull must wait for a heartbeat.
 
-        A waiting pull is handled again when the heartbeat arrives, or refused after WAIT_MS.
+        A waiting pull is handled again when the heartbeat arrives, or refused after WAIT_MS. A pull whose
+        filter takes long to compile is handled again when that is done.
 
         Raises:
             Refused: the filter is invalid or of an unsupported type.
@@ -70,13 +79,22 @@ class LateSubscriptions:
         """
         header: PullMessageHeader = context.header
         try:
-            return filter_of(subscription_for(self._clients, header))
+            subscription = subscription_for(self._clients, header)
+            if takes_long(subscription.expression, subscription.expression_type):
+                context.work(self._compile(context, subscription))
+                return None
+            return filter_of(subscription)
         except NotSubscribed as refusal:
             may_get_all = refusal.heartbeat_may_follow and header.expression_type == TAG_TYPE
             if may_get_all and self._was_refused(header, context.connection):
                 return MATCH_ALL
             self._wait(context, refusal)
             return None
+
+    def _compile(self, context: RequestContext, subscription: Subscription) -> Steps:
+        yield from compile_in_steps(subscription.expression, subscription.expression_type)
+        self._pull(context)
+        return None
 
     def _wait(self, context: RequestContext, refusal: NotSubscribed) -> None:
         if self._count >= WAITING_MAX:

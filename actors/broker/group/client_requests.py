@@ -7,7 +7,7 @@ from functools import partial
 
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
 from actors.broker.group.rebalancer_link import RebalancerLink
-from actors.broker.group.subscriptions import compile_filter, subscription_data
+from actors.broker.group.subscriptions import compile_filter, compile_in_steps, subscription_data
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.registration import WhenRegistered
 from actors.remoting.bodies.groups import (
@@ -25,6 +25,7 @@ from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
 from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.slices import Steps, run_in_slices
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_cluster, on_group
 from store.logs import get_logger
 from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
@@ -95,31 +96,48 @@ class ClientRequests:
         attributes.client_id = heartbeat.client_id
         attributes.language = context.command.language
         attributes.version = context.command.version
-        client_id = heartbeat.client_id
+        context.work(self._heartbeat(context, heartbeat))
+
+    def _heartbeat(self, context: RequestContext, heartbeat: HeartbeatData) -> Steps:
+        client_id, connection = heartbeat.client_id, context.connection
+        registered: list[ConsumerData] = []
         for group in heartbeat.producer_groups:
             self._is_registered(group, partial(self._clients.register_producer, group, client_id, connection))
-        heartbeat.consumers = [
-            each
-            for each in heartbeat.consumers
-            if self._is_registered(
-                each.group_name, partial(self._register_consumer, each, client_id, connection)
-            )
-        ]
-        if heartbeat.consumers and self._rebalancers.is_used:
+            yield
+        for each in heartbeat.consumers:
+            register = partial(self._register_consumer, each, client_id, connection)
+            if self._is_registered(each.group_name, register):
+                registered.append(each)
+            for subscription in each.subscriptions:
+                yield from compile_in_steps(subscription.sub_string, subscription.expression_type)
+            yield
+            if connection.is_closed:  # the client was removed from its groups
+                return None
+        heartbeat.consumers = registered
+        if registered and self._rebalancers.is_used:
             self._rebalancers.forward_heartbeat(heartbeat, connection)
         # The client requests the route of its group's retry topic next, so it must be registered by then.
         self._when_registered(lambda: context.reply(RemotingCommand.response()))
+        return None
 
-    def check(self, context: RequestContext) -> RemotingCommand:
-        """Handle CHECK_CLIENT_CONFIG: raise Refused if a starting consumer's filter is invalid."""
+    def check(self, context: RequestContext) -> None:
+        """Handle CHECK_CLIENT_CONFIG: refuse the request if a starting consumer's filter is invalid."""
+        context.work(self._check(context))
+
+    def _check(self, context: RequestContext) -> Steps:
         fields = get_object(load_object(context.command.body, "client configuration"), "subscriptionData")
         if fields:
             subscription = SubscriptionData.from_json(fields)
+            yield from compile_in_steps(subscription.sub_string, subscription.expression_type)
             compile_filter(subscription.sub_string, subscription.expression_type)
         return RemotingCommand.response()
 
-    def unregister(self, context: RequestContext) -> RemotingCommand:
+    def unregister(self, context: RequestContext) -> None:
         """Handle UNREGISTER_CLIENT: remove the client from a producer group, a consumer group or both."""
+        context.work(self._unregister(context))  # after a heartbeat that takes long
+
+    def _unregister(self, context: RequestContext) -> Steps:
+        yield
         header: UnregisterClientHeader = context.header
         if header.producer_group:
             self._clients.unregister_producer(header.producer_group, header.client_id)
@@ -246,8 +264,13 @@ class ClientRequests:
             self._changed(consumer.group_name)
 
     def _connection_closed(self, connection: Connection) -> None:
-        for group, client_id in self._clients.connection_closed(connection):
+        run_in_slices(connection.hub, self._leave(self._clients.connection_closed(connection)))
+
+    def _leave(self, members: Iterable[tuple[str, str]]) -> Steps:
+        for group, client_id in members:
             self._consumer_removed(group, client_id, connection_closed=True)
+            yield
+        return None
 
     def _consumer_removed(self, group: str, client_id: str, *, connection_closed: bool) -> None:
         if self._rebalancers.is_used:

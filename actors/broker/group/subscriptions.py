@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Generator
 
 from actors.broker.group.clients import Clients, Subscription
 from actors.remoting.bodies.groups import SubscriptionData
@@ -11,13 +11,19 @@ from actors.remoting.connection import Connection
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.remoting_errors import Refused
 from store.filter.operands import ExpressionInvalid
+from store.filter.sql92 import compile_steps
 from store.message.tags import tags_code
 from store.reading.message_filter import MATCH_ALL, MessageFilter, TagFilter
 from store.reading.sql_filter import SqlFilter
+from store.sized_cache import SizedCache
 
 ALL_TAGS = "*"
 TAG_TYPE = "TAG"
 SQL_TYPE = "SQL92"
+_FILTER_CACHE_BYTES = 16 * 1024 * 1024
+_tag_filters = SizedCache[str, MessageFilter](_FILTER_CACHE_BYTES)
+_sql_filters = SizedCache[str, SqlFilter | ExpressionInvalid](_FILTER_CACHE_BYTES)
+_LONG_CHARACTERS = 500  # compiled in less than 5 ms
 _QUOTED_MAX = 200  # characters of an expression that an error response quotes
 
 
@@ -48,8 +54,15 @@ def compile_filter(expression: str, expression_type: str | None = TAG_TYPE) -> M
     return compiled
 
 
-@lru_cache(maxsize=8192)
 def _compile_tags(expression: str) -> MessageFilter:
+    known = _tag_filters.get(expression)
+    if known is None:
+        known = _parse_tags(expression)
+        _tag_filters.put(expression, known, _filter_bytes(expression))
+    return known
+
+
+def _parse_tags(expression: str) -> MessageFilter:
     if not expression or expression.strip() == ALL_TAGS:
         return MATCH_ALL
     tags = [tag for part in expression.split("||") if (tag := part.strip())]
@@ -61,13 +74,39 @@ def _compile_tags(expression: str) -> MessageFilter:
     return MATCH_ALL if ALL_TAGS in tags else TagFilter(tags)
 
 
-@lru_cache(maxsize=256)
 def _compile_sql(expression: str) -> SqlFilter | ExpressionInvalid:
     """Compile a SQL92 expression, or return the error: clients repeat requests with invalid expressions."""
+    known = _sql_filters.get(expression)
+    if known is None:
+        for _ in compile_in_steps(expression, SQL_TYPE):
+            pass
+        known = _sql_filters.get(expression)
+        assert known is not None
+    return known
+
+
+def takes_long(expression: str | None, expression_type: str | None) -> bool:
+    """Return True if `compile_filter` would take several milliseconds: call `compile_in_steps` before."""
+    if expression is None or len(expression) <= _LONG_CHARACTERS:
+        return False
+    return expression_type == SQL_TYPE and expression not in _sql_filters
+
+
+def compile_in_steps(expression: str, expression_type: str | None) -> Generator[None, None, None]:
+    """Compile a SQL92 expression in steps of about a millisecond, for a later call of `compile_filter`."""
+    if expression_type != SQL_TYPE or expression in _sql_filters:
+        return
+    compiled: SqlFilter | ExpressionInvalid
     try:
-        return SqlFilter(expression)
+        compiled = SqlFilter(expression, (yield from compile_steps(expression)))
     except ExpressionInvalid as error:
-        return error.with_traceback(None)
+        compiled = error.with_traceback(None)
+    _sql_filters.put(expression, compiled, _filter_bytes(expression))
+
+
+def _filter_bytes(expression: str) -> int:
+    """Estimate the memory of a compiled filter: up to 130 bytes for each character, measured."""
+    return 1024 + 130 * len(expression)
 
 
 class NotSubscribed(Refused):

@@ -5,7 +5,7 @@ A group is created when a client first uses it, if the setting `auto_create_grou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.remoting.codes import ResponseCode
@@ -76,16 +76,21 @@ class Groups:
 
     def update(self, group: SubscriptionGroupConfig) -> None:
         """Create the group or replace its settings. Raises Refused if its name is not valid."""
-        self.update_all([group])
+        for _ in self.update_all([group]):
+            pass
 
-    def update_all(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
-        """Create or change all groups. Raises Refused if one is not valid; then no group is changed."""
+    def update_all(self, groups: Sequence[SubscriptionGroupConfig]) -> Iterator[None]:
+        """Create or change all groups, one in each step.
+
+        Raises Refused in the first step if a group is not valid; then no group is changed.
+        """
         for group in groups:
             _check(group)
         for group in groups:
             self.table.put(group)
             _log.info("group_config_changed", group=group.group_name)
             self._on_change(group.group_name)
+            yield
 
     def delete(self, name: str) -> None:
         """Delete the group, if it exists."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -307,16 +307,20 @@ class Topics:
         Raises:
             Refused: the name, the settings or an attribute is not valid.
         """
-        self.update_all([topic])
+        for _ in self.update_all([topic]):
+            pass
 
-    def update_all(self, topics: Iterable[TopicConfig]) -> None:
-        """Create or change all topics. Raises Refused if one is not valid; then no topic is changed.
+    def update_all(self, topics: Iterable[TopicConfig]) -> Iterator[None]:
+        """Create or change all topics, one in each step.
+
+        Raises Refused in the first step if a topic is not valid; then no topic is changed.
 
         As in RocketMQ, a topic that already has these settings is not registered again.
         """
         for topic in [self._with_changes(topic) for topic in topics]:
             if topic != self.find(topic.topic_name):
                 self._put(topic)
+            yield
 
     def _with_changes(self, topic: TopicConfig) -> TopicConfig:
         try:

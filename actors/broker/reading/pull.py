@@ -10,14 +10,14 @@ response contains slices of the memory-mapped CommitLog; no message body is copi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.compat.late_subscriptions import LateSubscriptions
 from actors.broker.group.clients import Clients
-from actors.broker.group.subscriptions import compile_filter, filter_of
+from actors.broker.group.subscriptions import compile_filter, compile_in_steps, filter_of, takes_long
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, suspend_ms
 from actors.broker.metadata.tables import BrokerTables
@@ -32,6 +32,7 @@ from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, each_of, on_group, on_topic
 from store.message_store import Arrival, GetMessageResult, GetMessageStatus, MessageStore
 from store.reading.message_filter import MessageFilter
@@ -176,6 +177,9 @@ class Puller:
         Refused if the queue does not exist or is not readable, or if the group may not consume.
         """
         header: PullMessageHeader = context.header
+        if takes_long(header.subscription, header.expression_type):
+            context.work(self._compile(context, self.pull))
+            return
         group = header.consumer_group
         self._check_group(group)
         self._check_queue(header.topic, header.queue_id)
@@ -207,6 +211,9 @@ class Puller:
         The format is in `raymq_requests`. Raises Refused for the same reasons as `pull`.
         """
         header: PullRecordsHeader = context.header
+        if takes_long(header.subscription, header.expression_type):
+            context.work(self._compile(context, self.pull_records))
+            return
         group = header.consumer_group
         if group or header.commit_offset is not None:
             self._check_group(group)
@@ -224,6 +231,13 @@ class Puller:
             self._hold_ms(min(header.wait_ms, self._settings.max_hold_ms)),
         )
         self._respond_or_hold(request)
+
+    def _compile(self, context: RequestContext, handle: Callable[[RequestContext], None]) -> Steps:
+        """Compile the filter of a pull, then call `handle` again."""
+        header: PullMessageHeader | PullRecordsHeader = context.header
+        yield from compile_in_steps(header.subscription or "", header.expression_type)
+        handle(context)
+        return None
 
     def resume(self, request: PullRequest) -> None:
         """Respond to a pull that was held. Its topic may have been deleted or made unreadable meanwhile."""

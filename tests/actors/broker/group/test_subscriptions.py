@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actors.broker.group.subscriptions import compile_filter
+from actors.broker.group.subscriptions import compile_filter, compile_in_steps, takes_long
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
-from store.reading.message_filter import MATCH_ALL, TagFilter
+from store.reading.message_filter import MATCH_ALL, MessageFilter, TagFilter
 from store.reading.sql_filter import SqlFilter
 
 
@@ -57,3 +57,28 @@ def test_unsupported_expression_type_is_refused_by_name() -> None:
     with pytest.raises(Refused, match=r"by XPATH: use expression type TAG or SQL92") as refused:
         compile_filter("a", "XPATH")
     assert refused.value.code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("expression_type", ["TAG", "SQL92"])
+def test_compiled_filters_are_kept_up_to_a_number_of_bytes(expression_type: str) -> None:
+    def compiled(number: int) -> MessageFilter:
+        return compile_filter(f"{'a' * 8000}{number} = 1", expression_type)
+
+    first = compiled(0)
+    assert compiled(0) is first
+    for number in range(1, 100):
+        compiled(number)
+    assert compiled(0) is not first
+
+
+def test_long_sql_expression_is_compiled_in_steps() -> None:
+    expression = " OR ".join(f"a = {number}" for number in range(100))
+    assert takes_long(expression, "SQL92")
+    assert not takes_long(expression, "TAG")
+    steps = list(compile_in_steps(expression, "SQL92"))
+    assert len(steps) > 5
+    assert not takes_long(expression, "SQL92")
+    assert compile_filter(expression, "SQL92") == SqlFilter(expression)
+    assert list(compile_in_steps(f"{expression} OR", "SQL92"))
+    with pytest.raises(Refused, match="the expression is incomplete"):
+        compile_filter(f"{expression} OR", "SQL92")
