@@ -89,7 +89,7 @@ class SignatureCheck:
         if self._logged_ns is not None and now_ns - self._logged_ns < _LOG_INTERVAL_MS * NS_PER_MS:
             self._not_logged += 1
             return
-        peer, code = context.connection.peer, context.command.code
+        peer, code = context.connection.peer, int(context.command.code)
         _log.warning(
             "request_not_authenticated",
             peer=peer,

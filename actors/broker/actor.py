@@ -90,9 +90,12 @@ class Broker(ActorShell):
         return self._respond(lambda: self._api.offsets(request))
 
     @control
-    def describe(self) -> bytes:
-        """Return the fields of DESCRIBE_BROKER as msgpack: names, addresses, store positions, counters."""
-        return self._respond(lambda: self._api.describe())
+    def describe(self, request: bytes = b"") -> bytes:
+        """Return the fields of DESCRIBE_BROKER as msgpack: names, addresses, store positions, counters.
+
+        With access control the request has keys.
+        """
+        return self._respond(lambda: self._api.describe(request))
 
     @property
     def _broker(self) -> BrokerService:

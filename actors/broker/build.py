@@ -153,7 +153,7 @@ def build_broker(
     capabilities = (transaction_parts, timer, build_retry_state(tables, store, loop.stats))
     role = BrokerRole(_role_services(loop, registration, delays, capabilities, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
-    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.signer, clock)
+    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, clock)
     describe = partial(
         describe_broker, settings, identity, loop, tables, role, drain, delays, capabilities, supervisor
     )

@@ -12,32 +12,34 @@ A request is a map with `v` = 1. A reply is `{v: 1, code, remark, …}` with Roc
 further fields only if the code is 0 (success). An unknown `v` or key, a value of a wrong type and an integer
 of more than 63 bits are refused with INVALID_PARAMETER.
 
-If the broker requires authentication, a request also has `access_key` and `secret_key`.
+If the broker requires authentication, a request also has `access_key` and `secret_key`. They are checked
+before the other fields.
 
 append    topic, batch; [queue = -1: the broker chooses, format = "rocketmq" | "arrow"]
           batch: RocketMQ's own batch encoding, or an Arrow IPC stream with a column `body` and, optionally,
-          `tags`, `keys` (strings) and `properties` (map of strings)
+          `tags`, `keys` (strings) and `properties` (map of strings); see `actors.broker.arrow_batches`
           → queue, offset (of the first message), count, ids (offset message ids), store_timestamp
 read      topic, queue, offset; [max_messages = 32, max_bytes = 256 KiB, wait_ms = 0, tags = "*"]
           → status (FOUND, NO_NEW_MESSAGE, NO_MATCHED_MESSAGE or OFFSET_MOVED), next_offset, min_offset,
             max_offset, count, records (encoded, one after another)
 offsets   topic; [group] → queues: a list of [queue, min, max, committed offset of the group or -1]
-describe  (no fields) → the fields of DESCRIBE_BROKER
+describe  (no fields; without keys the request may be empty) → the fields of DESCRIBE_BROKER
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping
-from io import BytesIO
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import msgpack
 import orjson
 
+from actors.broker.arrow_batches import batch_of_arrow
 from actors.broker.metadata.consumer_offsets import NO_OFFSET
+from actors.remoting.chain import Step
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
 from actors.remoting.header import I64_MAX, Header
 from actors.remoting.headers import (
     AppendBatchHeader,
@@ -51,15 +53,15 @@ from actors.remoting.headers import (
 from actors.remoting.in_process import InProcessConnection
 from actors.remoting.raymq_requests import SplitsBody
 from actors.remoting.remoting_errors import Closed, Refused
+from actors.remoting.request import REMARK_CHARS_MAX, RequestContext
 from actors.remoting.server import RemotingServer
 from actors.signing import Credentials, CredentialsInvalid, Signer
 from store.clock import Clock
-from store.message.batch import encode_batch
-from store.message.message import Message
-from store.message.properties import MessageConst
-from store.store_errors import MessageInvalid
 
 VERSION = 1
+REQUEST_BYTES_MAX = MAX_FRAME_BYTES
+_ENTRIES_MAX = 16
+_TEXT_BYTES_MAX = 64 * 1024
 MAX_WAIT_MS = 20_000
 
 _REQUIRED = object()
@@ -90,22 +92,38 @@ _STATUS: Mapping[int, str] = {
 }
 
 
-def parse(request: bytes, fields: Mapping[str, tuple[type, object]]) -> dict[str, Any]:
-    """Decode a request; `fields` maps each name to its type and default. Raises Refused if it is invalid."""
+def unpack(request: bytes) -> dict[Any, Any]:
+    """Return the map of a request, whose keys and values are not checked. Raises Refused if it is invalid."""
     try:
-        given = msgpack.unpackb(request)
+        if len(request) > REQUEST_BYTES_MAX:
+            raise _invalid(f"a request of {len(request):,} bytes exceeds {REQUEST_BYTES_MAX:,}: send less")
+        given = msgpack.unpackb(
+            request,
+            max_map_len=_ENTRIES_MAX,
+            max_array_len=_ENTRIES_MAX,
+            max_str_len=_TEXT_BYTES_MAX,
+            max_ext_len=0,
+        )
     except (TypeError, ValueError, msgpack.UnpackException) as error:
-        raise _invalid(f"the request is not valid msgpack: {error}") from error
+        raise _invalid(f"the request is not valid msgpack: {str(error)[:200]}") from error
     if not isinstance(given, dict):
         raise _invalid(f"the request is a {type(given).__name__}, not a map")
     version = given.pop("v", None)
     if version != VERSION or isinstance(version, bool):
-        raise _invalid(f"v is {version!r}: this broker supports v {VERSION}")
-    unknown = [repr(key) for key in given if key not in fields and key not in _KEYS]
+        raise _invalid(f"v is {repr(version)[:100]}: this broker supports v {VERSION}")
+    return given
+
+
+def parse(given: Mapping[Any, Any], fields: Mapping[str, tuple[type, object]]) -> dict[str, Any]:
+    """Check the entries of a request; `fields` maps each name to its type and default.
+
+    Raises Refused if one is missing, unknown or of another type.
+    """
+    unknown = [repr(key)[:100] for key in given if key not in fields and key not in _KEYS]
     if unknown:
         raise _invalid(f"unknown key {', '.join(unknown)}: the keys are {', '.join(fields)}")
     values: dict[str, Any] = {}
-    for name, (kind, default) in {**fields, **_KEYS}.items():
+    for name, (kind, default) in fields.items():
         value = given.get(name, default)
         if value is _REQUIRED:
             raise _invalid(f"{name} is missing: it is required")
@@ -128,7 +146,7 @@ def reply(fields: Mapping[str, object]) -> bytes:
 
 def refusal(error: Refused) -> bytes:
     """Encode a reply with the code and remark of an error."""
-    return bytes(msgpack.packb({"v": VERSION, "code": error.code, "remark": error.remark}))
+    return bytes(msgpack.packb({"v": VERSION, "code": error.code, "remark": error.remark[:REMARK_CHARS_MAX]}))
 
 
 class HandleApi:
@@ -139,7 +157,7 @@ class HandleApi:
         server: RemotingServer,
         store_host: bytes,
         next_uniq_key: Callable[[], str],
-        inner: Signer | None,
+        steps: Sequence[Step],
         clock: Clock,
     ) -> None:
         """Open the in-process connections.
@@ -148,7 +166,7 @@ class HandleApi:
             server: the broker's server.
             store_host: the broker's address, packed; the bornHost of appended messages.
             next_uniq_key: generates the UNIQ_KEY of a row of an Arrow stream.
-            inner: signs `describe`, which has no request that could contain keys.
+            steps: authentication, then authorization; empty without access control.
             clock: the time of signatures.
         """
         # One connection per method, so that waiting reads do not count as pending requests of the others.
@@ -158,22 +176,24 @@ class HandleApi:
         self._for_offsets = connect("handle:offsets", store_host)
         self._for_describe = connect("handle:describe", store_host)
         self._next_uniq_key = next_uniq_key
-        self._inner = inner
+        self._rows = server.chain.table.rows
+        self._steps = steps
         self._clock = clock
 
     async def append(self, request: bytes) -> bytes:
         """Append a batch, all or nothing; reply when it is confirmed (flushed, under sync flush)."""
         try:
-            fields = parse(request, _APPEND)
-            batch = fields["batch"]
+            code, connection = RayMQRequestCode.APPEND_BATCH, self._for_append
+            given, signer = await self._open(connection, code, request)
+            fields = parse(given, _APPEND)
+            batch, header = fields["batch"], AppendBatchHeader(fields["topic"], fields["queue"])
+            await self._check(connection, self._command(code, header, signer), header, self._steps)
             if fields["format"] == "arrow":
                 # In a thread, because the first call imports pyarrow, which takes a second.
                 batch = await asyncio.to_thread(batch_of_arrow, fields["topic"], batch, self._next_uniq_key)
             elif fields["format"] != "rocketmq":
                 raise _invalid(f"format is {fields['format']!r}: it must be rocketmq or arrow")
-            header = AppendBatchHeader(fields["topic"], fields["queue"])
-            command = self._command(RayMQRequestCode.APPEND_BATCH, header, _signer(fields), batch)
-            response = await _request(self._for_append, command)
+            response = await _request(connection, self._command(code, header, signer, batch))
         except Refused as error:
             return refusal(error)
         stored = AppendBatchResponse.from_ext(response.ext)
@@ -190,7 +210,9 @@ class HandleApi:
     async def read(self, request: bytes) -> bytes:
         """Read records from an offset on; wait up to `wait_ms` if there is no new message."""
         try:
-            fields = parse(request, _READ)
+            code, connection = RayMQRequestCode.PULL_RECORDS, self._for_read
+            given, signer = await self._open(connection, code, request)
+            fields = parse(given, _READ)
             header = PullRecordsHeader(
                 fields["topic"],
                 fields["queue"],
@@ -200,8 +222,7 @@ class HandleApi:
                 wait_ms=min(fields["wait_ms"], MAX_WAIT_MS),
                 subscription=fields["tags"],
             )
-            command = self._command(RayMQRequestCode.PULL_RECORDS, header, _signer(fields))
-            response = await _request(self._for_read, command, _STATUS)
+            response = await _request(connection, self._command(code, header, signer), _STATUS)
         except Refused as error:
             return refusal(error)
         found = PullRecordsResponse.from_ext(response.ext)
@@ -219,9 +240,11 @@ class HandleApi:
     async def offsets(self, request: bytes) -> bytes:
         """Return the min and max offset of each queue of a topic, and a group's committed offsets."""
         try:
-            fields = parse(request, _OFFSETS)
-            topic, group, signer = fields["topic"], fields["group"], _signer(fields)
-            command = self._command(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader(topic), signer)
+            code = RayMQRequestCode.DESCRIBE_SPLITS
+            given, signer = await self._open(self._for_offsets, code, request)
+            fields = parse(given, _OFFSETS)
+            topic, group = fields["topic"], fields["group"]
+            command = self._command(code, TopicHeader(topic), signer)
             splits = SplitsBody.decode((await _request(self._for_offsets, command)).body)
             rows = [
                 [
@@ -236,14 +259,44 @@ class HandleApi:
             return refusal(error)
         return reply({"queues": rows})
 
-    async def describe(self) -> bytes:
+    async def describe(self, request: bytes = b"") -> bytes:
         """Return the fields of DESCRIBE_BROKER."""
         try:
-            command = self._command(RayMQRequestCode.DESCRIBE_BROKER, None, self._inner)
-            response = await _request(self._for_describe, command)
+            code, connection = RayMQRequestCode.DESCRIBE_BROKER, self._for_describe
+            given, signer = await self._open(connection, code, request) if request else ({}, None)
+            parse(given, {})
+            response = await _request(connection, self._command(code, None, signer))
         except Refused as error:
             return refusal(error)
         return reply(orjson.loads(response.body))
+
+    async def _open(
+        self, connection: InProcessConnection, code: int, request: bytes
+    ) -> tuple[dict[Any, Any], Signer | None]:
+        """Return the entries of a request and the signer of its keys; None without keys.
+
+        Raises Refused if the request is not a map, or, with access control, if the keys are wrong.
+        """
+        given = unpack(request)
+        signer = _signer(parse({key: given[key] for key in _KEYS if key in given}, _KEYS))
+        await self._check(connection, self._command(code, None, signer), None, self._steps[:1])
+        return given, signer
+
+    async def _check(
+        self,
+        connection: InProcessConnection,
+        command: RemotingCommand,
+        header: Header | None,
+        steps: Sequence[Step],
+    ) -> None:
+        """Run some steps of the chain for a request before its content is read. Raises Refused."""
+        context = RequestContext(command, header, connection, self._rows[command.code], ())
+        try:
+            for step in steps:
+                step(context)
+        except Refused as error:
+            await asyncio.sleep(error.delay_ms / 1000)
+            raise
 
     async def _committed(self, group: str, topic: str, queue_id: int, signer: Signer | None) -> int:
         await asyncio.sleep(0)  # lets other requests run: a topic may have thousands of queues
@@ -287,42 +340,3 @@ async def _request(
     if response.code not in codes:
         raise Refused(response.code, response.remark or "")
     return response
-
-
-def batch_of_arrow(topic: str, stream: bytes, next_uniq_key: Callable[[], str]) -> bytes:
-    """Convert an Arrow IPC stream into RocketMQ's batch encoding.
-
-    Raises Refused if the stream, its columns or a value of it is invalid.
-    """
-    import pyarrow as pa  # here, because it takes a second
-
-    try:
-        table = pa.ipc.open_stream(BytesIO(stream)).read_all()
-    except (pa.ArrowException, OSError) as error:
-        raise _invalid(f"the batch is not a valid Arrow IPC stream: {error}") from error
-    unknown = set(table.column_names) - {"body", "tags", "keys", "properties"}
-    if unknown or "body" not in table.column_names:
-        raise _invalid(
-            f"columns {table.column_names}: `body` is required; `tags`, `keys`, `properties` are optional"
-        )
-    try:
-        return encode_batch([_message_of_row(topic, row, next_uniq_key) for row in table.to_pylist()])
-    except MessageInvalid as error:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, error.remark) from error
-    except (TypeError, ValueError) as error:
-        raise _invalid(f"the Arrow batch contains a value of a wrong type: {error}") from error
-
-
-def _message_of_row(topic: str, row: Mapping[str, Any], next_uniq_key: Callable[[], str]) -> Message:
-    body = row["body"]
-    if not isinstance(body, bytes | str):
-        raise _invalid(f"a body is a {type(body).__name__}, not binary or a string")
-    message = Message(
-        topic,
-        body.encode() if isinstance(body, str) else body,
-        row.get("tags"),
-        row.get("keys"),
-        dict(row.get("properties") or ()),
-    )
-    message.properties.setdefault(MessageConst.UNIQ_KEY, next_uniq_key())
-    return message

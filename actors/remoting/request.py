@@ -20,7 +20,7 @@ _log = get_logger(__name__)
 _SYSTEM_ERROR: Final = int(ResponseCode.SYSTEM_ERROR)
 
 # A remark may quote the request, which may be as long as a frame.
-_REMARK_CHARS_MAX: Final = 4096
+REMARK_CHARS_MAX: Final = 4096
 
 _NO_FIELDS: Final[dict[str, str]] = {}
 
@@ -158,14 +158,14 @@ class RequestContext:
     def refuse(self, error: Exception) -> None:
         """Send an error response: Refused has its own code, other errors become RocketMQ's SYSTEM_ERROR."""
         if isinstance(error, Refused):
-            response = RemotingCommand.response(error.code, error.remark[:_REMARK_CHARS_MAX])
+            response = RemotingCommand.response(error.code, error.remark[:REMARK_CHARS_MAX])
             if error.delay_ms:
                 self.note_pending()
                 self.connection.reply_and_close_later(error.delay_ms, partial(self.reply, response))
             else:
                 self.reply(response)
         elif isinstance(error, MessageInvalid):
-            remark = error.remark[:_REMARK_CHARS_MAX]
+            remark = error.remark[:REMARK_CHARS_MAX]
             self.reply(RemotingCommand.response(ResponseCode.MESSAGE_ILLEGAL, remark))
         else:
             if isinstance(error, StoreError):
@@ -176,7 +176,7 @@ class RequestContext:
                 _log.error(
                     "request_failed", code=self.command.code, peer=self.connection.peer, exc_info=error
                 )
-            remark = f"{type(error).__name__}: {error}"[:_REMARK_CHARS_MAX]
+            remark = f"{type(error).__name__}: {error}"[:REMARK_CHARS_MAX]
             self.reply(RemotingCommand.response(_SYSTEM_ERROR, remark))
 
     def spawn(self, work: Coroutine[Any, Any, RemotingCommand | None]) -> None:

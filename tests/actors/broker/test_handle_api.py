@@ -79,6 +79,12 @@ WRONG_READS: list[tuple[Any, str]] = [
     (msgpack.packb({"v": 1, "topic": 7, "queue": 0, "offset": 0}), "topic is a int"),
     (msgpack.packb({"v": 1, "topic": "T", "queue": True, "offset": 0}), "queue is a bool"),
     (msgpack.packb({"v": 1, "topic": "T", "queue": 0, "offset": 1 << 63}), "more than 63 bits"),
+    (b"\x81\xa1v" + b"\x91" * 100_000, "not valid msgpack"),
+    (b"\xdf\xff\xff\xff\xff", "not valid msgpack"),
+    (b"\x81\xa1v\xdd\x7f\xff\xff\xff", "not valid msgpack"),
+    (msgpack.packb({"v": 1, "topic": "T" * 100_000, "queue": 0, "offset": 0}), "not valid msgpack"),
+    (msgpack.packb({"v": 1, "x" * 60_000: 1}), "unknown key 'xxx"),
+    (bytes(17 << 20), "a request of 17,825,792 bytes exceeds 16,777,216"),
 ]
 
 
@@ -87,6 +93,7 @@ def test_invalid_requests_are_refused_with_the_cause(tmp_path: Path) -> None:
         for request, words in WRONG_READS:
             reply = msgpack.unpackb(await peer.broker.handle.read(request))
             assert list(reply) == ["v", "code", "remark"]
+            assert len(reply["remark"]) < 1_000
             assert (reply["code"], words in reply["remark"]) == (ResponseCode.INVALID_PARAMETER, True), words
 
     with_broker(story, settings_of(tmp_path))

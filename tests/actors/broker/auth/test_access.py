@@ -399,7 +399,28 @@ def test_actor_handle_takes_credentials(tmp_path: Path) -> None:
         assert (await reply({**read, "access_key": "inner", "secret_key": INNER.secret_key}))["code"] == 0
         assert (await reply({**offsets, **alice, "secret_key": "guess"}))["code"] == DENIED
         assert (await reply({**offsets, "access_key": "alice"}))["code"] == 29
-        assert msgpack.unpackb(await handle.describe())["code"] == 0
+        keys = {"access_key": "inner", "secret_key": INNER.secret_key}
+        assert msgpack.unpackb(await handle.describe(msgpack.packb({"v": 1, **keys})))["code"] == 0
+        for request in (b"", msgpack.packb({"v": 1}), msgpack.packb({"v": 1, **alice})):
+            assert msgpack.unpackb(await handle.describe(request))["code"] == DENIED
+
+    with_access(story, tmp_path)
+
+
+def test_actor_handle_checks_keys_before_it_reads_the_request(tmp_path: Path) -> None:
+    async def story(inner: SigningPeer, connect: Connect) -> None:
+        await inner.create_user("alice")
+        handle = inner.broker.handle
+        alice = {"access_key": "alice", "secret_key": SECRETS["alice"]}
+        arrow = {"topic": "T", "format": "arrow", "batch": b"no arrow"}
+        for method in (handle.append, handle.read, handle.offsets, handle.describe):
+            for fields in ({}, {"unknown": 1}, {"topic": 7}, {"secret_key": "x", "access_key": "alice"}):
+                assert msgpack.unpackb(await method(msgpack.packb({"v": 1, **fields})))["code"] == DENIED
+        for request in (arrow, {**arrow, **alice}, {**arrow, "format": "other", **alice}):
+            assert msgpack.unpackb(await handle.append(msgpack.packb({"v": 1, **request})))["code"] == DENIED
+        await inner.permit("alice", "Topic:T", "Pub")
+        refused = msgpack.unpackb(await handle.append(msgpack.packb({"v": 1, **arrow, **alice})))
+        assert (refused["code"], "not a valid Arrow" in refused["remark"]) == (29, True)
 
     with_access(story, tmp_path)
 
