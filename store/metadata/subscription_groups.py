@@ -8,7 +8,15 @@ import msgspec
 
 from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import ConfigObject, Name, entries, fields_except, store_errors_for, table_entries
+from store.metadata.fields import (
+    ConfigObject,
+    Name,
+    entries,
+    fields_except,
+    store_errors_for,
+    table_entries,
+    typed,
+)
 
 _TABLE = "subscriptionGroupTable"
 _FORBIDDEN = "forbiddenTable"
@@ -60,7 +68,8 @@ class SubscriptionGroupTable:
                 for name, group in table_entries(content, _TABLE).items()
             }
             unknown = fields_except(content, DATA_VERSION, _TABLE, _FORBIDDEN)
-            return cls(clock, groups, DataVersion.of_table(content), entries(content, _FORBIDDEN), unknown)
+            forbidden = typed(entries(content, _FORBIDDEN), dict[str, dict[str, int]], _FORBIDDEN)
+            return cls(clock, groups, DataVersion.of_table(content), forbidden, unknown)
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `subscriptionGroup.json`; later changes of the table do not affect it."""

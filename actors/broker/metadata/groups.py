@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.remoting.bodies.routes import PERM_READ
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
@@ -65,12 +66,23 @@ class Groups:
         self.update(group)
         return group
 
-    def for_consuming(self, name: str) -> SubscriptionGroupConfig:
-        """Return the group's settings. Raises Refused if it does not exist or may not consume."""
+    def for_consuming(self, name: str, topic: str = "") -> SubscriptionGroupConfig:
+        """Return the group's settings.
+
+        Raises Refused if it does not exist or may not consume, or is forbidden to read `topic`.
+        """
         group = self.get(name)
         if not group.consume_enable:
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"group {name!r} may not consume: set its consumeEnable to true"
+            )
+        forbidden = self.table.forbidden.get(name)
+        if forbidden is not None and forbidden.get(topic, 0) & PERM_READ:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                # RocketMQ's remark up to the colon.
+                f"the consumer group[{name}] is forbidden for topic[{topic}]: change "
+                "forbiddenTable in config/subscriptionGroup.json",
             )
         return group
 

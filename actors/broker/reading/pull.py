@@ -181,7 +181,7 @@ class Puller:
             context.work(self._compile(context, self.pull))
             return
         group = header.consumer_group
-        self._check_group(group)
+        self._check_group(group, header.topic)
         self._check_queue(header.topic, header.queue_id)
         if header.sys_flag & SUBSCRIPTION:
             consumer = Consumer(group, compile_filter(header.subscription or "", header.expression_type))
@@ -216,7 +216,7 @@ class Puller:
             return
         group = header.consumer_group
         if group or header.commit_offset is not None:
-            self._check_group(group)
+            self._check_group(group, header.topic)
         self._check_queue(header.topic, header.queue_id)
         message_filter = compile_filter(header.subscription, header.expression_type)
         if header.commit_offset is not None and header.commit_offset >= 0:
@@ -374,8 +374,8 @@ class Puller:
                     not_found_response(self._empty_result(request.key, status, request.offset))
                 )
 
-    def _check_group(self, name: str) -> None:
-        config = self._groups.for_consuming(name)
+    def _check_group(self, name: str, topic: str) -> None:
+        config = self._groups.for_consuming(name, topic)
         if config.consume_broadcast_enable:
             return
         group = self._clients.group(name)

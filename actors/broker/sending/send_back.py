@@ -85,7 +85,9 @@ class SendBack:
         prefix = DLQ_TOPIC_PREFIX if is_dead else RETRY_TOPIC_PREFIX
         topic = self._topics.ensure(f"{prefix}{group.group_name}", 1 if is_dead else group.retry_queue_nums)
         level = 0 if is_dead else header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-        record = _retry_draft(message, topic.topic_name)
+        # Spread over the queues of the retry topic; RocketMQ chooses one at random.
+        queues = 1 if is_dead else min(group.retry_queue_nums, topic.write_queue_nums)
+        record = _retry_draft(message, topic.topic_name, message.queue_offset % max(queues, 1))
         properties = _retry_properties(message, level)
         if level:
             properties = self._delays.delay_draft(record, properties, level)
@@ -100,10 +102,10 @@ class SendBack:
         return None
 
 
-def _retry_draft(message: MessageExt, topic: str) -> RecordDraft:
+def _retry_draft(message: MessageExt, topic: str, queue_id: int) -> RecordDraft:
     return RecordDraft(
         topic,
-        0,
+        queue_id,
         message.body,
         b"",
         message.flag,

@@ -336,6 +336,20 @@ def test_retry_delay_grows_or_is_set_by_the_consumer(tmp_path: Path, clock) -> N
     with_broker(story, settings_of(tmp_path), clock)
 
 
+def test_retries_use_all_queues_of_the_retry_topic(tmp_path: Path, clock) -> None:
+    async def story(peer: Peer) -> None:
+        await set_group(peer, groupName="G", retryQueueNums=2)
+        for _ in range(4):
+            await peer.send("T")
+        for message in await peer.messages("T"):
+            ext = ConsumerSendMsgBackHeader(message.commit_log_offset, "G", 1).to_ext()
+            assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+        retries = await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=0)
+        assert [each.properties["REAL_QID"] for each in retries] == ["0", "1", "0", "1"]
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
 def test_group_settings_limit_or_disable_retries(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T", b"bad", reconsume_times=1)
