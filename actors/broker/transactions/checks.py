@@ -1,6 +1,7 @@
 """TransactionChecks: requests the outcome of open transactions from producers, in periodic rounds.
 
     for `transaction_timeout_ms`          the half message is immune: it is not checked
+    as long as the message requests       it is left in place, unless a copy is necessary (`Renewals`)
     after that, in each round             the broker appends a copy with TRANSACTION_CHECK_TIMES + 1, which
                                           replaces the half message, and sends CHECK_TRANSACTION_STATE to one
                                           producer of its group
@@ -29,6 +30,7 @@ from actors.broker.transactions.half_messages import (
     real_queue,
     stored_draft,
 )
+from actors.broker.transactions.renewals import MS_PER_HOUR, Renewals
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
@@ -47,7 +49,6 @@ from store.store_errors import MessageInvalid, RecordTooLarge, StoreError
 _log = get_logger(__name__)
 
 MS_PER_S = 1000
-MS_PER_HOUR = 3_600_000
 
 
 class Verdict(StrEnum):
@@ -55,8 +56,8 @@ class Verdict(StrEnum):
 
     STOP = "stop"
     """It is immune, and all later half messages are immune too: end the round."""
-    RENEW = "renew"
-    """It is immune by CHECK_IMMUNITY_TIME_IN_SECONDS: append a copy, so that the saved offset can advance."""
+    WAIT = "wait"
+    """It is immune by CHECK_IMMUNITY_TIME_IN_SECONDS: leave it, or append a copy (`Renewals`)."""
     CHECK = "check"
     """Send CHECK_TRANSACTION_STATE to a producer."""
     DISCARD = "discard"
@@ -75,7 +76,7 @@ def verdict_on(half: MessageExt, now_ms: int, settings: BrokerSettings) -> Verdi
     immunity_s = number_property(half, MessageConst.CHECK_IMMUNITY_TIME_IN_SECONDS)
     if immunity_s is not None:
         limit_ms = min(immunity_s * MS_PER_S, settings.store.file_reserved_time_h * MS_PER_HOUR)
-        return Verdict.RENEW if 0 <= now_ms - half.born_timestamp < limit_ms else Verdict.CHECK
+        return Verdict.WAIT if 0 <= now_ms - half.born_timestamp < limit_ms else Verdict.CHECK
     is_copy = times > 0 or FIRST_HALF_OFFSET in half.properties
     if not is_copy and 0 <= now_ms - half.store_timestamp < settings.transaction_timeout_ms:
         return Verdict.STOP
@@ -110,6 +111,7 @@ class TransactionChecks:
         self._topics = topics
         self._clients = clients
         self._clock = clock
+        self._renewals = Renewals(settings)
         self._checks = 0
         self.discarded = 0
         """Number of transactions that the broker has given up after `transaction_check_max` checks."""
@@ -119,6 +121,10 @@ class TransactionChecks:
         await self._transactions.when_loaded()
         now_ms = self._clock.wall_ms()
         end = self._store.max_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID)
+        positions = self._store.positions
+        self._renewals.begin_round(
+            self._transactions.finished_count, positions.min, positions.written, now_ms
+        )
         try:
             async with aclosing(self._transactions.open_halves(end)) as halves:
                 async for half in halves:
@@ -129,11 +135,14 @@ class TransactionChecks:
         # Expected, for example if the disk is full or slow. The next round tries again.
         except (StoreError, Refused, OSError) as error:
             _log.warning("transaction_check_failed", error=str(error))
+        finally:
+            self._renewals.end_round(positions.written)
 
     def _handle(self, half: MessageExt, verdict: Verdict) -> None:
         try:
-            if verdict is Verdict.RENEW:
-                self._transactions.copy(half, {})
+            if verdict is Verdict.WAIT:
+                if self._renewals.is_due(half):
+                    self._transactions.copy(half, {})
             elif verdict is Verdict.CHECK:
                 self._check(half)
             else:

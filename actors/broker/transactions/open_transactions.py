@@ -37,6 +37,11 @@ class OpenTransactions:
         """Return the number of open transactions if the half queue ends at `end`."""
         return max(end - self.begin - len(self._finished), 0)
 
+    @property
+    def finished_count(self) -> int:
+        """Number of finished half messages behind the first open one, which are kept in memory."""
+        return len(self._finished)
+
     def is_open(self, offset: int) -> bool:
         """Return True if the half message at `offset` of the half queue is not finished."""
         return offset >= self.begin and offset not in self._finished

@@ -83,6 +83,11 @@ class TransactionLog:
         return self._open.count(self._end(TRANSACTION_HALF_TOPIC))
 
     @property
+    def finished_count(self) -> int:
+        """Number of finished half messages behind the oldest open one."""
+        return self._open.finished_count
+
+    @property
     def is_loaded(self) -> bool:
         """True if `load` has finished."""
         return self._loaded.is_set()
