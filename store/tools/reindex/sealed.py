@@ -112,11 +112,13 @@ def verify_sealed(files: StoreFiles, new: SealedFile, end: int) -> None:
     log = files.open_log(0, end)
     try:
         first = log.bases[0] if log.bases else 0
+        is_valid = (positions >= first) & (positions < end) & (sizes >= _HEADER.itemsize)
+        _require_all(is_valid, path)  # first: a sum of larger numbers would exceed 64 bits
         ends = positions + sizes
-        is_valid = (positions >= first) & (sizes >= _HEADER.itemsize) & (ends <= end)
+        bases = first + (positions - first) // log.file_bytes * log.file_bytes
+        is_valid &= (ends <= end) & (ends <= bases + log.file_bytes)
         is_valid[1:] &= positions[1:] >= ends[:-1]
         _require_all(is_valid, path)
-        bases = first + (positions - first) // log.file_bytes * log.file_bytes
         for base in np.unique(bases).tolist():
             rows = np.flatnonzero(bases == base)
             places = positions[rows] - base

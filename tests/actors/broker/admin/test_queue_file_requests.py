@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from pathlib import Path
+
+import pytest
 
 from actors.remoting.admin_headers import ReplaceQueueFileHeader
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
@@ -74,5 +77,56 @@ def test_broker_refuses_a_file_that_cannot_be_replaced(tmp_path: Path) -> None:
         assert missing.code != ResponseCode.SUCCESS
         assert "queueId" in missing.remark
         assert [message.body for message in await peer.messages("T", 10)][:2] == [b"10", b"11"]
+
+    with_broker(story, settings)
+
+
+@pytest.mark.parametrize(
+    ("position", "size"),
+    [
+        (2**63 - 100, 200),  # the sum exceeds 64 bits
+        (2**63 - 1, 2**31 - 1),
+        (-(2**63), 91),
+        (-1, 91),
+        (0, 2**31 - 1),
+        (0, -(2**31)),
+    ],
+)
+def test_units_that_point_outside_the_log_are_refused(tmp_path: Path, position: int, size: int) -> None:
+    settings = settings_of(tmp_path, {"consume_queue_file_bytes": FILE_BYTES})
+
+    async def story(peer: Peer) -> None:
+        await fill(peer)
+        path = settings.store_root / "consumequeue" / "T" / "0" / f"{FILE_BYTES:020d}"
+        units = path.read_bytes()
+        for row in (0, 4, 9):
+            damaged = bytearray(units)
+            damaged[row * 20 : row * 20 + 12] = struct.pack(">qi", position, size)
+            offer(settings.store_root, 10, bytes(damaged))
+            refused = await replace(peer, 10, bytes(damaged))
+            assert refused.code == ResponseCode.INVALID_PARAMETER
+            assert "does not point to the record" in (refused.remark or "")
+        assert path.read_bytes() == units
+
+    with_broker(story, settings)
+
+
+def test_units_that_point_across_the_end_of_a_log_file_are_refused(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, {"consume_queue_file_bytes": FILE_BYTES})
+    log_file_bytes = 1 << 20
+
+    async def story(peer: Peer) -> None:
+        await fill(peer)
+        for _ in range(3):
+            await peer.send("Large", bytes(400_000))
+        describe = peer.broker.describe
+        await eventually_async(lambda: describe()["dispatched"] == describe()["written"] > log_file_bytes)
+        path = settings.store_root / "consumequeue" / "T" / "0" / f"{FILE_BYTES:020d}"
+        damaged = bytearray(path.read_bytes())
+        damaged[9 * 20 : 9 * 20 + 12] = struct.pack(">qi", log_file_bytes - 10, 91)
+        offer(settings.store_root, 10, bytes(damaged))
+        refused = await replace(peer, 10, bytes(damaged))
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert "unit 9 does not point to the record" in (refused.remark or "")
 
     with_broker(story, settings)
