@@ -24,6 +24,8 @@ from store.metadata import DataVersion
 BLACK_LIST = frozenset(
     {"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
+BODY_BYTES_MAX = 64 * 1024
+"""Limit of a request to change settings; all settings of a broker have a tenth of it."""
 _REMEDY = "set it in the topology and run raymq up, which restarts the processes"
 
 
@@ -88,6 +90,12 @@ class SettingsRequests(Generic[Settings]):
 
 
 def _parse_body(body: Buffer) -> dict[str, str]:
+    if len(body) > BODY_BYTES_MAX:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the body of {len(body):,} bytes exceeds the limit of {BODY_BYTES_MAX:,} for settings: send "
+            "only those to change",
+        )
     try:
         given = parse_properties(bytes(body).decode())
     except ValueError as error:

@@ -49,6 +49,24 @@ class ConfigObject(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return {**unknown, **fields} if unknown else fields
 
 
+class JsonOfTable:
+    """The JSON objects of a table; each is encoded once, because few of 20,000 entries change."""
+
+    def __init__(self) -> None:
+        self._encoded: dict[str, tuple[ConfigObject, dict[str, Any]]] = {}
+
+    def of(self, table: Mapping[str, ConfigObject]) -> dict[str, dict[str, Any]]:
+        """Return the JSON objects by the keys of `table`. The caller must not change them."""
+        known = self._encoded
+        self._encoded = {
+            name: found
+            if (found := known.get(name)) is not None and found[0] is each
+            else (each, each.to_json())
+            for name, each in table.items()
+        }
+        return {name: content for name, (_, content) in self._encoded.items()}
+
+
 def typed(value: Any, kind: type[Typed], name: str = "") -> Typed:
     """Convert `value` to the type `kind`; `name` is the field's name, for the error.
 

@@ -9,6 +9,26 @@ from typing import Any
 import orjson
 
 ROWS_PER_PIECE = 1_000
+_READABLE = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+
+
+def content_pieces(content: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the JSON of the object `content`, of which one member may be a large table of objects.
+
+    A small object is one piece. `content` must not change between two pieces.
+    """
+    tables = {name: value for name, value in content.items() if isinstance(value, dict)}
+    name = max(tables, key=lambda each: len(tables[each]), default="")
+    if len(tables.get(name, ())) <= ROWS_PER_PIECE:
+        yield orjson.dumps(content, option=_READABLE)
+        return
+    table = list(tables[name].items())
+    head = {other: value for other, value in content.items() if other != name}
+    yield orjson.dumps(head)[:-1] + (b"," if head else b"") + orjson.dumps(name) + b":{\n"
+    for at in range(0, len(table), ROWS_PER_PIECE):
+        some = dict(table[at : at + ROWS_PER_PIECE])
+        yield (b",\n" if at else b"") + orjson.dumps(some, option=orjson.OPT_NON_STR_KEYS)[1:-1]
+    yield b"\n}}\n"
 
 
 def table_pieces(

@@ -10,6 +10,7 @@ from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
 from store.metadata.fields import (
     ConfigObject,
+    JsonOfTable,
     Name,
     entries,
     fields_except,
@@ -55,6 +56,7 @@ class SubscriptionGroupTable:
     data_version: DataVersion = field(default_factory=DataVersion)
     forbidden: dict[str, dict[str, int]] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
+    _json: JsonOfTable = field(default_factory=JsonOfTable, repr=False, compare=False)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "SubscriptionGroupTable":
@@ -72,12 +74,15 @@ class SubscriptionGroupTable:
             return cls(clock, groups, DataVersion.of_table(content), forbidden, unknown)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of `subscriptionGroup.json`; later changes of the table do not affect it."""
+        """Return the content of `subscriptionGroup.json`; later changes of the table do not affect it.
+
+        The caller must not change the objects of the groups.
+        """
         return {
             **self.unknown,
             DATA_VERSION: self.data_version.to_json(),
             _FORBIDDEN: {group: dict(topics) for group, topics in self.forbidden.items()},
-            _TABLE: {name: group.to_json() for name, group in self.groups.items()},
+            _TABLE: self._json.of(self.groups),
         }
 
     def put(self, group: SubscriptionGroupConfig) -> None:

@@ -8,7 +8,14 @@ import msgspec
 
 from store.clock import Clock
 from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import ConfigObject, Name, fields_except, store_errors_for, table_entries
+from store.metadata.fields import (
+    ConfigObject,
+    JsonOfTable,
+    Name,
+    fields_except,
+    store_errors_for,
+    table_entries,
+)
 
 _TABLE = "topicConfigTable"
 
@@ -37,6 +44,7 @@ class TopicConfigTable:
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     data_version: DataVersion = field(default_factory=DataVersion)
     unknown: Mapping[str, Any] = field(default_factory=dict)
+    _json: JsonOfTable = field(default_factory=JsonOfTable, repr=False, compare=False)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], clock: Clock) -> "TopicConfigTable":
@@ -51,8 +59,11 @@ class TopicConfigTable:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of `topics.json`; later changes of the table do not affect it."""
-        table = {name: topic.to_json() for name, topic in self.topics.items()}
+        """Return the content of `topics.json`; later changes of the table do not affect it.
+
+        The caller must not change the objects of the topics.
+        """
+        table = self._json.of(self.topics)
         return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
     def put(self, topic: TopicConfig) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from store.clock import Clock
 from store.commitlog.positions import Positions
 from store.consumequeue.consume_queue import ConsumeQueue
-from store.consumequeue.unit import Unit
+from store.consumequeue.unit import UNIT, Unit
 from store.disk.residency import Residency
 from store.reading.message_filter import MATCH_ALL, MessageFilter
 from store.reading.message_reader import GetMessageResult, MessageReader
@@ -120,8 +120,10 @@ class ReadableStore:
         queue = self._find(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.next_offset:
             return []
-        end = min(offset + count, queue.next_offset)
-        return [queue.unit_at(place) for place in range(offset, end)]
+        units: list[Unit] = []
+        while some := queue.read_units(offset + len(units), count - len(units)):
+            units += map(Unit._make, UNIT.iter_unpack(some))
+        return units
 
     def offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """Return the queue offset for a time (see `queries.offset_by_timestamp`); 0 for an unknown queue."""

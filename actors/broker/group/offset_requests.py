@@ -13,8 +13,11 @@ from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, U
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, RefusedCommit
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_group, on_topic
 from store.message_store import MessageStore
+
+COMMITS_PER_STEP = 200
 
 
 class OffsetRequests:
@@ -91,7 +94,7 @@ class OffsetRequests:
         self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return RemotingCommand.response()
 
-    def commit_all(self, context: RequestContext) -> RemotingCommand:
+    def commit_all(self, context: RequestContext) -> None:
         """Handle COMMIT_OFFSETS: commit the offsets of several queues, each with its generation.
 
         The response lists the commits that were refused because their generation is out of date. The format
@@ -99,11 +102,17 @@ class OffsetRequests:
         other offsets are committed all the same, as with RocketMQ's clients, which send each in a request of
         its own: a topic that was deleted must not undo the progress in others.
         """
+        context.work(self._commit_all(context))
+
+    def _commit_all(self, context: RequestContext) -> Steps:
         body = _commits(context)
         self._groups.get(body.group)
+        yield
         refused: list[RefusedCommit] = []
         invalid: Refused | None = None
-        for commit in body.offsets:
+        for number, commit in enumerate(body.offsets):
+            if number % COMMITS_PER_STEP == 0:
+                yield
             try:
                 self._topics.get(commit.topic)
                 _check_offset(commit.topic, commit.queue_id, commit.offset)

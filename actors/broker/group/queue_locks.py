@@ -20,12 +20,14 @@ from actors.remoting.bodies.locks import LockRequest, encode_locked
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 
 LOCK_TIMEOUT_NS = 60_000_000_000
 """Time after its last renewal at which a lock expires."""
+QUEUES_PER_STEP = 500
 
 
 class _Lock(NamedTuple):
@@ -96,16 +98,30 @@ class QueueLocks:
             RequestRow(code.UNLOCK_BATCH_MQ, self.unlock_batch, None, _targets, cost),
         )
 
-    def lock_batch(self, context: RequestContext) -> RemotingCommand:
+    def lock_batch(self, context: RequestContext) -> None:
         """Handle LOCK_BATCH_MQ: lock or renew queues, and return those that the client now holds."""
+        context.work(self._lock_batch(context))
+
+    def _lock_batch(self, context: RequestContext) -> Steps:
         request = LockRequest.decode(context.command.body)
-        taken = self.lock(request.group, request.client_id, request.locks())
+        yield
+        locks, taken = request.locks(), []
+        for at in range(0, len(locks), QUEUES_PER_STEP):
+            taken += self.lock(request.group, request.client_id, locks[at : at + QUEUES_PER_STEP])
+            yield
         return RemotingCommand.response(body=encode_locked(taken))
 
-    def unlock_batch(self, context: RequestContext) -> RemotingCommand:
+    def unlock_batch(self, context: RequestContext) -> None:
         """Handle UNLOCK_BATCH_MQ: release the queues that the client holds."""
+        context.work(self._unlock_batch(context))
+
+    def _unlock_batch(self, context: RequestContext) -> Steps:
         request = LockRequest.decode(context.command.body)
-        self.unlock(request.group, request.client_id, request.queues)
+        yield
+        queues = request.queues
+        for at in range(0, len(queues), QUEUES_PER_STEP):
+            self.unlock(request.group, request.client_id, queues[at : at + QUEUES_PER_STEP])
+            yield
         return RemotingCommand.response()
 
 

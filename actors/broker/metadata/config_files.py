@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from store.logs import get_logger
 from store.metadata import JsonConfigFile
+from store.metadata.pieces import content_pieces
 
 _log = get_logger(__name__)
 
@@ -32,8 +33,7 @@ REQUEST_MODES = "messageRequestMode.json"
 @dataclass(slots=True)
 class _Entry:
     file: JsonConfigFile
-    snapshot: Callable[[], dict[str, Any]] | None = None
-    pieces: Callable[[], Iterator[bytes]] | None = None
+    pieces: Callable[[], Iterator[bytes]]
     is_dirty: bool = False
 
 
@@ -58,14 +58,14 @@ class ConfigFiles:
 
     def register(self, name: str, snapshot: Callable[[], dict[str, Any]]) -> None:
         """Register a file: after `mark_changed`, `save_changed` writes the result of `snapshot` to it."""
-        self._entries[name] = _Entry(self._file(name), snapshot)
+        self.register_large(name, lambda: content_pieces(snapshot()))
 
     def _file(self, name: str) -> JsonConfigFile:
         return self._files.setdefault(name, JsonConfigFile(self._directory / name))
 
     def register_large(self, name: str, pieces: Callable[[], Iterator[bytes]]) -> None:
         """Register a file for a large table, which `pieces` encodes as JSON piece by piece."""
-        self._entries[name] = _Entry(self._file(name), pieces=pieces)
+        self._entries[name] = _Entry(self._file(name), pieces)
 
     def mark_changed(self, name: str) -> None:
         """Mark a registered file as changed, so that the next `save_changed` writes it."""
@@ -96,11 +96,8 @@ class ConfigFiles:
 
 async def _save(entry: _Entry) -> None:
     """Write the current content of a file. Raises OSError."""
-    if entry.pieces is not None:
-        text = bytearray()
-        for piece in entry.pieces():
-            text += piece
-            await asyncio.sleep(0)
-        await asyncio.to_thread(entry.file.save_text, bytes(text))
-    elif entry.snapshot is not None:
-        await asyncio.to_thread(entry.file.save, entry.snapshot())
+    text = bytearray()
+    for piece in entry.pieces():
+        text += piece
+        await asyncio.sleep(0)
+    await asyncio.to_thread(entry.file.save_text, bytes(text))

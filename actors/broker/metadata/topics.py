@@ -295,8 +295,10 @@ class Topics:
         if not self._is_advertised_writable:
             permission &= ~PERM_WRITE
         if permission & PERM_READ_WRITE != PERM_READ_WRITE:
-            for topic in content["topicConfigTable"].values():
-                topic["perm"] &= permission
+            table = content["topicConfigTable"]
+            content["topicConfigTable"] = {
+                name: {**topic, "perm": topic["perm"] & permission} for name, topic in table.items()
+            }
         return content
 
     def update(self, topic: TopicConfig) -> None:

@@ -83,6 +83,15 @@ def test_invalid_update_is_refused_and_changes_nothing(
     with_broker(story, settings_of(tmp_path))
 
 
+def test_long_text_of_settings_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        refused = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6\n" * 4_000)
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert "76,000 bytes exceeds the limit of 65,536 for settings" in (refused.remark or "")
+
+    with_broker(story, settings_of(tmp_path))
+
+
 def test_update_with_unchanged_settings_keeps_the_version(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         response = await peer.ask(RequestCode.GET_BROKER_CONFIG)

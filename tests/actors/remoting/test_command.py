@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from actors.remoting.codes import FLAG_RESPONSE, LanguageCode
 from actors.remoting.command import (
+    HEADER_FIELDS_MAX,
     PREFIX,
     RemotingCommand,
     SharedResponse,
@@ -186,6 +187,25 @@ def test_lone_surrogate_can_be_encoded_again() -> None:
 def test_invalid_json_header_raises_protocol_error(header: bytes) -> None:
     with pytest.raises(ProtocolError, match="JSON header"):
         decode_json(header)
+
+
+@pytest.mark.parametrize("serialize_type", [0, 1])
+def test_header_with_too_many_fields_is_refused(serialize_type: int) -> None:
+    def header(fields: int) -> bytes:
+        ext = {f"{number:x}": "" for number in range(fields)}
+        frame = encode_command(RemotingCommand(105, ext, opaque=5, serialize_type=serialize_type))
+        return frame[PREFIX.size :]
+
+    most = decode_command(header(HEADER_FIELDS_MAX - 10), serialize_type, b"")
+    assert len(most.ext) == HEADER_FIELDS_MAX - 10
+    with pytest.raises(ProtocolError, match=rf"fields exceeds the limit of {HEADER_FIELDS_MAX:,}"):
+        decode_command(header(HEADER_FIELDS_MAX + 1), serialize_type, b"")
+
+
+def test_json_in_the_longest_property_string_is_no_header_field() -> None:
+    properties = json.dumps({"": 0})[1:-1] * 4_000
+    frame = encode_command(RemotingCommand(310, {"i": properties}, opaque=5))
+    assert decode_frame(frame).ext == {"i": properties}
 
 
 def test_unknown_header_encoding_is_named() -> None:

@@ -21,6 +21,7 @@ from store.metadata import (
     TopicConfig,
     TopicConfigTable,
 )
+from store.metadata.pieces import content_pieces
 from store.store_errors import StoreError
 from tests.conftest import ClockAtRest
 
@@ -228,3 +229,25 @@ def test_damaged_file_without_valid_backup_is_refused_with_path(config: JsonConf
 
     with pytest.raises(StoreError, match=f"{config.path}: the file is damaged"):
         config.load()
+
+
+@pytest.mark.parametrize("topics", [3, 1_000, 2_500])
+def test_large_table_is_encoded_in_pieces_of_the_same_json(clock: ClockAtRest, topics: int) -> None:
+    table = TopicConfigTable(clock, unknown={"later": {"field": 1}})
+    for number in range(topics):
+        table.put(TopicConfig(topic_name=f"T{number}"))
+    pieces = list(content_pieces(table.to_json()))
+    assert len(pieces) == (5 if topics == 2_500 else 1)
+    assert parse_rocketmq_json(b"".join(pieces)) == table.to_json()
+
+
+def test_json_of_a_table_contains_every_change(clock: ClockAtRest) -> None:
+    table = TopicConfigTable(clock)
+    for number in range(3):
+        table.put(TopicConfig(topic_name=f"T{number}"))
+    before = table.to_json()["topicConfigTable"]
+    table.put(TopicConfig(topic_name="T1", perm=4))
+    table.remove("T2")
+    after = table.to_json()["topicConfigTable"]
+    assert {name: topic["perm"] for name, topic in before.items()} == {"T0": 6, "T1": 6, "T2": 6}
+    assert {name: topic["perm"] for name, topic in after.items()} == {"T0": 6, "T1": 4}
