@@ -139,9 +139,12 @@ class Signer:
         command.ext[ACCESS_KEY] = self.access_key
         command.ext[SIGNATURE] = self._rocketmq_signature(command, _NOT_SIGNED)
 
-    def has_signed(self, command: RemotingCommand) -> bool:
-        """Return True if this user's secret key has signed the received request, at whatever time."""
-        ext, at_ms = command.ext, signed_ms(command)
+    def has_signed(self, command: RemotingCommand, at_ms: int | None) -> bool:
+        """Return True if this user's secret key has signed the received request.
+
+        `at_ms` is the result of `signed_ms`, which the caller compares with the time.
+        """
+        ext = command.ext
         if at_ms is not None:
             expected = self._signature(command, at_ms)
         else:

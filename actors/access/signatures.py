@@ -43,7 +43,7 @@ class SignatureCheck:
         self._not_logged = 0
 
     def __call__(
-        self, context: RequestContext, name: str, signer: Signer | None, refusal: str, *, is_inner: bool
+        self, context: RequestContext, name: str, signer: Signer | None, is_inner: bool, refusal: str
     ) -> None:
         """Raise Refused (NO_PERMISSION) unless `signer` has signed the request within the window.
 
@@ -51,25 +51,26 @@ class SignatureCheck:
             context: The request.
             name: The user that it names.
             signer: The signer of this user; None if the user is unknown.
-            refusal: The remark for an unknown user or a wrong signature.
             is_inner: True for the inner user, which does not use RocketMQ's signature.
+            refusal: The remark for an unknown user or a wrong signature; `{user}` stands for the name.
         """
         command = context.command
-        if not (signer or _UNKNOWN).has_signed(command) or signer is None:
+        at_ms = signed_ms(command)
+        if not (signer or _UNKNOWN).has_signed(command, at_ms) or signer is None:
             delay_ms = self._delay_ms(context.connection)
             self._log(context, name, "unknown user" if signer is None else "wrong signature")
-            raise Refused(ResponseCode.NO_PERMISSION, refusal, delay_ms)
-        at_ms = signed_ms(command)
-        if at_ms is None:
-            if is_inner:
-                self._log(context, name, "RocketMQ's signature by the inner user")
-                raise Refused(
-                    ResponseCode.NO_PERMISSION,
-                    f"user {name[:100]!r} is the cluster's inner user, which does not use RocketMQ's "
-                    "signature: create a user for RocketMQ's clients and tools with `raymq user create "
-                    "--super`",
-                )
-            return
+            raise Refused(ResponseCode.NO_PERMISSION, refusal.format(user=repr(name[:100])), delay_ms)
+        if at_ms is not None:
+            self._check_time(context, name, at_ms)
+        elif is_inner:
+            self._log(context, name, "RocketMQ's signature by the inner user")
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"user {name[:100]!r} is the cluster's inner user, which does not use RocketMQ's signature: "
+                "create a user for RocketMQ's clients and tools with `raymq user create --super`",
+            )
+
+    def _check_time(self, context: RequestContext, name: str, at_ms: int) -> None:
         late_ms = self._clock.wall_ms() - at_ms
         if abs(late_ms) > self._window_ms:
             self._log(context, name, f"signed {late_ms:,} ms before this server's time")

@@ -27,22 +27,18 @@ _PORT_BYTES: Final = 4
 
 
 class Users:
-    """The users that a process accepts: the inner user of the cluster, and the users in its AccessFile."""
+    """The users that a process accepts: the inner user of the cluster, and the users in its AccessFile.
+
+    `inner` checks the signatures of the inner user.
+    """
 
     def __init__(self, file: AccessFile, inner: Signer) -> None:
         self._file = file
-        self._inner = inner
+        self.inner = inner
 
     def is_inner(self, name: str) -> bool:
         """Return True if `name` is the cluster's inner user."""
-        return name == self._inner.access_key
-
-    def signer(self, name: str) -> Signer | None:
-        """Return the Signer that checks a user's signatures, or None if the user does not exist."""
-        if self.is_inner(name):
-            return self._inner
-        user = self.find(name)
-        return None if user is None else user.signer
+        return name == self.inner.access_key
 
     def find(self, name: str) -> User | None:
         """Return a user of the AccessFile, or None if it has no user of this name."""
@@ -70,10 +66,10 @@ class Authentication:
                 "the request is not signed and this server requires authentication: set access_key and "
                 "secret_key in the client",
             )
-        signer, is_inner = self._users.signer(name), self._users.is_inner(name)
-        refusal = f"user {name[:100]!r} is unknown or the signature is wrong"
-        self._check(context, name, signer, refusal, is_inner=is_inner)
-        user = self._users.find(name)
+        users = self._users
+        user, is_inner = users.find(name), users.is_inner(name)
+        signer = users.inner if is_inner else None if user is None else user.signer
+        self._check(context, name, signer, is_inner, "user {user} is unknown or the signature is wrong")
         if user is not None and not user.is_enabled and not is_inner:
             raise Refused(ResponseCode.NO_PERMISSION, f"user {name[:100]!r} is disabled")
 

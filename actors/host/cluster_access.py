@@ -84,7 +84,7 @@ class InnerUserOnly:
         if not name:
             raise Refused(ResponseCode.NO_PERMISSION, _INNER_REQUIRED)
         signer = self._inner if name == self._inner.access_key else None
-        self._check(context, name, signer, _INNER_REQUIRED, is_inner=True)
+        self._check(context, name, signer, True, _INNER_REQUIRED)
 
 
 def inner_user_steps(

@@ -46,16 +46,16 @@ def test_signature_covers_the_parts_of_a_body_and_replaces_an_older_one() -> Non
 )
 def test_changed_request_has_no_valid_signature(change: dict[str, str]) -> None:
     signer, command = Signer(Credentials(ACCESS, SECRET)), signed()
-    assert signer.has_signed(command)
+    assert signer.has_signed(command, signed_ms(command))
     command.ext.update(change)
-    assert not signer.has_signed(command)
+    assert not signer.has_signed(command, signed_ms(command))
 
 
 def test_other_secret_or_body_has_no_valid_signature() -> None:
     command = signed()
-    assert not Signer(Credentials(ACCESS, "other")).has_signed(command)
+    assert not Signer(Credentials(ACCESS, "other")).has_signed(command, signed_ms(command))
     command.body = b"C"
-    assert not Signer(Credentials(ACCESS, SECRET)).has_signed(command)
+    assert not Signer(Credentials(ACCESS, SECRET)).has_signed(command, signed_ms(command))
 
 
 @pytest.mark.parametrize(("version", "is_valid"), [(V4_9_3, True), (V4_9_4, False)])
@@ -63,7 +63,7 @@ def test_field_that_old_clients_add_after_signing_is_skipped(version: int, is_va
     command = signed()
     command.version = version
     command.ext["_UNIQUE_KEY_QUERY"] = "true"
-    assert Signer(Credentials(ACCESS, SECRET)).has_signed(command) is is_valid
+    assert Signer(Credentials(ACCESS, SECRET)).has_signed(command, signed_ms(command)) is is_valid
 
 
 # Computed with `openssl dgst -sha256 -hmac` over the bytes of the picture in `actors.signing`.
@@ -79,7 +79,7 @@ def signed_2(**ext: str) -> RemotingCommand:
 def test_signature_of_raymq_is_stable() -> None:
     assert signed_2().ext == {"topic": "T1", ACCESS_KEY: ACCESS, SIGNATURE: SIGNED_2}
     assert signed_ms(signed_2()) == NOW_MS
-    assert Signer(Credentials(ACCESS, SECRET)).has_signed(signed_2())
+    assert Signer(Credentials(ACCESS, SECRET)).has_signed(signed_2(), signed_ms(signed_2()))
 
 
 def other_code(command: RemotingCommand) -> None:
@@ -124,15 +124,15 @@ def without_mark(command: RemotingCommand) -> None:
 )
 def test_signature_of_raymq_covers_the_whole_request(change: Callable[[RemotingCommand], object]) -> None:
     signer, command = Signer(Credentials(ACCESS, SECRET)), signed_2(a="x", b="y")
-    assert signer.has_signed(command)
+    assert signer.has_signed(command, signed_ms(command))
     change(command)
-    assert not signer.has_signed(command)
+    assert not signer.has_signed(command, signed_ms(command))
 
 
 def test_signature_of_rocketmq_cannot_be_given_the_mark_of_raymq() -> None:
     command = signed()
     command.ext[SIGNATURE] = f"v2:{NOW_MS}:{SIGNED}"
-    assert not Signer(Credentials(ACCESS, SECRET)).has_signed(command)
+    assert not Signer(Credentials(ACCESS, SECRET)).has_signed(command, signed_ms(command))
 
 
 def test_repr_of_credentials_signer_and_request_contains_no_secret() -> None:
