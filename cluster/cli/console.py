@@ -176,19 +176,28 @@ def parse_time_ms(text: str) -> int:
     import time
 
     given = text.strip()
-    if given.isdecimal():
-        return int(given)
+    now_ms = int(time.time() * 1000)
     if given == "now":
-        return int(time.time() * 1000)
-    if ago := re.fullmatch(r"-(\d+)([smhd])", given):
-        seconds = int(ago[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[ago[2]]
-        return int((time.time() - seconds) * 1000)
+        return now_ms
     try:
-        return int(datetime.fromisoformat(given).astimezone().timestamp() * 1000)
-    except ValueError:
+        if re.fullmatch("[0-9]{1,18}", given):
+            time_ms = int(given)
+        elif ago := re.fullmatch("-([0-9]{1,12})([smhd])", given):
+            time_ms = now_ms - int(ago[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[ago[2]] * 1000
+        else:
+            time_ms = int(datetime.fromisoformat(given).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError):  # also a time whose local time is after the year 9999
+        time_ms = -1
+    if time_ms < 0:
         raise Refusal(
-            f"{text!r} is not a valid time: use milliseconds since the epoch, 2026-11-21T09:30:00, or -15m"
-        ) from None
+            f"{_cut(text)!r} is not a valid time since 1970: use milliseconds since the epoch, "
+            "2026-11-21T09:30:00, or -15m"
+        )
+    return time_ms
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def parse_position(text: str) -> Literal["earliest", "latest"] | int:
@@ -204,11 +213,13 @@ def parse_position(text: str) -> Literal["earliest", "latest"] | int:
 
 def parse_queue(text: str, topic: str) -> Any:
     """Parse a queue written as `BROKER:QUEUE`, for example `broker-a:3`. Raises Refusal."""
+    import re
+
     from cluster.client import MessageQueue
 
     broker, _, queue_id = text.rpartition(":")
-    if not broker or not queue_id.isdecimal():
-        raise Refusal(f"{text!r} is not a queue: use BROKER:QUEUE, for example broker-a:3")
+    if not broker or not re.fullmatch("[0-9]{1,9}", queue_id):
+        raise Refusal(f"{_cut(text)!r} is not a queue: use BROKER:QUEUE, for example broker-a:3")
     return MessageQueue(topic, broker, int(queue_id))
 
 

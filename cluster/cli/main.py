@@ -11,6 +11,8 @@ from importlib import import_module
 
 import typer
 
+from cluster.cli.options import Command
+
 COMMANDS = {
     "up": ("cluster.cli.up", "Start a cluster, or update the running one to match its topology."),
     "down": ("cluster.cli.down", "Stop the cluster; stores are kept."),
@@ -78,11 +80,11 @@ def mount(app: typer.Typer, name: str, module: str, line: str) -> None:
     if hasattr(loaded, "app"):
         for command in loaded.app.registered_commands:
             command.help = paragraphs(command.callback)
+            command.cls = Command
         app.add_typer(loaded.app, name=name, help=line)
     else:
-        app.command(name, help=paragraphs(loaded.command), epilog=getattr(loaded, "EPILOG", None))(
-            loaded.command
-        )
+        epilog = getattr(loaded, "EPILOG", None)
+        app.command(name, cls=Command, help=paragraphs(loaded.command), epilog=epilog)(loaded.command)
 
 
 def paragraphs(command: object) -> str:

@@ -1,11 +1,12 @@
-"""Arguments and options shared by commands, and the format of the examples in their help."""
+"""Arguments and options shared by commands, their check, and the format of the examples in their help."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
+import typer.core
 
 NAMESERVER = "127.0.0.1:9876"
 
@@ -46,3 +47,33 @@ Overrides = Annotated[
 def examples(*lines: str) -> str:
     """Return the epilog of a command's help page with one example per line."""
     return "Examples:\n\n" + "\n\n".join(lines)
+
+
+class Command(typer.core.TyperCommand):
+    """A command that refuses arguments that are not UTF-8, by the name of the argument.
+
+    Python decodes such bytes as lone surrogates, which clients would send as `?`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises BadParameter."""
+        rest = super().parse_args(ctx, args)
+        for parameter in cast("list[Any]", self.params):
+            if parameter.name not in BODIES and not _is_text(ctx.params.get(parameter.name or "")):
+                raise typer.BadParameter("it is not valid UTF-8", ctx, parameter)
+        return rest
+
+
+BODIES = frozenset({"body"})
+"""Parameters that are bytes, whatever their encoding."""
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_text, value))
+    return not isinstance(value, str) or not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def argument_bytes(text: str) -> bytes:
+    """Return the bytes of a command-line argument, as the shell passed them."""
+    return text.encode("utf-8", "surrogateescape")

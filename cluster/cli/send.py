@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.console import Output, Refusal, exiting_on_errors, parse_pairs, parse_queue
-from cluster.cli.message_view import place_of
-from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
+from cluster.cli.message_view import decode_line, place_of
+from cluster.cli.options import NAMESERVER, AsJson, Nameserver, argument_bytes, examples
 
 if TYPE_CHECKING:
     from cluster.client import Message, Producer, SendResult
@@ -84,7 +84,7 @@ def command(
             if body is None and file is None:
                 _send_lines(producer, _messages(topic, common, json_lines=json_lines), where, out)
                 return
-            content = file.read_bytes() if file is not None else (body or "").encode()
+            content = file.read_bytes() if file is not None else argument_bytes(body or "")
             result = producer.send(Message(topic, content, **common), **where)
             where_it_is = f"{result.queue.broker_name}:{result.queue.queue_id}@{result.queue_offset}"
             out.done(f"{result.status.name} {where_it_is}", **_facts(result))
@@ -107,21 +107,11 @@ def _messages(topic: str, common: dict[str, Any], *, json_lines: bool) -> Iterat
 
 def _from_json(topic: str, line: bytes, number: int, common: dict[str, Any]) -> Message:
     """Decode a line in the format of `raymq tail --json`; all fields but the body are optional."""
-    import base64
-    import json
-
     from cluster.client import Message
 
-    try:
-        given = json.loads(line)
-        body = base64.b64decode(given["body_base64"]) if "body_base64" in given else given["body"].encode()
-        own = {name: given[name] for name in ("tags", "keys") if given.get(name)}
-        properties = {**(given.get("properties") or {}), **common["properties"]}
-        return Message(topic, body, **{**common, **own, "properties": properties})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refusal(
-            f"line {number} of the input is not a JSON object with `body` or `body_base64`: {error!r}"
-        ) from error
+    own = decode_line(line, number)
+    properties = {**own["properties"], **common["properties"]}
+    return Message(topic, **{**common, **own, "properties": properties})
 
 
 def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str, Any], out: Output) -> None:
