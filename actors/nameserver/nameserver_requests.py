@@ -14,7 +14,7 @@ from actors.remoting.bodies.routes import (
     read_data_version,
 )
 from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import (
     BrokerHeartbeatHeader,
@@ -58,7 +58,7 @@ class NameserverRequests:
     def table(self, config: SettingsRequests[NameserverSettings]) -> RequestTable:
         """Return the request table; `config` handles the requests for the settings."""
         code, row = RequestCode, RequestRow
-        query, heartbeat = Cost.QUERY, Cost.HEARTBEAT
+        query, heartbeat, admin = Cost.QUERY, Cost.HEARTBEAT, Cost.ADMIN
         topics, update = on_every(Resource.TOPIC, Action.LIST), on_cluster(Action.UPDATE)
         get, every = on_cluster(Action.GET), on_cluster(Action.LIST)
         delete_topic = on_topic(Action.DELETE)
@@ -69,7 +69,7 @@ class NameserverRequests:
             row(code.GET_TOPICS_BY_CLUSTER, self._cluster_topics, ClusterHeader, topics, query),
             row(code.GET_SYSTEM_TOPIC_LIST_FROM_NS, self._system_topics, None, topics, query),
             row(code.DELETE_TOPIC_IN_NAMESRV, self._delete_topic, DeleteTopicHeader, delete_topic),
-            row(code.REGISTER_BROKER, self._register, RegisterBrokerHeader, update),
+            row(code.REGISTER_BROKER, self._register, RegisterBrokerHeader, update, admin, MAX_FRAME_BYTES),
             row(code.UNREGISTER_BROKER, self._unregister, UnregisterBrokerHeader, update),
             row(code.QUERY_DATA_VERSION, self._data_version, QueryDataVersionHeader, update, heartbeat),
             row(code.BROKER_HEARTBEAT, self._heartbeat, BrokerHeartbeatHeader, update, heartbeat),

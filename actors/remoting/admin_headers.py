@@ -1,6 +1,6 @@
 """Typed headers of the requests of administration tools such as mqadmin."""
 
-from actors.remoting.header import Header, Long
+from actors.remoting.header import ClientId, Group, Header, Int, Long, Name, Text, Topic
 
 
 class ConsumeStatsHeader(Header):
@@ -10,9 +10,9 @@ class ConsumeStatsHeader(Header):
     semicolons.
     """
 
-    consumer_group: str
-    topic: str | None = None
-    topic_list: str | None = None
+    consumer_group: Group
+    topic: Topic | None = None
+    topic_list: Text | None = None
 
     @property
     def topics(self) -> list[str]:
@@ -25,20 +25,20 @@ class ConsumeStatsHeader(Header):
 class ProducerGroupHeader(Header):
     """Header of GET_PRODUCER_CONNECTION_LIST (204)."""
 
-    producer_group: str
+    producer_group: Group
 
 
 class GroupHeader(Header):
     """Header of QUERY_TOPICS_BY_CONSUMER (343) and GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
 
-    group: str
+    group: Group
 
 
 class GroupTopicHeader(Header):
     """Header of QUERY_CONSUME_TIME_SPAN (303) and QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
 
-    group: str
-    topic: str
+    group: Group
+    topic: Topic
 
 
 class ResetOffsetHeader(Header):
@@ -49,11 +49,11 @@ class ResetOffsetHeader(Header):
     the queue if `timestamp` is negative.
     """
 
-    topic: str
-    group: str
+    topic: Topic
+    group: Group
     timestamp: Long = -1
     is_force: bool = True
-    queue_id: Long = -1
+    queue_id: Int = -1
     offset: Long | None = None
 
 
@@ -63,20 +63,20 @@ class CloneGroupOffsetHeader(Header):
     Without a topic the offsets of all topics of the source group are copied.
     """
 
-    src_group: str
-    dest_group: str
-    topic: str | None = None
+    src_group: Group
+    dest_group: Group
+    topic: Topic | None = None
     offline: bool = False
 
 
 class ConsumeQueueHeader(Header):
     """Header of QUERY_CONSUME_QUEUE (321): `count` units of a consume queue from offset `index` on."""
 
-    topic: str
-    queue_id: Long
+    topic: Topic
+    queue_id: Int
     index: Long
     count: Long
-    consumer_group: str | None = None
+    consumer_group: Group | None = None
 
 
 class ClientHeader(Header):
@@ -85,10 +85,10 @@ class ClientHeader(Header):
     The request is forwarded to the member `client_id` of the group.
     """
 
-    consumer_group: str
-    client_id: str = ""
+    consumer_group: Group
+    client_id: ClientId = ""
     jstack_enable: bool | None = None
-    msg_id: str | None = None
+    msg_id: Text | None = None
 
 
 class ConsumerStatusHeader(Header):
@@ -97,9 +97,9 @@ class ConsumerStatusHeader(Header):
     `client_addr` is the client id of one member; empty for all members.
     """
 
-    topic: str
-    group: str
-    client_addr: str = ""
+    topic: Topic
+    group: Group
+    client_addr: ClientId = ""
 
 
 class BrokerStatsHeader(Header):
@@ -108,8 +108,8 @@ class BrokerStatsHeader(Header):
     `stats_name` is a statistic such as `TOPIC_PUT_NUMS`, `stats_key` its key, such as a topic.
     """
 
-    stats_name: str
-    stats_key: str
+    stats_name: Name
+    stats_key: Text
 
 
 class BrokerConsumeStatsHeader(Header):
@@ -130,8 +130,8 @@ class ReplaceQueueFileHeader(Header):
     `offset` is the queue offset at which the file begins, `crc` the CRC-32 of the new file.
     """
 
-    topic: str
-    queue_id: int
+    topic: Topic
+    queue_id: Int
     offset: Long
     crc: Long
 
@@ -139,38 +139,38 @@ class ReplaceQueueFileHeader(Header):
 class DeleteGroupHeader(Header):
     """Header of DELETE_SUBSCRIPTIONGROUP (207)."""
 
-    group_name: str
+    group_name: Group
     clean_offset: bool = False
 
 
 class UserHeader(Header):
     """Header of AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER and AUTH_GET_USER (3001 to 3004)."""
 
-    username: str = ""
+    username: Name = ""
 
 
 class ListUsersHeader(Header):
     """Header of AUTH_LIST_USER (3005); returns the users whose names contain `filter`."""
 
-    filter: str = ""
+    filter: Name = ""
 
 
 class AclHeader(Header):
     """Header of AUTH_CREATE_ACL, AUTH_UPDATE_ACL and AUTH_GET_ACL (3006, 3007, 3009)."""
 
-    subject: str = ""
+    subject: Text = ""
 
 
 class DeleteAclHeader(Header):
     """Header of AUTH_DELETE_ACL (3008); without a resource all policies of the subject are deleted."""
 
-    subject: str = ""
-    policy_type: str | None = None
-    resource: str | None = None
+    subject: Text = ""
+    policy_type: Name | None = None
+    resource: Text | None = None
 
 
 class ListAclsHeader(Header):
     """Header of AUTH_LIST_ACL (3010); the filters are substrings."""
 
-    subject_filter: str = ""
-    resource_filter: str = ""
+    subject_filter: Text = ""
+    resource_filter: Text = ""

@@ -37,6 +37,8 @@ class Chain:
         row = self._rows.get(command.code, self.unknown)
         context = RequestContext(command, None, connection, row, self.observers)
         try:
+            if len(command.body) > row.body_bytes_max:
+                row.refuse_body(len(command.body))
             if row.header_type is not None:
                 context.header = row.header_type.from_ext(command.ext)
             for step in self.steps:

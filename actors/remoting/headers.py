@@ -1,6 +1,17 @@
 """Typed headers of requests and responses; `hot_headers` has those of sends and pulls."""
 
-from actors.remoting.header import Header, Long, wire
+from actors.remoting.header import (
+    ClientId,
+    FrameText,
+    Group,
+    Header,
+    Int,
+    Long,
+    Name,
+    Text,
+    Topic,
+    wire,
+)
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader, SendMessageHeaderV1
 
 __all__ = ["PullMessageHeader", "SendMessageHeader", "SendMessageHeaderV1"]
@@ -11,18 +22,18 @@ __all__ = ["PullMessageHeader", "SendMessageHeader", "SendMessageHeaderV1"]
 class GetRouteInfoHeader(Header):
     """Header of GET_ROUTEINFO_BY_TOPIC (105)."""
 
-    topic: str
+    topic: Topic
     accept_standard_json_only: bool | None = None
 
 
 class RegisterBrokerHeader(Header):
     """Header of REGISTER_BROKER (103)."""
 
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
+    broker_name: Name
+    broker_addr: Name
+    cluster_name: Name
     broker_id: Long
-    ha_server_addr: str = ""
+    ha_server_addr: Name = ""
     compressed: bool = False
     body_crc32: Long = wire(name="bodyCrc32", default=0)
     heartbeat_timeout_millis: Long | None = None
@@ -32,75 +43,75 @@ class RegisterBrokerHeader(Header):
 class RegisterBrokerResponse(Header):
     """Response header of REGISTER_BROKER: the addresses of the broker's master."""
 
-    ha_server_addr: str | None = None
-    master_addr: str | None = None
+    ha_server_addr: Name | None = None
+    master_addr: Name | None = None
 
 
 class UnregisterBrokerHeader(Header):
     """Header of UNREGISTER_BROKER (104)."""
 
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
+    broker_name: Name
+    broker_addr: Name
+    cluster_name: Name
     broker_id: Long
 
 
 class QueryDataVersionHeader(Header):
     """Header of QUERY_DATA_VERSION (322); the body is the version of the broker's topics to compare with."""
 
-    broker_addr: str
-    broker_name: str = ""
-    cluster_name: str = ""
+    broker_addr: Name
+    broker_name: Name = ""
+    cluster_name: Name = ""
     broker_id: Long = 0
 
 
 class BrokerHeartbeatHeader(Header):
     """Header of BROKER_HEARTBEAT (904)."""
 
-    broker_addr: str
-    broker_name: str = ""
-    cluster_name: str = ""
+    broker_addr: Name
+    broker_name: Name = ""
+    cluster_name: Name = ""
     broker_id: Long | None = None
 
 
 class BrokerNameHeader(Header):
     """Header of WIPE_WRITE_PERM_OF_BROKER (205) and ADD_WRITE_PERM_OF_BROKER (327)."""
 
-    broker_name: str
+    broker_name: Name
 
 
 class KVConfigHeader(Header):
     """Header of PUT_KV_CONFIG (100)."""
 
-    namespace: str
-    key: str
-    value: str
+    namespace: Name
+    key: Name
+    value: Text
 
 
 class KVKeyHeader(Header):
     """Header of GET_KV_CONFIG (101) and DELETE_KV_CONFIG (102)."""
 
-    namespace: str
-    key: str
+    namespace: Name
+    key: Name
 
 
 class NamespaceHeader(Header):
     """Header of GET_KVLIST_BY_NAMESPACE (219)."""
 
-    namespace: str
+    namespace: Name
 
 
 class ClusterHeader(Header):
     """Header of GET_TOPICS_BY_CLUSTER (224)."""
 
-    cluster: str
+    cluster: Name
 
 
 class DeleteTopicHeader(Header):
     """Header of DELETE_TOPIC_IN_NAMESRV (216) and DELETE_TOPIC_IN_BROKER (215)."""
 
-    topic: str
-    cluster_name: str | None = None
+    topic: Topic
+    cluster_name: Name | None = None
 
 
 # ---- broker: offsets, groups, topics -------------------------------------------------------------
@@ -109,36 +120,37 @@ class DeleteTopicHeader(Header):
 class QueryConsumerOffsetHeader(Header):
     """Header of QUERY_CONSUMER_OFFSET (14)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Long
+    consumer_group: Group
+    topic: Topic
+    queue_id: Int
     set_zero_if_not_found: bool | None = None
+    generation: Long | None = None
 
 
 class UpdateConsumerOffsetHeader(Header):
     """Header of UPDATE_CONSUMER_OFFSET (15)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Long
+    consumer_group: Group
+    topic: Topic
+    queue_id: Int
     commit_offset: Long
 
 
 class TopicQueueHeader(Header):
     """Header of GET_MAX_OFFSET (30), GET_MIN_OFFSET (31) and GET_EARLIEST_MSG_STORETIME (32)."""
 
-    topic: str
-    queue_id: Long
+    topic: Topic
+    queue_id: Int
     committed: bool | None = None
 
 
 class SearchOffsetHeader(Header):
     """Header of SEARCH_OFFSET_BY_TIMESTAMP (29); `boundary_type` is LOWER or UPPER."""
 
-    topic: str
-    queue_id: Long
+    topic: Topic
+    queue_id: Int
     timestamp: Long
-    boundary_type: str = "LOWER"
+    boundary_type: Name = "LOWER"
 
 
 class OffsetResponse(Header):
@@ -163,50 +175,50 @@ class ConsumerGroupHeader(Header):
     GROUP_CHANGED (7205).
     """
 
-    consumer_group: str
+    consumer_group: Group
 
 
 class UnregisterClientHeader(Header):
     """Header of UNREGISTER_CLIENT (35)."""
 
-    client_id: str = wire(name="clientID")
-    producer_group: str | None = None
-    consumer_group: str | None = None
+    client_id: ClientId = wire(name="clientID")
+    producer_group: Group | None = None
+    consumer_group: Group | None = None
 
 
 class CreateTopicHeader(Header):
     """Header of UPDATE_AND_CREATE_TOPIC (17)."""
 
-    topic: str
-    read_queue_nums: Long
-    write_queue_nums: Long
-    perm: Long
-    default_topic: str = "TBW102"
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: Long = 0
+    topic: Topic
+    read_queue_nums: Int
+    write_queue_nums: Int
+    perm: Int
+    default_topic: Topic = "TBW102"
+    topic_filter_type: Name = "SINGLE_TAG"
+    topic_sys_flag: Int = 0
     order: bool = False
-    attributes: str | None = None
+    attributes: Text | None = None
 
 
 class TopicHeader(Header):
     """Header of requests that name only a topic."""
 
-    topic: str
+    topic: Topic
 
 
 class ViewMessageHeader(Header):
     """Header of VIEW_MESSAGE_BY_ID (33); `offset` is a CommitLog offset."""
 
     offset: Long
-    topic: str | None = None
+    topic: Topic | None = None
 
 
 class QueryMessageHeader(Header):
     """Header of QUERY_MESSAGE (12); timestamps are in milliseconds."""
 
-    topic: str
-    key: str
-    max_num: Long
+    topic: Topic
+    key: Text
+    max_num: Int
     begin_timestamp: Long
     end_timestamp: Long
     is_unique_key: bool = wire(name="_UNIQUE_KEY_QUERY", default=False)
@@ -223,12 +235,12 @@ class ConsumerSendMsgBackHeader(Header):
     """Header of CONSUMER_SEND_MSG_BACK (36); `offset` is the CommitLog offset of the message."""
 
     offset: Long
-    group: str
-    delay_level: Long
-    origin_msg_id: str | None = None
-    origin_topic: str | None = None
+    group: Group
+    delay_level: Int
+    origin_msg_id: Text | None = None
+    origin_topic: Topic | None = None
     unit_mode: bool = False
-    max_reconsume_times: Long | None = None
+    max_reconsume_times: Int | None = None
 
 
 # ---- RayMQ's requests ----------------------------------------------------------------------------
@@ -240,18 +252,18 @@ class SendRecordsHeader(Header):
     The body is `count` concatenated records of one queue, encoded by the client.
     """
 
-    topic: str
-    queue_id: Long
+    topic: Topic
+    queue_id: Int
     count: Long
-    producer_group: str | None = None
-    default_topic: str = "TBW102"
-    default_topic_queue_nums: Long = 4
+    producer_group: Group | None = None
+    default_topic: Topic = "TBW102"
+    default_topic_queue_nums: Int = 4
 
 
 class SendRecordsResponse(Header):
     """Response header of SEND_RECORDS: the offsets of the first record; the others follow it."""
 
-    queue_id: Long
+    queue_id: Int
     queue_offset: Long
     physical_offset: Long
     count: Long
@@ -264,8 +276,8 @@ class AppendBatchHeader(Header):
     With `queue_id` -1 the broker chooses the queue.
     """
 
-    topic: str
-    queue_id: Long = -1
+    topic: Topic
+    queue_id: Int = -1
 
 
 class AppendBatchResponse(Header):
@@ -274,7 +286,7 @@ class AppendBatchResponse(Header):
     The body is the offset message ids of all messages, comma-separated.
     """
 
-    queue_id: Long
+    queue_id: Int
     queue_offset: Long
     count: Long
     store_timestamp: Long
@@ -286,10 +298,10 @@ class SendRunsHeader(Header):
     The body is records of several queues of one topic, encoded by the client (store.message.runs).
     """
 
-    topic: str
-    producer_group: str | None = None
-    default_topic: str = "TBW102"
-    default_topic_queue_nums: Long = 4
+    topic: Topic
+    producer_group: Group | None = None
+    default_topic: Topic = "TBW102"
+    default_topic_queue_nums: Int = 4
 
 
 class SendRunsResponse(Header):
@@ -309,15 +321,15 @@ class PullRecordsHeader(Header):
     If the queue has no records at `queue_offset`, the broker holds the request for up to `wait_ms`.
     """
 
-    topic: str
-    queue_id: Long
+    topic: Topic
+    queue_id: Int
     queue_offset: Long
-    consumer_group: str = ""
+    consumer_group: Group = ""
     max_messages: Long = 1 << 20
     max_bytes: Long = 4 * 1024 * 1024
     wait_ms: Long = 0
-    subscription: str = "*"
-    expression_type: str = "TAG"
+    subscription: FrameText = "*"
+    expression_type: Name = "TAG"
     commit_offset: Long | None = None
 
 
@@ -336,8 +348,8 @@ class ForwardHeartbeatHeader(Header):
     `broker_name` is the broker that received the heartbeat; language and version are the client's.
     """
 
-    broker_name: str
-    language: str = "OTHER"
+    broker_name: Name
+    language: Name = "OTHER"
     version: Long = 0
 
 
@@ -348,9 +360,9 @@ class ForwardUnregisterHeader(Header):
     closed.
     """
 
-    broker_name: str
-    client_id: str
-    consumer_group: str
+    broker_name: Name
+    client_id: ClientId
+    consumer_group: Group
     connection_closed: bool = False
 
 
@@ -364,22 +376,22 @@ class EndTransactionHeader(Header):
     in the CommitLog. Clients before 5.0 do not send the topic.
     """
 
-    producer_group: str
+    producer_group: Group
     tran_state_table_offset: Long
     commit_log_offset: Long
-    commit_or_rollback: Long
+    commit_or_rollback: Int
     from_transaction_check: bool = False
-    msg_id: str = ""
-    transaction_id: str = ""
-    topic: str = ""
+    msg_id: Text = ""
+    transaction_id: Text = ""
+    topic: Topic = ""
 
 
 class RecallMessageHeader(Header):
     """Header of RECALL_MESSAGE (370); the handle is in the response to the send of the message."""
 
-    topic: str
-    recall_handle: str
-    producer_group: str = ""
+    topic: Topic
+    recall_handle: FrameText
+    producer_group: Group = ""
 
 
 class CheckTransactionStateHeader(Header):
@@ -390,8 +402,8 @@ class CheckTransactionStateHeader(Header):
 
     tran_state_table_offset: Long
     commit_log_offset: Long
-    msg_id: str = ""
-    transaction_id: str = ""
-    offset_msg_id: str = ""
-    topic: str = ""
-    broker_name: str = wire(name="bname", default="")
+    msg_id: Text = ""
+    transaction_id: Text = ""
+    offset_msg_id: Text = ""
+    topic: Topic = ""
+    broker_name: Name = wire(name="bname", default="")

@@ -7,35 +7,49 @@ fields with a default are required on the wire.
 from collections.abc import Mapping
 from typing import Self
 
-from actors.remoting.header import Header, missing_field, read_bool, wire
+from actors.remoting.header import (
+    FrameText,
+    Group,
+    Header,
+    Int,
+    Long,
+    Name,
+    Topic,
+    missing_field,
+    read_bool,
+    wire,
+)
+from store.message.validate import MAX_GROUP_CHARS
 
 
 class SendMessageHeader(Header):
     """Header of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320), whose fields have one-letter keys."""
 
-    producer_group: str = wire(name="a")
-    topic: str = wire(name="b")
-    queue_id: int = wire(name="e")
-    properties: str = wire(name="i", default="")
-    sys_flag: int = wire(name="f", default=0)
-    born_timestamp: int = wire(name="g", default=0)
-    flag: int = wire(name="h", default=0)
-    reconsume_times: int = wire(name="j", default=0)
+    producer_group: Group = wire(name="a")
+    topic: FrameText = wire(name="b")
+    queue_id: Int = wire(name="e")
+    properties: FrameText = wire(name="i", default="")
+    sys_flag: Int = wire(name="f", default=0)
+    born_timestamp: Long = wire(name="g", default=0)
+    flag: Int = wire(name="h", default=0)
+    reconsume_times: Int = wire(name="j", default=0)
     batch: bool = wire(name="m", default=False)
-    default_topic: str = wire(name="c", default="TBW102")
-    default_topic_queue_nums: int = wire(name="d", default=4)
+    default_topic: Topic = wire(name="c", default="TBW102")
+    default_topic_queue_nums: Int = wire(name="d", default=4)
     unit_mode: bool = wire(name="k", default=False)
-    max_reconsume_times: int | None = wire(name="l", default=None)
+    max_reconsume_times: Int | None = wire(name="l", default=None)
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """Return the header decoded from `ext`. Raises Refused if a field is missing or is not a number."""
+        """Return the header decoded from `ext`. Raises Refused if a field is missing or is not valid."""
         get = ext.get
         try:
-            limit = get("l")
+            group, topic, default_topic, limit = ext["a"], ext["b"], ext["c"], get("l")
+            if len(group) + len(default_topic) > MAX_GROUP_CHARS:  # one of them may be too long
+                cls.refuse_long_fields(ext)
             return cls(
-                ext["a"],
-                ext["b"],
+                group,
+                topic,
                 int(ext["e"]),
                 get("i", ""),
                 int(ext["f"]),
@@ -43,7 +57,7 @@ class SendMessageHeader(Header):
                 int(ext["h"]),
                 int(get("j", 0)),
                 read_bool(get("m", "")),
-                ext["c"],
+                default_topic,
                 int(ext["d"]),
                 read_bool(get("k", "")),
                 int(limit) if limit else None,
@@ -80,7 +94,7 @@ class SendMessageHeaderV1(SendMessageHeader):
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """Return the header decoded from `ext`. Raises Refused if a field is missing or is not a number."""
+        """Return the header decoded from `ext`. Raises Refused if a field is missing or is not valid."""
         for letter in "abcdefgh":
             if LONG_NAMES[letter] not in ext:
                 raise missing_field(LONG_NAMES[letter])
@@ -94,28 +108,31 @@ class SendMessageHeaderV1(SendMessageHeader):
 class PullMessageHeader(Header):
     """Header of PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361)."""
 
-    consumer_group: str
-    topic: str
-    queue_id: int
-    queue_offset: int
-    max_msg_nums: int = 32
-    sys_flag: int = 0
-    commit_offset: int = 0
-    suspend_timeout_millis: int = 0
-    sub_version: int = 0
-    expression_type: str = "TAG"
-    subscription: str | None = None
-    max_msg_bytes: int | None = None
+    consumer_group: Group
+    topic: FrameText
+    queue_id: Int
+    queue_offset: Long
+    max_msg_nums: Int = 32
+    sys_flag: Int = 0
+    commit_offset: Long = 0
+    suspend_timeout_millis: Long = 0
+    sub_version: Long = 0
+    expression_type: Name = "TAG"
+    subscription: FrameText | None = None
+    max_msg_bytes: Long | None = None
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """Return the header decoded from `ext`. Raises Refused if a field is missing or is not a number."""
+        """Return the header decoded from `ext`. Raises Refused if a field is missing or is not valid."""
         get = ext.get
         try:
-            limit = get("maxMsgBytes")
+            group, topic, limit = ext["consumerGroup"], ext["topic"], get("maxMsgBytes")
+            kind, subscription = get("expressionType") or "TAG", get("subscription")
+            if len(group) + len(kind) > MAX_GROUP_CHARS:
+                cls.refuse_long_fields(ext)  # one of them may be too long
             return cls(
-                ext["consumerGroup"],
-                ext["topic"],
+                group,
+                topic,
                 int(ext["queueId"]),
                 int(ext["queueOffset"]),
                 int(ext["maxMsgNums"]),
@@ -123,8 +140,8 @@ class PullMessageHeader(Header):
                 int(ext["commitOffset"]),
                 int(ext["suspendTimeoutMillis"]),
                 int(ext["subVersion"]),
-                get("expressionType") or "TAG",
-                get("subscription"),
+                kind,
+                subscription,
                 None if limit is None else int(limit),
             )
         except KeyError as error:

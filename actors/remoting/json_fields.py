@@ -13,12 +13,14 @@ from msgspec import inspect
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
-from actors.remoting.header import I64_MAX
+from actors.remoting.header import I64_MAX, too_long
 from actors.remoting.remoting_errors import Refused
 from store.message.json_text import parse_rocketmq_json
 
 Conformed = TypeVar("Conformed")
 
+KEPT_BYTES_MAX: Final = 32 * 1024
+"""Largest JSON text of one entry of a table that keeps also the fields that it does not know."""
 _KEPT_DEPTH_MAX: Final = 32
 
 
@@ -33,12 +35,17 @@ def load_object(body: Buffer, what: str) -> dict[str, Any]:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not a valid {what}: {error}") from error
 
 
-def load_kept_object(body: Buffer, what: str) -> dict[str, Any]:
+def load_kept_object(body: Buffer, what: str, bytes_max: int = KEPT_BYTES_MAX) -> dict[str, Any]:
     """Return the JSON object in `body` for a table that stores it with all its fields.
 
-    Raises Refused if `body` is not a JSON object, or if it is nested so deeply that it could not be encoded
-    again.
+    Raises Refused if `body` is not a JSON object, if it is longer than `bytes_max`, or if it is nested so
+    deeply that it could not be encoded again.
     """
+    if len(body) > bytes_max:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the {what} has {len(body):,} bytes, but the limit is {bytes_max:,}: shorten it",
+        )
     found = load_object(body, what)
     level: list[Any] = [found]
     for _ in range(_KEPT_DEPTH_MAX):
@@ -101,8 +108,12 @@ def _declared(kind: Hashable) -> inspect.Type:
 def _coerce(value: Any, kind: inspect.Type, key: str) -> Any:
     """Convert `value` to the types that `kind` declares.
 
-    Raises Refused for another type; `key` names the field in the message.
+    Raises Refused for another type, and for a text or list that is longer than declared; `key` names the
+    field in the message.
     """
+    limit = getattr(kind, "max_length", None)
+    if limit is not None and isinstance(value, str | list | dict) and len(value) > limit:
+        raise too_long("field", key, value, limit)
     match kind:
         case inspect.StructType():
             found = _as_object(value, key)
@@ -111,15 +122,21 @@ def _coerce(value: Any, kind: inspect.Type, key: str) -> Any:
             coerced = {name: _coerce(each, types[name], name) for name, each in given.items()}
             return {name: each for name, each in coerced.items() if each is not None}
         case inspect.DictType():
-            items = _as_object(value, key).items()
-            return {name: _coerce(each, kind.value_type, name) for name, each in items if each is not None}
+            found = _as_object(value, key)
+            for name in found:
+                _coerce(name, kind.key_type, key)
+            return {
+                name: _coerce(each, kind.value_type, name) for name, each in found.items() if each is not None
+            }
         case inspect.ListType() | inspect.VarTupleType():
             return [_coerce(each, kind.item_type, key) for each in _as_list(value, key)]
         case inspect.UnionType():  # a type and None
             return _coerce(value, kind.types[0], key)
         case inspect.Metadata():  # an enum: C++ clients send its number instead of its name
             names: dict[int, str] = dict(enumerate((kind.extra or {})["names"]))
-            return value if isinstance(value, str) else names.get(_as_int(value, key))
+            return (
+                _coerce(value, kind.type, key) if isinstance(value, str) else names.get(_as_int(value, key))
+            )
         case _:
             read = _SCALARS.get(type(kind))
             return value if read is None else read(value, key)

@@ -51,6 +51,9 @@ from dataclasses import dataclass
 
 import orjson
 
+from actors.remoting.header import CLIENT_ID_CHARS_MAX, QUEUES_MAX
+from store.message.validate import MAX_GROUP_CHARS, MAX_RETRY_TOPIC_CHARS
+
 PULL_RECORDS_BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -82,10 +85,25 @@ class CommitOffsetsBody:
         """Return the request in `body`. Raises ValueError if it is not a valid COMMIT_OFFSETS body."""
         try:
             fields = orjson.loads(body)
-            commits = [OffsetCommit(str(t), int(q), int(o), int(g)) for t, q, o, g in fields["offsets"]]
-            return cls(str(fields["group"]), str(fields.get("clientId", "")), commits)
-        except (KeyError, TypeError, AttributeError) as error:
+            rows = fields["offsets"]
+            if len(rows) > QUEUES_MAX:
+                raise ValueError(
+                    f"field `offsets` has {len(rows):,} entries, but the limit is {QUEUES_MAX:,}"
+                )
+            commits = [OffsetCommit(str(t), int(q), int(o), int(g)) for t, q, o, g in rows]
+            group, client_id = str(fields["group"]), str(fields.get("clientId", ""))
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the body is not a valid COMMIT_OFFSETS request: {error!r}") from error
+        _check_length("group", group, MAX_GROUP_CHARS)
+        _check_length("clientId", client_id, CLIENT_ID_CHARS_MAX)
+        for commit in commits:
+            _check_length("topic", commit.topic, MAX_RETRY_TOPIC_CHARS)
+        return cls(group, client_id, commits)
+
+
+def _check_length(name: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise ValueError(f"the {name} has {len(text):,} characters ({text[:40]!r}…), the limit is {limit:,}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,15 +59,34 @@ COSTLY: Final = frozenset({Cost.PULL, Cost.QUERY})
 """Cost classes whose requests wait for the end of a turn (`actors.remoting.turn`)."""
 
 
+BODY_BYTES_MAX: Final = 4 << 20
+"""Largest body of a request, unless its row says otherwise: it is decoded on the event loop."""
+
+HEARTBEAT_BYTES_MAX: Final = 1 << 20
+"""Largest body of a heartbeat, and of the subscription of a starting consumer."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """One row of the request table: code, handler, header type, targets and cost class of a request."""
+    """One row of the request table.
+
+    It has the code, handler, header type, targets, cost class and largest body of a request.
+    """
 
     code: int
     handler: Handler
     header_type: HeaderType | None = None
     targets: Targets = no_targets
     cost: Cost = Cost.ADMIN
+    body_bytes_max: int = BODY_BYTES_MAX
+
+    def refuse_body(self, size_bytes: int) -> None:
+        """Raise Refused for a body of `size_bytes`, which exceeds `body_bytes_max`."""
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the body of {size_bytes:,} bytes exceeds the limit of {self.body_bytes_max:,} for request code "
+            f"{int(self.code)}: send several smaller requests",
+        )
 
 
 class Observation(NamedTuple):

@@ -15,7 +15,7 @@ from actors.remoting.command import (
     encode_command,
 )
 from actors.remoting.frame import FrameReader, ReceiveMemory
-from actors.remoting.header import I64_MAX, Header, Long, wire
+from actors.remoting.header import I64_MAX, Expression, FrameText, Group, Header, Long, Topic, wire
 from actors.remoting.remoting_errors import ProtocolError, Refused
 
 FRAMES = Path(__file__).parents[1] / "fixtures" / "frames"
@@ -115,15 +115,15 @@ def is_writable(command: RemotingCommand) -> bool:
 class GeneralSendHeader(Header):
     """The header of SEND_MESSAGE_V2, decoded by the general decoder."""
 
-    producer_group: str = wire(name="a")
-    topic: str = wire(name="b")
-    default_topic: str = wire(name="c")
+    producer_group: Group = wire(name="a")
+    topic: Topic = wire(name="b")
+    default_topic: Topic = wire(name="c")
     default_topic_queue_nums: Long = wire(name="d")
     queue_id: Long = wire(name="e")
     sys_flag: Long = wire(name="f")
     born_timestamp: Long = wire(name="g")
     flag: Long = wire(name="h")
-    properties: str = wire(name="i", default="")
+    properties: FrameText = wire(name="i", default="")
     reconsume_times: Long = wire(name="j", default=0)
     max_reconsume_times: Long | None = wire(name="l", default=None)
     batch: bool = wire(name="m", default=False)
@@ -132,8 +132,8 @@ class GeneralSendHeader(Header):
 class GeneralPullHeader(Header):
     """The header of PULL_MESSAGE, decoded by the general decoder."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: Group
+    topic: Topic
     queue_id: Long
     queue_offset: Long
     max_msg_nums: Long
@@ -141,7 +141,7 @@ class GeneralPullHeader(Header):
     commit_offset: Long
     suspend_timeout_millis: Long
     sub_version: Long
-    subscription: str | None = None
+    subscription: Expression | None = None
     max_msg_bytes: Long | None = None
 
 

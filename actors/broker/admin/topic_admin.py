@@ -13,10 +13,11 @@ from actors.broker.stats import BrokerStats
 from actors.remoting.bodies.routes import encode_topic_list
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
+from actors.remoting.header import QUEUES_MAX, too_long
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
-from actors.remoting.json_fields import get_objects, load_kept_object
+from actors.remoting.json_fields import KEPT_BYTES_MAX, get_objects, load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import BODY_BYTES_MAX, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_topic
 from store.metadata import TopicConfig
@@ -132,11 +133,20 @@ class TopicAdmin:
 
 def body_objects(body: Buffer, key: str) -> list[dict[str, Any]]:
     """Return the JSON objects in the list `key` of a request body. Raises Refused if the list is empty."""
-    found = get_objects(load_kept_object(body, f"list of {key}"), key)
+    found = get_objects(load_kept_object(body, f"list of {key}", BODY_BYTES_MAX), key)
+    if len(found) > QUEUES_MAX:
+        raise too_long("field", key, found, QUEUES_MAX)
     if not found:
         raise Refused(
             ResponseCode.INVALID_PARAMETER, f"{key} in the request body is empty: send at least one entry"
         )
+    for entry in found:
+        size_bytes = len(orjson.dumps(entry))
+        if size_bytes > KEPT_BYTES_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"an entry of {key} has {size_bytes:,} bytes, the limit is {KEPT_BYTES_MAX:,}: shorten it",
+            )
     return found
 
 

@@ -5,23 +5,19 @@ requested strategy. A client that rebalances itself computes the same result, so
 members of one group. All queues are assigned in PULL mode; POP is not supported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Self
 
 import orjson
 
 from actors.broker.metadata.request_modes import PULL
-from actors.remoting.bodies.body import queue_json
+from actors.remoting.bodies.body import Body, queue_json, wire
 from actors.remoting.bodies.groups import BROADCASTING, GroupMembers
 from actors.remoting.bodies.routes import TopicRouteData
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import Buffer, RemotingCommand
+from actors.remoting.command import RemotingCommand
+from actors.remoting.header import ClientId, Group, Name, Topic
 from actors.remoting.headers import GetRouteInfoHeader
-from actors.remoting.json_fields import get_str, load_object
 from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target
@@ -47,22 +43,16 @@ FindMembers = Callable[[str, Callable[[GroupMembers], None]], None]
 """Calls its second argument, now or later, with the members of the group that the first one names."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryAssignment:
-    """One client's request for its queues of a topic."""
+class QueryAssignment(Body):
+    """One client's request for its queues of a topic: RocketMQ's QueryAssignmentRequestBody."""
 
-    topic: str
-    group: str
-    client_id: str
-    strategy: str
-    message_model: str
+    title = "query of an assignment"
 
-    @classmethod
-    def decode(cls, body: Buffer) -> Self:
-        """Decode RocketMQ's QueryAssignmentRequestBody. Raises Refused if it is not valid JSON."""
-        fields = load_object(body, "query of an assignment")
-        names = ("topic", "consumerGroup", "clientId", "strategyName", "messageModel")
-        return cls(*(get_str(fields, name) for name in names))
+    topic: Topic = ""
+    group: Group = wire(name="consumerGroup", default="")
+    client_id: ClientId = ""
+    strategy: Name = wire(name="strategyName", default="")
+    message_model: Name = ""
 
 
 def encode_assignment(queues: Iterable[MessageQueue]) -> bytes:

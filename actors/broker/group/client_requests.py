@@ -24,7 +24,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import HEARTBEAT_BYTES_MAX, Cost, RequestContext, RequestRow
 from actors.remoting.slices import Steps, run_in_slices
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_cluster, on_group
 from store.logs import get_logger
@@ -67,12 +67,13 @@ class ClientRequests:
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
         code, cost, sub = RequestCode, Cost.CLIENT, on_group(Action.SUB)
+        beat, size = Cost.HEARTBEAT, HEARTBEAT_BYTES_MAX
         leave = each_of(on_group(Action.PUB, "producer_group"), sub)
         return (
             RequestRow(RayMQRequestCode.SYNC_GROUP, self.sync_group, None, _synced_group, cost),
             RequestRow(code.GET_CONSUMER_LIST_BY_GROUP, self.members, ConsumerGroupHeader, sub, cost),
-            RequestRow(code.CHECK_CLIENT_CONFIG, self.check, cost=cost),
-            RequestRow(code.HEART_BEAT, self.heartbeat, None, _heartbeat_targets, Cost.HEARTBEAT),
+            RequestRow(code.CHECK_CLIENT_CONFIG, self.check, cost=cost, body_bytes_max=size),
+            RequestRow(code.HEART_BEAT, self.heartbeat, None, _heartbeat_targets, beat, size),
             RequestRow(code.UNREGISTER_CLIENT, self.unregister, UnregisterClientHeader, leave, cost),
             *self.rebalancer_rows(),
         )

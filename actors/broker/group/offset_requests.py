@@ -40,7 +40,13 @@ class OffsetRequests:
         return (
             RequestRow(code.QUERY_CONSUMER_OFFSET, self.query, QueryConsumerOffsetHeader, both, cost),
             RequestRow(code.UPDATE_CONSUMER_OFFSET, self.update, UpdateConsumerOffsetHeader, both, cost),
-            RequestRow(RayMQRequestCode.COMMIT_OFFSETS, self.commit_all, None, _committed, cost),
+            RequestRow(
+                RayMQRequestCode.COMMIT_OFFSETS,
+                self.commit_all,
+                None,
+                _committed,
+                cost,
+            ),
         )
 
     def query(self, context: RequestContext) -> RemotingCommand | None:
@@ -51,9 +57,8 @@ class OffsetRequests:
         queue: its commits are refused from now on.
         """
         header: QueryConsumerOffsetHeader = context.header
-        generation = context.command.ext.get("generation", "")
-        if generation.isdecimal():
-            self._offsets.claim(header.consumer_group, header.topic, header.queue_id, int(generation))
+        if header.generation:
+            self._claim(header, header.generation)
         if (
             self._settings.consume_new_topics_from_start
             and header.set_zero_if_not_found is not False
@@ -61,6 +66,32 @@ class OffsetRequests:
         ):
             return self._reads.when_caught_up(context, self._query)
         return self._query(context)
+
+    def _claim(self, header: QueryConsumerOffsetHeader, generation: int) -> None:
+        """Fence the former owner of a queue. Does nothing for a queue that does not exist."""
+        if self._has_queue(header.topic, header.queue_id):
+            self._groups.get(header.consumer_group)
+            self._offsets.claim(header.consumer_group, header.topic, header.queue_id, generation)
+
+    def _has_queue(self, topic: str, queue_id: int) -> bool:
+        found = self._topics.find(topic)
+        if found is None:
+            return False
+        count = max(found.read_queue_nums, found.write_queue_nums)
+        return 0 <= queue_id < count or self._store.max_offset(topic, queue_id) > 0
+
+    def _check(self, topic: str, queue_id: int, offset: int) -> None:
+        """Raise Refused unless `offset` may be committed: each queue that does not exist would be kept."""
+        if offset < 0:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"cannot commit the negative offset {offset} for queue {queue_id} of topic {topic!r}",
+            )
+        if not self._has_queue(topic, queue_id):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"cannot commit an offset for queue {queue_id} of topic {topic!r}: there is no such queue",
+            )
 
     def _query(self, context: RequestContext) -> RemotingCommand:
         header: QueryConsumerOffsetHeader = context.header
@@ -88,7 +119,7 @@ class OffsetRequests:
             )
         if self._topics.find(header.topic) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-        _check_offset(header.topic, header.queue_id, header.commit_offset)
+        self._check(header.topic, header.queue_id, header.commit_offset)
         if (header.topic, header.consumer_group, header.queue_id) in self._offsets.resets:
             return RemotingCommand.response(remark="Offset has been previously reset")
         self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
@@ -115,7 +146,7 @@ class OffsetRequests:
                 yield
             try:
                 self._topics.get(commit.topic)
-                _check_offset(commit.topic, commit.queue_id, commit.offset)
+                self._check(commit.topic, commit.queue_id, commit.offset)
                 refused += self._offsets.commit_fenced(body.group, [commit])
             except Refused as error:
                 invalid = invalid or error
@@ -128,14 +159,6 @@ class OffsetRequests:
             self._settings.consume_new_topics_from_start
             and self._store.min_offset(header.topic, header.queue_id) <= 0
             and self._store.max_offset(header.topic, header.queue_id) > 0
-        )
-
-
-def _check_offset(topic: str, queue_id: int, offset: int) -> None:
-    if offset < 0:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"cannot commit the negative offset {offset} for queue {queue_id} of topic {topic!r}",
         )
 
 

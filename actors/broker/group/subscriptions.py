@@ -8,6 +8,7 @@ from actors.broker.group.clients import Clients, Subscription
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
+from actors.remoting.header import EXPRESSION_CHARS_MAX
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.remoting_errors import Refused
 from store.filter.operands import ExpressionInvalid
@@ -37,6 +38,12 @@ def compile_filter(expression: str, expression_type: str | None = TAG_TYPE) -> M
             SQL92 expression is invalid; (SYSTEM_ERROR) the type is neither TAG nor SQL92.
     """
     if not expression_type or expression_type == TAG_TYPE:
+        if len(expression) > EXPRESSION_CHARS_MAX:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"the tag expression has {len(expression):,} characters, over the limit of "
+                f"{EXPRESSION_CHARS_MAX:,}: use fewer or shorter tags",
+            )
         return _compile_tags(expression)
     if expression_type != SQL_TYPE:
         raise Refused(

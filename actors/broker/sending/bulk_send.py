@@ -11,6 +11,7 @@ from actors.broker.sending.responses import SendResponses, not_stored
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.command import MAX_FRAME_BYTES
 from actors.remoting.headers import (
     AppendBatchHeader,
     AppendBatchResponse,
@@ -65,9 +66,13 @@ class BulkSender:
         """Return the rows of the request table that this object handles."""
         code, pub = RayMQRequestCode, on_topic(Action.PUB)
         return (
-            RequestRow(code.SEND_RECORDS, self.send_records, SendRecordsHeader, pub, Cost.SEND),
-            RequestRow(code.SEND_RUNS, self.send_runs, SendRunsHeader, pub, Cost.SEND),
-            RequestRow(code.APPEND_BATCH, self.append_batch, AppendBatchHeader, pub, Cost.SEND),
+            RequestRow(
+                code.SEND_RECORDS, self.send_records, SendRecordsHeader, pub, Cost.SEND, MAX_FRAME_BYTES
+            ),
+            RequestRow(code.SEND_RUNS, self.send_runs, SendRunsHeader, pub, Cost.SEND, MAX_FRAME_BYTES),
+            RequestRow(
+                code.APPEND_BATCH, self.append_batch, AppendBatchHeader, pub, Cost.SEND, MAX_FRAME_BYTES
+            ),
         )
 
     def send_records(self, context: RequestContext) -> None:

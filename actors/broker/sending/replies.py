@@ -14,7 +14,7 @@ from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients
 from actors.broker.metadata.topics import refuse_broker_only
 from actors.broker.sending.send import Sender
 from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
+from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.remoting_errors import Refused, RemotingError
@@ -53,10 +53,10 @@ class Replies:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the rows of the request table that this object handles."""
-        code, pub = RequestCode, on_topic(Action.PUB)
+        code, pub, frame = RequestCode, on_topic(Action.PUB), MAX_FRAME_BYTES
         return (
-            RequestRow(code.SEND_REPLY_MESSAGE, self.send, SendMessageHeaderV1, pub, Cost.SEND),
-            RequestRow(code.SEND_REPLY_MESSAGE_V2, self.send, SendMessageHeader, pub, Cost.SEND),
+            RequestRow(code.SEND_REPLY_MESSAGE, self.send, SendMessageHeaderV1, pub, Cost.SEND, frame),
+            RequestRow(code.SEND_REPLY_MESSAGE_V2, self.send, SendMessageHeader, pub, Cost.SEND, frame),
         )
 
     def send(self, context: RequestContext) -> None:

@@ -14,6 +14,7 @@ from actors.broker.sending.stored_properties import PropertyWriter, batch_proper
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import MAX_FRAME_BYTES
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
@@ -58,10 +59,11 @@ class Sender:
     def rows(self) -> Iterable[RequestRow]:
         """Return the rows of the request table that this object handles."""
         short, long, pub = SendMessageHeader, SendMessageHeaderV1, on_topic(Action.PUB)
+        frame = MAX_FRAME_BYTES  # `check_size` applies max_message_bytes
         return (
-            RequestRow(RequestCode.SEND_MESSAGE, self.send, long, pub, Cost.SEND),
-            RequestRow(RequestCode.SEND_MESSAGE_V2, self.send, short, pub, Cost.SEND),
-            RequestRow(RequestCode.SEND_BATCH_MESSAGE, self.send_batch, short, pub, Cost.SEND),
+            RequestRow(RequestCode.SEND_MESSAGE, self.send, long, pub, Cost.SEND, frame),
+            RequestRow(RequestCode.SEND_MESSAGE_V2, self.send, short, pub, Cost.SEND, frame),
+            RequestRow(RequestCode.SEND_BATCH_MESSAGE, self.send_batch, short, pub, Cost.SEND, frame),
         )
 
     def send(self, context: RequestContext) -> None:

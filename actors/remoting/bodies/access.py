@@ -7,6 +7,7 @@ import orjson
 from actors.remoting.bodies.body import Body, wire
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
+from actors.remoting.header import ListOf, Name, Text
 from actors.remoting.remoting_errors import Refused
 
 
@@ -15,10 +16,10 @@ class UserInfo(Body, omit_defaults=True):
 
     title = "user"
 
-    username: str | None = None
-    password: str | None = None
-    user_type: str | None = None
-    user_status: str | None = None
+    username: Name | None = None
+    password: Name | None = None
+    user_type: Name | None = None
+    user_status: Name | None = None
 
     def __repr__(self) -> str:
         return f"UserInfo({self.username!r}, {self.user_type}, {self.user_status})"
@@ -49,7 +50,7 @@ class UserInfo(Body, omit_defaults=True):
             if value is not None and (not isinstance(value, str) or len(value) > TEXT_CHARS_MAX):
                 raise Refused(
                     ResponseCode.INVALID_PARAMETER,
-                    f"field `{key}` of the user must be a string of at most {TEXT_CHARS_MAX} characters",
+                    f"field `{key}` of the user must be a string, the limit is {TEXT_CHARS_MAX} characters",
                 )
             values[name] = value
         return cls(**values)
@@ -70,10 +71,10 @@ class PolicyEntryInfo(Body, omit_defaults=True):
 
     title = "policy entry"
 
-    resource: str | None = None
-    actions: list[str] = wire(default_factory=list)
-    source_ips: list[str] | None = None
-    decision: str | None = None
+    resource: Text | None = None
+    actions: ListOf[Name] = wire(default_factory=list)
+    source_ips: ListOf[Name] | None = None
+    decision: Name | None = None
 
 
 class PolicyInfo(Body, omit_defaults=True):
@@ -81,8 +82,8 @@ class PolicyInfo(Body, omit_defaults=True):
 
     title = "policy"
 
-    policy_type: str | None = None
-    entries: list[PolicyEntryInfo] = wire(default_factory=list)
+    policy_type: Name | None = None
+    entries: ListOf[PolicyEntryInfo] = wire(default_factory=list)
 
 
 class AclInfo(Body, omit_defaults=True):
@@ -90,5 +91,5 @@ class AclInfo(Body, omit_defaults=True):
 
     title = "access control list"
 
-    subject: str | None = None
-    policies: list[PolicyInfo] = wire(default_factory=list)
+    subject: Text | None = None
+    policies: ListOf[PolicyInfo] = wire(default_factory=list)

@@ -20,7 +20,7 @@ import msgspec
 import orjson
 
 from actors.remoting.command import Buffer
-from actors.remoting.header import Long
+from actors.remoting.header import Int, Name, Topic, refuse_unbounded
 from actors.remoting.json_fields import conform, load_object
 from store.message.message_queue import MessageQueue
 
@@ -35,6 +35,11 @@ class Body(msgspec.Struct, rename="camel"):
     """
 
     title: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raise TypeError for a text or list whose length is not bounded."""
+        super().__init_subclass__(**options)
+        refuse_unbounded(cls, {str, list, tuple, dict, set, frozenset})
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
@@ -78,9 +83,9 @@ def encode_json(content: Any) -> bytes:
 class QueueObject(Body):
     """A message queue as a JSON object."""
 
-    topic: str = ""
-    broker_name: str = ""
-    queue_id: Long = 0
+    topic: Topic = ""
+    broker_name: Name = ""
+    queue_id: Int = 0
 
     @property
     def queue(self) -> MessageQueue:

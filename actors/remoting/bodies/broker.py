@@ -5,7 +5,7 @@ Class and field names are RocketMQ's (`org.apache.rocketmq.remoting.protocol.bod
 
 from actors.remoting.bodies.body import Body, ShapedBody, wire
 from actors.remoting.bodies.groups import SubscriptionData
-from actors.remoting.header import Long
+from actors.remoting.header import AnyListOf, Long, Text
 
 
 class BrokerStatsItem(Body):
@@ -43,6 +43,6 @@ class ConsumeQueueUnits(ShapedBody):
 
     min_offset: Long = wire(name="minQueueIndex", default=0)
     max_offset: Long = wire(name="maxQueueIndex", default=0)
-    units: list[ConsumeQueueData] = wire(name="queueData", default_factory=list)
+    units: AnyListOf[ConsumeQueueData] = wire(name="queueData", default_factory=list)
     subscription: SubscriptionData | None = wire(name="subscriptionData", default=None)
-    filter_data: str | None = None
+    filter_data: Text | None = None

@@ -8,24 +8,24 @@ from collections.abc import Iterable, Mapping
 from actors.remoting.bodies.body import Body, encode_json, wire
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.command import Buffer
-from actors.remoting.header import Long
+from actors.remoting.header import AnyListOf, AnyTableOf, ClientId, Long, Name, Topic
 
 
 class ClientConnection(Body):
     """A connected client; `client_addr` is `ip:port`."""
 
-    client_id: str = ""
-    client_addr: str = ""
-    language: str = ""
+    client_id: ClientId = ""
+    client_addr: Name = ""
+    language: Name = ""
     version: Long = 0
 
 
 class ProducerInfo(Body):
     """A connected producer; `last_update_timestamp` is the time of its last heartbeat (milliseconds)."""
 
-    client_id: str = ""
-    remote_ip: str = wire(name="remoteIP", default="")
-    language: str = ""
+    client_id: ClientId = ""
+    remote_ip: Name = wire(name="remoteIP", default="")
+    language: Name = ""
     version: Long = 0
     last_update_timestamp: Long = 0
 
@@ -33,17 +33,17 @@ class ProducerInfo(Body):
 class ConsumerConnection(Body):
     """Response body of GET_CONSUMER_CONNECTION_LIST."""
 
-    connections: list[ClientConnection] = wire(name="connectionSet", default_factory=list)
-    subscriptions: dict[str, SubscriptionData] = wire(name="subscriptionTable", default_factory=dict)
-    consume_type: str = ""
-    message_model: str = ""
-    consume_from_where: str = ""
+    connections: AnyListOf[ClientConnection] = wire(name="connectionSet", default_factory=list)
+    subscriptions: AnyTableOf[Topic, SubscriptionData] = wire(name="subscriptionTable", default_factory=dict)
+    consume_type: Name = ""
+    message_model: Name = ""
+    consume_from_where: Name = ""
 
 
 class _ProducerConnection(Body):
     title = "ProducerConnection"
 
-    connection_set: list[ClientConnection] = wire(default_factory=list)
+    connection_set: AnyListOf[ClientConnection] = wire(default_factory=list)
 
 
 def encode_producers(connections: Iterable[ClientConnection]) -> bytes:

@@ -2,14 +2,29 @@
 
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeVar
 
 import msgspec
 
 from actors.remoting.bodies.body import Body, ShapedBody, wire
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
-from actors.remoting.header import I64_MAX, Long
+from actors.remoting.header import (
+    EXPRESSION_CHARS_MAX,
+    FRAME_ITEMS_MAX,
+    I64_MAX,
+    AnyListOf,
+    ClientId,
+    Expression,
+    FrameText,
+    Group,
+    ListOf,
+    Long,
+    LongListOf,
+    Name,
+    TableOf,
+    Topic,
+)
 from actors.remoting.json_fields import get_str, load_object
 from actors.remoting.remoting_errors import Refused
 from store.message.message_queue import MessageQueue
@@ -18,11 +33,11 @@ BROADCASTING: Final = "BROADCASTING"
 
 # Java clients send the name of an enum value, C++ clients its number (see `json_fields`).
 _ConsumeType = Annotated[
-    str, msgspec.Meta(extra={"names": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")})
+    Name, msgspec.Meta(extra={"names": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")})
 ]
-_MessageModel = Annotated[str, msgspec.Meta(extra={"names": (BROADCASTING, "CLUSTERING")})]
+_MessageModel = Annotated[Name, msgspec.Meta(extra={"names": (BROADCASTING, "CLUSTERING")})]
 _ConsumeFrom = Annotated[
-    str,
+    Name,
     msgspec.Meta(
         extra={
             "names": (
@@ -38,35 +53,42 @@ _ConsumeFrom = Annotated[
 ]
 
 
+_T = TypeVar("_T")
+_TagsOf = Annotated[list[_T], msgspec.Meta(max_length=EXPRESSION_CHARS_MAX)]
+"""A list with an entry per tag of an expression."""
+
+
 class SubscriptionData(Body):
     """Subscription of a group to one topic."""
 
-    topic: str = ""
-    sub_string: str = "*"
-    tags_set: list[str] = wire(default_factory=list)
-    code_set: list[Long] = wire(default_factory=list)
+    topic: Topic = ""
+    sub_string: FrameText = "*"
+    tags_set: _TagsOf[Expression] = wire(default_factory=list)
+    code_set: _TagsOf[Long] = wire(default_factory=list)
     sub_version: Long = 0
-    expression_type: str = "TAG"
+    expression_type: Name = "TAG"
     class_filter_mode: bool = False
 
     def __post_init__(self) -> None:
         if not self.expression_type:
             self.expression_type = "TAG"
+        # As in RocketMQ the heartbeat is accepted, and pulls are refused: the rest is still too long.
+        self.sub_string = self.sub_string[: EXPRESSION_CHARS_MAX + 1]
 
 
 class ConsumerData(Body):
     """One consumer group of a client."""
 
-    group_name: str = ""
+    group_name: Group = ""
     consume_type: _ConsumeType = "CONSUME_PASSIVELY"
     message_model: _MessageModel = "CLUSTERING"
     consume_from_where: _ConsumeFrom = "CONSUME_FROM_LAST_OFFSET"
-    subscriptions: list[SubscriptionData] = wire(name="subscriptionDataSet", default_factory=list)
+    subscriptions: ListOf[SubscriptionData] = wire(name="subscriptionDataSet", default_factory=list)
     unit_mode: bool = False
 
 
 class _ProducerData(Body):
-    group_name: str = ""
+    group_name: Group = ""
 
 
 if TYPE_CHECKING:
@@ -80,9 +102,9 @@ else:
 class HeartbeatData(ShapedBody):
     """Body of HEART_BEAT: the client id, its consumer groups and its producer groups."""
 
-    client_id: str = wire(name="clientID", default="")
-    consumers: list[ConsumerData] = wire(name="consumerDataSet", default_factory=list)
-    producer_groups: list[_ProducerGroup] = wire(name="producerDataSet", default_factory=list)
+    client_id: ClientId = wire(name="clientID", default="")
+    consumers: ListOf[ConsumerData] = wire(name="consumerDataSet", default_factory=list)
+    producer_groups: ListOf[_ProducerGroup] = wire(name="producerDataSet", default_factory=list)
     fingerprint: Long = wire(name="heartbeatFingerprint", default=0)
     is_without_sub: bool = wire(name="withoutSub", default=False)
 
@@ -114,7 +136,9 @@ class GroupMembers(Body):
 
     title = "member list"
 
-    members: tuple[str, ...] = wire(name="consumerIdList", default=())
+    members: Annotated[tuple[ClientId, ...], msgspec.Meta(max_length=FRAME_ITEMS_MAX)] = wire(
+        name="consumerIdList", default=()
+    )
     is_self_assigning: bool = wire(name="selfAssign", default=False)
 
 
@@ -169,12 +193,12 @@ class SyncGroupRequest(ShapedBody):
 
     title = "SYNC_GROUP request"
 
-    group: str
-    client_id: str
+    group: Group
+    client_id: ClientId
     generation: Long = 0
-    subscriptions: dict[str, str] = wire(default_factory=dict)
-    owned: list[_Row] = wire(default_factory=list)
-    strategy: str | None = None
+    subscriptions: TableOf[Topic, Expression] = wire(default_factory=dict)
+    owned: LongListOf[_Row] = wire(default_factory=list)
+    strategy: Name | None = None
     lease_ms: Long | None = None
     lease_left_ms: Long | None = None
     is_leaving: bool = wire(name="leaving", default=False)
@@ -210,9 +234,9 @@ class SyncGroupReply(ShapedBody):
     title = "SYNC_GROUP response"
 
     generation: Long = 0
-    granted: list[_Row] = wire(default_factory=list)
-    revoke: list[_Row] = wire(default_factory=list)
-    members: list[str] = wire(default_factory=list)
+    granted: AnyListOf[_Row] = wire(default_factory=list)
+    revoke: AnyListOf[_Row] = wire(default_factory=list)
+    members: AnyListOf[ClientId] = wire(default_factory=list)
     is_self_assigning: bool = wire(name="selfAssign", default=False)
     lease_ms: Long = 0
 

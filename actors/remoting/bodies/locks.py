@@ -5,7 +5,7 @@ from typing import Any
 
 from actors.remoting.bodies.body import QueueField, ShapedBody, encode_json, queue_json, queue_of, wire
 from actors.remoting.codes import ResponseCode
-from actors.remoting.header import Long
+from actors.remoting.header import AnyListOf, ClientId, Group, Long, QueuesOf
 from actors.remoting.remoting_errors import Refused
 from store.message.message_queue import MessageQueue
 
@@ -19,11 +19,11 @@ class LockRequest(ShapedBody):
 
     title = "lock request"
 
-    group: str = wire(name="consumerGroup", default="")
-    client_id: str = ""
-    queues: list[QueueField] = wire(name="mqSet", default_factory=list)
+    group: Group = wire(name="consumerGroup", default="")
+    client_id: ClientId = ""
+    queues: QueuesOf[QueueField] = wire(name="mqSet", default_factory=list)
     only_this_broker: bool = False
-    generations: list[Long] = wire(default_factory=list)
+    generations: QueuesOf[Long] = wire(default_factory=list)
 
     def __post_init__(self) -> None:
         self.queues = [queue_of(queue) for queue in self.queues]
@@ -51,7 +51,7 @@ class LockedQueues(ShapedBody):
 
     title = "lock response"
 
-    queues: list[QueueField] = wire(name="lockOKMQSet", default_factory=list)
+    queues: AnyListOf[QueueField] = wire(name="lockOKMQSet", default_factory=list)
 
     def __post_init__(self) -> None:
         self.queues = [queue_of(queue) for queue in self.queues]

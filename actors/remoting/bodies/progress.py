@@ -19,14 +19,14 @@ from actors.remoting.bodies.body import (
     wire,
 )
 from actors.remoting.command import Buffer
-from actors.remoting.header import Long
+from actors.remoting.header import AnyListOf, AnyTableOf, Group, Long
 from store.message.message_queue import MessageQueue
 
 
 class _OfQueues(ShapedBody):
     """Base class of bodies with a table keyed by queue."""
 
-    offsets: dict[QueueKey, Any] = wire(name="offsetTable", default_factory=dict)
+    offsets: AnyTableOf[QueueKey, Any] = wire(name="offsetTable", default_factory=dict)
 
     def __post_init__(self) -> None:
         self.offsets = {queue_of_key(key): value for key, value in self.offsets.items()}
@@ -50,7 +50,7 @@ class TopicOffset(Body):
 class TopicStatsTable(_OfQueues):
     """Response body of GET_TOPIC_STATS_INFO."""
 
-    offsets: dict[QueueKey, TopicOffset] = wire(name="offsetTable", default_factory=dict)
+    offsets: AnyTableOf[QueueKey, TopicOffset] = wire(name="offsetTable", default_factory=dict)
     put_tps: float = wire(name="topicPutTps", default=0.0)
 
 
@@ -79,7 +79,7 @@ class OffsetWrapper(Body):
 class ConsumeStats(_OfQueues):
     """Response body of GET_CONSUME_STATS."""
 
-    offsets: dict[QueueKey, OffsetWrapper] = wire(name="offsetTable", default_factory=dict)
+    offsets: AnyTableOf[QueueKey, OffsetWrapper] = wire(name="offsetTable", default_factory=dict)
     consume_tps: float = 0.0
 
     @property
@@ -96,7 +96,7 @@ class ConsumeStats(_OfQueues):
 class _ConsumeStatsList(Body):
     title = "ConsumeStatsList"
 
-    consume_stats_list: list[dict[str, list[ConsumeStats]]] = wire(default_factory=list)
+    consume_stats_list: AnyListOf[AnyTableOf[Group, AnyListOf[ConsumeStats]]] = wire(default_factory=list)
 
 
 def encode_consume_stats_list(groups: Mapping[str, Iterable[ConsumeStats]], address: str) -> bytes:
@@ -153,7 +153,7 @@ class QueueTimeSpan(Body):
 class _TimeSpans(Body):
     title = "QueryConsumeTimeSpanBody"
 
-    consume_time_span_set: list[QueueTimeSpan] = wire(default_factory=list)
+    consume_time_span_set: AnyListOf[QueueTimeSpan] = wire(default_factory=list)
 
 
 def encode_time_spans(spans: Iterable[QueueTimeSpan]) -> bytes:
@@ -169,7 +169,7 @@ def decode_time_spans(body: Buffer) -> list[QueueTimeSpan]:
 class _GroupList(Body):
     title = "GroupList"
 
-    group_list: list[str] = wire(default_factory=list)
+    group_list: AnyListOf[Group] = wire(default_factory=list)
 
 
 def encode_group_list(groups: Iterable[str]) -> bytes:
@@ -190,7 +190,7 @@ def encode_topics_of_group(topics: Iterable[str], address: str) -> bytes:
 class _ResetOffsetBody(_OfQueues):
     title = "ResetOffsetBody"
 
-    offsets: dict[QueueKey, Long] = wire(name="offsetTable", default_factory=dict)
+    offsets: AnyTableOf[QueueKey, Long] = wire(name="offsetTable", default_factory=dict)
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:

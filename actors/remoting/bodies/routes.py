@@ -11,9 +11,10 @@ import orjson
 from actors.remoting.bodies.body import Body, ShapedBody, wire
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
-from actors.remoting.header import Long
+from actors.remoting.header import AnyListOf, AnyTableOf, Int, ListOf, Long, Name, Text, Topic, too_long
 from actors.remoting.json_fields import conform, get_object, load_object
 from actors.remoting.remoting_errors import Refused
+from store.message.validate import MAX_RETRY_TOPIC_CHARS
 from store.metadata.data_version import DataVersion
 
 PERM_PRIORITY: Final = 8
@@ -39,11 +40,11 @@ def encode_data_version(version: DataVersion) -> bytes:
 class QueueData(Body):
     """Number of read and write queues of a topic on one broker, and the topic's permissions."""
 
-    broker_name: str = ""
-    read_queue_nums: Long = 0
-    write_queue_nums: Long = 0
-    perm: Long = 0
-    topic_sys_flag: Long = 0
+    broker_name: Name = ""
+    read_queue_nums: Int = 0
+    write_queue_nums: Int = 0
+    perm: Int = 0
+    topic_sys_flag: Int = 0
 
     @property
     def is_readable(self) -> bool:
@@ -54,9 +55,9 @@ class QueueData(Body):
 class BrokerData(Body):
     """Addresses of a broker's replicas by broker id; id 0 is the master."""
 
-    cluster: str = ""
-    broker_name: str = ""
-    broker_addrs: dict[Long, str] = wire(default_factory=dict)
+    cluster: Name = ""
+    broker_name: Name = ""
+    broker_addrs: AnyTableOf[Long, Name] = wire(default_factory=dict)
     enable_acting_master: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -72,10 +73,10 @@ class BrokerData(Body):
 class TopicRouteData(ShapedBody):
     """Response body of GET_ROUTEINFO_BY_TOPIC: the brokers and queues of one topic."""
 
-    queue_datas: list[QueueData] = wire(default_factory=list)
-    broker_datas: list[BrokerData] = wire(default_factory=list)
-    order_topic_conf: str | None = None
-    filter_servers: dict[str, list[str]] = wire(name="filterServerTable", default_factory=dict)
+    queue_datas: AnyListOf[QueueData] = wire(default_factory=list)
+    broker_datas: AnyListOf[BrokerData] = wire(default_factory=list)
+    order_topic_conf: Text | None = None
+    filter_servers: AnyTableOf[Name, AnyListOf[Name]] = wire(name="filterServerTable", default_factory=dict)
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
@@ -100,8 +101,8 @@ class TopicRouteData(ShapedBody):
 class ClusterInfo(ShapedBody):
     """Response body of GET_BROKER_CLUSTER_INFO: brokers by name, and broker names by cluster."""
 
-    brokers: dict[str, BrokerData] = wire(name="brokerAddrTable", default_factory=dict)
-    clusters: dict[str, list[str]] = wire(name="clusterAddrTable", default_factory=dict)
+    brokers: AnyTableOf[Name, BrokerData] = wire(name="brokerAddrTable", default_factory=dict)
+    clusters: AnyTableOf[Name, AnyListOf[Name]] = wire(name="clusterAddrTable", default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON fields."""
@@ -112,14 +113,14 @@ class ClusterInfo(ShapedBody):
 class _TopicList(ShapedBody):
     title = "TopicList"
 
-    topic_list: list[str] = wire(default_factory=list)
-    broker_addr: str | None = None
+    topic_list: AnyListOf[Topic] = wire(default_factory=list)
+    broker_addr: Name | None = None
 
 
 class _KVTable(Body):
     title = "KVTable"
 
-    table: dict[str, str] = wire(default_factory=dict)
+    table: AnyTableOf[Text, Text] = wire(default_factory=dict)
 
 
 def encode_topic_list(topics: list[str], broker_addr: str | None = None) -> bytes:
@@ -172,8 +173,8 @@ class RegisterBrokerBody:
         configs = get_object(wrapper, "topicConfigTable")
         return cls(
             read_data_version(get_object(wrapper, "dataVersion")),
-            {name: get_object(configs, name) for name in configs},
-            conform(content.get("filterServerList") or [], list[str], "list of filter servers"),
+            _checked({name: get_object(configs, name) for name in configs}),
+            conform(content.get("filterServerList") or [], ListOf[Name], "list of filter servers"),
         )
 
     @classmethod
@@ -196,13 +197,20 @@ class RegisterBrokerBody:
             servers, _ = _part(data, at)
             return cls(
                 read_data_version(load_object(version, "DataVersion")),
-                configs,
-                conform(orjson.loads(servers), list[str], "list of filter servers"),
+                _checked(configs),
+                conform(orjson.loads(servers), ListOf[Name], "list of filter servers"),
             )
         except (zlib.error, struct.error, ValueError) as error:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"the body is not a valid compressed RegisterBrokerBody: {error}"
             ) from error
+
+
+def _checked(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    longest = max(configs, key=len, default="")
+    if len(longest) > MAX_RETRY_TOPIC_CHARS:
+        raise too_long("the topic", longest[:40], longest, MAX_RETRY_TOPIC_CHARS)
+    return configs
 
 
 def _inflate(body: Buffer) -> bytes:

@@ -102,10 +102,10 @@ class OffsetClient:
         owners.
         """
         header = QueryConsumerOffsetHeader(
-            self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False
+            self._group, queue.topic, queue.queue_id, False, generation or None
         )
         try:
-            return await self._query(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, generation)
+            return await self._query(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
         except OffsetNotFound:
             return None
 
@@ -241,13 +241,10 @@ class OffsetClient:
             raise failed
         return []
 
-    async def _query(self, queue: MessageQueue, code: int, header: Header, generation: int = 0) -> int:
+    async def _query(self, queue: MessageQueue, code: int, header: Header) -> int:
         await self._instance.routes.get(queue.topic)
         address = self._instance.master_of(queue.topic, queue.broker_name)
-        ext = header.to_ext()
-        if generation:
-            ext["generation"] = str(generation)
-        response = await self._instance.invoke(address, RemotingCommand(code, ext))
+        response = await self._instance.invoke(address, RemotingCommand(code, header.to_ext()))
         return OffsetResponse.from_ext(response.ext).offset
 
     async def refresh(self, topic: str) -> None:
