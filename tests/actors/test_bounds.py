@@ -198,7 +198,6 @@ def test_refused_requests_leave_no_memory_behind(tmp_path: Path) -> None:
         before = resident_bytes()
         await send(1000)
         grown = resident_bytes() - before
-        print(f"{grown:,} bytes")
         assert grown <= 64 << 20
 
     with structlog.testing.capture_logs():
