@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
@@ -110,7 +111,9 @@ class ClientRequests:
             if self._is_registered(each.group_name, register):
                 registered.append(each)
             for subscription in each.subscriptions:
-                yield from compile_in_steps(subscription.sub_string, subscription.expression_type)
+                # Refused if too many filters are in use: then the pulls are refused too, with the reason.
+                with suppress(Refused):
+                    yield from compile_in_steps(subscription.sub_string, subscription.expression_type)
             yield
             if connection.is_closed:  # the client was removed from its groups
                 return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from actors.broker.group.clients import Clients, Subscription
+from actors.broker.group.compiled_filters import CompiledFilters
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
@@ -12,18 +13,16 @@ from actors.remoting.header import EXPRESSION_CHARS_MAX
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.remoting_errors import Refused
 from store.filter.operands import ExpressionInvalid
-from store.filter.sql92 import compile_steps
+from store.filter.sql92 import CHARACTERS_MAX, compile_steps
 from store.message.tags import tags_code
 from store.reading.message_filter import MATCH_ALL, MessageFilter, TagFilter
 from store.reading.sql_filter import SqlFilter
-from store.sized_cache import SizedCache
 
 ALL_TAGS = "*"
 TAG_TYPE = "TAG"
 SQL_TYPE = "SQL92"
-_FILTER_CACHE_BYTES = 16 * 1024 * 1024
-_tag_filters = SizedCache[str, MessageFilter](_FILTER_CACHE_BYTES)
-_sql_filters = SizedCache[str, SqlFilter | ExpressionInvalid](_FILTER_CACHE_BYTES)
+_tag_filters = CompiledFilters()
+_sql_filters = CompiledFilters()
 _LONG_CHARACTERS = 500  # compiled in less than 5 ms
 _QUOTED_MAX = 200  # characters of an expression that an error response quotes
 
@@ -63,10 +62,12 @@ def compile_filter(expression: str, expression_type: str | None = TAG_TYPE) -> M
 
 def _compile_tags(expression: str) -> MessageFilter:
     known = _tag_filters.get(expression)
-    if known is None:
-        known = _parse_tags(expression)
-        _tag_filters.put(expression, known, _filter_bytes(expression))
-    return known
+    if isinstance(known, MessageFilter):
+        return known
+    compiled = _parse_tags(expression)
+    if compiled is not MATCH_ALL:
+        _tag_filters.put(expression, compiled)
+    return compiled
 
 
 def _parse_tags(expression: str) -> MessageFilter:
@@ -81,39 +82,40 @@ def _parse_tags(expression: str) -> MessageFilter:
     return MATCH_ALL if ALL_TAGS in tags else TagFilter(tags)
 
 
-def _compile_sql(expression: str) -> SqlFilter | ExpressionInvalid:
+def _compile_sql(expression: str) -> MessageFilter | ExpressionInvalid:
     """Compile a SQL92 expression, or return the error: clients repeat requests with invalid expressions."""
     known = _sql_filters.get(expression)
-    if known is None:
-        for _ in compile_in_steps(expression, SQL_TYPE):
-            pass
-        known = _sql_filters.get(expression)
-        assert known is not None
-    return known
+    if known is not None:
+        return known
+    compiled: SqlFilter | ExpressionInvalid
+    try:
+        compiled = SqlFilter(expression)
+    except ExpressionInvalid as error:
+        compiled = error.with_traceback(None)
+    _sql_filters.put(expression, compiled)
+    return compiled
 
 
 def takes_long(expression: str | None, expression_type: str | None) -> bool:
     """Return True if `compile_filter` would take several milliseconds: call `compile_in_steps` before."""
-    if expression is None or len(expression) <= _LONG_CHARACTERS:
+    if expression is None or not _LONG_CHARACTERS < len(expression) <= CHARACTERS_MAX:
         return False
-    return expression_type == SQL_TYPE and expression not in _sql_filters
+    return expression_type == SQL_TYPE and _sql_filters.get(expression) is None
 
 
 def compile_in_steps(expression: str, expression_type: str | None) -> Generator[None, None, None]:
-    """Compile a SQL92 expression in steps of about a millisecond, for a later call of `compile_filter`."""
-    if expression_type != SQL_TYPE or expression in _sql_filters:
+    """Compile a long SQL92 expression in steps of about a millisecond, for a later call of `compile_filter`.
+
+    Raises Refused (SYSTEM_BUSY) if the filters in use take too much memory.
+    """
+    if not takes_long(expression, expression_type):
         return
     compiled: SqlFilter | ExpressionInvalid
     try:
         compiled = SqlFilter(expression, (yield from compile_steps(expression)))
     except ExpressionInvalid as error:
         compiled = error.with_traceback(None)
-    _sql_filters.put(expression, compiled, _filter_bytes(expression))
-
-
-def _filter_bytes(expression: str) -> int:
-    """Estimate the memory of a compiled filter: up to 130 bytes for each character, measured."""
-    return 1024 + 130 * len(expression)
+    _sql_filters.put(expression, compiled)
 
 
 class NotSubscribed(Refused):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from actors.remoting.command import MAX_FRAME_BYTES, PREFIX, RemotingCommand, encode_command
 from actors.remoting.frame import (
     FIRST_ALLOCATION_BYTES,
+    MAX_SPARE_BYTES,
     OWN_MEMORY_BYTES,
     SHARED_BUFFER_BYTES,
     CodeMarks,
@@ -17,6 +20,7 @@ from actors.remoting.frame import (
     describe_bytes,
 )
 from actors.remoting.remoting_errors import ProtocolError
+from cluster.bench.broker import anonymous_bytes
 
 
 def frame(number: int, body: bytes = b"") -> bytes:
@@ -77,7 +81,7 @@ def test_frames_of_two_connections_do_not_mix(sizes: list[int], data: st.DataObj
     assert memory.assembly_bytes == 0
 
 
-@pytest.mark.parametrize("size", [SHARED_BUFFER_BYTES, 3 * FIRST_ALLOCATION_BYTES])
+@pytest.mark.parametrize("size", [SHARED_BUFFER_BYTES, 3 * FIRST_ALLOCATION_BYTES, MAX_SPARE_BYTES])
 def test_body_of_a_long_frame_is_a_writable_view_of_its_own_buffer(size: int) -> None:
     reader = FrameReader(ReceiveMemory())
     (command,) = feed(reader, frame(1, b"x" * size))
@@ -111,6 +115,22 @@ def test_large_frame_length_alone_allocates_only_the_first_buffer() -> None:
     for reader in readers:
         reader.close()
     assert memory.assembly_bytes == 0
+
+
+def test_memory_of_incomplete_long_frames_is_released_to_the_system() -> None:
+    """A heap keeps the pages between blocks that are still in use."""
+    memory = ReceiveMemory()
+    half = frame(1, bytes(MAX_FRAME_BYTES - 1024))[: MAX_FRAME_BYTES // 2]
+    before = anonymous_bytes(os.getpid())
+    readers = [FrameReader(memory) for _ in range(20)]
+    for start in range(0, len(half), SHARED_BUFFER_BYTES):
+        for reader in readers:
+            feed(reader, half[start : start + SHARED_BUFFER_BYTES])
+    held = anonymous_bytes(os.getpid()) - before
+    assert len(readers) * len(half) // 2 < held <= memory.assembly_bytes + 16 * SHARED_BUFFER_BYTES
+    for reader in readers:
+        reader.close()
+    assert anonymous_bytes(os.getpid()) - before < held // 4
 
 
 def test_buffers_of_incomplete_frames_have_a_common_limit() -> None:

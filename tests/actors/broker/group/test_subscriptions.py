@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
+from actors.broker.group.compiled_filters import CompiledFilters
 from actors.broker.group.subscriptions import compile_filter, compile_in_steps, takes_long
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
@@ -64,11 +67,11 @@ def test_compiled_filters_are_kept_up_to_a_number_of_bytes(expression_type: str)
     def compiled(number: int) -> MessageFilter:
         return compile_filter(f"{'a' * 8000}{number} = 1", expression_type)
 
-    first = compiled(0)
-    assert compiled(0) is first
+    first = weakref.ref(compiled(0))
+    assert compiled(0) is first()
     for number in range(1, 100):
         compiled(number)
-    assert compiled(0) is not first
+    assert first() is None
 
 
 def test_long_sql_expression_is_compiled_in_steps() -> None:
@@ -82,3 +85,26 @@ def test_long_sql_expression_is_compiled_in_steps() -> None:
     assert list(compile_in_steps(f"{expression} OR", "SQL92"))
     with pytest.raises(Refused, match="the expression is incomplete"):
         compile_filter(f"{expression} OR", "SQL92")
+
+
+def test_filters_in_use_are_compiled_once_and_bounded_by_bytes() -> None:
+    filters = CompiledFilters(cache_bytes=3_000, live_bytes_max=12_000)
+    held = [TagFilter([f"t{number}"]) for number in range(10)]
+    for number, each in enumerate(held[:9]):
+        filters.put(f"t{number}", each)
+    assert filters.get("t0") is held[0]  # in use, no longer in the cache
+    with pytest.raises(Refused, match=r"the filters in use take 11,556 bytes, .* over the limit of 12,000"):
+        filters.put("t9", held[9])
+    held[:5] = []
+    del each
+    assert filters.get("t0") is None
+    filters.put("t9", held[-1])
+
+
+def test_expression_that_is_far_too_long_is_refused_each_time() -> None:
+    expression = "a = 1 OR " * 100_000
+    for _ in range(2):
+        assert not takes_long(expression, "SQL92")
+        assert not list(compile_in_steps(expression, "SQL92"))
+        with pytest.raises(Refused, match="has 900,000 characters, over the limit of 8,192"):
+            compile_filter(expression, "SQL92")
