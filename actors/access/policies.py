@@ -137,12 +137,18 @@ class Rule:
         return cls(resource, tuple(dict.fromkeys(actions)), decision == ALLOW, sources, networks)
 
     def matches(self, target: Target, type_name: str, source: Address) -> bool:
-        """Return True if the rule applies to a request from address `source` for the action in `target`."""
+        """Return True if the rule applies to a request from address `source` for the action in `target`.
+
+        A request for all resources is also denied by a rule that denies some of them.
+        """
         granting = _GRANTED_BY.get(target.action)
         if granting is None:
             granting = frozenset({ALL, str(target.action).title()})
         return (
-            self.resource.matches(type_name, target.name)
+            (
+                self.resource.matches(type_name, target.name)
+                or (target.name == EVERY and not self.is_allowed and self.resource.type_name == type_name)
+            )
             and not granting.isdisjoint(self.actions)
             and (not self.networks or any(source in network for network in self.networks))
         )

@@ -119,6 +119,17 @@ class Authorization:
 
         return check
 
+    def permits(self, context: RequestContext, target: Target) -> bool:
+        """Return True if the user that has signed a request has permission for a target."""
+        name = context.command.ext.get(ACCESS_KEY, "")
+        if self._users.is_super(name):
+            return True
+        try:
+            self._check(name, target, context.connection)
+        except Refused:
+            return False
+        return True
+
     def _check(self, name: str, target: Target, connection: Connection) -> None:
         protected = self._protected(target)
         if protected is None:

@@ -166,7 +166,7 @@ def build_broker(
         *(each.rows for each in capabilities),
         _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
-        _admin_rows(clock, identity, loop, tables, groups, registration),
+        _admin_rows(clock, identity, loop, tables, groups, registration, access),
         _broker_rows(live, clock, loop, tables, groups, describe, capabilities, access),
     ):
         loop.requests.add_rows(rows)
@@ -304,6 +304,7 @@ def _admin_rows(
     tables: BrokerTables,
     groups: BrokerGroups,
     registration: Registration,
+    access: BrokerAccess,
 ) -> Iterable[RequestRow]:
     store, reads, stats, clients = loop.store, loop.reads, loop.stats, groups.clients
     wake = loop.turns.wake
@@ -312,9 +313,9 @@ def _admin_rows(
         *TopicAdmin(tables, stats, removal.remove, wake, registration.when_registered).rows(),
         *GroupAdmin(tables, stats).rows(),
         *Cleaning(store, tables, removal.remove).rows(),
-        *OffsetAdmin(identity.name, store, reads, tables, clients, wake).rows(),
-        *ProgressRequests(identity, store, reads, tables, clients, stats, clock).rows(),
-        *ClientAdmin(identity.name, clients, store, reads, clock).rows(),
+        *OffsetAdmin(identity.name, store, reads, tables, clients, wake, access.may_read).rows(),
+        *ProgressRequests(identity, store, reads, tables, clients, stats, clock, access.permits).rows(),
+        *ClientAdmin(identity.name, clients, store, reads, clock, access.may_read, access.permits).rows(),
         *ReplicaRequests(store, tables).rows(),
         *QueueFileRequests(store).rows(),
     )

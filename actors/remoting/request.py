@@ -11,7 +11,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.slices import Steps
-from actors.remoting.targets import Targets, no_targets
+from actors.remoting.targets import Target, Targets, no_targets
 from store.logs import get_logger
 from store.store_errors import MessageInvalid, StoreError
 
@@ -33,6 +33,11 @@ Observer = Callable[["RequestContext", "Observation"], None]
 TopicCheck = Callable[["RequestContext", str], None]
 """Raises Refused unless the sender of a request has permission for a topic. A handler calls it if the topic
 is not in the request but in the record that the request names by its position in the CommitLog.
+"""
+
+Permits = Callable[["RequestContext", Target], bool]
+"""Returns True if the sender of a request has permission for a target. A handler omits from its response what
+the sender may not see, for example the topics of a group.
 """
 
 

@@ -22,7 +22,16 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.targets import Action, on_cluster, on_topic
+from actors.remoting.targets import (
+    Action,
+    DecodedRequest,
+    Resource,
+    Target,
+    each_of,
+    on_cluster,
+    on_group,
+    on_topic,
+)
 from store.message_store import MessageStore
 from store.reading.message_filter import MessageFilter
 
@@ -53,9 +62,10 @@ class BrokerInfo:
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
         code, row, get = RequestCode, RequestRow, on_cluster(Action.GET)
+        units = each_of(on_topic(Action.GET), on_group(Action.GET))
         return (
-            row(code.VIEW_BROKER_STATS_DATA, self.stats_data, BrokerStatsHeader, get),
-            row(code.QUERY_CONSUME_QUEUE, self.consume_queue, ConsumeQueueHeader, on_topic(Action.GET)),
+            row(code.VIEW_BROKER_STATS_DATA, self.stats_data, BrokerStatsHeader, each_of(get, _counted)),
+            row(code.QUERY_CONSUME_QUEUE, self.consume_queue, ConsumeQueueHeader, units),
             row(RayMQRequestCode.DESCRIBE_BROKER, self.describe, None, get),
         )
 
@@ -157,6 +167,15 @@ class BrokerInfo:
         if name == "SNDBCK_PUT_NUMS":
             return stats.send_backs.get((topic, group)), amount
         return None, amount
+
+
+def _counted(context: DecodedRequest) -> Iterable[Target]:
+    """Return the topic and the group of the key `topic`, `topic@group` or of the cluster's name."""
+    header: BrokerStatsHeader = context.header
+    if not header.stats_name.startswith("BROKER_"):
+        topic, _, group = header.stats_key.partition("@")
+        yield Target(Resource.TOPIC, topic, Action.GET)
+        yield Target(Resource.GROUP, group, Action.GET)
 
 
 def _messages(count: Count) -> int:

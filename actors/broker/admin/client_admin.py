@@ -29,10 +29,11 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader
 from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
-from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.targets import Action, Resource, each_of, on_every, on_group, on_topic
+from actors.remoting.request import Permits, RequestContext, RequestRow, TopicCheck
+from actors.remoting.targets import Action, Resource, Target, each_of, on_every, on_group, on_topic
 from store.clock import NS_PER_MS, Clock
 from store.message.message_id import decode_message_id
+from store.message.record import decode_record
 from store.message_store import MessageStore
 from store.store_errors import StoreError
 
@@ -52,7 +53,11 @@ class ClientAdmin:
         store: MessageStore,
         reads: Reads,
         clock: Clock,
+        may_read: TopicCheck,
+        permits: Permits,
     ) -> None:
+        self._may_read = may_read
+        self._permits = permits
         self._broker_name = broker_name
         self._clients = clients
         self._clock = clock
@@ -89,7 +94,11 @@ class ClientAdmin:
             )
         body = ConsumerConnection(
             _connections(group.members.values()),
-            {topic: subscription_data(each) for topic, each in sorted(group.subscriptions.items())},
+            {
+                topic: subscription_data(each)
+                for topic, each in sorted(group.subscriptions.items())
+                if self._permits(context, Target(Resource.TOPIC, topic, Action.GET))
+            },
             group.consume_type,
             group.message_model,
             group.consume_from_where,
@@ -138,7 +147,10 @@ class ClientAdmin:
         self._forward(context, b"")
 
     def consume_directly(self, context: RequestContext) -> None:
-        """Handle CONSUME_MESSAGE_DIRECTLY: send a stored message to a member and relay its result."""
+        """Handle CONSUME_MESSAGE_DIRECTLY: send a stored message to a member and relay its result.
+
+        Raises Refused if the sender of the request may not read the topic of the message.
+        """
         header: ClientHeader = context.header
         _, offset = decode_message_id(header.msg_id or "")
 
@@ -150,7 +162,11 @@ class ClientAdmin:
                     ResponseCode.SYSTEM_ERROR, f"no message at CommitLog offset {offset}: {error}"
                 ) from error
 
-        self._reads.serve(context, read, lambda record: self._forward(context, record))
+        def forward(record: bytes) -> None:
+            self._may_read(context, decode_record(record, check_crc=False).topic)
+            self._forward(context, record)
+
+        self._reads.serve(context, read, forward)
 
     def consumer_status(self, context: RequestContext) -> None:
         """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: return the offsets of each member of a group.

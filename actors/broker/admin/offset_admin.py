@@ -21,7 +21,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, each_of, on_group, on_topic
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
@@ -41,8 +41,10 @@ class OffsetAdmin:
         tables: BrokerTables,
         clients: Clients[Connection],
         wake: Callable[[str], None],
+        may_read: TopicCheck,
     ) -> None:
         """Create the handler. `wake` completes all held pulls of a topic."""
+        self._may_read = may_read
         self._broker_name = broker_name
         self._store = store
         self._reads = reads
@@ -105,6 +107,8 @@ class OffsetAdmin:
         """
         header: CloneGroupOffsetHeader = context.header
         topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
+        for topic in topics:
+            self._may_read(context, topic)  # the request need not name them
         for topic in topics:
             if self._topics.find(topic) is None:
                 continue

@@ -35,8 +35,17 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import TopicHeader
-from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.targets import Action, Resource, each_of, on_every, on_group, on_topic
+from actors.remoting.request import Permits, RequestContext, RequestRow
+from actors.remoting.targets import (
+    Action,
+    DecodedRequest,
+    Resource,
+    Target,
+    each_of,
+    on_every,
+    on_group,
+    on_topic,
+)
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
@@ -51,7 +60,8 @@ class ProgressRequests:
     """Request handler for the progress of topics and consumer groups.
 
     It handles GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, GET_BROKER_CONSUME_STATS, QUERY_CONSUME_TIME_SPAN,
-    QUERY_TOPIC_CONSUME_BY_WHO and QUERY_TOPICS_BY_CONSUMER.
+    QUERY_TOPIC_CONSUME_BY_WHO and QUERY_TOPICS_BY_CONSUMER. A response to a request that names a group omits
+    the topics that the sender of the request may not see, and vice versa.
     """
 
     def __init__(
@@ -63,7 +73,9 @@ class ProgressRequests:
         clients: Clients[Connection],
         stats: BrokerStats,
         clock: Clock,
+        permits: Permits,
     ) -> None:
+        self._permits = permits
         self._broker_name = identity.name
         self._address = identity.address
         self._store = store
@@ -79,7 +91,8 @@ class ProgressRequests:
         """Return the entries of the request table that this class handles."""
         code, row = RequestCode, RequestRow
         by_topic, by_group = on_topic(Action.GET), on_group(Action.GET, "group")
-        stats, every = on_group(Action.GET), on_every(Resource.GROUP, Action.LIST)
+        stats = each_of(on_group(Action.GET), _topics)
+        every = each_of(on_every(Resource.GROUP, Action.LIST), on_every(Resource.TOPIC, Action.LIST))
         both = each_of(by_group, by_topic)
         all_stats = BrokerConsumeStatsHeader
         return (
@@ -100,7 +113,7 @@ class ProgressRequests:
     def consume_stats(self, context: RequestContext) -> None:
         """Handle GET_CONSUME_STATS: return a group's progress in each queue of its topics."""
         header: ConsumeStatsHeader = context.header
-        topics = header.topics or self._offsets.topics_of(header.consumer_group)
+        topics = header.topics or self._visible_topics(context, header.consumer_group)
         context.spawn(self._consume_stats(header.consumer_group, topics))
 
     def broker_consume_stats(self, context: RequestContext) -> None:
@@ -121,16 +134,21 @@ class ProgressRequests:
         """Handle QUERY_TOPIC_CONSUME_BY_WHO: return the groups that consume or have consumed a topic."""
         header: TopicHeader = context.header
         online = {group.name for group in self._clients.groups() if header.topic in group.subscriptions}
-        return RemotingCommand.response(
-            body=encode_group_list(online | set(self._offsets.groups_of(header.topic)))
-        )
+        found = online | set(self._offsets.groups_of(header.topic))
+        visible = {each for each in found if self._permits(context, Target(Resource.GROUP, each, Action.GET))}
+        return RemotingCommand.response(body=encode_group_list(visible))
 
     def topics_of_group(self, context: RequestContext) -> RemotingCommand:
         """Handle QUERY_TOPICS_BY_CONSUMER: return the topics in which a group has committed offsets."""
         header: GroupHeader = context.header
         return RemotingCommand.response(
-            body=encode_topics_of_group(self._offsets.topics_of(header.group), self._address)
+            body=encode_topics_of_group(self._visible_topics(context, header.group), self._address)
         )
+
+    def _visible_topics(self, context: RequestContext, group: str) -> list[str]:
+        """Return the topics of a group that the sender of the request may see."""
+        topics = self._offsets.topics_of(group)
+        return [each for each in topics if self._permits(context, Target(Resource.TOPIC, each, Action.GET))]
 
     async def _topic_stats(self, topic: str) -> RemotingCommand:
         config = self._topics.get(topic)
@@ -216,6 +234,11 @@ class ProgressRequests:
             if queue_id % QUEUES_PER_SLICE == 0:
                 await asyncio.sleep(0)
             yield MessageQueue(topic, self._broker_name, queue_id)
+
+
+def _topics(context: DecodedRequest) -> Iterable[Target]:
+    header: ConsumeStatsHeader = context.header
+    return [Target(Resource.TOPIC, topic, Action.GET) for topic in header.topics]
 
 
 async def _response(encode: Callable[[], bytes], queues: int) -> RemotingCommand:

@@ -12,8 +12,8 @@ from actors.broker.auth.access_requests import AccessControl
 from actors.broker.broker_settings import BrokerSettings
 from actors.host.cluster_access import inner_signer
 from actors.remoting.chain import Step
-from actors.remoting.request import RequestContext, TopicCheck
-from actors.remoting.targets import Action
+from actors.remoting.request import Permits, RequestContext, TopicCheck
+from actors.remoting.targets import Action, Target
 from actors.signing import Signer
 from store.clock import Clock
 
@@ -34,6 +34,7 @@ class BrokerAccess:
     may_read: TopicCheck
     may_send: TopicCheck
     """Raises Refused unless the user may send to a topic. `may_read` does the same for reads."""
+    permits: Permits
 
 
 def build_access(settings: BrokerSettings, clock: Clock, needs_name: Callable[[str], bool]) -> BrokerAccess:
@@ -45,18 +46,25 @@ def build_access(settings: BrokerSettings, clock: Clock, needs_name: Callable[[s
     """
     signer = inner_signer(settings)
     if not settings.authentication_enabled or signer is None:
-        return BrokerAccess(signer, None, (), _permit, _permit)
+        return BrokerAccess(signer, None, (), _permit, _permit, _permits)
     file = AccessFile(settings.store_root / "config" / FILE_NAME)
     file.load()
     users = Users(file, signer)
     check = SignatureCheck(clock, settings.signature_window_ms)
     control, authentication = AccessControl(file, users), Authentication(users, check)
     if not settings.authorization_enabled:
-        return BrokerAccess(signer, control, (authentication,), _permit, _permit)
+        return BrokerAccess(signer, control, (authentication,), _permit, _permit, _permits)
     authorization = Authorization(users, file, settings.cluster_name, needs_name)
     may_read, may_send = authorization.topic_check(Action.GET), authorization.topic_check(Action.PUB)
-    return BrokerAccess(signer, control, (authentication, authorization), may_read, may_send)
+    return BrokerAccess(
+        signer, control, (authentication, authorization), may_read, may_send, authorization.permits
+    )
 
 
 def _permit(context: RequestContext, topic: str) -> None:
     """Permit every request; used if access control is disabled."""
+
+
+def _permits(context: RequestContext, target: Target) -> bool:
+    """Permit every target; used if access control is disabled."""
+    return True

@@ -324,7 +324,10 @@ class ClientRequests:
 
 
 def _synced_group(context: DecodedRequest) -> Iterable[Target]:
-    return (Target(Resource.GROUP, SyncGroupRequest.decode(context.command.body).group, Action.SUB),)
+    request = SyncGroupRequest.decode(context.command.body)
+    yield Target(Resource.GROUP, request.group, Action.SUB)
+    for topic in sorted({*request.subscriptions, *(each.queue.topic for each in request.owned)}):
+        yield Target(Resource.TOPIC, topic, Action.SUB)
 
 
 def _heartbeat_targets(context: DecodedRequest) -> Iterable[Target]:

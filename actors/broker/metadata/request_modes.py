@@ -16,7 +16,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow
-from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_every
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.metadata import MessageRequestMode, MessageRequestModeTable
 
@@ -42,7 +42,7 @@ class RequestModes:
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
         code = RequestCode
-        every = on_every(Resource.GROUP, Action.LIST)
+        every = each_of(on_every(Resource.GROUP, Action.LIST), on_every(Resource.TOPIC, Action.LIST))
         return (
             RequestRow(code.SET_MESSAGE_REQUEST_MODE, self.set, None, _targets),
             RequestRow(code.GET_ALL_MESSAGE_REQUEST_MODE, self.all, None, every),
