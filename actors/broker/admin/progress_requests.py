@@ -238,7 +238,7 @@ class ProgressRequests:
 
 def _topics(context: DecodedRequest) -> Iterable[Target]:
     header: ConsumeStatsHeader = context.header
-    return [Target(Resource.TOPIC, topic, Action.GET) for topic in header.topics]
+    return [Target(Resource.TOPIC, topic, Action.GET) for topic in (header.topic or "", *header.topics)]
 
 
 async def _response(encode: Callable[[], bytes], queues: int) -> RemotingCommand:
