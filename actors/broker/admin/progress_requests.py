@@ -76,8 +76,7 @@ class ProgressRequests:
         permits: Permits,
     ) -> None:
         self._permits = permits
-        self._broker_name = identity.name
-        self._address = identity.address
+        self._identity = identity
         self._store = store
         self._reads = reads
         self._topics = tables.topics
@@ -142,7 +141,7 @@ class ProgressRequests:
         """Handle QUERY_TOPICS_BY_CONSUMER: return the topics in which a group has committed offsets."""
         header: GroupHeader = context.header
         return RemotingCommand.response(
-            body=encode_topics_of_group(self._visible_topics(context, header.group), self._address)
+            body=encode_topics_of_group(self._visible_topics(context, header.group), self._identity.address)
         )
 
     def _visible_topics(self, context: RequestContext, group: str) -> list[str]:
@@ -184,7 +183,7 @@ class ProgressRequests:
                 if stats is not None:
                     rows.append(stats)
         queues = sum(len(stats.offsets) for rows in groups.values() for stats in rows)
-        return await _response(lambda: encode_consume_stats_list(groups, self._address), queues)
+        return await _response(lambda: encode_consume_stats_list(groups, self._identity.address), queues)
 
     async def _progress(self, group: str, topic: str) -> ConsumeStats | None:
         """Return the group's progress in a topic.
@@ -233,7 +232,7 @@ class ProgressRequests:
             # Also before the first queue, because there may be many topics with few queues.
             if queue_id % QUEUES_PER_SLICE == 0:
                 await asyncio.sleep(0)
-            yield MessageQueue(topic, self._broker_name, queue_id)
+            yield MessageQueue(topic, self._identity.name, queue_id)
 
 
 def _topics(context: DecodedRequest) -> Iterable[Target]:
