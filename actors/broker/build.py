@@ -314,7 +314,7 @@ def _admin_rows(
         *GroupAdmin(tables, stats).rows(),
         *Cleaning(store, tables, removal.remove).rows(),
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake, access.may_read).rows(),
-        *ProgressRequests(identity, store, reads, tables, clients, stats, clock, access.permits).rows(),
+        *ProgressRequests(identity, loop, tables, clients, clock, access.permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, access.may_read, access.permits).rows(),
         *ReplicaRequests(store, tables).rows(),
         *QueueFileRequests(store).rows(),

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 
+from actors.broker.build_loop import BrokerLoop
 from actors.broker.group.clients import Clients
 from actors.broker.identity import BrokerIdentity
-from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
-from actors.broker.stats import BrokerStats
 from actors.remoting.admin_headers import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
@@ -48,7 +47,6 @@ from actors.remoting.targets import (
 )
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
-from store.message_store import MessageStore
 
 QUEUES_PER_SLICE = 32
 """Queues that are computed before other requests get a turn."""
@@ -67,23 +65,19 @@ class ProgressRequests:
     def __init__(
         self,
         identity: BrokerIdentity,
-        store: MessageStore,
-        reads: Reads,
+        loop: BrokerLoop,
         tables: BrokerTables,
         clients: Clients[Connection],
-        stats: BrokerStats,
         clock: Clock,
         permits: Permits,
     ) -> None:
         self._permits = permits
         self._identity = identity
-        self._store = store
-        self._reads = reads
-        self._topics = tables.topics
-        self._groups = tables.groups
-        self._offsets = tables.offsets
+        self._store = loop.store
+        self._reads = loop.reads
+        self._stats = loop.stats
+        self._tables = tables
         self._clients = clients
-        self._stats = stats
         self._clock = clock
 
     def rows(self) -> Iterable[RequestRow]:
@@ -106,7 +100,7 @@ class ProgressRequests:
     def topic_stats(self, context: RequestContext) -> None:
         """Handle GET_TOPIC_STATS_INFO: return the offset range of each queue, and the topic's put rate."""
         header: TopicHeader = context.header
-        self._topics.get(header.topic)
+        self._tables.topics.get(header.topic)
         context.spawn(self._topic_stats(header.topic))
 
     def consume_stats(self, context: RequestContext) -> None:
@@ -126,14 +120,14 @@ class ProgressRequests:
         They are those of the oldest message, of the newest one and of the one that the group consumed last.
         """
         header: GroupTopicHeader = context.header
-        self._topics.get(header.topic)
+        self._tables.topics.get(header.topic)
         context.spawn(self._time_spans(header.group, header.topic))
 
     def groups_of_topic(self, context: RequestContext) -> RemotingCommand:
         """Handle QUERY_TOPIC_CONSUME_BY_WHO: return the groups that consume or have consumed a topic."""
         header: TopicHeader = context.header
         online = {group.name for group in self._clients.groups() if header.topic in group.subscriptions}
-        found = online | set(self._offsets.groups_of(header.topic))
+        found = online | set(self._tables.offsets.groups_of(header.topic))
         visible = {each for each in found if self._permits(context, Target(Resource.GROUP, each, Action.GET))}
         return RemotingCommand.response(body=encode_group_list(visible))
 
@@ -146,11 +140,11 @@ class ProgressRequests:
 
     def _visible_topics(self, context: RequestContext, group: str) -> list[str]:
         """Return the topics of a group that the sender of the request may see."""
-        topics = self._offsets.topics_of(group)
+        topics = self._tables.offsets.topics_of(group)
         return [each for each in topics if self._permits(context, Target(Resource.TOPIC, each, Action.GET))]
 
     async def _topic_stats(self, topic: str) -> RemotingCommand:
-        config = self._topics.get(topic)
+        config = self._tables.topics.get(topic)
         await self._reads.caught_up()
         offsets: dict[MessageQueue, TopicOffset] = {}
         async for queue in self._queues(topic, max(config.read_queue_nums, config.write_queue_nums)):
@@ -172,11 +166,11 @@ class ProgressRequests:
 
     async def _all_consume_stats(self, *, only_ordered: bool) -> RemotingCommand:
         await self._reads.caught_up()
-        groups: dict[str, list[ConsumeStats]] = {name: [] for name in self._groups.table.groups}
-        topics = self._offsets.topics_by_group()
+        groups: dict[str, list[ConsumeStats]] = {name: [] for name in self._tables.groups.table.groups}
+        topics = self._tables.offsets.topics_by_group()
         for group, rows in groups.items():
             for topic in topics.get(group, ()):
-                config = self._topics.find(topic)
+                config = self._tables.topics.find(topic)
                 if only_ordered and (config is None or not config.order):
                     continue
                 stats = await self._progress(group, topic)
@@ -190,13 +184,13 @@ class ProgressRequests:
 
         Returns None if the topic is deleted, or if the group's connected members do not subscribe to it.
         """
-        config = self._topics.find(topic)
+        config = self._tables.topics.find(topic)
         if config is None or not self._clients.may_consume(group, topic):
             return None
         stats = ConsumeStats(consume_tps=self._stats.got_tps(group, topic))
         async for queue in self._queues(topic, config.read_queue_nums):
-            consumed = self._offsets.query(group, topic, queue.queue_id) or 0
-            pulled = self._offsets.pulled.get((topic, group, queue.queue_id), 0)
+            consumed = self._tables.offsets.query(group, topic, queue.queue_id) or 0
+            pulled = self._tables.offsets.pulled.get((topic, group, queue.queue_id), 0)
             last_ms = await self._stored_ms(topic, queue.queue_id, consumed - 1) if consumed else 0
             end = self._store.max_offset(topic, queue.queue_id)
             stats.offsets[queue] = OffsetWrapper(end, consumed, max(consumed, pulled), max(last_ms, 0))
@@ -206,10 +200,10 @@ class ProgressRequests:
         await self._reads.caught_up()
         store, now_ms = self._store, self._clock.wall_ms()
         spans: list[QueueTimeSpan] = []
-        async for queue in self._queues(topic, self._topics.get(topic).write_queue_nums):
+        async for queue in self._queues(topic, self._tables.topics.get(topic).write_queue_nums):
             queue_id = queue.queue_id
             first, end = await self._first(topic, queue_id), store.max_offset(topic, queue_id)
-            consumed = self._offsets.query(group, topic, queue_id)
+            consumed = self._tables.offsets.query(group, topic, queue_id)
             span = QueueTimeSpan(queue)
             span.min_timestamp = await self._stored_ms(topic, queue_id, first)
             span.max_timestamp = await self._stored_ms(topic, queue_id, end - 1)
