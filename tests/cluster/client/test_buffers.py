@@ -243,7 +243,9 @@ def test_body_that_is_no_buffer_is_refused(cluster: Cluster, body: Any) -> None:
     assert bodies_of(cluster, topic) == []
 
 
-@pytest.mark.parametrize("value", [b"x", bytearray(b"x"), 5, 0, None, memoryview(b"x")], ids=repr)
+@pytest.mark.parametrize(
+    "value", [b"x", bytearray(b"x"), 5, 0, None, memoryview(b"x")], ids=lambda value: type(value).__name__
+)
 def test_property_set_to_no_string_is_refused(cluster: Cluster, value: Any) -> None:
     topic = cluster.topic()
     with Producer(cluster.address, "sends") as producer:
