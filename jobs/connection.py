@@ -20,6 +20,7 @@ from actors.remoting.command import (
 from actors.remoting.tls.blocking import secured
 from cluster.client import ClientConfig
 from jobs.job_errors import FetchFailed
+from store.message.hosts import split_address
 
 CALL_TIMEOUT_S = 10.0
 
@@ -36,11 +37,11 @@ class Connection:
 
     def __init__(self, address: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self.address = address
-        host, _, port = address.rpartition(":")
         try:
+            host, port = split_address(address)
             config = ClientConfig()
             tls, self._sign = config.load_tls(), config.request_signer()
-            self._socket = socket.create_connection((host, int(port)), timeout_s)
+            self._socket = socket.create_connection((host, port), timeout_s)
             if tls is not None:
                 self._socket = secured(self._socket, tls, host)
         except (OSError, ValueError) as error:

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import AliasChoices, Field, model_validator
 
 from actors.host.cluster_access import AccessSettings
-from actors.remoting.settings_text import Addresses
+from actors.remoting.settings_text import Addresses, HostName
 from store.live_settings import LIVE
 from store.store_settings import StoreSettings
 
@@ -42,7 +42,7 @@ class BrokerSettings(AccessSettings):
     replica: int = Field(default=0, ge=0)
     """The index of this replica in its group; it stays the same when the role changes."""
 
-    listen_host: str = "127.0.0.1"
+    listen_host: HostName = "127.0.0.1"
     """The address to bind to."""
     listen_port: int = Field(
         default=10911, ge=0, le=65535, validation_alias=_alias("listen_port", "listenPort")
@@ -52,7 +52,9 @@ class BrokerSettings(AccessSettings):
     """Whether the broker also listens on RocketMQ's VIP port, `listen_port` - 2. Clients with
     `vipChannelEnabled` connect to it. Has no effect if that port is in use or `listen_port` is 0.
     """
-    advertised_host: str | None = Field(default=None, validation_alias=_alias("advertised_host", "brokerIP1"))
+    advertised_host: HostName | None = Field(
+        default=None, validation_alias=_alias("advertised_host", "brokerIP1")
+    )
     """The host name or address in routes and message ids; default: `listen_host`."""
     advertised_port: int | None = None
     """The port in routes and message ids; default: `listen_port`."""

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from actors.broker.broker_settings import BrokerSettings
-from store.message.hosts import Host
+from store.message.hosts import Host, join_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,13 @@ class BrokerIdentity:
             OSError: the advertised host cannot be resolved.
         """
         port = settings.advertised_port or listen_port
-        host = Host(socket.gethostbyname(settings.host), port)
-        address = f"{settings.host}:{port}"
+        host = Host(_resolved(settings.host), port)
+        address = join_address(settings.host, port)
         return cls(settings.cluster_name, settings.broker_name, settings.broker_id, address, host, node_ip)
+
+
+def _resolved(host: str) -> str:
+    """Return an IP address of `host`, an IPv4 address if there is one. Raises OSError."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    addresses = sorted(found, key=lambda each: each[0] != socket.AF_INET)
+    return str(addresses[0][4][0]).partition("%")[0]

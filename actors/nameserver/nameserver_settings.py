@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, Field
 
 from actors.host.cluster_access import AccessSettings
-from actors.remoting.settings_text import changes_by_field, settings_as_texts
+from actors.remoting.settings_text import HostName, changes_by_field, settings_as_texts
 from store.live_settings import LIVE
 
 # Keys that RocketMQ's nameserver also reports, and that are not settings here.
@@ -28,7 +28,7 @@ _CONSTANTS = {
 class NameserverSettings(AccessSettings):
     """The settings of one nameserver process."""
 
-    listen_host: str = "127.0.0.1"
+    listen_host: HostName = "127.0.0.1"
     """The address to bind to."""
     listen_port: int = Field(9876, ge=0, le=65535, validation_alias=AliasChoices("listen_port", "listenPort"))
     """The port to listen on; 0 chooses a free port."""

@@ -19,6 +19,7 @@ from actors.remoting.server import RemotingServer
 from store.clock import Clock
 from store.live_settings import LiveSettings
 from store.logs import get_logger
+from store.message.hosts import join_address
 
 _log = get_logger(__name__)
 
@@ -70,7 +71,7 @@ class NameserverService:
     @property
     def address(self) -> str:
         """The address that the nameserver listens on, `host:port`."""
-        return f"{self.settings.listen_host}:{self.server.port}"
+        return join_address(self.settings.listen_host, self.server.port)
 
     async def start(self) -> None:
         """Load the kv config and listen for connections.

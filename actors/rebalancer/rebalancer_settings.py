@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator
 
 from actors.host.cluster_access import AccessSettings
-from actors.remoting.settings_text import Addresses
+from actors.remoting.settings_text import Addresses, HostName
 from actors.strategies import make_strategy
 from store.live_settings import LIVE
 
@@ -20,7 +20,7 @@ class RebalancerSettings(AccessSettings):
         "route_interval_ms": "route_refresh_interval_ms",
     }
 
-    listen_host: str = "127.0.0.1"
+    listen_host: HostName = "127.0.0.1"
     """The address to bind to."""
     listen_port: int = Field(0, ge=0, le=65535)
     """The port to listen on; 0 is a free one."""

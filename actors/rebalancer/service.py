@@ -12,6 +12,7 @@ from actors.remoting.server import RemotingServer
 from store.clock import Clock
 from store.live_settings import LiveSettings
 from store.logs import get_logger
+from store.message.hosts import join_address
 
 _log = get_logger(__name__)
 
@@ -58,7 +59,7 @@ class RebalancerService:
     @property
     def address(self) -> str:
         """The address on which it listens."""
-        return f"{self.settings.listen_host}:{self.server.port}"
+        return join_address(self.settings.listen_host, self.server.port)
 
     async def start(self) -> None:
         """Load the generations, listen, and start the background tasks. Raises OSError or StoreError."""

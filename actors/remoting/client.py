@@ -17,6 +17,7 @@ from actors.remoting.tls.transport import TlsTransport
 from actors.signing import Signer
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
+from store.message.hosts import split_address
 
 _log = get_logger(__name__)
 
@@ -131,8 +132,9 @@ class RemotingClient:
                 made = await self._open_connection(address, host, port)
         except TimeoutError:
             raise ConnectFailed(address, f"could not connect within {limit_s:g} s") from None
-        except OSError as error:
-            raise ConnectFailed(address, f"could not connect: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:  # ValueError: a host name that the resolver cannot encode
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise ConnectFailed(address, f"could not connect: {reason or error}") from error
         other = self._open.get(address)
         if other is not None:  # another task has opened one meanwhile
             made.close("another connection to this address was made first")
@@ -263,9 +265,7 @@ def client_for(
 
 def parse_address(address: str) -> tuple[str, int]:
     """Return host and port of `host:port` or `[v6]:port`. Raises ConnectFailed if the form is wrong."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConnectFailed(
-            address, "not a valid address: use host:port or [IPv6]:port, with a port up to 65535"
-        )
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    try:
+        return split_address(address)
+    except ValueError as error:
+        raise ConnectFailed(address, str(error)) from None

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator
 
+from store.message.hosts import check_host, split_address
 from store.settings_model import SettingsModel
 
 
@@ -20,7 +21,15 @@ def _split_addresses(value: object) -> object:
     return value
 
 
-Addresses = Annotated[list[str], BeforeValidator(_split_addresses)]
+def _check_addresses(addresses: list[str]) -> list[str]:
+    for address in addresses:
+        split_address(address, min_port=0)  # 0: a port that `up` has not chosen yet
+    return addresses
+
+
+Addresses = Annotated[list[str], BeforeValidator(_split_addresses), AfterValidator(_check_addresses)]
+HostName = Annotated[str, AfterValidator(check_host)]
+"""A host name or an IP address, without a port; an IPv6 address has no brackets."""
 
 
 def rocketmq_key(model: type[BaseModel], name: str) -> str | None:

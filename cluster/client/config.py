@@ -16,6 +16,7 @@ from cluster.client.errors import ConfigInvalid
 from cluster.client.tls import TlsConfig
 from cluster.client.trace.trace_records import TRACE_TOPIC
 from store.clock import SystemClock
+from store.message.hosts import split_address
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
 
@@ -469,7 +470,8 @@ def parse_addresses(given: str | Sequence[str]) -> list[str]:
     if not addresses:
         raise ConfigInvalid('no nameserver given: pass nameservers="host:9876"')
     for address in addresses:
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigInvalid(f"nameserver address {address!r} does not have the form host:port")
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise ConfigInvalid(f"nameserver address {error}") from None
     return addresses

@@ -18,6 +18,7 @@ from cluster.driver.plan import ActorSpec, Kind
 from cluster.topology.topology import Broker, ElasticBroker, KeyPath, Listener, Topology, show
 from cluster.topology.topology_file import Source, explain
 from store.live_settings import live_names
+from store.message.hosts import join_address
 from store.store_settings import StoreSettings
 
 SETTINGS: Mapping[Kind, type[BaseModel]] = {
@@ -125,7 +126,7 @@ def _vip_port_is_free(topology: Topology, broker: Broker) -> bool:
 def address(topology: Topology, entry: Listener) -> str:
     """Return the advertised address as `host:port`."""
     host, port = topology.advertised(entry)
-    return f"{host}:{port}"
+    return join_address(host, port)
 
 
 def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: Source) -> dict[str, Any]:

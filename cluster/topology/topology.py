@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from actors.host.node_address import NODE_HOST
+from actors.remoting.settings_text import HostName
 
 DEFAULT_CLUSTER = "DefaultCluster"
 DEFAULT_NAMESPACE = "raymq"
@@ -72,9 +73,9 @@ class Listener(_Model):
     without it the actor runs on the head node. `settings` are those of its service.
     """
 
-    listen_host: str | None = None
+    listen_host: HostName | None = None
     listen_port: Port = 0
-    advertised_host: str | None = None
+    advertised_host: HostName | None = None
     advertised_port: Port | None = None
     resource: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -197,7 +198,7 @@ class Topology(_Model):
     cluster: Name = DEFAULT_CLUSTER
     namespace: Name = DEFAULT_NAMESPACE
     store_root: Path = Path("store")
-    listen_host: str = "127.0.0.1"
+    listen_host: HostName = "127.0.0.1"
     insecure: bool = False
     flush: Literal["sync", "async"] = "sync"
     auto_create_topics: bool = True

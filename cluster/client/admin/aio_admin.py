@@ -192,7 +192,7 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin):
         The id contains the address of the broker and the CommitLog offset. Raises BrokerRefused.
         """
         host, offset = decode_message_id(offset_msg_id)
-        address = f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
+        address = str(host)
         response = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
         return _messages(response)[0]
 

@@ -36,6 +36,19 @@ class KeyedChoice:
         return keyed_queues(route)[queue_index(self.key, len(route.keyed))]
 
 
+@dataclass(frozen=True, slots=True)
+class GivenQueue:
+    """Chooses the queue that the caller gave."""
+
+    queue: MessageQueue
+
+    def __call__(self, route: TopicRoute) -> MessageQueue:
+        """Return the queue. Raises ConfigInvalid if the route lacks it: a retry would not find it."""
+        if reason := route.why_missing(self.queue):
+            raise ConfigInvalid(f"{self.queue} does not exist: {reason}")
+        return self.queue
+
+
 def as_message(
     message: Message | str,
     body: bytes | str | None,
@@ -152,7 +165,7 @@ def chooser(
         raise ConfigInvalid("give only one of sharding_key, queue and selector")
     if queue is not None:
         check_queue(message.topic, queue)
-        return lambda _route: queue
+        return GivenQueue(queue)
     if sharding_key is not None:
         if not isinstance(sharding_key, str):
             raise ConfigInvalid(

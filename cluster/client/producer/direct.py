@@ -51,8 +51,9 @@ class DirectConnection:
                 self._socket = secured(self._socket, tls, host)
         except TimeoutError:
             raise ConnectFailed(address, f"no connection within {timeout_ms} ms") from None
-        except OSError as error:
-            raise ConnectFailed(address, f"no connection: {error.strerror or error}") from error
+        except (OSError, ValueError) as error:  # ValueError: a host name that the resolver cannot encode
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise ConnectFailed(address, f"no connection: {reason or error}") from error
         self._has_tls = tls is not None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # SO_RCVTIMEO and SO_SNDTIMEO instead of Python's timeout, which would add a poll() to every call.

@@ -203,6 +203,7 @@ def rows_of_slice(
         queue_ids,
         uniq_keys.next_block(count),
         max_body_bytes,
+        store_host_bytes=len(draft.born_host),
         properties=_text(rows, PROPERTIES) if PROPERTIES in rows.schema.names else None,
     )
 

@@ -23,7 +23,7 @@ from cluster.client.errors import (
     TableSendFailed,
 )
 from cluster.client.namespaces import Namespace
-from cluster.client.producer.arguments import check_queue
+from cluster.client.producer.arguments import GivenQueue, check_queue
 from cluster.client.producer.lanes import LaneBatch, Lanes, Outcome
 from cluster.client.producer.outbound import OutboundFactory, rejected
 from cluster.client.producer.send_hooks import SendHooks
@@ -32,6 +32,7 @@ from cluster.client.results import QueueReceipts, TableReceipt
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.topic_route import TopicRoute
+from store.message.hosts import V4_BYTES, V6_BYTES
 from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue
 from store.message.record import RecordDraft
@@ -192,7 +193,7 @@ class TableSender:
         job = TableJob(topic, self._budget, self._names)
         try:
             if columns.rows:
-                queues = [queue] if queue is not None else self._queues_for(topic, columns)
+                queues = self._queues_for(topic, columns, queue)
                 self._offer_all(job, columns, queues, stop)
         finally:
             job.wait()
@@ -200,11 +201,17 @@ class TableSender:
             raise ClientClosed(f"the send of a table to topic {topic!r} was cancelled")
         return job.receipt(columns.rows)
 
-    def _queues_for(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
-        return asyncio.run_coroutine_threadsafe(self._queues(topic, columns), self._loop).result()
+    def _queues_for(
+        self, topic: str, columns: TableColumns, queue: MessageQueue | None
+    ) -> Sequence[MessageQueue]:
+        return asyncio.run_coroutine_threadsafe(self._queues(topic, columns, queue), self._loop).result()
 
-    async def _queues(self, topic: str, columns: TableColumns) -> Sequence[MessageQueue]:
+    async def _queues(
+        self, topic: str, columns: TableColumns, queue: MessageQueue | None
+    ) -> Sequence[MessageQueue]:
         route = await self._route(topic)
+        if queue is not None:
+            return [GivenQueue(queue)(route)]
         queues = route.keyed
         if not columns.is_keyed and route.writable:
             # Each slice goes to one queue: start after the last queue of the previous table.
@@ -263,7 +270,8 @@ class TableSender:
         from cluster.client.producer.table_columns import rows_of_slice
         from cluster.client.producer.table_frames import frames
 
-        draft = RecordDraft(topic, 0, b"", born_timestamp=self._instance.clock.wall_ms())
+        born_host = bytes(self._host_bytes(topic, queues.queues[0]))
+        draft = RecordDraft(topic, 0, b"", born_timestamp=self._instance.clock.wall_ms(), born_host=born_host)
         uniq_keys = uniq_keys or self._factory.uniq_keys
         max_body_bytes = self._config.max_message_bytes
         try:
@@ -272,6 +280,12 @@ class TableSender:
         except MessageInvalid as error:
             where = f"in the rows from {first_row:,} on: " if first_row else ""
             raise rejected(MessageInvalid(f"{where}{error}")) from error
+
+    def _host_bytes(self, topic: str, queue: MessageQueue) -> int:
+        """Return the size of the hosts in a record, which the broker of `queue` fills in."""
+        route = self._instance.routes.peek(topic)
+        address = route.master(queue.broker_name) if route is not None else None
+        return V6_BYTES if address is not None and address.startswith("[") else V4_BYTES
 
     def _offer(self, job: TableJob, frame: Frame) -> None:
         batch = LaneBatch(*frame, job, job.settled)

@@ -89,6 +89,29 @@ class TopicRoute:
     def _shares_to_write(self) -> list[QueueShare]:
         return [share for share in self.shares if share.is_writable]
 
+    @cached_property
+    def _share_of(self) -> dict[str, QueueShare]:
+        return {share.broker_name: share for share in self.shares}
+
+    def why_missing(self, queue: MessageQueue) -> str:
+        """Return why no broker of the route has `queue`, else an empty text.
+
+        The route contains brokers that restart, unless they were down when it was first fetched.
+        """
+        share = self._share_of.get(queue.broker_name)
+        if share is None:
+            brokers = ", ".join(self.brokers())
+            return (
+                f"broker {queue.broker_name!r} is not in the route of topic {self.topic!r}: it has {brokers}"
+            )
+        count = max(share.read_queues, share.write_queues)
+        if queue.queue_id >= count:
+            return (
+                f"topic {self.topic!r} has no queue {queue.queue_id} on broker {queue.broker_name!r}: "
+                f"its queues there are 0 to {count - 1}"
+            )
+        return ""
+
     def master(self, broker_name: str) -> str | None:
         """Return the address of the broker's master (broker id 0), or None if it is unknown."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)

@@ -222,3 +222,10 @@ def test_message_trace_shows_sender_and_consumer(raymq: Raymq) -> None:
     assert "is `trace` set in the clients?" in raymq.refused(
         "message", "trace", "missing", "--trace-topic", trace_topic
     )
+
+
+def test_send_to_a_queue_that_does_not_exist_is_refused_at_once(raymq: Raymq) -> None:
+    topic = raymq.filled()
+    assert "'nosuch' is not in the route" in raymq.refused("send", topic, "x", "--queue", "nosuch:0", code=2)
+    assert "no queue 99" in raymq.refused("send", topic, "x", "--queue", "a:99", code=2)
+    assert "nosuch" in raymq.refused("message", "get", topic, "--queue", "nosuch:0", "--offset", "0", code=2)

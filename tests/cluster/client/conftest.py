@@ -49,14 +49,15 @@ class Cluster:
         rebalancer_clock: Clock | None = None,
         broker_clock: Clock | None = None,
         tls: Mapping[str, Any] | None = None,
+        host: str = "127.0.0.1",
         **broker_settings: Any,
     ) -> None:
         """Start all parts.
 
         `rebalancer_clock` determines when leases expire, `broker_clock` when delayed messages are due. `tls`
-        are settings of all parts.
+        are settings of all parts, which listen on `host`.
         """
-        self._tls = dict(tls or {})
+        self._tls = {"listen_host": host, **(tls or {})}
         self._root = root
         self._broker_clock = broker_clock or SystemClock()
         self._rebalancer_clock = rebalancer_clock or SystemClock()

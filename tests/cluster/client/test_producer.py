@@ -346,3 +346,25 @@ def test_not_supported_error_names_the_likely_peers() -> None:
         "request type 7105 not supported (response code 3 from a:1); the peer is an Apache RocketMQ broker "
         "or an older RayMQ broker"
     )
+
+
+@pytest.mark.parametrize("face", ["send", "send_async", "oneway", "batch", "many", "request"])
+@pytest.mark.parametrize(
+    ("queue", "reason"), [(("nosuch", 0), "broker 'nosuch' is not in the route"), (("a", 99), "no queue 99")]
+)
+def test_send_to_a_queue_that_does_not_exist_is_refused_at_once(
+    cluster: Cluster, face: str, queue: tuple[str, int], reason: str
+) -> None:
+    topic = cluster.topic()
+    given = MessageQueue(topic, *queue)
+    config = ProducerConfig(nameservers=cluster.address, delivery_timeout_ms=int(NEVER_S * 1000))
+    sends: dict[str, Callable[[Producer], object]] = {
+        "send": lambda producer: producer.send(topic, b"x", queue=given),
+        "send_async": lambda producer: producer.send_async(topic, b"x", queue=given).result(),
+        "oneway": lambda producer: producer.send_oneway(topic, b"x", queue=given),
+        "batch": lambda producer: producer.send_batch([Message(topic, b"x")], queue=given),
+        "many": lambda producer: producer.send_many(topic, [b"x"], queue=given),
+        "request": lambda producer: producer.request(topic, b"x", queue=given),
+    }
+    with Producer(config=config) as producer, pytest.raises(ConfigInvalid, match=reason):
+        sends[face](producer)
