@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -35,6 +35,7 @@ SIGNATURE_ENV = "RAYMQ_SIGNATURE"
 SIGNATURES = ("raymq", "rocketmq")
 CREDENTIALS_ENV = "RAYMQ_CREDENTIALS"
 
+MAX_MS = 1 << 42  # longer durations would overflow timers; as a time, it is in the year 2109
 KIB = 1024
 MIB = 1024 * 1024
 
@@ -85,6 +86,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         """Validate the settings. Raises ConfigInvalid if one of them is invalid."""
+        require_types(self)
         require_positive(self, "request_timeout_ms", "route_refresh_ms", "heartbeat_ms")
         require_at_least(0, self, "sticky_broker_ms")
         keys: tuple[object, object] = (self.access_key, self.secret_key)
@@ -207,7 +209,7 @@ class ProducerConfig(ClientConfig):
     def _check_compression(self) -> None:
         if self.compression is None:
             return
-        levels = COMPRESSION_LEVELS.get(self.compression)
+        levels = COMPRESSION_LEVELS.get(self.compression) if isinstance(self.compression, str) else None
         if levels is None:
             known = ", ".join(COMPRESSION_LEVELS)
             raise ConfigInvalid(f"compression is {self.compression!r}: give one of {known}, or None")
@@ -432,6 +434,24 @@ class PushConfig(ConsumerConfig):
         return self.consume_from or ("latest" if self.is_broadcasting else "earliest")
 
 
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "it must be a string"),
+    "bool": ((bool,), "give True or False"),
+    "int": ((int,), "it must be an integer"),
+    "Sequence": ((list, tuple), "give a list"),
+}
+
+
+def require_types(config: ClientConfig) -> None:
+    """Raise ConfigInvalid if a setting is not a string, bool, integer or list although its type says so."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        kinds, remedy = _KINDS.get(str(each.type).partition("[")[0], ((object,), ""))
+        is_number = kinds == (int,) and isinstance(value, bool)
+        if (not isinstance(value, kinds) or is_number) and each.name not in ("access_key", "secret_key"):
+            raise ConfigInvalid(f"{each.name} is {value!r}: {remedy}")
+
+
 def require_positive(config: object, *names: str) -> None:
     """Raise ConfigInvalid if an attribute of `config` listed in `names` is not an integer greater than 0."""
     require_at_least(1, config, *names)
@@ -446,6 +466,8 @@ def require_at_least(least: int, config: object, *names: str) -> None:
         if value < least:
             bound = "greater than 0" if least == 1 else f"{least} or more"
             raise ConfigInvalid(f"{name} is {value}: it must be {bound}")
+        if name.endswith("_ms") and value > MAX_MS:
+            raise ConfigInvalid(f"{name} is {value}: it must be at most {MAX_MS:,}")
 
 
 def require_trace(trace: object, trace_topic: str) -> None:

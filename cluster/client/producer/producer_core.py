@@ -22,7 +22,7 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RecallMessageHeader
 from actors.remoting.table import RequestTable
-from cluster.client.config import Nameservers, ProducerConfig
+from cluster.client.config import MAX_MS, Nameservers, ProducerConfig
 from cluster.client.errors import ClientError, ConfigInvalid, DeadlineExceeded
 from cluster.client.hooks import SendContext
 from cluster.client.namespaces import Namespace
@@ -184,8 +184,11 @@ class ProducerCore:
     def _timeout_ms(self, choose: Choose | None, given_ms: int | None) -> int:
         """Return `given_ms`, else the configured default. Raises ConfigInvalid if it is not positive."""
         if given_ms is not None:
-            if not isinstance(given_ms, int | float) or not given_ms > 0:
-                raise ConfigInvalid(f"timeout_ms is {given_ms!r}: it must be greater than 0")
+            is_number = isinstance(given_ms, int | float) and not isinstance(given_ms, bool)
+            if not is_number or not 0 < given_ms <= MAX_MS:
+                raise ConfigInvalid(
+                    f"timeout_ms is {given_ms!r}: it must be greater than 0 and at most {MAX_MS:,}"
+                )
             return max(int(given_ms), 1)
         return self.config.send_timeout_ms if choose is None else self.config.delivery_timeout_ms
 

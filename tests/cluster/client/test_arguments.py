@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from cluster.client import (
+    Admin,
     ClientConfig,
     ConsumerConfig,
     Message,
@@ -61,6 +63,53 @@ def test_invalid_setting_is_named_in_the_error(config: Any, settings: dict[str, 
         config(**settings)
 
 
+WRONG_TYPES = ["5", b"x", -5, True, 1.5, float("nan"), float("inf"), 10**30, None, [], {}, object()]
+ALLOWED: dict[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: type(value) is int,
+    "Sequence": lambda value: isinstance(value, list),
+}
+
+
+@pytest.mark.parametrize("config", [ClientConfig, ProducerConfig, ConsumerConfig, PushConfig])
+def test_every_setting_refuses_values_of_another_type_by_name(config: Any) -> None:
+    for each in fields(config):
+        kind = each.type.partition("[")[0]
+        for value in WRONG_TYPES:
+            if kind in ALLOWED and not ALLOWED[kind](value):
+                with pytest.raises(ConfigInvalid, match=each.name):
+                    config(**{each.name: value})
+        if each.name.endswith("_ms"):
+            for value in (-5, 10**30):
+                with pytest.raises(ConfigInvalid, match=each.name):
+                    config(
+                        **{
+                            each.name: value,
+                            **({"consume_from": "timestamp"} if "stamp" in each.name else {}),
+                        }
+                    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Producer,
+        PullConsumer,
+        PushConsumer,
+        ClientConfig,
+        ProducerConfig,
+        PushConfig,
+        aio.Producer,
+        Admin,
+        aio.Admin,
+    ],
+)
+def test_unknown_keyword_is_refused_by_name(make: Any) -> None:
+    with pytest.raises(TypeError, match="retries"):
+        make(retries=3)
+
+
 def test_max_reconsume_times_of_minus_one_means_16() -> None:
     assert PushConfig(max_reconsume_times=-1).max_reconsume_times == 16
     assert PushConfig(max_reconsume_times=0).max_reconsume_times == 0
@@ -103,6 +152,10 @@ def test_constructors_reject_arguments_of_the_wrong_type(make: Callable[[], obje
         ({"argument": 5}, "without a selector"),
         ({"timeout_ms": "5"}, "timeout_ms is '5'"),
         ({"timeout_ms": float("nan")}, "timeout_ms"),
+        ({"timeout_ms": float("inf")}, "timeout_ms"),
+        ({"timeout_ms": True}, "timeout_ms is True"),
+        ({"timeout_ms": 10**30}, "timeout_ms"),
+        ({"timeout_ms": -1}, "timeout_ms is -1"),
     ],
 )
 def test_invalid_send_arguments_are_rejected_without_a_request(options: dict[str, Any], message: str) -> None:

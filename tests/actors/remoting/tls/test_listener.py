@@ -167,7 +167,7 @@ def test_client_verifies_the_ca_and_the_host_name_of_the_server(authority: Autho
 def test_host_name_that_tls_cannot_verify_is_refused() -> None:
     async def story() -> None:
         client = RemotingClient(SystemClock(), None, LIMITS, tls=ClientTls())
-        with pytest.raises(ConnectFailed, match=r"TLS cannot verify the host name '\.broker'"):
+        with pytest.raises(ConnectFailed, match=r"'\.broker' is not a host name"):
             await client.ask(".broker:1", RemotingCommand(ECHO), TIMEOUT_MS)
         await client.close()
 
