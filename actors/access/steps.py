@@ -49,6 +49,11 @@ class Users:
         user = self.find(name)
         return self.is_inner(name) or (user is not None and user.is_super)
 
+    def ordinary_user(self, context: RequestContext) -> str | None:
+        """Return the user whose signature Authentication has checked, or None if it may do everything."""
+        name = context.command.ext.get(ACCESS_KEY, "")
+        return None if self.is_super(name) else name
+
 
 class Authentication:
     """Step that rejects requests without a valid signature of an enabled user."""

@@ -74,7 +74,7 @@ from actors.remoting.client import RemotingClient, client_for
 from actors.remoting.codes import RequestCode
 from actors.remoting.connection import Connection
 from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.request import RequestRow
+from actors.remoting.request import RequestRow, UserOf
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, on_cluster
 from store.clock import Clock
@@ -142,7 +142,7 @@ def build_broker(
     client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
     live.on_change(partial(_apply_changes, tables))
-    groups = _build_groups(settings, clock, client, tables, registration)
+    groups = _build_groups(settings, clock, client, tables, registration, access.user_of)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, tables.topics, loop.reads.load_pages)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
@@ -241,16 +241,17 @@ def _build_groups(
     client: RemotingClient,
     tables: BrokerTables,
     registration: Registration,
+    user_of: UserOf,
 ) -> BrokerGroups:
     clients: Clients[Connection] = Clients(clock, settings.client_expiry_ms)
     rebalancers = RebalancerLink(
         client, settings.rebalancers, settings.broker_name, settings.rebalancer_timeout_ms, clock
     )
     requests = ClientRequests(
-        settings.broker_name, clients, tables, rebalancers, registration.when_registered
+        settings.broker_name, clients, tables, rebalancers, registration.when_registered, user_of
     )
     assignments = Assignments(client, settings.nameservers, requests.find_members)
-    return BrokerGroups(clients, QueueLocks(clock), requests, assignments)
+    return BrokerGroups(clients, QueueLocks(clock, user_of), requests, assignments)
 
 
 def _sending_rows(

@@ -91,6 +91,9 @@ class Connection(asyncio.BufferedProtocol):
         self._close_callbacks: list[CloseCallback] = []
         self.slices = Slices(hub)
 
+    def __str__(self) -> str:
+        return self.peer
+
     # ---- for services --------------------
 
     def send(self, command: RemotingCommand) -> None:

@@ -34,6 +34,8 @@ TopicCheck = Callable[["RequestContext", str], None]
 """Raises Refused unless the sender of a request has permission for a topic. A handler calls it if the topic
 is not in the request but in the record that the request names by its position in the CommitLog.
 """
+UserOf = Callable[["RequestContext"], str | None]
+"""Returns the user that signed a request; None for a super user, and without access control."""
 
 Permits = Callable[["RequestContext", Target], bool]
 """Returns True if the sender of a request has permission for a target. A handler omits from its response what

@@ -55,7 +55,7 @@ class ClientConfig:
     Attributes:
         nameservers: Addresses of the nameservers. None: the environment variable RAYMQ_NAMESERVERS, else
             127.0.0.1:9876.
-        instance_name: Part of the client id. Empty: the process id and the start time.
+        instance_name: Part of the client id. Empty: the process id.
         request_timeout_ms: Default timeout of a request to a nameserver or broker.
         route_refresh_ms: Interval at which the client refreshes the routes of its topics.
         heartbeat_ms: Interval at which the client sends heartbeats to brokers.

@@ -131,12 +131,13 @@ class ClientAdmin:
             group: [
                 ProducerInfo(
                     member.client_id,
-                    f"/{member.connection.peer}",  # Java's text for an address without a host name
-                    member.connection.attributes.language or "OTHER",
-                    member.connection.attributes.version,
-                    now_ms - (now_ns - member.last_heartbeat_ns) // NS_PER_MS,
+                    f"/{connection.peer}",  # Java's text for an address without a host name
+                    connection.attributes.language or "OTHER",
+                    connection.attributes.version,
+                    now_ms - (now_ns - heartbeat_ns) // NS_PER_MS,
                 )
                 for member in self._clients.producers(group)
+                for connection, heartbeat_ns in member.heartbeats_ns.items()
             ]
             for group in self._clients.producer_groups()
         }
@@ -240,9 +241,10 @@ def _connections(members: Iterable[Member[Connection]]) -> list[ClientConnection
     return [
         ClientConnection(
             member.client_id,
-            member.connection.peer,
-            member.connection.attributes.language or "OTHER",
-            member.connection.attributes.version,
+            connection.peer,
+            connection.attributes.language or "OTHER",
+            connection.attributes.version,
         )
         for member in members
+        for connection in member.heartbeats_ns
     ]

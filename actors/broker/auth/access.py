@@ -12,7 +12,7 @@ from actors.broker.auth.access_requests import AccessControl
 from actors.broker.broker_settings import BrokerSettings
 from actors.host.cluster_access import inner_signer
 from actors.remoting.chain import Step
-from actors.remoting.request import Permits, RequestContext, TopicCheck
+from actors.remoting.request import Permits, RequestContext, TopicCheck, UserOf
 from actors.remoting.targets import Action, Target
 from actors.signing import Signer
 from store.clock import Clock
@@ -35,6 +35,8 @@ class BrokerAccess:
     may_send: TopicCheck
     """Raises Refused unless the user may send to a topic. `may_read` does the same for reads."""
     permits: Permits
+    user_of: UserOf
+    """Returns the user that signed a request; None for a super user, or if authentication is disabled."""
 
 
 def build_access(settings: BrokerSettings, clock: Clock, needs_name: Callable[[str], bool]) -> BrokerAccess:
@@ -46,18 +48,25 @@ def build_access(settings: BrokerSettings, clock: Clock, needs_name: Callable[[s
     """
     signer = inner_signer(settings)
     if not settings.authentication_enabled or signer is None:
-        return BrokerAccess(signer, None, (), _permit, _permit, _permits)
+        return BrokerAccess(signer, None, (), _permit, _permit, _permits, _no_user)
     file = AccessFile(settings.store_root / "config" / FILE_NAME)
     file.load()
     users = Users(file, signer)
     check = SignatureCheck(clock, settings.signature_window_ms)
     control, authentication = AccessControl(file, users), Authentication(users, check)
     if not settings.authorization_enabled:
-        return BrokerAccess(signer, control, (authentication,), _permit, _permit, _permits)
+        steps = (authentication,)
+        return BrokerAccess(signer, control, steps, _permit, _permit, _permits, users.ordinary_user)
     authorization = Authorization(users, file, settings.cluster_name, needs_name)
     may_read, may_send = authorization.topic_check(Action.GET), authorization.topic_check(Action.PUB)
     return BrokerAccess(
-        signer, control, (authentication, authorization), may_read, may_send, authorization.permits
+        signer,
+        control,
+        (authentication, authorization),
+        may_read,
+        may_send,
+        authorization.permits,
+        users.ordinary_user,
     )
 
 
@@ -68,3 +77,8 @@ def _permit(context: RequestContext, topic: str) -> None:
 def _permits(context: RequestContext, target: Target) -> bool:
     """Permit every target; used if access control is disabled."""
     return True
+
+
+def _no_user(context: RequestContext) -> str | None:
+    """Return None; used if authentication is disabled and any client may name any user."""
+    return None

@@ -25,7 +25,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_object
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import HEARTBEAT_BYTES_MAX, Cost, RequestContext, RequestRow
+from actors.remoting.request import HEARTBEAT_BYTES_MAX, Cost, RequestContext, RequestRow, UserOf
 from actors.remoting.slices import Steps, run_in_slices
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_cluster, on_group
 from store.logs import get_logger
@@ -51,10 +51,17 @@ class ClientRequests:
         tables: BrokerTables,
         rebalancers: RebalancerLink,
         when_registered: WhenRegistered,
+        user_of: UserOf,
     ) -> None:
         """Create the handler.
 
-        `when_registered` calls its argument when all nameservers have received the current topics.
+        Args:
+            broker_name: the name of this broker.
+            clients: the connected clients.
+            tables: topics, groups and offsets.
+            rebalancers: the connections to the rebalancers.
+            when_registered: calls its argument when all nameservers have received the current topics.
+            user_of: returns the user that signed a request.
         """
         self._broker_name = broker_name
         self._clients = clients
@@ -63,6 +70,7 @@ class ClientRequests:
         self._offsets = tables.offsets
         self._rebalancers = rebalancers
         self._when_registered = when_registered
+        self._user_of = user_of
         self._skipped_groups: set[str] = set()
 
     def rows(self) -> Iterable[RequestRow]:
@@ -102,12 +110,15 @@ class ClientRequests:
 
     def _heartbeat(self, context: RequestContext, heartbeat: HeartbeatData) -> Steps:
         client_id, connection = heartbeat.client_id, context.connection
+        user = self._user_of(context)
         registered: list[ConsumerData] = []
         for group in heartbeat.producer_groups:
-            self._is_registered(group, partial(self._clients.register_producer, group, client_id, connection))
+            self._is_registered(
+                group, partial(self._clients.register_producer, group, client_id, connection, user)
+            )
             yield
         for each in heartbeat.consumers:
-            register = partial(self._register_consumer, each, client_id, connection)
+            register = partial(self._register_consumer, each, client_id, connection, user)
             if self._is_registered(each.group_name, register):
                 registered.append(each)
             for subscription in each.subscriptions:
@@ -137,16 +148,19 @@ class ClientRequests:
         return RemotingCommand.response()
 
     def unregister(self, context: RequestContext) -> None:
-        """Handle UNREGISTER_CLIENT: remove the client from a producer group, a consumer group or both."""
+        """Handle UNREGISTER_CLIENT: remove the client from a producer group, a consumer group or both.
+
+        As in RocketMQ, this ends only what heartbeats over the same connection have registered.
+        """
         context.work(self._unregister(context))  # after a heartbeat that takes long
 
     def _unregister(self, context: RequestContext) -> Steps:
         yield
         header: UnregisterClientHeader = context.header
         if header.producer_group:
-            self._clients.unregister_producer(header.producer_group, header.client_id)
+            self._clients.unregister_producer(header.producer_group, header.client_id, context.connection)
         if header.consumer_group and self._clients.unregister_consumer(
-            header.consumer_group, header.client_id
+            header.consumer_group, header.client_id, context.connection
         ):
             self._consumer_removed(header.consumer_group, header.client_id, connection_closed=False)
         return RemotingCommand.response()
@@ -192,9 +206,11 @@ class ClientRequests:
     def sync_group(self, context: RequestContext) -> None:
         """Handle SYNC_GROUP: forward the queues that a member holds, and respond with its assignment.
 
-        Raises Refused if the group may not consume, or if this broker has no rebalancer.
+        Raises Refused if the group may not consume, if the client id is another user's, or if this broker
+        has no rebalancer.
         """
         request = SyncGroupRequest.decode(context.command.body)
+        self._clients.check_user(request.group, request.client_id, self._user_of(context))
         self._groups.for_consuming(request.group)
         if not self._rebalancers.is_used:
             raise Refused(
@@ -246,7 +262,9 @@ class ClientRequests:
         self._skipped_groups.discard(group)
         return True
 
-    def _register_consumer(self, consumer: ConsumerData, client_id: str, connection: Connection) -> None:
+    def _register_consumer(
+        self, consumer: ConsumerData, client_id: str, connection: Connection, user: str | None
+    ) -> None:
         group = self._groups.get(consumer.group_name)
         retry_topic = f"{RETRY_TOPIC_PREFIX}{group.group_name}"
         if (
@@ -264,7 +282,7 @@ class ClientRequests:
             consumer.message_model,
             consumer.consume_from_where,
         )
-        if self._clients.register_consumer(heartbeat, client_id, connection):
+        if self._clients.register_consumer(heartbeat, client_id, connection, user):
             self._changed(consumer.group_name)
 
     def _connection_closed(self, connection: Connection) -> None:
@@ -292,8 +310,8 @@ class ClientRequests:
         if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
             return
         ext = ConsumerGroupHeader(group_name).to_ext()
-        for member in group.members.values():
-            member.connection.oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext))
+        for connection in group.connections():
+            connection.oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext))
 
     def _is_member(self, group_name: str, client_id: str) -> bool:
         group = self._clients.group(group_name)

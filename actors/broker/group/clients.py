@@ -1,9 +1,13 @@
 """Connected clients: producers and consumers by group, as registered by their heartbeats.
 
-A client is identified by its client id and uses one connection at a time. A heartbeat over a new connection
-replaces the old one. The broker removes a client when the client unregisters, when its connection closes, or
-when it has sent no heartbeat for the expiry time. Subscriptions belong to the group: of the versions that its
+A client is identified by its client id. As in RocketMQ, each connection over which heartbeats with this id
+arrive is a registration of its own: containers with the same host address and process id have one client id,
+and a client that reconnects may be back before its old connection is closed. A connection's registration ends
+when it sends UNREGISTER_CLIENT, when it closes, or when it has sent no heartbeat for the expiry time; the
+group loses the member with its last registration. Subscriptions belong to the group: of the versions that its
 members report for a topic, the newest one applies, as in RocketMQ.
+
+With access control, a client id in a group belongs to the user of its first registration.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
@@ -36,11 +42,26 @@ class Subscription:
 
 @dataclass(slots=True)
 class Member(Generic[ConnectionT]):
-    """A client as a member of one group."""
+    """A client as a member of one group, with the time of the last heartbeat over each of its connections.
+
+    `user` is the access key that registered it; None for a super user, and without access control.
+    """
 
     client_id: str
-    connection: ConnectionT
-    last_heartbeat_ns: int
+    user: str | None
+    heartbeats_ns: dict[ConnectionT, int] = field(default_factory=dict)
+    is_shared: bool = False
+    """Heartbeats arrive over several connections in turn, so several processes have this client id."""
+
+    @property
+    def connection(self) -> ConnectionT:
+        """The connection of the latest heartbeat."""
+        return next(reversed(self.heartbeats_ns))
+
+    @property
+    def last_heartbeat_ns(self) -> int:
+        """The time of the latest heartbeat."""
+        return self.heartbeats_ns[self.connection]
 
 
 @dataclass(slots=True)
@@ -53,6 +74,10 @@ class ConsumerGroup(Generic[ConnectionT]):
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+
+    def connections(self) -> list[ConnectionT]:
+        """Return the connections of all members."""
+        return [connection for member in self.members.values() for connection in member.heartbeats_ns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,31 +136,49 @@ class Clients(Generic[ConnectionT]):
         """Return the connected producers of a group."""
         return self._producers.get(group, {}).values()
 
+    def check_user(self, group: str, client_id: str, user: str | None) -> None:
+        """Raise Refused if another user has registered this client id in the consumer group."""
+        known = self._consumers.get(group)
+        member = None if known is None else known.members.get(client_id)
+        if member is not None:
+            _check_user(member, group, user)
+
     def producer_connection(self, client_id: str) -> ConnectionT | None:
         """Return the connection of a producer of any group, or None if it is not connected."""
         found = (members.get(client_id) for members in self._producers.values())
         return next((member.connection for member in found if member is not None), None)
 
+    def producer_connections(self, group: str) -> list[ConnectionT]:
+        """Return the connections of all producers of a group."""
+        members = self.producers(group)
+        return [connection for member in members for connection in member.heartbeats_ns]
+
     def producer_groups(self) -> Iterable[str]:
         """Return the names of all producer groups that have connected members."""
         return self._producers.keys()
 
-    def register_producer(self, group: str, client_id: str, connection: ConnectionT) -> None:
-        """Register a producer, or renew its registration."""
+    def register_producer(
+        self, group: str, client_id: str, connection: ConnectionT, user: str | None = None
+    ) -> None:
+        """Register a producer, or renew its registration. Raises Refused if its id is another user's."""
         members = self._producers.setdefault(group, {})
-        self._add_member(members, _Membership(True, group, client_id), connection)
+        self._add_member(members, _Membership(True, group, client_id), connection, user)
 
     def register_consumer(
-        self, heartbeat: ConsumerHeartbeat, client_id: str, connection: ConnectionT
+        self,
+        heartbeat: ConsumerHeartbeat,
+        client_id: str,
+        connection: ConnectionT,
+        user: str | None = None,
     ) -> bool:
-        """Register a consumer, or renew its registration.
+        """Register a consumer, or renew its registration. Raises Refused if its id is another user's.
 
         Returns:
             True if the members or the subscriptions of the group have changed.
         """
         group = self._consumers.setdefault(heartbeat.group, ConsumerGroup(heartbeat.group))
         is_new = client_id not in group.members
-        self._add_member(group.members, _Membership(False, heartbeat.group, client_id), connection)
+        self._add_member(group.members, _Membership(False, heartbeat.group, client_id), connection, user)
         group.consume_type = heartbeat.consume_type
         group.message_model = heartbeat.message_model
         group.consume_from_where = heartbeat.consume_from_where
@@ -146,72 +189,102 @@ class Clients(Generic[ConnectionT]):
                 callback(heartbeat.group)
         return has_changed
 
-    def unregister_producer(self, group: str, client_id: str) -> None:
-        """Remove a producer from a group, if it is a member."""
+    def unregister_producer(self, group: str, client_id: str, connection: ConnectionT | None = None) -> None:
+        """End the registration of a producer over `connection`, or all of them if it is None."""
         members = self._producers.get(group)
         if members is None:
             return
-        self._remove_member(members, _Membership(True, group, client_id))
+        self._remove(members, _Membership(True, group, client_id), connection)
         if not members:
             del self._producers[group]
 
-    def unregister_consumer(self, group: str, client_id: str) -> bool:
-        """Remove a consumer from a group. Return True if it was a member."""
+    def unregister_consumer(self, group: str, client_id: str, connection: ConnectionT | None = None) -> bool:
+        """End the registration of a consumer over `connection`, or all of them if it is None.
+
+        Returns:
+            True if it was the last one: the client was a member and is no longer.
+        """
         known = self._consumers.get(group)
-        if known is None or not self._remove_member(known.members, _Membership(False, group, client_id)):
+        if known is None:
             return False
+        has_left = self._remove(known.members, _Membership(False, group, client_id), connection)
         if not known.members:
             del self._consumers[group]
-        return True
+        return has_left
 
     def connection_closed(self, connection: ConnectionT) -> list[tuple[str, str]]:
-        """Remove the clients of a closed connection. Return (group, client id) of each consumer."""
+        """End the registrations of a closed connection.
+
+        Returns:
+            (group, client id) of each consumer that has no other connection.
+        """
         removed = []
         for is_producer, group, client_id in sorted(self._memberships.get(connection, ())):
             if is_producer:
-                self.unregister_producer(group, client_id)
-            elif self.unregister_consumer(group, client_id):
+                self.unregister_producer(group, client_id, connection)
+            elif self.unregister_consumer(group, client_id, connection):
                 removed.append((group, client_id))
         return removed
 
     def expire(self) -> list[tuple[str, str]]:
-        """Remove clients whose last heartbeat is older than the expiry time.
+        """End the registrations whose last heartbeat is older than the expiry time.
 
         Returns:
-            (group, client id) of each removed consumer.
+            (group, client id) of each consumer that has no other registration.
         """
         before_ns = self._clock.monotonic_ns() - self._expiry_ns
-        return self._drop(lambda member: member.last_heartbeat_ns < before_ns)
+        for group, client_id, connection in list(_expired(self._producers, before_ns)):
+            self.unregister_producer(group, client_id, connection)
+        consumers = {name: group.members for name, group in self._consumers.items()}
+        return [
+            (group, client_id)
+            for group, client_id, connection in list(_expired(consumers, before_ns))
+            if self.unregister_consumer(group, client_id, connection)
+        ]
 
     def _add_member(
-        self, members: dict[str, Member[ConnectionT]], membership: _Membership, connection: ConnectionT
+        self,
+        members: dict[str, Member[ConnectionT]],
+        membership: _Membership,
+        connection: ConnectionT,
+        user: str | None,
     ) -> None:
-        """Set the client's connection and the time of its last heartbeat."""
-        known = members.get(membership.client_id)
-        if known is None or known.connection != connection:
-            self._remove_member(members, membership)
+        """Record a heartbeat of the client over `connection`."""
+        client_id = membership.client_id
+        member = members.get(client_id)
+        if member is None:
+            member = members[client_id] = Member(client_id, user)
+        else:
+            _check_user(member, membership.group, user)
+        heartbeats_ns = member.heartbeats_ns
+        if connection not in heartbeats_ns:
             self._memberships.setdefault(connection, set()).add(membership)
-        members[membership.client_id] = Member(membership.client_id, connection, self._clock.monotonic_ns())
+        elif member.connection != connection:
+            # A client that has reconnected sends nothing more over its old connection.
+            _warn_shared(member, membership.group)
+            del heartbeats_ns[connection]  # so that the latest heartbeat is last
+        heartbeats_ns[connection] = self._clock.monotonic_ns()
 
-    def _remove_member(self, members: dict[str, Member[ConnectionT]], membership: _Membership) -> bool:
-        """Remove the client. Return True if it was a member."""
-        member = members.pop(membership.client_id, None)
+    def _remove(
+        self,
+        members: dict[str, Member[ConnectionT]],
+        membership: _Membership,
+        connection: ConnectionT | None,
+    ) -> bool:
+        """End registrations of a client. Return True if the client was a member and has none left."""
+        member = members.get(membership.client_id)
         if member is None:
             return False
-        memberships = self._memberships[member.connection]
-        memberships.discard(membership)
-        if not memberships:
-            del self._memberships[member.connection]
+        for each in list(member.heartbeats_ns) if connection is None else [connection]:
+            if member.heartbeats_ns.pop(each, None) is not None:
+                memberships = self._memberships[each]
+                memberships.discard(membership)
+                if not memberships:
+                    del self._memberships[each]
+        if member.heartbeats_ns:
+            return False
+        del members[membership.client_id]
         return True
-
-    def _drop(self, is_expired: Callable[[Member[ConnectionT]], bool]) -> list[tuple[str, str]]:
-        for producer_group, client_id in list(_found(self._producers, is_expired)):
-            self.unregister_producer(producer_group, client_id)
-        consumers = {name: group.members for name, group in self._consumers.items()}
-        removed = list(_found(consumers, is_expired))
-        for consumer_group, client_id in removed:
-            self.unregister_consumer(consumer_group, client_id)
-        return removed
 
     @staticmethod
     def _subscribe(
@@ -237,11 +310,33 @@ def _newer(known: Subscription | None, reported: Subscription) -> Subscription:
     return reported if known is None or reported.version >= known.version else known
 
 
-def _found(
-    groups: Mapping[str, Mapping[str, Member[ConnectionT]]],
-    is_selected: Callable[[Member[ConnectionT]], bool],
-) -> Iterator[tuple[str, str]]:
+def _check_user(member: Member[ConnectionT], group: str, user: str | None) -> None:
+    if user is not None and member.user != user:
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"client id {member.client_id[:100]!r} in group {group[:100]!r} belongs to another user: give "
+            "this client another instance name",
+        )
+
+
+def _warn_shared(member: Member[ConnectionT], group: str) -> None:
+    if not member.is_shared:  # once per member, not with each heartbeat
+        member.is_shared = True
+        _log.warning(
+            "client_id_shared",
+            group=group,
+            client_id=member.client_id,
+            peers=[str(connection) for connection in member.heartbeats_ns],
+            effect="all of them consume the same queues",
+            remedy="give each process its own instance name",
+        )
+
+
+def _expired(
+    groups: Mapping[str, Mapping[str, Member[ConnectionT]]], before_ns: int
+) -> Iterator[tuple[str, str, ConnectionT]]:
     for group, members in groups.items():
         for client_id, member in members.items():
-            if is_selected(member):
-                yield group, client_id
+            for connection, heartbeat_ns in member.heartbeats_ns.items():
+                if heartbeat_ns < before_ns:
+                    yield group, client_id, connection

@@ -9,6 +9,9 @@ Python members name the generation under which the rebalancer granted a queue. A
 the lock of an earlier one, because the rebalancer has granted it only after the former owner had released
 the queue or its lease had expired. So a queue of a killed member is consumed again after its lease, not after
 60 s. Java members have no generation (0): only their release or the expiry ends their locks.
+
+With access control, the owner of a lock is a client id and the user that locked the queue: a client id that
+another user names neither renews nor releases the lock.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import NamedTuple
 from actors.remoting.bodies.locks import LockRequest, encode_locked
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, RequestContext, RequestRow, UserOf
 from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target
 from store.clock import Clock
@@ -44,8 +47,10 @@ class _Lock(NamedTuple):
 class QueueLocks:
     """The queue locks of one broker, by group."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, user_of: UserOf = lambda context: None) -> None:
+        """`user_of` returns the user that signed a request."""
         self._clock = clock
+        self._user_of = user_of
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(
@@ -104,10 +109,11 @@ class QueueLocks:
 
     def _lock_batch(self, context: RequestContext) -> Steps:
         request = LockRequest.decode(context.command.body)
+        owner = self._owner(context, request)
         yield
         locks, taken = request.locks(), []
         for at in range(0, len(locks), QUEUES_PER_STEP):
-            taken += self.lock(request.group, request.client_id, locks[at : at + QUEUES_PER_STEP])
+            taken += self.lock(request.group, owner, locks[at : at + QUEUES_PER_STEP])
             yield
         return RemotingCommand.response(body=encode_locked(taken))
 
@@ -117,12 +123,17 @@ class QueueLocks:
 
     def _unlock_batch(self, context: RequestContext) -> Steps:
         request = LockRequest.decode(context.command.body)
+        owner = self._owner(context, request)
         yield
         queues = request.queues
         for at in range(0, len(queues), QUEUES_PER_STEP):
-            self.unlock(request.group, request.client_id, queues[at : at + QUEUES_PER_STEP])
+            self.unlock(request.group, owner, queues[at : at + QUEUES_PER_STEP])
             yield
         return RemotingCommand.response()
+
+    def _owner(self, context: RequestContext, request: LockRequest) -> str:
+        user = self._user_of(context)
+        return request.client_id if user is None else f"{request.client_id}\0{user}"
 
 
 def _targets(context: DecodedRequest) -> Iterable[Target]:

@@ -366,8 +366,8 @@ class Puller:
             except Refused:
                 return True
 
-        for member in group.members.values():
-            for request in self._held.of_connection(member.connection, is_outdated):
+        for connection in group.connections():
+            for request in self._held.of_connection(connection, is_outdated):
                 assert isinstance(request, PullRequest)
                 status = GetMessageStatus.NO_MATCHED_MESSAGE
                 request.context.reply(

@@ -171,12 +171,12 @@ class TransactionChecks:
     def _send(self, group: str, request: RemotingCommand, error: StoreError | None) -> None:
         if error is not None:
             return
-        members = [each for each in self._clients.producers(group) if not each.connection.is_closed]
-        if not members:
+        connections = [each for each in self._clients.producer_connections(group) if not each.is_closed]
+        if not connections:
             _log.info("transaction_check_skipped", group=group, cause="no connected producer")
             return
         self._checks += 1
-        members[self._checks % len(members)].connection.oneway(request)
+        connections[self._checks % len(connections)].oneway(request)
 
     def _request(self, half: MessageExt, added: dict[str, str], result: AppendResult) -> RemotingCommand:
         """Return CHECK_TRANSACTION_STATE. Its body is the copy's record, with the real topic and queue."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -49,13 +50,14 @@ def local_address() -> str:
             return "127.0.0.1"
 
 
-def unique_client_id(clock: Clock, instance_name: str = "") -> str:
+def unique_client_id(instance_name: str = "") -> str:
     """Return a unique client id (RocketMQ `ip@instanceName`).
 
     Two consumers with the same id would be assigned the same queues.
     """
-    name = instance_name or f"{os.getpid()}#{clock.wall_ms()}"
-    return f"{local_address()}@{name}#{next(_sequence)}"
+    # Containers may have the same address and process id, and start in the same millisecond.
+    name = instance_name or str(os.getpid())
+    return f"{local_address()}@{name}#{next(_sequence)}#{secrets.token_hex(6)}"
 
 
 Heartbeat = Callable[[], HeartbeatData]
@@ -74,7 +76,7 @@ class ClientInstance:
     ) -> None:
         self.config = config
         self.clock: Clock = clock or SystemClock()
-        self.client_id = unique_client_id(self.clock, config.instance_name)
+        self.client_id = unique_client_id(config.instance_name)
         hooks, tls = hooks_of(config), config.load_tls()
         self.remoting = (
             HookedRemotingClient(self.clock, table, LIMITS, hooks, tls)

@@ -122,8 +122,13 @@ def test_no_credential_leaves_the_process_that_received_it(tmp_path: Path) -> No
             assert "AccessKey" not in response.ext, row.code
             assert command.ext[SIGNATURE] not in str(response.remark)
             signatures.append(command.ext[SIGNATURE])
-        await begin(user)
-        await check(user, SystemClock())
+        await user.client.close()  # its heartbeat has registered it with the client id of the member
+        leave = {"clientID": MEMBER, "consumerGroup": "CG"}
+        assert (await connected.ask(RequestCode.UNREGISTER_CLIENT, leave)).code == 0
+        sender = SigningPeer(broker, USER)
+        stack.push_async_callback(sender.client.close)
+        await begin(sender)
+        await check(sender, SystemClock())
         await eventually_async(lambda: member.codes >= TO_CLIENTS and elsewhere.codes >= TO_PROCESSES)
 
     async def story() -> None:

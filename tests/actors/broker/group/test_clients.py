@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
+from actors.remoting.remoting_errors import Refused
 
 
 def a_heartbeat(**expressions: str) -> ConsumerHeartbeat:
@@ -107,3 +109,59 @@ def test_closing_an_old_connection_keeps_moved_clients(
     assert [member.client_id for member in clients.producers("P")] == ["p"]
     assert clients.connection_closed("c2") == []
     assert list(clients.producers("P")) == []
+
+
+def test_client_id_of_two_connections_is_one_member_until_the_last_is_gone(clients: Clients[str]) -> None:
+    assert clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
+    assert not clients.register_consumer(a_heartbeat(T="*"), "a", "c2")
+    for connection in ("c1", "c2"):
+        clients.register_producer("P", "p", connection)
+    group = clients.group("G")
+    assert group is not None
+    assert (list(group.members), group.connections()) == (["a"], ["c1", "c2"])
+    assert not clients.unregister_consumer("G", "a", "c2")
+    clients.unregister_producer("P", "p", "c2")
+    assert (group.connections(), clients.producer_connections("P")) == (["c1"], ["c1"])
+    assert not clients.unregister_consumer("G", "a", "a foreign connection")
+    assert clients.connection_closed("c2") == []
+    assert clients.unregister_consumer("G", "a", "c1")
+    assert clients.connection_closed("c1") == []
+    assert list(clients.producer_groups()) == []
+
+
+def test_registrations_of_one_client_id_expire_one_by_one(clients: Clients[str], clock) -> None:
+    clients.register_consumer(a_heartbeat(T="*"), "a", "c1")
+    clock.advance(100_000)
+    clients.register_consumer(a_heartbeat(T="*"), "a", "c2")
+    clock.advance(100_000)
+    assert clients.expire() == []
+    group = clients.group("G")
+    assert group is not None
+    assert group.connections() == ["c2"]
+    clock.advance(100_000)
+    assert clients.expire() == [("G", "a")]
+
+
+def test_shared_client_id_is_logged_once_and_a_reconnect_is_not(clients: Clients[str]) -> None:
+    with capture_logs() as logs:
+        for connection in ("old", "new", "new"):
+            clients.register_consumer(a_heartbeat(T="*"), "a", connection)
+        assert logs == []
+        for connection in ("old", "new", "old"):
+            clients.register_consumer(a_heartbeat(T="*"), "a", connection)
+    [line] = logs
+    assert (line["event"], line["peers"]) == ("client_id_shared", ["old", "new"])
+
+
+def test_client_id_belongs_to_the_user_of_its_first_registration(clients: Clients[str]) -> None:
+    clients.register_consumer(a_heartbeat(T="*"), "a", "c1", "alice")
+    clients.register_producer("P", "a", "c1", "alice")
+    with pytest.raises(Refused, match="belongs to another user"):
+        clients.register_consumer(a_heartbeat(T="*"), "a", "c2", "mallory")
+    with pytest.raises(Refused, match="belongs to another user"):
+        clients.register_producer("P", "a", "c2", "mallory")
+    with pytest.raises(Refused, match="belongs to another user"):
+        clients.check_user("G", "a", "mallory")
+    clients.check_user("G", "a", None)  # a super user
+    clients.connection_closed("c1")
+    assert clients.register_consumer(a_heartbeat(T="*"), "a", "c2", "mallory")
