@@ -32,7 +32,7 @@ class SignatureCheck:
     """Checks signatures: the key, the time within the window, and RayMQ's version for the inner user.
 
     Failures are logged, at most one per second, and counted by address (of IPv6: by /64 network). After
-    FREE_FAILURES, each failure is refused after REFUSAL_DELAY_MS, and its connection is then closed.
+    FREE_FAILURES, each failure is refused after REFUSAL_DELAY_MS; its connection is not read until then.
     """
 
     def __init__(self, clock: Clock, window_ms: int) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 import orjson
 import uvloop
 
+from actors.access.access_file import FILE_NAME
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.service import BrokerService
 from actors.host import garbage
@@ -110,7 +111,15 @@ class StandaloneCluster:
     async def _start_all(self) -> None:
         settings, clock = self.settings, self._clock
         nameserver = build_nameserver(
-            NameserverSettings.model_validate({"listen_port": settings.nameserver_port, **settings.access}),
+            NameserverSettings.model_validate(
+                {
+                    "listen_port": settings.nameserver_port,
+                    "cluster_name": settings.cluster_name,
+                    # RocketMQ's tools cannot sign as the inner user, so they need a user of the first broker.
+                    "access_file": self._broker_root(0).absolute() / "config" / FILE_NAME,
+                    **settings.access,
+                }
+            ),
             clock,
             self._give_up,
         )
@@ -138,16 +147,18 @@ class StandaloneCluster:
             self._started.append(broker)
             self.brokers.append(broker)
 
+    def _broker_root(self, number: int) -> Path:
+        return self.settings.store_root / f"{_broker_name(number)}-0"
+
     def _broker_settings(self, number: int) -> BrokerSettings:
         settings = self.settings
-        name = f"broker-{chr(ord('a') + number)}"
         return BrokerSettings(
             cluster_name=settings.cluster_name,
-            broker_name=name,
+            broker_name=_broker_name(number),
             listen_port=settings.broker_port + 10 * number if settings.broker_port else 0,
             nameservers=[self.nameserver_address],
             rebalancers=[self.rebalancer_address] if self.rebalancer_address else [],
-            store_root=settings.store_root / f"{name}-0",
+            store_root=self._broker_root(number),
             auto_create_topics=settings.auto_create_topics,
             adopt_store=settings.adopt_store,
             store=settings.store,
@@ -155,6 +166,10 @@ class StandaloneCluster:
             **settings.access,
             **cast("Mapping[str, Any]", settings.broker),
         )
+
+
+def _broker_name(number: int) -> str:
+    return f"broker-{chr(ord('a') + number)}"
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

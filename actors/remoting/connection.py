@@ -144,13 +144,13 @@ class Connection(asyncio.BufferedProtocol):
         """Accept no further request; send the responses to received requests."""
         self._input.stop()
 
-    def reply_and_close_later(self, delay_ms: int, reply: Callable[[], None]) -> None:
-        """Accept no further request; after a delay call `reply`, which sends a response, and close."""
-        self.discard_input()
+    def reply_later(self, delay_ms: int, reply: Callable[[], None]) -> None:
+        """Call `reply`, which sends a response, after a delay; handle no other request until then."""
+        self._input.hold()
 
         def finish() -> None:
             reply()
-            self.close("a request was refused after a delay")
+            self._input.release()
 
         self.hub.loop.call_later(delay_ms / 1000, finish)
 

@@ -52,8 +52,8 @@ class InProcessConnection(Connection):
         """Accept no further request; send the responses to accepted requests."""
         self._is_input_discarded = True
 
-    def reply_and_close_later(self, delay_ms: int, reply: Callable[[], None]) -> None:
-        """Call `reply` after a delay. The connection stays open, because many callers share it."""
+    def reply_later(self, delay_ms: int, reply: Callable[[], None]) -> None:
+        """Call `reply` after a delay. Other requests are handled: many callers share the connection."""
         self.hub.loop.call_later(delay_ms / 1000, reply)
 
     def send(self, command: RemotingCommand) -> None:

@@ -31,6 +31,9 @@ from actors.remoting.remoting_errors import ProtocolError
 
 # Buffer size offered when the turn's time is used up: most of what a peer sends stays in the kernel.
 _LATE_READ_BYTES: Final = 16 * 1024
+# Why no request is handled. Received costly requests of a stopped connection still are.
+_HELD: Final[int] = 1
+_STOPPED: Final[int] = 2
 # Costly requests are set aside undecoded only up to this many bytes.
 _ASIDE_BYTES: Final = 16 * 1024
 # Number of requests of one connection between two checks of the clock.
@@ -75,7 +78,7 @@ class InputQueue:
         self._is_paused = False
         self._is_queued = False  # in `hub.read_later`
         self._is_costly_queued = False  # in `hub.enqueue`
-        self._is_stopped = False
+        self._halted = 0  # _HELD or _STOPPED
 
     @property
     def arriving_frame(self) -> int | None:
@@ -103,7 +106,7 @@ class InputQueue:
 
     def received(self, count: int) -> None:
         """Process `count` bytes that have been written into the buffer."""
-        if self._is_stopped:
+        if self._halted == _STOPPED:
             return
         reader = self._reader
         reader.received(count)
@@ -137,11 +140,22 @@ class InputQueue:
         The socket is still read, because closing a socket with unread bytes resets the connection, and the
         peer could lose responses.
         """
-        self._is_stopped = True
+        self._halted = _STOPPED
+
+    def hold(self) -> None:
+        """Handle no request and do not read the socket until `release`."""
+        self._halted = max(self._halted, _HELD)
+        self._pause(is_new=False)
+
+    def release(self) -> None:
+        """Continue after `hold`."""
+        if self._halted == _HELD:
+            self._halted = 0
+            self.resume()
 
     def close(self) -> None:
         """Drop all requests and release the buffer of an incomplete frame."""
-        self._is_stopped = True
+        self._halted = _STOPPED
         self._waiting.clear()
         self._is_set_aside = False
         self._reader.close()
@@ -153,18 +167,18 @@ class InputQueue:
         schedules the connection again.
         """
         self._is_queued = False
-        if self._is_stopped or self._output.is_full or self._has_many_waiting:
+        if self._halted or self._output.is_full or self._has_many_waiting:
             return
         self._is_paused = False
         self._reader.resume()
         self._read()
-        if not self._is_paused and not self._is_stopped and self._transport is not None:
+        if not self._is_paused and self._halted != _STOPPED and self._transport is not None:
             self._transport.resume_reading()
 
     def _serve_costly(self) -> None:
         """Handle one costly request, or decode a few of those that were set aside."""
         self._is_costly_queued = False
-        if self._output.is_full:
+        if self._output.is_full or self._halted == _HELD:
             return  # `resume` schedules the rest
         if self._waiting:
             work = self._waiting.popleft()
@@ -206,7 +220,7 @@ class InputQueue:
                 if (
                     (not count % _REQUESTS_PER_CLOCK_CHECK and (requests_max or turn.is_spent()))
                     or self._output.is_full
-                    or self._is_stopped
+                    or self._halted
                     or len(self._waiting) >= self._hub.limits.costly_requests_max
                 ):
                     reader.set_aside()
@@ -223,7 +237,7 @@ class InputQueue:
             self._enqueue()
 
     def _pause(self, *, is_new: bool) -> None:
-        if not self._is_paused and self._transport is not None and not self._is_stopped:
+        if not self._is_paused and self._transport is not None and self._halted != _STOPPED:
             self._is_paused = True
             self._transport.pause_reading()
             self._read_later(is_new=is_new)

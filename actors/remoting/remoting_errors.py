@@ -4,8 +4,7 @@
 class Refused(Exception):
     """A request is refused, with RocketMQ's response code and a remark that names the remedy.
 
-    With `delay_ms` the connection accepts no further request; the response is sent after this time, and the
-    connection is then closed.
+    With `delay_ms` the response is sent after this time; the connection handles no other request until then.
     """
 
     def __init__(self, code: int, remark: str, delay_ms: int = 0) -> None:

@@ -187,7 +187,7 @@ class RequestContext:
             response = RemotingCommand.response(error.code, error.remark[:REMARK_CHARS_MAX])
             if error.delay_ms:
                 self.note_pending()
-                self.connection.reply_and_close_later(error.delay_ms, partial(self.reply, response))
+                self.connection.reply_later(error.delay_ms, partial(self.reply, response))
             else:
                 self.reply(response)
         elif isinstance(error, MessageInvalid):

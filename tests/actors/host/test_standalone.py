@@ -18,12 +18,14 @@ from actors.host.standalone import ServiceFailed, StandaloneCluster, StandaloneS
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
 from actors.remoting.bodies.routes import TopicRouteData
-from actors.remoting.client import RemotingClient
+from actors.remoting.client import RemotingClient, SigningClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.hot_headers import SendMessageHeader
+from actors.signing import Credentials, Signer
 from store.clock import SystemClock
 from store.store_settings import StoreSettings
+from tests.actors.broker.auth.access_peers import INNER, inner_file
 from tests.actors.broker.brokers import SMALL_STORE, TIMEOUT_MS, run
 from tests.conftest import RocketStore
 from tests.eventually import LIMIT_S, eventually_async
@@ -61,6 +63,40 @@ def test_two_brokers_a_nameserver_and_a_rebalancer_work_together(tmp_path: Path)
             assert SyncGroupReply.decode(synced.body).members == ["client-1"]
         finally:
             await client.close()
+            await cluster.stop()
+
+    run(story)
+
+
+def test_super_user_of_the_broker_may_change_the_nameserver(tmp_path: Path) -> None:
+    """RocketMQ's tools cannot sign as the inner user."""
+    signer = Signer(Credentials("root", "root-secret"))
+    put = {"namespace": "n", "key": "k", "value": "v"}
+
+    async def story() -> None:
+        settings = StandaloneSettings(
+            tmp_path,
+            store=StoreSettings.model_validate(SMALL_STORE),
+            inner_credentials_file=inner_file(tmp_path),
+        )
+        cluster = StandaloneCluster(settings, SystemClock())
+        await cluster.start()
+        inner, client = SigningClient(SystemClock(), Signer(INNER)), RemotingClient(SystemClock())
+        user = orjson.dumps({"password": "root-secret", "userType": "Super"})
+        create = RemotingCommand(RequestCode.AUTH_CREATE_USER, {"username": "root"}, user)
+
+        async def changed() -> bool:
+            command = RemotingCommand(RequestCode.PUT_KV_CONFIG, dict(put))
+            signer.sign_as_rocketmq(command)
+            return (await client.invoke(cluster.nameserver_address, command, TIMEOUT_MS)).code == 0
+
+        try:
+            assert not await changed()
+            assert (await inner.invoke(cluster.brokers[0].address, create, TIMEOUT_MS)).code == 0
+            await eventually_async(changed)
+        finally:
+            await client.close()
+            await inner.close()
             await cluster.stop()
 
     run(story)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
 import msgpack
 import pytest
 
+from actors.access import signatures
 from actors.access.signatures import ADDRESSES_MAX, FREE_FAILURES, Failures
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import TopicHeader
-from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
 from actors.signing import SIGNATURE, Credentials, Signer
 from store.clock import SystemClock
 from tests.actors.broker.auth.access_peers import DENIED, INNER, SECRETS, Connect, SigningPeer, with_access
-from tests.actors.broker.brokers import TIMEOUT_MS, Peer
+from tests.actors.broker.brokers import SUBSCRIPTION, TIMEOUT_MS, Peer
 from tests.actors.remoting.remoting_peers import raw_peer
 from tests.conftest import ClockAtRest
 
@@ -127,25 +129,42 @@ def test_failed_signatures_are_logged_once_per_second_without_secrets(
         with_access(story, tmp_path, clock=clock)
 
 
-def test_repeated_failures_are_slowed_down_and_close_their_connection(tmp_path: Path) -> None:
-    """A client may not try many keys in one write; others of the same address are served."""
+@pytest.mark.parametrize("kind", ["send", "pull"])  # pulls wait for the end of a turn
+def test_each_repeated_failure_delays_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A client may not try many keys in one write; other connections of its address are served."""
+    late, delay_ms = 3, 200
+    took_s = 0.0
+
+    def request() -> RemotingCommand:
+        pull = PullMessageHeader("CG", "T", 0, 0, sys_flag=SUBSCRIPTION, subscription="*").to_ext()
+        return send_command() if kind == "send" else RemotingCommand(RequestCode.PULL_MESSAGE, pull)
 
     async def story(inner: SigningPeer, connect: Connect) -> None:
+        nonlocal took_s
+        loop = asyncio.get_running_loop()
+        await inner.send("T")
         async with raw_peer(inner.broker.graph.loop.server) as guesser:
-            guesses = [send_command() for _ in range(FREE_FAILURES + 5)]
-            for number, command in enumerate(guesses):
+            guesses = [request() for _ in range(FREE_FAILURES + late)]
+            right = request()
+            for number, command in enumerate((*guesses, right)):
                 command.opaque = number
-                Signer(Credentials("inner", f"guess-{number}")).sign(command, SystemClock().wall_ms())
-            guesser.send(*guesses)
-            for number in range(FREE_FAILURES + 1):
+                key = INNER.secret_key if command is right else f"guess-{number}"
+                Signer(Credentials("inner", key)).sign(command, SystemClock().wall_ms())
+            began_s = loop.time()
+            guesser.send(*guesses, right)
+            for number in range(FREE_FAILURES + late):
                 response = await guesser.read()
                 assert (response.opaque, response.code) == (number, DENIED)
-                if number == FREE_FAILURES - 1:
-                    assert (await inner.send("T")).code == 0
-            assert await guesser.is_closed()
-        assert (await inner.send("T")).code == 0
+                assert (await inner.send("T")).code == 0
+            response = await guesser.read()
+            assert (response.opaque, response.code) == (len(guesses), 0)
+            took_s = loop.time() - began_s
 
+    monkeypatch.setattr(signatures, "REFUSAL_DELAY_MS", delay_ms)
     with_access(story, tmp_path)
+    assert took_s > late * delay_ms / 1000 * 0.9
 
 
 def test_handle_stays_usable_after_wrong_keys(tmp_path: Path) -> None:
