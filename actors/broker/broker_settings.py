@@ -84,6 +84,10 @@ class BrokerSettings(AccessSettings):
         default=8, ge=1, le=65535, validation_alias=_alias("default_topic_queues", "defaultTopicQueueNums")
     )
     """The largest number of queues of an automatically created topic."""
+    max_topics: Annotated[int, LIVE] = Field(default=50_000, ge=1)
+    """The largest number of topics, retry and dead-letter topics included; a further one is refused."""
+    max_groups: Annotated[int, LIVE] = Field(default=50_000, ge=1)
+    """The largest number of consumer groups; a further one is refused."""
     permission: Annotated[int, LIVE] = Field(
         default=6, ge=0, le=7, validation_alias=_alias("permission", "brokerPermission")
     )

@@ -80,6 +80,7 @@ from actors.remoting.targets import Action, on_cluster
 from store.clock import Clock
 from store.live_settings import Difference, LiveSettings
 from store.message.message_id import UniqKeyGenerator
+from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
 
 DELIVERY_INTERVAL_MS = 100
@@ -251,7 +252,11 @@ def _build_groups(
         settings.broker_name, clients, tables, rebalancers, registration.when_registered, user_of
     )
     assignments = Assignments(client, settings.nameservers, requests.find_members)
-    return BrokerGroups(clients, QueueLocks(clock, user_of), requests, assignments)
+
+    def is_known(group: str, queue: MessageQueue) -> bool:
+        return group in tables.groups.table.groups and tables.topics.has_queue(queue)
+
+    return BrokerGroups(clients, QueueLocks(clock, user_of, is_known), requests, assignments)
 
 
 def _sending_rows(

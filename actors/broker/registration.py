@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from actors.host.supervisor import Supervisor
@@ -27,6 +27,8 @@ _log = get_logger(__name__)
 WhenRegistered = Callable[[Callable[[], None]], None]
 """Calls its argument when all changes so far are registered (`Registration.when_registered`)."""
 
+PARTIAL = "partial"
+"""Header field of each part of a registration (RegisterBrokerHeader)."""
 REGISTER_TIMEOUT_MS = 6000
 UNREGISTER_TIMEOUT_MS = 1000
 RETRY_MS = 1000
@@ -59,7 +61,7 @@ class Registration:
         nameservers: Sequence[str],
         interval_ms: int,
         header: dict[str, str],
-        body: Callable[[], bytes],
+        body: Callable[[], Iterator[bytes]],
         on_ordered: Callable[[Iterable[str]], None],
         supervisor: Supervisor,
     ) -> None:
@@ -70,7 +72,7 @@ class Registration:
             nameservers: their addresses, `host:port`.
             interval_ms: time between registrations if nothing changes.
             header: the fields of RegisterBrokerHeader: names and addresses of the broker.
-            body: returns the current RegisterBrokerBody, encoded.
+            body: returns the current RegisterBrokerBody, encoded, in one or several parts.
             on_ordered: called with the topics in a nameserver's order configuration (ORDER_TOPIC_CONFIG).
             supervisor: runs one task for each nameserver.
         """
@@ -154,8 +156,7 @@ class Registration:
     async def _register(self, address: str) -> None:
         self._changed[address].clear()
         changes = self._changes
-        command = RemotingCommand(RequestCode.REGISTER_BROKER, dict(self._header), self._body())
-        await self._send(address, command, REGISTER_TIMEOUT_MS)
+        await self._register_parts(address, self._body())
         self._registered[address] = changes
         self._release_registered()
         connection = self._client.connection(address)
@@ -163,6 +164,16 @@ class Registration:
             # A restarted nameserver has lost all registrations: register again as soon as it listens.
             self._watched[address] = connection
             connection.on_close(lambda _: self._changed[address].set())
+
+    async def _register_parts(self, address: str, parts: Iterator[bytes]) -> None:
+        header, part = dict(self._header), next(parts, None)
+        while part is not None:
+            following = next(parts, None)
+            if following is not None:
+                header[PARTIAL] = "true"
+            command = RemotingCommand(RequestCode.REGISTER_BROKER, dict(header), part)
+            await self._send(address, command, REGISTER_TIMEOUT_MS)
+            part = None if address in self._failing else following
 
     async def _unregister(self, address: str) -> None:
         command = RemotingCommand(RequestCode.UNREGISTER_BROKER, dict(self._header))

@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any, Final
 
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused
 from store.metadata import JsonConfigFile
 from store.metadata.fields import table_entries
 
+CHARS_MAX: Final = 4 << 20
+"""Largest size of the whole table: a namespace must fit into one response."""
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 
@@ -16,7 +20,8 @@ class KVConfig:
     saved.
     """
 
-    def __init__(self, data_dir: Path | None) -> None:
+    def __init__(self, data_dir: Path | None, entries_max: int = 10_000) -> None:
+        self._entries_max = entries_max
         self._file = None if data_dir is None else JsonConfigFile(data_dir / "config" / "kvConfig.json")
         self._table: dict[str, dict[str, str]] = {}
 
@@ -34,7 +39,8 @@ class KVConfig:
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value, and save the table."""
+        """Set a value, and save the table. Raises Refused if the table is full."""
+        self._check_room(namespace, key, value)
         self._table.setdefault(namespace, {})[key] = value
         self._save()
 
@@ -42,6 +48,23 @@ class KVConfig:
         """Remove a key if it exists, and save the table. The namespace stays, as in RocketMQ."""
         if self._table.get(namespace, {}).pop(key, None) is not None:
             self._save()
+
+    def _check_room(self, namespace: str, key: str, value: str) -> None:
+        before = self.get(namespace, key)
+        entries = sum(map(len, self._table.values()))
+        if before is None and entries >= self._entries_max:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"cannot put key {key[:100]!r}: the kv config has max_kv_entries = {self._entries_max:,} "
+                "entries; delete some, or raise the setting",
+            )
+        chars = sum(len(name) + len(each) for keys in self._table.values() for name, each in keys.items())
+        if chars + len(key) + len(value) > CHARS_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"cannot put key {key[:100]!r}: the kv config has {chars:,} characters, and the limit is "
+                f"{CHARS_MAX:,}: delete some entries",
+            )
 
     def _save(self) -> None:
         if self._file is not None:

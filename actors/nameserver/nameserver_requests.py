@@ -138,8 +138,9 @@ class NameserverRequests:
         )
         expiry_ms = header.heartbeat_timeout_millis or self._settings.broker_expiry_ms
         connection = context.connection
+        now_ns, is_partial = self._clock.monotonic_ns(), bool(header.partial)
         master = self._routes.register(
-            broker, decoded, connection, self._clock.monotonic_ns(), expiry_ms * NS_PER_MS
+            broker, decoded, connection, now_ns, expiry_ms * NS_PER_MS, is_partial=is_partial
         )
         if connection not in self._brokers:
             self._brokers.add(connection)

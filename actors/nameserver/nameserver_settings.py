@@ -34,6 +34,12 @@ class NameserverSettings(AccessSettings):
     """The port to listen on; 0 chooses a free port."""
     max_connections: int = Field(20_000, ge=1)
     """The largest number of open connections."""
+    max_brokers: int = Field(1_000, ge=1)
+    """The largest number of broker groups; the registration of a further one is refused."""
+    max_topics: int = Field(200_000, ge=1)
+    """The largest number of topics of all brokers; a registration that would exceed it is refused."""
+    max_kv_entries: int = Field(10_000, ge=1)
+    """The largest number of entries in the kv config. Together they have at most 4 MiB."""
     data_dir: Path | None = Field(
         None, description="The directory of the kv config file; if unset, the kv config is lost at a restart."
     )

@@ -58,7 +58,14 @@ class LiveBroker:
 class RouteTable:
     """The brokers and topics of a nameserver. Callers pass the time, in monotonic nanoseconds."""
 
-    def __init__(self, delete_topic_with_broker_registration: bool = False) -> None:
+    def __init__(
+        self,
+        delete_topic_with_broker_registration: bool = False,
+        max_brokers: int = 1_000,
+        max_topics: int = 200_000,
+    ) -> None:
+        self._max_brokers = max_brokers
+        self._max_topics = max_topics
         self._brokers: dict[str, BrokerData] = {}
         self._live: dict[str, LiveBroker] = {}
         self._queues: dict[str, dict[str, QueueData]] = {}
@@ -76,16 +83,20 @@ class RouteTable:
         connection: Hashable,
         now_ns: int,
         expiry_ns: int,
+        *,
+        is_partial: bool = False,
     ) -> tuple[str, str] | None:
-        """Register a broker and its topics.
+        """Register a broker and its topics, or some of them if `is_partial`.
 
         Returns:
             For a slave, the address and HA address of its master, if that is registered; else None.
 
         Raises:
-            Refused: another address is registered with the same broker id and a higher state version.
+            Refused: another address is registered with the same broker id and a higher state version, or the
+                nameserver has as many brokers or topics as it may have.
         """
         data = self._brokers.get(broker.name)
+        self._check_room(broker, data, body)
         self._refuse_stale(broker, data, body)
         if data is None:
             data = self._brokers[broker.name] = BrokerData(broker.cluster, broker.name)
@@ -98,7 +109,7 @@ class RouteTable:
         if broker.broker_id == MASTER_ID and (
             before is None or known is None or known.data_version != body.data_version
         ):
-            self._update_topics(broker.name, body)
+            self._update_topics(broker.name, body, is_partial)
         if known is None:
             _log.info("broker_registered", broker=broker.name, id=broker.broker_id, address=broker.address)
         self._live[broker.address] = LiveBroker(broker, body.data_version, now_ns, expiry_ns, connection)
@@ -255,9 +266,21 @@ class RouteTable:
             if address == broker.address and broker_id != broker.broker_id:
                 del data.broker_addrs[broker_id]
 
-    def _update_topics(self, name: str, body: RegisterBrokerBody) -> None:
-        previous = self._registered_configs.get(name, {})
-        self._registered_configs[name] = body.topic_configs
+    def _check_room(self, broker: BrokerIdentity, data: BrokerData | None, body: RegisterBrokerBody) -> None:
+        if data is None and len(self._brokers) >= self._max_brokers:
+            raise _full("brokers", "max_brokers", self._max_brokers, broker.name)
+        room = self._max_topics - len(self._queues)
+        if len(body.topic_configs) > room:
+            new = sum(topic not in self._queues for topic in body.topic_configs)
+            if new > room:
+                raise _full("topics", "max_topics", self._max_topics, f"{new:,} topics of {broker.name}")
+
+    def _update_topics(self, name: str, body: RegisterBrokerBody, is_partial: bool) -> None:
+        known = self._registered_configs.get(name, {})
+        previous = known
+        if is_partial:
+            previous = {topic: known[topic] for topic in body.topic_configs if topic in known}
+        self._registered_configs[name] = {**known, **body.topic_configs} if is_partial else body.topic_configs
         if previous == body.topic_configs:
             previous = {}  # a new version without a change: the broker restores all topics that were wiped
         new_topics: list[str] = []
@@ -278,7 +301,7 @@ class RouteTable:
                     new_topics.append(topic)
                 queues[name] = registered
         _log_registered(name, new_topics)
-        if self._deletes_missing_topics:
+        if self._deletes_missing_topics and not is_partial:
             for topic in [topic for topic, queues in self._queues.items() if name in queues]:
                 if topic not in body.topic_configs:
                     self._remove_queues(topic, name)
@@ -302,6 +325,13 @@ class RouteTable:
         address = data.broker_addrs.get(MASTER_ID)
         live = None if address is None else self._live.get(address)
         return None if live is None else (live.identity.address, live.identity.ha_address)
+
+
+def _full(what: str, setting: str, limit: int, name: str) -> Refused:
+    return Refused(
+        ResponseCode.SYSTEM_ERROR,
+        f"cannot register {name[:100]}: this nameserver has {setting} = {limit:,} {what}; raise the setting",
+    )
 
 
 def _queue_data(name: str, config: dict[str, Any]) -> QueueData:

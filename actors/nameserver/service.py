@@ -34,8 +34,10 @@ def build_nameserver(
     Raises StoreError if a file of credentials, users or certificates is invalid.
     """
     live = LiveSettings(settings)
-    routes = RouteTable(settings.delete_topic_with_broker_registration)
-    kv_config = KVConfig(settings.data_dir)
+    routes = RouteTable(
+        settings.delete_topic_with_broker_registration, settings.max_brokers, settings.max_topics
+    )
+    kv_config = KVConfig(settings.data_dir, settings.max_kv_entries)
     config = SettingsRequests(live, as_properties, by_field, clock)
     table = NameserverRequests(settings, routes, kv_config, clock).table(config)
     fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)

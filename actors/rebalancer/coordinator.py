@@ -16,7 +16,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, ForwardHeartbeatHeader, ForwardUnregisterHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import BODY_BYTES_MAX, Cost, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_group
@@ -250,6 +250,8 @@ class GroupCoordinator:
 
     def _send_change(self, group: Group) -> None:
         body = group.members().encode()
+        if len(body) > BODY_BYTES_MAX:
+            body = b""  # the brokers request the list when a client requests it from them
         ext = ConsumerGroupHeader(group.name).to_ext()
         for connection in self._brokers.get(group.name, ()):
             connection.oneway(RemotingCommand(RayMQRequestCode.GROUP_CHANGED, ext, body))

@@ -27,7 +27,10 @@ class GetRouteInfoHeader(Header):
 
 
 class RegisterBrokerHeader(Header):
-    """Header of REGISTER_BROKER (103)."""
+    """Header of REGISTER_BROKER (103).
+
+    `partial` is RayMQ's: the body has not all topics of the broker.
+    """
 
     broker_name: Name
     broker_addr: Name
@@ -38,6 +41,7 @@ class RegisterBrokerHeader(Header):
     body_crc32: Long = wire(name="bodyCrc32", default=0)
     heartbeat_timeout_millis: Long | None = None
     enable_acting_master: bool | None = None
+    partial: bool | None = None
 
 
 class RegisterBrokerResponse(Header):

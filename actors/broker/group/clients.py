@@ -23,6 +23,8 @@ from store.logs import get_logger
 
 _log = get_logger(__name__)
 
+MEMBERSHIPS_MAX = 4_096
+"""Limit of memberships in groups, of all client ids of one connection."""
 CLIENT_TIMEOUT_MS = 10_000
 """Limit of a request that a broker sends to a client (RocketMQ Broker2Client)."""
 
@@ -161,6 +163,7 @@ class Clients(Generic[ConnectionT]):
         self, group: str, client_id: str, connection: ConnectionT, user: str | None = None
     ) -> None:
         """Register a producer, or renew its registration. Raises Refused if its id is another user's."""
+        self._check_room(group, client_id, connection)
         members = self._producers.setdefault(group, {})
         self._add_member(members, _Membership(True, group, client_id), connection, user)
 
@@ -176,6 +179,7 @@ class Clients(Generic[ConnectionT]):
         Returns:
             True if the members or the subscriptions of the group have changed.
         """
+        self._check_room(heartbeat.group, client_id, connection)
         group = self._consumers.setdefault(heartbeat.group, ConsumerGroup(heartbeat.group))
         is_new = client_id not in group.members
         self._add_member(group.members, _Membership(False, heartbeat.group, client_id), connection, user)
@@ -241,6 +245,18 @@ class Clients(Generic[ConnectionT]):
             for group, client_id, connection in list(_expired(consumers, before_ns))
             if self.unregister_consumer(group, client_id, connection)
         ]
+
+    def _check_room(self, group: str, client_id: str, connection: ConnectionT) -> None:
+        """Raise Refused if the connection has as many members of groups as it may have."""
+        known = self._memberships.get(connection, ())
+        if len(known) >= MEMBERSHIPS_MAX and not any(
+            _Membership(is_producer, group, client_id) in known for is_producer in (True, False)
+        ):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"client {client_id[:100]!r} cannot join group {group[:100]!r}: its connection has the "
+                f"limit of {MEMBERSHIPS_MAX:,} members of groups: use a further connection",
+            )
 
     def _add_member(
         self,

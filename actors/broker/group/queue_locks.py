@@ -16,7 +16,7 @@ another user names neither renews nor releases the lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from actors.remoting.bodies.locks import LockRequest, encode_locked
@@ -28,6 +28,8 @@ from actors.remoting.targets import Action, DecodedRequest, Resource, Target
 from store.clock import Clock
 from store.message.message_queue import MessageQueue
 
+LOCKS_MAX = 100_000
+"""Limit of locks; existing groups may lock existing queues also above it."""
 LOCK_TIMEOUT_NS = 60_000_000_000
 """Time after its last renewal at which a lock expires."""
 QUEUES_PER_STEP = 500
@@ -47,10 +49,21 @@ class _Lock(NamedTuple):
 class QueueLocks:
     """The queue locks of one broker, by group."""
 
-    def __init__(self, clock: Clock, user_of: UserOf = lambda context: None) -> None:
-        """`user_of` returns the user that signed a request."""
+    def __init__(
+        self,
+        clock: Clock,
+        user_of: UserOf = lambda context: None,
+        is_known: Callable[[str, MessageQueue], bool] = lambda group, queue: False,
+    ) -> None:
+        """Create the object without locks.
+
+        `user_of` returns the user that signed a request. `is_known` returns True if a group and a queue
+        exist: then the queue can be locked even if clients have LOCKS_MAX locks.
+        """
         self._clock = clock
         self._user_of = user_of
+        self._is_known = is_known
+        self._count = 0
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(
@@ -65,9 +78,15 @@ class QueueLocks:
         taken = []
         for queue, generation in queues:
             held = locks.get(queue)
+            if held is None:
+                if self._count >= LOCKS_MAX and not self._is_known(group, queue):
+                    continue
+                self._count += 1
             if held is None or held.may_be_taken(client_id, generation, now_ns):
                 locks[queue] = _Lock(client_id, now_ns + LOCK_TIMEOUT_NS, generation)
                 taken.append(queue)
+        if not locks:
+            del self._groups[group]
         return taken
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
@@ -77,6 +96,7 @@ class QueueLocks:
             held = locks.get(queue)
             if held is not None and held.owner == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             self._groups.pop(group, None)
 
@@ -94,6 +114,7 @@ class QueueLocks:
                 self._groups[group] = alive
             else:
                 del self._groups[group]
+        self._count = sum(map(len, self._groups.values()))
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""

@@ -99,10 +99,20 @@ class Groups:
         for group in groups:
             _check(group)
         for group in groups:
+            self._check_room(group.group_name)
             self.table.put(group)
             _log.info("group_config_changed", group=group.group_name)
             self._on_change(group.group_name)
             yield
+
+    def _check_room(self, name: str) -> None:
+        """Raise Refused if the group does not exist and the broker has as many groups as it may have."""
+        if name not in self.table.groups and len(self.table.groups) >= self._settings.max_groups:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"group {name[:100]!r} cannot be created: broker {self._settings.broker_name} has the "
+                f"limit max_groups = {self._settings.max_groups:,}: delete unused groups, or raise it",
+            )
 
     def delete(self, name: str) -> None:
         """Delete the group, if it exists."""

@@ -16,6 +16,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
 from store.message.message import MessageExt
+from store.message.message_queue import MessageQueue
 from store.message.validate import DLQ_TOPIC_PREFIX, LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
 from store.metadata import TopicConfig, TopicConfigTable
 from store.store_errors import MessageInvalid
@@ -341,6 +342,7 @@ class Topics:
                 f"{topic.write_queue_nums} write queues and permission {topic.perm}: queues must be 0 to "
                 f"{QUEUES_MAX:,}, the permission 0 to 7",
             )
+        self._check_room(topic.topic_name)
         old = self.table.topics.get(topic.topic_name)
         attributes = apply_attribute_changes(None if old is None else old.attributes, topic.attributes)
         return replace(topic, attributes=attributes)
@@ -377,6 +379,7 @@ class Topics:
         topic = self.table.topics.get(name)
         if topic is None:
             self._check_name(name)
+            self._check_room(name)
             topic = _topic(name, min(queues, QUEUES_MAX))
             self._put(topic)
         return topic
@@ -385,10 +388,17 @@ class Topics:
         """Create a topic that was not saved before the broker was killed, with at least `queues` queues."""
         topic = self.table.topics.get(name)
         if topic is None:
-            self._recreated.add(self.ensure(name, queues).topic_name)
+            self._check_name(name)
+            self._put(_topic(name, min(queues, QUEUES_MAX)))  # also above max_topics: it has messages
+            self._recreated.add(name)
             _log.warning("topic_config_recreated", topic=name, queues=queues)
         elif name in self._recreated and topic.write_queue_nums < queues:
             self._put(replace(topic, read_queue_nums=queues, write_queue_nums=queues))
+
+    def has_queue(self, queue: MessageQueue) -> bool:
+        """Return True if the topic of a queue exists and has as many queues."""
+        topic = self.table.topics.get(queue.topic)
+        return topic is not None and 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
 
     def system_names(self) -> list[str]:
         """Return the names of all system topics, sorted, including those that do not exist on this broker."""
@@ -406,9 +416,19 @@ class Topics:
             return self.ensure(name, 1) if is_of_group else None
         queues = max(min(default_queues, default.write_queue_nums), 0)
         topic = _topic(name, queues, default.perm & ~PERM_INHERIT)
+        self._check_room(name)
         self._put(topic)
         self._on_created(name)
         return topic
+
+    def _check_room(self, name: str) -> None:
+        """Raise Refused if the topic does not exist and the broker has as many topics as it may have."""
+        if name not in self.table.topics and len(self.table.topics) >= self._settings.max_topics:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"topic {name[:100]!r} cannot be created: broker {self._settings.broker_name} has the "
+                f"limit max_topics = {self._settings.max_topics:,}: delete unused topics, or raise it",
+            )
 
     def _check_not_system(self, name: str) -> None:
         if self.is_system(name):

@@ -2,11 +2,12 @@
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import orjson
+from msgspec.structs import replace
 
 from actors.remoting.bodies.body import Body, ShapedBody, wire
 from actors.remoting.codes import ResponseCode
@@ -156,7 +157,28 @@ class RegisterBrokerBody:
 
     def encode(self) -> bytes:
         """Return the uncompressed body."""
-        wrapper = {"dataVersion": self.data_version.to_json(), "topicConfigTable": self.topic_configs}
+        return self._encode(self.data_version, self.topic_configs)
+
+    def encode_parts(self, bytes_max: int) -> Iterator[bytes]:
+        """Yield the uncompressed body, or several of about `bytes_max` that together have all topics.
+
+        A nameserver ignores topics under a version that it knows, so each part but the last has a version of
+        its own, as with RocketMQ's `enableSplitRegistration`.
+        """
+        topics: dict[str, orjson.Fragment] = {}
+        size_bytes = parts = 0
+        for name, config in self.topic_configs.items():
+            text = orjson.dumps(config)
+            if topics and size_bytes + len(text) + len(name) > bytes_max:
+                parts += 1
+                yield self._encode(replace(self.data_version, counter=-parts), topics)
+                topics, size_bytes = {}, 0
+            topics[name] = orjson.Fragment(text)
+            size_bytes += len(text) + len(name)
+        yield self._encode(self.data_version, topics)
+
+    def _encode(self, version: DataVersion, topics: Mapping[str, Any]) -> bytes:
+        wrapper = {"dataVersion": version.to_json(), "topicConfigTable": topics}
         return orjson.dumps({"filterServerList": self.filter_servers, "topicConfigSerializeWrapper": wrapper})
 
     @classmethod
