@@ -7,6 +7,8 @@ Nothing is written without a handler. RayMQ's own processes add one with `log_to
 program that uses RayMQ as a library adds a handler to `logging.getLogger("raymq")` or to the root logger. An
 event is rendered in the handler's formatter, so an event that no handler writes is not rendered.
 
+Fields that clients can make long are cut, with their length: see `short`.
+
 In a log file each event is one line with a JSON object: `time` (ISO, UTC), `level`, `logger`, `event`, the
 fields of the event, and `exception` if there is one.
 """
@@ -19,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +36,13 @@ FILE_BYTES = 16 * 1024 * 1024
 OLD_FILES = 5
 HIDDEN = "***"
 
+TEXT_CHARS_MAX = 500
+NESTED_CHARS_MAX = 100
+ITEMS_MAX = 20
+DEPTH_MAX = 4
+TRACEBACK_CHARS_MAX = 16_384
+
+_WHOLE = frozenset({"event", "exc_info", "stack_info"})
 _SECRET = re.compile("token|secret|passw|credential|signature|access_?key", re.IGNORECASE)
 _OTHER_LOGGERS = ("asyncio", "py.warnings")
 """Loggers of Python itself whose records `log_to_file` also writes to the log file.
@@ -68,12 +78,39 @@ class _Event(dict[str, Any]):
         return " ".join((str(self["event"]), *fields))
 
 
+def short(value: Any, depth: int = 0) -> Any:
+    """Return `value` for the log: long texts, lists and tables are cut and their length is named.
+
+    A text has at most TEXT_CHARS_MAX characters (NESTED_CHARS_MAX in a list or table), a list or table
+    ITEMS_MAX items, with half of it in each further level, and DEPTH_MAX levels.
+    """
+    if isinstance(value, str):
+        limit = NESTED_CHARS_MAX if depth else TEXT_CHARS_MAX
+        return value if len(value) <= limit else f"{value[:limit]}… ({len(value):,} characters)"
+    if isinstance(value, bytes | bytearray | memoryview):
+        size_bytes, limit = len(value), NESTED_CHARS_MAX
+        shown = repr(bytes(value[:limit]))
+        return shown if size_bytes <= limit else f"{shown}… ({size_bytes:,} bytes)"
+    if not isinstance(value, Mapping | list | tuple | set | frozenset):
+        return value
+    if depth >= DEPTH_MAX:
+        return f"{len(value):,} entries"
+    limit = ITEMS_MAX >> depth
+    more = len(value) - limit
+    if isinstance(value, Mapping):
+        table = {short(key, 1): short(each, depth + 1) for key, each in islice(value.items(), limit)}
+        return {**table, "…": f"{more:,} more"} if more > 0 else table
+    items = [short(each, depth + 1) for each in islice(value, limit)]
+    return [*items, f"… {more:,} more"] if more > 0 else items
+
+
 def _to_record(logger: WrappedLogger, method: str, event: EventDict) -> tuple[tuple[_Event], dict[str, Any]]:
     """Convert an event to arguments for a `logging` record that any formatter can render.
 
     structlog's formatter gets all fields; other formatters print the string form of the event.
     """
-    args, options = ProcessorFormatter.wrap_for_formatter(logger, method, event)
+    fields = {key: value if key in _WHOLE else short(value) for key, value in event.items()}
+    args, options = ProcessorFormatter.wrap_for_formatter(logger, method, fields)
     if "exc_info" in event:
         options["exc_info"] = event["exc_info"]
     return (_Event(*args),), options
@@ -164,6 +201,10 @@ def _to_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
         "logger": record.name,
         "event": event.pop("event"),
     }
+    exception = event.get("exception")
+    if isinstance(exception, str) and len(exception) > TRACEBACK_CHARS_MAX:
+        half = TRACEBACK_CHARS_MAX // 2
+        event["exception"] = f"{exception[:half]}\n… ({len(exception):,} characters)\n{exception[-half:]}"
     return orjson.dumps(
         {**head, **without_secrets(event)}, default=str, option=orjson.OPT_NON_STR_KEYS
     ).decode()

@@ -86,3 +86,20 @@ def test_log_file_on_a_full_disk_raises_no_error(tmp_path: Path, capfd: Any) -> 
     log_to_file(Path("/dev/full"))
     get_logger("x").error("lost_event")
     assert capfd.readouterr() == ("", "")
+
+
+def test_log_cuts_long_values_and_names_their_length(tmp_path: Path) -> None:
+    log_to_file(tmp_path / "a.log")
+    log = get_logger("actors.broker.group.clients")
+    table = {f"T-{number}": "x" * 1_000_000 for number in range(1000)}
+    log.warning("subscriptions_differ", group="g" * 1_000_000, before=table, bodies=[b"\x00" * 1_000_000])
+    log.warning("nested", one={"2": {"3": {"4": {"5": {"6": 7}}}}})
+    log.error("it_failed", exc_info=ValueError("x" * 1_000_000))
+    first, second, third = lines(tmp_path / "a.log")
+    assert (tmp_path / "a.log").stat().st_size < 50_000
+    assert first["group"] == "g" * 500 + "… (1,000,000 characters)"
+    assert first["before"]["T-0"] == "x" * 100 + "… (1,000,000 characters)"
+    assert first["before"]["…"] == "980 more"
+    assert "… (1,000,000 bytes)" in first["bodies"][0]
+    assert second["one"] == {"2": {"3": {"4": {"5": "1 entries"}}}}
+    assert "ValueError" in third["exception"]

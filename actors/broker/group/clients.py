@@ -25,6 +25,8 @@ _log = get_logger(__name__)
 
 MEMBERSHIPS_MAX = 4_096
 """Limit of memberships in groups, of all client ids of one connection."""
+DIFFERENCES_MAX = 100
+"""Number of differing subscriptions of a group that are remembered, so that each is logged once."""
 CLIENT_TIMEOUT_MS = 10_000
 """Limit of a request that a broker sends to a client (RocketMQ Broker2Client)."""
 
@@ -76,6 +78,16 @@ class ConsumerGroup(Generic[ConnectionT]):
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    _differences: set[int] = field(default_factory=set, repr=False)
+
+    def is_new_difference(self, expressions: Mapping[str, str]) -> bool:
+        """Return True if these expressions were not logged yet: members repeat theirs every 30 s."""
+        mark = hash(frozenset(expressions.items()))
+        is_new = mark not in self._differences
+        if len(self._differences) >= DIFFERENCES_MAX:
+            self._differences.clear()
+        self._differences.add(mark)
+        return is_new
 
     def connections(self) -> list[ConnectionT]:
         """Return the connections of all members."""
@@ -312,7 +324,7 @@ class Clients(Generic[ConnectionT]):
             return False
         before = {topic: each.expression for topic, each in known.items()}
         now = {topic: each.expression for topic, each in merged.items()}
-        if before and before != now and len(group.members) > 1:
+        if before and before != now and len(group.members) > 1 and group.is_new_difference(now):
             _log.warning(
                 "subscriptions_differ", group=group.name, client_id=client_id, before=before, now=now
             )

@@ -364,3 +364,18 @@ def test_group_settings_limit_or_disable_retries(tmp_path: Path, clock) -> None:
         assert await peer.messages("SCHEDULE_TOPIC_XXXX", queue_id=3) == [], "no retry for group NEVER"
 
     with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_differing_subscriptions_are_logged_once(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        with structlog.testing.capture_logs() as events:
+            for _ in range(5):
+                await peer.heartbeat("one", "CG", T="a")
+                await peer.heartbeat("two", "CG", T="b")
+        assert [event["now"] for event in events if event["event"] == "subscriptions_differ"] == [
+            {"T": "b"},
+            {"T": "a"},
+        ]
+
+    with_broker(story, settings_of(tmp_path))
