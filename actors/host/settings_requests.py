@@ -24,8 +24,8 @@ from store.metadata import DataVersion
 BLACK_LIST = frozenset(
     {"brokerConfigPath", "configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
-BODY_BYTES_MAX = 64 * 1024
-"""Limit of a request to change settings; all settings of a broker have a tenth of it."""
+BODY_BYTES_MAX = 32 * 1024
+"""Limit of a request to change settings; all settings of a broker have a third of it."""
 _REMEDY = "set it in the topology and run raymq up, which restarts the processes"
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
+import orjson
 from msgspec import inspect
 
 from actors.remoting.codes import ResponseCode
@@ -21,6 +22,8 @@ Conformed = TypeVar("Conformed")
 
 KEPT_BYTES_MAX: Final = 32 * 1024
 """Largest JSON text of one entry of a table that keeps also the fields that it does not know."""
+KEPT_VALUES_MAX: Final = 200_000
+_SHORT_BYTES: Final = 32 * 1024  # decoded in a few milliseconds, whatever it contains
 _KEPT_DEPTH_MAX: Final = 32
 
 
@@ -35,6 +38,35 @@ def load_object(body: Buffer, what: str) -> dict[str, Any]:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not a valid {what}: {error}") from error
 
 
+def check_values(body: Buffer, what: str, values_max: int) -> None:
+    """Raise Refused if the JSON `body` of a request has so many values that it would take long to decode."""
+    if len(body) <= _SHORT_BYTES:
+        return
+    values = bytes(body).count(b",")
+    if values > values_max:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the {what} has {values:,} values, but the limit is {values_max:,}: send several smaller requests",
+        )
+
+
+def load_request(body: Buffer, what: str, values_max: int) -> dict[str, Any]:
+    """Return the JSON object in the body of a request. Raises Refused as `check_values` and `load_object` do.
+
+    In a long body, keys must be quoted: to find the others takes long, and no client sends them in requests.
+    """
+    check_values(body, what, values_max)
+    if len(body) <= _SHORT_BYTES:
+        return load_object(body, what)
+    try:
+        found = orjson.loads(body)
+    except ValueError as error:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not a valid {what}: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the body is not a valid {what}: it is not an object")
+    return found
+
+
 def load_kept_object(body: Buffer, what: str, bytes_max: int = KEPT_BYTES_MAX) -> dict[str, Any]:
     """Return the JSON object in `body` for a table that stores it with all its fields.
 
@@ -46,7 +78,7 @@ def load_kept_object(body: Buffer, what: str, bytes_max: int = KEPT_BYTES_MAX) -
             ResponseCode.INVALID_PARAMETER,
             f"the {what} has {len(body):,} bytes, but the limit is {bytes_max:,}: shorten it",
         )
-    found = load_object(body, what)
+    found = load_request(body, what, KEPT_VALUES_MAX)
     level: list[Any] = [found]
     for _ in range(_KEPT_DEPTH_MAX):
         level = [each for one in level for each in (one.values() if isinstance(one, dict) else one)]

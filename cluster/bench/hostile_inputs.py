@@ -26,6 +26,12 @@ from store.message.message import Message
 from store.message.properties import encode_properties
 
 EXPRESSION_BYTES = 8_000
+CONTAINS = 64
+GROUPS = 1_000
+TOPICS_PER_LIST = 8_000
+QUEUES = 16_000
+BODY_BYTES = 4_000_000
+HEARTBEAT_BYTES = 1_000_000
 PROPERTY_BYTES = 30_000
 FRAME_BYTES = 15 * 1024 * 1024
 FILTERED = "hostile-filtered"
@@ -123,6 +129,10 @@ def _pull(expression: str, kind: str, offset: int, hold_ms: int = 0) -> Request:
     return Request(RequestCode.PULL_MESSAGE, header.to_ext())
 
 
+def _contains() -> str:
+    return " OR ".join(f"a CONTAINS '{'0' * 50}{number}'" for number in range(10, 10 + CONTAINS))
+
+
 def _pulls(part: Callable[[int], str], separator: str = " OR ", ends: tuple[str, str] = ("", "")) -> Prepare:
     def prepare(peer: RawPeer, _: int) -> Input:
         _fill_filtered(peer)
@@ -144,7 +154,7 @@ def _pulls_of_records(peer: RawPeer, _: int) -> Input:
         0,
         0,
         "hostile",
-        subscription=_joined(lambda at: f"a CONTAINS '{at}y'", " OR "),
+        subscription=_contains(),
         expression_type="SQL92",
     )
     return Input([Request(RayMQRequestCode.PULL_RECORDS, header.to_ext())] * 5)
@@ -153,7 +163,7 @@ def _pulls_of_records(peer: RawPeer, _: int) -> Input:
 def _held_pulls(peer: RawPeer, _: int) -> Input:
     """A thousand held pulls whose filters are evaluated whenever a message arrives."""
     _fill_filtered(peer)
-    expression = _joined(lambda at: f"a CONTAINS '{at}y'", " OR ")
+    expression = _contains()
     end = int(peer.call(RequestCode.GET_MAX_OFFSET, {"topic": FILTERED, "queueId": "0"}).ext["offset"])
     pulls = [_pull(expression, "SQL92", end, 5_000)] * 500
     requests = [*pulls, *[_send(FILTERED, {"a": "0" * PROPERTY_BYTES})] * 5]
@@ -175,19 +185,18 @@ def _compiled(body: Callable[[int], str], kind: str, count: int) -> Prepare:
 # ---- clients and groups
 
 
-def _groups(peer: RawPeer, topics: int) -> Input:
-    consumers = [_consumer(f"hostile-{each}", [_subscription("T", "*")]) for each in range(topics)]
-    return Input([_heartbeat("hostile", consumers)])
+def _groups(groups: int) -> Prepare:
+    consumers = [_consumer(f"hostile-{each}", [_subscription("T", "*")]) for each in range(groups)]
+    return lambda *_: Input([_heartbeat("hostile", consumers)])
 
 
-def _subscriptions(peer: RawPeer, topics: int) -> Input:
-    return Input(
-        [_heartbeat("hostile", [_consumer("many", [_subscription(f"T{at}", "*") for at in range(topics)])])]
-    )
+def _subscriptions(topics: int) -> Prepare:
+    subscriptions = [_subscription(f"T{each}", "*") for each in range(topics)]
+    return lambda *_: Input([_heartbeat("hostile", [_consumer("many", subscriptions)])])
 
 
-def _producers(peer: RawPeer, topics: int) -> Input:
-    return Input([_heartbeat("hostile", producers=[f"producer-{each}" for each in range(topics)])])
+def _producers(groups: int) -> Prepare:
+    return lambda *_: Input([_heartbeat("hostile", producers=[f"producer-{each}" for each in range(groups)])])
 
 
 def _client_ids(peer: RawPeer, _: int) -> Input:
@@ -206,18 +215,15 @@ def _queues(topics: int, topic: str = FILTERED) -> list[dict[str, object]]:
     return [{"topic": topic, "brokerName": "broker-a", "queueId": each} for each in range(topics)]
 
 
-def _locks(code: int) -> Prepare:
-    def prepare(_: RawPeer, topics: int) -> Input:
-        body = {"consumerGroup": "hostile", "clientId": "hostile", "mqSet": _queues(5 * topics)}
-        return Input([Request(code, {}, _json(body))])
-
-    return prepare
+def _locks(code: int, queues: int) -> Prepare:
+    body = {"consumerGroup": "hostile", "clientId": "hostile", "mqSet": _queues(queues)}
+    return lambda *_: Input([Request(code, {}, _json(body))])
 
 
-def _commits(peer: RawPeer, topics: int) -> Input:
-    commits = [OffsetCommit(FILTERED, each, 1, 0) for each in range(5 * topics)]
+def _commits(queues: int) -> Prepare:
+    commits = [OffsetCommit(FILTERED, each, 1, 0) for each in range(queues)]
     body = CommitOffsetsBody("hostile", "hostile", commits)
-    return Input([Request(RayMQRequestCode.COMMIT_OFFSETS, {}, body.encode())])
+    return lambda *_: Input([Request(RayMQRequestCode.COMMIT_OFFSETS, {}, body.encode())])
 
 
 def _unclaimed(peer: RawPeer, _: int) -> Input:
@@ -235,22 +241,26 @@ def _new_topics(peer: RawPeer, topics: int) -> Input:
 
 
 def _new_queues(peer: RawPeer, _: int) -> Input:
-    return Input([_create("hostile-queues", 100_000)])
+    return Input([_create("hostile-queues", queues) for queues in (65_535, 100_000)])
 
 
 def _topic_list(peer: RawPeer, topics: int) -> Input:
     def config(at: int) -> dict[str, object]:
         return {"topicName": f"hostile-{at}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
 
-    body = {"topicConfigList": [config(at) for at in range(topics)]}
-    return Input([Request(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, _json(body))])
+    def request(at: int) -> Request:
+        body = {"topicConfigList": [config(each) for each in range(at, min(at + TOPICS_PER_LIST, topics))]}
+        return Request(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, _json(body))
+
+    return Input([request(at) for at in range(0, topics, TOPICS_PER_LIST)])
 
 
 def _many_topics(*codes: int, **ext: str) -> Prepare:
     """Return requests whose responses grow with the number of topics and groups."""
 
     def prepare(peer: RawPeer, topics: int) -> Input:
-        peer.call(*_topic_list(peer, topics).requests[0])
+        for request in _topic_list(peer, topics).requests:
+            peer.call(*request)
         return Input([Request(code, ext) for code in codes])
 
     return prepare
@@ -315,26 +325,35 @@ def _half_messages(peer: RawPeer, _: int) -> Input:
     return Input([_send("hostile-half", properties, bytes(1_000_000), 0x4)] * HALF_MESSAGES)
 
 
-def _header(peer: RawPeer, _: int) -> Input:
-    return Input([Request(RequestCode.GET_MAX_OFFSET, {f"k{at}": "v" for at in range(500_000)})] * 3)
+def _fields(count: int) -> Prepare:
+    return lambda *_: Input([Request(RequestCode.GET_MAX_OFFSET, {f"k{at}": "v" for at in range(count)})])
 
 
-def _array() -> bytes:
-    return b"[" * (FRAME_BYTES // 2) + b"]" * (FRAME_BYTES // 2)
+def _array(size: int) -> bytes:
+    return b"[" * (size // 2) + b"]" * (size // 2)
 
 
-def _numbers() -> bytes:
-    return b'{"mqSet":[' + b"1," * (FRAME_BYTES // 2) + b"1]}"
+def _numbers(size: int) -> bytes:
+    return b'{"mqSet":[' + b"1," * (size // 2) + b"1]}"
+
+
+def _unquoted(size: int) -> bytes:
+    """Return JSON with keys that only RocketMQ's library accepts."""
+    return b'{"mqSet":{' + b"1:1," * (size // 4) + b"1:1}}"
 
 
 INPUTS: dict[str, Prepare] = {
-    "heartbeat-groups": _groups,
-    "heartbeat-subscriptions": _subscriptions,
-    "heartbeat-producers": _producers,
+    "heartbeat-groups": _groups(GROUPS),
+    "heartbeat-groups-many": _groups(20 * GROUPS),
+    "heartbeat-subscriptions": _subscriptions(GROUPS),
+    "heartbeat-subscriptions-many": _subscriptions(20 * GROUPS),
+    "heartbeat-producers": _producers(GROUPS),
+    "heartbeat-producers-many": _producers(20 * GROUPS),
     "heartbeat-client-ids": _client_ids,
     "heartbeat-changing": _changing_subscriptions,
-    "check-tags": _compiled(lambda at: _joined(lambda tag: f"{at}t{tag}", "||", FRAME_BYTES), "TAG", 4),
-    "check-one-tag": _compiled(lambda at: f"{at}" * FRAME_BYTES, "TAG", 4),
+    "check-tags": _compiled(lambda at: _joined(lambda tag: f"{at}t{tag}", "||"), "TAG", 20),
+    "check-tags-many": _compiled(lambda at: _joined(lambda tag: f"{at}t{tag}", "||", FRAME_BYTES), "TAG", 4),
+    "check-one-tag": _compiled(lambda at: f"{at}" * EXPRESSION_BYTES, "TAG", 20),
     "check-sql-or": _compiled(lambda at: _joined(lambda part: f"a{at}={part}", " OR "), "SQL92", 20),
     "check-sql-not": _compiled(lambda at: f"a{at}" + " IS NULL AND a" * 500 + "=1", "SQL92", 20),
     "check-sql-deep": _compiled(lambda at: "(" * 4_000 + f"a{at}=1" + ")" * 4_000, "SQL92", 20),
@@ -342,8 +361,9 @@ INPUTS: dict[str, Prepare] = {
         lambda at: f"a{at} IN (" + _joined(lambda part: f"'{part}'", ",", 7_900) + ")", "SQL92", 20
     ),
     "check-sql-long": _compiled(lambda at: f"a{at}" * (FRAME_BYTES // 2), "SQL92", 2),
-    "pull-contains": _pulls(lambda at: f"a CONTAINS '{at}y'"),
-    "pull-contains-repeated": _pulls(lambda _: "a CONTAINS '" + "0" * 200 + "y'"),
+    "pull-contains": _pulls(lambda _: _contains(), ""),
+    "pull-contains-many": _pulls(lambda at: f"a CONTAINS '{at}y'"),
+    "pull-contains-long": _pulls(lambda _: "a CONTAINS '" + "0" * 200 + "y'"),
     "pull-compare": _pulls(lambda at: f"a > {at}"),
     "pull-between": _pulls(lambda at: f"b IS NULL AND a BETWEEN 0.1 AND {at}.5"),
     "pull-missing": _pulls(lambda at: f"p{at} IS NOT NULL"),
@@ -387,20 +407,30 @@ INPUTS: dict[str, Prepare] = {
         RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="hostile", cleanOffset="true"
     ),
     "clean-unused": _many_topics(RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
-    "lock-queues": _locks(RequestCode.LOCK_BATCH_MQ),
-    "unlock-queues": _locks(RequestCode.UNLOCK_BATCH_MQ),
-    "commit-offsets": _commits,
+    "lock-queues": _locks(RequestCode.LOCK_BATCH_MQ, QUEUES),
+    "lock-queues-many": _locks(RequestCode.LOCK_BATCH_MQ, 6 * QUEUES),
+    "unlock-queues": _locks(RequestCode.UNLOCK_BATCH_MQ, QUEUES),
+    "commit-offsets": _commits(QUEUES),
+    "commit-offsets-many": _commits(6 * QUEUES),
     "offset-claims": _unclaimed,
     "query-key": _keyed,
     "query-consume-queue": _consume_queue,
     "batch-of-tiny": _tiny_messages,
     "large-messages": _large_messages,
     "half-messages": _half_messages,
-    "header-fields": _header,
-    "json-nested": _bodies(RequestCode.HEART_BEAT, _array),
-    "json-numbers": _bodies(RequestCode.LOCK_BATCH_MQ, _numbers),
+    "header-fields": _fields(16_000),
+    "header-fields-many": _fields(500_000),
+    "heartbeat-nested": _bodies(RequestCode.HEART_BEAT, lambda: _array(HEARTBEAT_BYTES)),
+    "heartbeat-unquoted": _bodies(RequestCode.HEART_BEAT, lambda: _unquoted(HEARTBEAT_BYTES)),
+    "lock-nested": _bodies(RequestCode.LOCK_BATCH_MQ, lambda: _array(BODY_BYTES)),
+    "lock-numbers": _bodies(RequestCode.LOCK_BATCH_MQ, lambda: _numbers(BODY_BYTES)),
+    "lock-unquoted": _bodies(RequestCode.LOCK_BATCH_MQ, lambda: _unquoted(BODY_BYTES)),
+    "commit-numbers": _bodies(RayMQRequestCode.COMMIT_OFFSETS, lambda: _numbers(BODY_BYTES)),
+    "topics-numbers": _bodies(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, lambda: _numbers(BODY_BYTES)),
+    "acl-numbers": _bodies(RequestCode.AUTH_CREATE_ACL, lambda: _numbers(BODY_BYTES), subject="User:a"),
     "unknown-code": _bodies(99_999, lambda: bytes(FRAME_BYTES)),
-    "register-broker": _bodies(RequestCode.UPDATE_BROKER_CONFIG, lambda: b"a=b\n" * (FRAME_BYTES // 4)),
+    "settings": _bodies(RequestCode.UPDATE_BROKER_CONFIG, lambda: b"a=b\n" * 16_000),
+    "settings-many": _bodies(RequestCode.UPDATE_BROKER_CONFIG, lambda: b"a=b\n" * (BODY_BYTES // 4)),
 }
 """Each input by name: one for each kind of request, expression, name, list or body that could be costly."""
 

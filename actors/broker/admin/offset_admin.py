@@ -9,8 +9,10 @@ start later.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 
 from actors.broker.group.clients import Clients
 from actors.broker.loop.reads import Reads
@@ -22,12 +24,16 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow, TopicCheck
+from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, each_of, on_group, on_topic
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
 
 _log = get_logger(__name__)
+
+QUEUES_PER_STEP = 500
+LOGGED_QUEUES_MAX = 20
 
 
 class OffsetAdmin:
@@ -88,33 +94,44 @@ class OffsetAdmin:
                 f"topic {header.topic!r} has no read queues to reset: raise its readQueueNums",
             )
         # Find all offsets before the first is set: reset all queues, or none.
-        targets = {
-            queue_id: await self._reads.read(partial(self._target, header, queue_id)) for queue_id in chosen
-        }
-        for queue_id, offset in targets.items():
+        found = await self._reads.all_of(partial(self._target, header, queue_id) for queue_id in chosen)
+        targets = dict(zip(chosen, found, strict=True))
+        for number, (queue_id, offset) in enumerate(targets.items()):
+            if number % QUEUES_PER_STEP == 0:
+                await asyncio.sleep(0)
             self._offsets.reset(header.group, header.topic, queue_id, offset)
         self._wake(header.topic)
-        _log.info("offsets_reset", group=header.group, topic=header.topic, offsets=targets)
+        logged = dict(islice(targets.items(), LOGGED_QUEUES_MAX))
+        _log.info(
+            "offsets_reset", group=header.group, topic=header.topic, queues=len(targets), offsets=logged
+        )
         body = encode_offsets(
             {MessageQueue(header.topic, self._broker_name, queue): at for queue, at in targets.items()}
         )
         return RemotingCommand.response(body=body)
 
-    def clone(self, context: RequestContext) -> RemotingCommand:
+    def clone(self, context: RequestContext) -> None:
         """Handle CLONE_GROUP_OFFSET: copy the committed offsets of one group to another.
 
         The request names one topic or none, which means all topics of the source group.
         """
+        context.work(self._clone(context))
+
+    def _clone(self, context: RequestContext) -> Steps:
         header: CloneGroupOffsetHeader = context.header
         topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
         for topic in topics:
             self._may_read(context, topic)  # the request need not name them
         for topic in topics:
+            yield
             if self._topics.find(topic) is None:
                 continue
             if not header.offline and not self._clients.may_consume(header.src_group, topic):
                 continue
-            for queue_id, offset in self._offsets.of_group(header.src_group, topic).items():
+            offsets = self._offsets.of_group(header.src_group, topic)
+            for number, (queue_id, offset) in enumerate(list(offsets.items()), 1):
+                if number % QUEUES_PER_STEP == 0:
+                    yield
                 self._offsets.commit(header.dest_group, topic, queue_id, offset)
         return RemotingCommand.response()
 

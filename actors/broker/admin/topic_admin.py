@@ -94,7 +94,11 @@ class TopicAdmin:
 
     def _update_topics(self, context: RequestContext) -> Steps:
         listed = body_objects(context.command.body, "topicConfigList")
-        yield from self._topics.update_all([_topic_config(each) for each in listed])
+        topics = []
+        for each in listed:
+            topics.append(_topic_config(each))
+            yield
+        yield from self._topics.update_all(topics)
         self._respond_when_registered(context)
         return None
 

@@ -47,6 +47,7 @@ class QueryAssignment(Body):
     """One client's request for its queues of a topic: RocketMQ's QueryAssignmentRequestBody."""
 
     title = "query of an assignment"
+    values_max = 1_000
 
     topic: Topic = ""
     group: Group = wire(name="consumerGroup", default="")

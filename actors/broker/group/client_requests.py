@@ -23,7 +23,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
-from actors.remoting.json_fields import get_object, load_object
+from actors.remoting.json_fields import get_object, load_request
 from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.request import HEARTBEAT_BYTES_MAX, Cost, RequestContext, RequestRow, UserOf
 from actors.remoting.slices import Steps, run_in_slices
@@ -33,6 +33,7 @@ from store.message.validate import MAX_RETRY_TOPIC_CHARS, RETRY_TOPIC_PREFIX
 
 _log = get_logger(__name__)
 
+CONFIG_VALUES_MAX = 10_000
 SKIPPED_GROUPS_MAX = 1_000
 """Number of skipped groups that are remembered, so that each is logged once."""
 
@@ -140,7 +141,9 @@ class ClientRequests:
         context.work(self._check(context))
 
     def _check(self, context: RequestContext) -> Steps:
-        fields = get_object(load_object(context.command.body, "client configuration"), "subscriptionData")
+        fields = get_object(
+            load_request(context.command.body, "client configuration", CONFIG_VALUES_MAX), "subscriptionData"
+        )
         if fields:
             subscription = SubscriptionData.from_json(fields)
             yield from compile_in_steps(subscription.sub_string, subscription.expression_type)

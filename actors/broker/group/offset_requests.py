@@ -10,6 +10,7 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
+from actors.remoting.json_fields import check_values
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, RefusedCommit
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
@@ -18,6 +19,7 @@ from actors.remoting.targets import Action, DecodedRequest, Resource, Target, ea
 from store.message_store import MessageStore
 
 COMMITS_PER_STEP = 200
+COMMIT_VALUES_MAX = 80_000
 
 
 class OffsetRequests:
@@ -170,6 +172,7 @@ def _committed(context: DecodedRequest) -> Iterable[Target]:
 
 
 def _commits(context: DecodedRequest) -> CommitOffsetsBody:
+    check_values(context.command.body, "COMMIT_OFFSETS request", COMMIT_VALUES_MAX)
     try:
         return CommitOffsetsBody.decode(context.command.body)
     except ValueError as error:

@@ -316,11 +316,15 @@ class Topics:
     def update_all(self, topics: Iterable[TopicConfig]) -> Iterator[None]:
         """Create or change all topics, one in each step.
 
-        Raises Refused in the first step if a topic is not valid; then no topic is changed.
+        Raises Refused if a topic is not valid; then no topic is changed.
 
         As in RocketMQ, a topic that already has these settings is not registered again.
         """
-        for topic in [self._with_changes(topic) for topic in topics]:
+        checked = []
+        for topic in topics:
+            checked.append(self._with_changes(topic))
+            yield
+        for topic in checked:
             if topic != self.find(topic.topic_name):
                 self._put(topic)
             yield

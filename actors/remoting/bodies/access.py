@@ -15,6 +15,7 @@ class UserInfo(Body, omit_defaults=True):
     """A user. `password` is the secret key; `repr` does not show it."""
 
     title = "user"
+    values_max = 1_000
 
     username: Name | None = None
     password: Name | None = None
@@ -90,6 +91,7 @@ class AclInfo(Body, omit_defaults=True):
     """The policies of one user. `subject` is `User:` and the user's name."""
 
     title = "access control list"
+    values_max = 50_000
 
     subject: Text | None = None
     policies: ListOf[PolicyInfo] = wire(default_factory=list)

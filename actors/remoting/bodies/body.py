@@ -21,7 +21,7 @@ import orjson
 
 from actors.remoting.command import Buffer
 from actors.remoting.header import Int, Name, Topic, refuse_unbounded
-from actors.remoting.json_fields import conform, load_object
+from actors.remoting.json_fields import check_values, conform, load_object, load_request
 from store.message.message_queue import MessageQueue
 
 wire = msgspec.field
@@ -35,6 +35,8 @@ class Body(msgspec.Struct, rename="camel"):
     """
 
     title: ClassVar[str] = ""
+    values_max: ClassVar[int | None] = None
+    """Maximum number of JSON values in a request with this body; None for the body of a response."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Raise TypeError for a text or list whose length is not bounded."""
@@ -44,10 +46,18 @@ class Body(msgspec.Struct, rename="camel"):
     @classmethod
     def decode(cls, body: Buffer) -> Self:
         """Return the object encoded in `body`. Raises Refused that names the invalid field and its value."""
+        if cls.values_max is not None:
+            check_values(body, cls.title or cls.__name__, cls.values_max)
         try:
             return msgspec.json.decode(body, type=cls)
         except (ValueError, RecursionError):
-            return cls.from_json(load_object(body, cls.title or cls.__name__))
+            return cls.from_json(cls.load(body))
+
+    @classmethod
+    def load(cls, body: Buffer) -> dict[str, Any]:
+        """Return the JSON object in `body`. Raises Refused if it is not a JSON object."""
+        what = cls.title or cls.__name__
+        return load_object(body, what) if cls.values_max is None else load_request(body, what, cls.values_max)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:

@@ -25,7 +25,7 @@ from actors.remoting.header import (
     TableOf,
     Topic,
 )
-from actors.remoting.json_fields import get_str, load_object
+from actors.remoting.json_fields import get_str
 from actors.remoting.remoting_errors import Refused
 from store.message.message_queue import MessageQueue
 
@@ -101,6 +101,8 @@ else:
 
 class HeartbeatData(ShapedBody):
     """Body of HEART_BEAT: the client id, its consumer groups and its producer groups."""
+
+    values_max = 100_000
 
     client_id: ClientId = wire(name="clientID", default="")
     consumers: ListOf[ConsumerData] = wire(name="consumerDataSet", default_factory=list)
@@ -192,6 +194,7 @@ class SyncGroupRequest(ShapedBody):
     """
 
     title = "SYNC_GROUP request"
+    values_max = 400_000
 
     group: Group
     client_id: ClientId
@@ -212,7 +215,7 @@ class SyncGroupRequest(ShapedBody):
     @classmethod
     def decode(cls, body: Buffer) -> Self:
         """Return the request in `body`. Raises Refused if it is invalid or names no group or client."""
-        content = {"sequence": 0, **load_object(body, cls.title)}
+        content = {"sequence": 0, **cls.load(body)}
         if not get_str(content, "group") or not get_str(content, "clientId"):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, "the SYNC_GROUP request must have `group` and `clientId`"

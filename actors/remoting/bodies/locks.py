@@ -18,6 +18,7 @@ class LockRequest(ShapedBody):
     """
 
     title = "lock request"
+    values_max = 120_000
 
     group: Group = wire(name="consumerGroup", default="")
     client_id: ClientId = ""

@@ -87,7 +87,7 @@ def test_long_text_of_settings_is_refused_before_it_is_parsed(tmp_path: Path) ->
     async def story(peer: Peer) -> None:
         refused = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6\n" * 4_000)
         assert refused.code == ResponseCode.INVALID_PARAMETER
-        assert "76,000 bytes exceeds the limit of 65,536 for settings" in (refused.remark or "")
+        assert "76,000 bytes exceeds the limit of 32,768 for settings" in (refused.remark or "")
 
     with_broker(story, settings_of(tmp_path))
 
