@@ -46,7 +46,8 @@ def check_values(body: Buffer, what: str, values_max: int) -> None:
     if values > values_max:
         raise Refused(
             ResponseCode.INVALID_PARAMETER,
-            f"the {what} has {values:,} values, but the limit is {values_max:,}: send several smaller requests",
+            f"the {what} has {values:,} values, but the limit is {values_max:,}: send several smaller "
+            "requests",
         )
 
 
