@@ -178,7 +178,11 @@ class GroupCoordinator:
             )
         return RemotingCommand.response()
 
-    def _members(self, context: RequestContext) -> RemotingCommand:
+    def _members(self, context: RequestContext) -> None:
+        context.work(self._members_steps(context))  # after a heartbeat that takes long
+
+    def _members_steps(self, context: RequestContext) -> Steps:
+        yield
         header: ConsumerGroupHeader = context.header
         group = self.groups.get(header.consumer_group)
         members = GroupMembers() if group is None else group.members()

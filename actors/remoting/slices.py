@@ -52,6 +52,7 @@ class Slices:
         ends_ns = now_ns() + SLICE_NS
         outcome: RemotingCommand | Exception | None
         try:
+            next(steps)
             while now_ns() < ends_ns:
                 next(steps)
         except StopIteration as finished:
