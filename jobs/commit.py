@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from cluster.client.errors import ClientError
 from jobs.describe import describe_topic
-from jobs.job_errors import CommitFailed, OptionInvalid, TopicNotEmpty
+from jobs.job_errors import CommitFailed, TopicNotEmpty
 from jobs.manifest import PartitionReceipt, ensure_manifest_topic, make_manifest, publish
+from jobs.options.values import as_choice
 from jobs.write_job import WriteJob
 
 MODES = ("append", "errorifexists")
@@ -38,8 +39,7 @@ def prepare_topic(job: WriteJob, mode: str) -> None:
     `TopicNotEmpty` if the mode requires an empty topic, and `cluster.client.ClientError`, for example
     TopicNotFound.
     """
-    if mode not in MODES:
-        raise OptionInvalid(f"mode={mode!r} is unknown: use one of {', '.join(MODES)}")
+    mode = as_choice("mode", mode, MODES)
     states = describe_topic(job.nameservers, job.topic)
     if mode == "errorifexists":
         count = sum(state.max_offset - state.min_offset for state in states)

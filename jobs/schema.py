@@ -31,6 +31,8 @@ def resolve_columns(columns: Sequence[str] | None, *, may_be_empty: bool = False
     """
     if columns is None:
         return ALL_COLUMNS
+    if isinstance(columns, str):
+        raise OptionInvalid(f"columns={columns!r} is invalid: give a list of names")
     unknown = sorted(set(columns) - set(ALL_COLUMNS))
     if unknown or not (columns or may_be_empty) or len(set(columns)) != len(columns):
         fault = f"unknown: {', '.join(unknown)}" if unknown else "empty, or a column is listed twice"

@@ -11,6 +11,7 @@ A queue that it does not list has the option's default: earliest to start from, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ Parse = Callable[[str, object], int]
 by which error messages refer to the value.
 """
 
+_QUEUE_ID = re.compile("[0-9]{1,9}")
+_OFFSET_MAX = 2**63 - 1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _SHAPE = '"earliest", "latest", an integer, or {"topic": {"broker": {"queueId": offset}}}'
 
@@ -64,11 +67,11 @@ def parse_offsets(option: str, value: OffsetsOption, default: int) -> Offsets:
     """
     if isinstance(value, str):
         word = value.strip()
-        if word in _WORDS:
-            return Offsets(_WORDS[word])
+        if word.lower() in _WORDS:
+            return Offsets(_WORDS[word.lower()])
         try:
             value = json.loads(word)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise OffsetsInvalid(
                 f"{option}={word!r} is neither a known word nor valid JSON; give {_SHAPE}"
             ) from error
@@ -88,7 +91,7 @@ def parse_listed(option: str, value: object, parse: Parse, shape: str) -> dict[M
         for broker_name, queues in _object(option, f"the value of {topic}", brokers, shape).items():
             path = f"{topic}/{broker_name}"
             for queue_id, each in _object(option, f"the value of {path}", queues, shape).items():
-                if not str(queue_id).isdecimal():
+                if not _QUEUE_ID.fullmatch(str(queue_id)):
                     raise OffsetsInvalid(f"{option}: queue id {queue_id!r} of {path} is not a number")
                 queue = MessageQueue(topic, broker_name, int(queue_id))
                 listed[queue] = parse(f"{option} of {path}/{queue_id}", each)
@@ -114,6 +117,8 @@ def _object(option: str, path: str, value: object, shape: str) -> Mapping[str, o
 def _offset(where: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise OffsetsInvalid(f"{where}: {value!r} is not an offset; give {_SHAPE}")
+    if value > _OFFSET_MAX:
+        raise OffsetsInvalid(f"{where}: offset {str(value)[:40]} is greater than {_OFFSET_MAX}")
     if value < EARLIEST:
         raise OffsetsInvalid(
             f"{where}: offset {value} is negative; the only negative values are -1 (latest) and -2 (earliest)"

@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Literal
 
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
+from jobs.options.values import INTEGER, as_choice
 from jobs.splits import QueueState
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets, parse_listed
 from store.message.message_queue import MessageQueue
@@ -79,18 +80,15 @@ def parse_times(
     if isinstance(listed, str):
         try:
             listed = json.loads(listed)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise OffsetsInvalid(f"{option}={listed!r} is not valid JSON; give {_SHAPE}") from error
     return Times(option, listed=parse_listed(option, listed, _time, _SHAPE))
 
 
-def check_strategy(strategy: str) -> None:
-    """Raise `OptionInvalid` if `strategy` is not a startingOffsetsByTimestampStrategy."""
-    if strategy not in STRATEGIES:
-        raise OptionInvalid(
-            f"startingOffsetsByTimestampStrategy={strategy!r} is invalid: give 'error', or 'latest' to read"
-            " nothing from queues that have no message of that time or later"
-        )
+def parse_strategy(strategy: str) -> str:
+    """Return a startingOffsetsByTimestampStrategy as one of STRATEGIES. Raises `OptionInvalid`."""
+    remedy = "give 'error', or 'latest' to read nothing from queues without a message of that time or later"
+    return as_choice("startingOffsetsByTimestampStrategy", strategy, STRATEGIES, remedy)
 
 
 def check_order(starting: Times | None, ending: Times | None) -> None:
@@ -152,7 +150,7 @@ def _time(where: str, value: object) -> int:
                 f"{where}: {value!r} has no time zone; give an aware datetime or milliseconds"
             )
         value = round(value.timestamp() * 1000)
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and INTEGER.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise OffsetsInvalid(f"{where}: {value!r} is not a time; give {_SHAPE}")

@@ -13,13 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
 import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import col
 
 from cluster.client.config import ClientConfig, Nameservers
@@ -34,6 +35,7 @@ from store.clock import SystemClock
 RECEIPT = "receipt"
 DESCRIPTION = "spark.job.description"
 _TYPES = re.compile(r"(string|binary|tinyint|smallint|int|bigint|(var)?char\(\d+\))\Z")
+_SPECIAL = re.compile("[.`]")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _PROPERTIES_TYPE = "map<string,string>"
 _ERROR_OF_TASK = re.compile(r"jobs\.job_errors\.WriteFailed: (.+)")
@@ -92,11 +94,24 @@ def write_queue(
     addresses = ClientConfig(nameservers).addresses()
     job = new_job(topic, addresses, columns, buffer_bytes, SystemClock().wall_ms())
     prepare_topic(job, mode)
-    used = [col(f"`{name}`") for name in dict.fromkeys(columns.named().values())]
+    used, job = _with_plain_names(job)
     with described(df.sparkSession.sparkContext, f"write_queue: {topic}"), _task_errors_raised():
         rows = df.select(*used).mapInArrow(_SparkWriter(job), f"{RECEIPT} binary").collect()
     receipts = [msgspec.json.decode(row[RECEIPT], type=PartitionReceipt) for row in rows]
     return commit(job, receipts)
+
+
+def _with_plain_names(job: WriteJob) -> tuple[list[Column], WriteJob]:
+    """Return the columns to write, and `job` with their names there.
+
+    `mapInArrow` looks its columns up by name, where a dot would select a field of a struct. Such names are
+    replaced.
+    """
+    names = dict.fromkeys(job.columns.named().values())
+    plain = {name: f"column {index}" if _SPECIAL.search(name) else name for index, name in enumerate(names)}
+    used = [col(f"`{name.replace('`', '``')}`").alias(plain[name]) for name in names]
+    renamed = {parameter: plain[name] for parameter, name in job.columns.named().items()}
+    return used, replace(job, columns=replace(job.columns, **renamed))
 
 
 class _SparkWriter:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from cluster.client.config import MIB, Nameservers
 from jobs.job_errors import OptionInvalid
+from jobs.options.values import as_integer
 from store.message.message_id import UniqKeyBlock, UniqKeySequence, first_sequence
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
@@ -63,12 +64,11 @@ class WriteColumns:
         return {parameter: column for parameter, column in given.items() if column is not None}
 
     def check(self, available: list[str]) -> None:
-        """Raise `OptionInvalid` if a column is not in `available`, the columns of the data."""
+        """Raise `OptionInvalid` if a column is not in `available`, the columns of the data, exactly once."""
         for parameter, column in self.named().items():
-            if column not in available:
-                raise OptionInvalid(
-                    f"{parameter}={column!r} is not a column of the data: use one of {', '.join(available)}"
-                )
+            if (found := available.count(column)) != 1:
+                fault = f"the name of {found} columns: rename them" if found else "not a column of the data"
+                raise OptionInvalid(f"{parameter}={column!r} is {fault}: use one of {', '.join(available)}")
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,7 @@ def new_job(
     delay = columns.delay
     if not isinstance(delay, str | None) and (type(delay) is not int or delay < 0):
         raise OptionInvalid(f"delay={delay!r} must be a column, or an integer of at least 0, milliseconds")
-    if buffer_bytes < 1:
-        raise OptionInvalid(f"buffer_bytes={buffer_bytes} must be at least 1")
+    buffer_bytes = as_integer("buffer_bytes", buffer_bytes, 1)
     salt = (rng or random.SystemRandom()).randbytes(JOB_BYTES).hex().upper()
     return WriteJob(
         topic, nameservers, columns, buffer_bytes, f"{job_mark(topic)}{salt}", first_sequence(wall_ms)

@@ -22,9 +22,10 @@ from jobs.archive.directory import (
     SplitReceipt,
     sha256_of,
 )
-from jobs.job_errors import ArchiveInvalid, OptionInvalid
+from jobs.job_errors import ArchiveInvalid
 from jobs.options.read_options import ReadOptions
 from jobs.options.topics import Topics
+from jobs.options.values import as_flag, as_integer, as_path
 from jobs.plan import ReadPlan, plan_read
 from jobs.splits import Split, cut_splits
 
@@ -85,9 +86,9 @@ def export_topic(
         DataLoss: Messages were deleted before they were exported.
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
-    if messages_per_file < 1:
-        raise OptionInvalid(f"messages_per_file={messages_per_file} must be at least 1")
-    archive = ArchiveDirectory(Path(directory))
+    messages_per_file = as_integer("messages_per_file", messages_per_file, 1)
+    committed, map_files = as_flag("committed", committed), as_flag("map_files", map_files)
+    archive = ArchiveDirectory(Path(as_path("directory", directory)))
     options = ReadOptions(Topics((topic,)), nameservers=nameservers, committed=committed, map_files=map_files)
     plan = archive.plan()
     if plan is not None:

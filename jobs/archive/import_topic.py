@@ -33,6 +33,7 @@ from jobs.commit import WriteReceipt, commit, prepare_topic
 from jobs.describe import describe_topic
 from jobs.job_errors import ArchiveInvalid
 from jobs.manifest import PartitionReceipt
+from jobs.options.values import as_path
 from jobs.partition_writer import PartitionWriter
 from jobs.splits import QueueState
 from jobs.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
@@ -85,7 +86,7 @@ def import_topic(
         CommitFailed: All messages are stored, but the manifest may not be.
         ClientError: A broker cannot be reached.
     """
-    archive = ArchiveDirectory(Path(directory))
+    archive = ArchiveDirectory(Path(as_path("directory", directory)))
     plan, receipts = _check_archive(archive)
     topic = plan.topic if topic is None else topic
     folder = f"{IMPORTS}/{topic}"

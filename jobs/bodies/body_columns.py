@@ -24,6 +24,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from jobs.bodies.body_decoder import BodyDecoder, DecodedReader, Mapper, check_available
 from jobs.job_errors import OptionInvalid
 from jobs.options.spark_keywords import ReadKeywords
+from jobs.options.values import as_choice
 from jobs.schema import ALL_COLUMNS, spark_schema
 
 JSON = "json"
@@ -133,12 +134,8 @@ def parse_body_columns(
         if unused:
             raise OptionInvalid(f"{', '.join(unused)}: give also schema=, the columns of the bodies")
         return None
-    chosen = given.get("format")
-    if chosen not in FORMATS:
-        raise OptionInvalid(f"format={chosen!r} with a schema: give one of {', '.join(FORMATS)}")
-    mode = given.get("mode", "PERMISSIVE")
-    if not isinstance(mode, str) or mode.upper() not in MODES:
-        raise OptionInvalid(f"mode={mode!r} is unknown: give one of {', '.join(MODES)}")
+    chosen = as_choice("format", given.get("format"), FORMATS)
+    mode = as_choice("mode", given.get("mode", "PERMISSIVE"), MODES)
     avro_schema = given.get("avroSchema", "")
     check_available(chosen, avro_schema)
     types = _struct_of(spark, schema)
@@ -146,7 +143,7 @@ def parse_body_columns(
     corrupt = str(spark.conf.get(CORRUPT_COLUMN))
     _check_fields(types, kept, corrupt)
     message_schema = _struct_of(spark, spark_schema(kept)) if kept else StructType()
-    return BodyColumns(kept, message_schema, types, chosen, mode.upper(), corrupt, avro_schema)
+    return BodyColumns(kept, message_schema, types, chosen, mode, corrupt, avro_schema)
 
 
 def _struct_of(spark: SparkSession, schema: str | StructType) -> StructType:

@@ -11,7 +11,7 @@ from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.options.topics import Topics
 from jobs.schema import ALL_COLUMNS
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
-from jobs.times import Times, check_order, check_strategy
+from jobs.times import Times, check_order
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,3 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         check_order(self.starting.times, self.ending.times)
-        check_strategy(self.strategy)

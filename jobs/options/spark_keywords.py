@@ -6,19 +6,19 @@ Names and meanings are those of Spark's Kafka source if it has the option.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
-from typing import Literal, TypedDict, TypeVar, cast, get_type_hints
+from types import NoneType
+from typing import Any, Literal, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 from pyspark.sql.types import StructType
 
 from cluster.client.config import Nameservers
-from jobs.job_errors import OptionInvalid
 from jobs.options.read_options import Edge, ReadOptions, parse_start
 from jobs.options.topics import parse_topics
+from jobs.options.values import I32_MAX, I64_MAX, as_flag, as_integer, refuse_unknown
 from jobs.schema import resolve_columns
 from jobs.selection import parse_selector
 from jobs.starting_offsets import LATEST, OffsetsOption, parse_offsets
-from jobs.times import Strategy, TimestampOption, TimestampsOption, parse_times
+from jobs.times import Strategy, TimestampOption, TimestampsOption, parse_strategy, parse_times
 
 
 class ReadKeywords(TypedDict, total=False):
@@ -64,22 +64,36 @@ class StreamKeywords(ReadKeywords, total=False):
 
 Keywords = TypeVar("Keywords", bound=ReadKeywords)
 
+_RANGES = {
+    "minPartitions": (1, I32_MAX),
+    "maxRecordsPerPartition": (1, I64_MAX),
+    "maxOffsetsPerTrigger": (1, I64_MAX),
+    "pollIntervalMs": (1, I32_MAX),
+    "fetchOffsetNumRetries": (0, I32_MAX),
+    "fetchOffsetRetryIntervalMs": (0, I32_MAX),
+}
+"""Minimum and maximum of the options that are integers."""
+
 
 def check_keywords(given: Keywords, known: type[Keywords]) -> Keywords:
-    """Return the arguments that are not None: None stands for the default.
+    """Return the arguments that are not None, with flags and integers that were given as text converted.
 
-    Raises `OptionInvalid` if a name is not one of `known`, or if a flag is not a bool.
+    None stands for the default. Raises `OptionInvalid` if a name is not one of `known`, or if a flag or an
+    integer is invalid.
     """
     kinds = get_type_hints(known)
-    names = {_plain(name): name for name in kinds}
-    for name, value in given.items():
-        if name not in kinds:
-            similar = get_close_matches(_plain(name), names, 1)
-            hint = f"did you mean {names[similar[0]]}" if similar else f"the options are {', '.join(kinds)}"
-            raise OptionInvalid(f"unknown option {name}={value!r}: {hint}")
-        if kinds[name] is bool and not isinstance(value, bool | None):
-            raise OptionInvalid(f"{name}={value!r} is invalid: give True or False")
-    return cast("Keywords", {name: value for name, value in given.items() if value is not None})
+    refuse_unknown(given, kinds)
+    return cast(
+        "Keywords",
+        {name: _converted(name, kinds[name], each) for name, each in given.items() if each is not None},
+    )
+
+
+def _converted(name: str, kind: Any, value: object) -> object:
+    plain = {each for each in get_args(kind) or (kind,) if each is not NoneType}
+    if plain == {bool}:
+        return as_flag(name, value)
+    return as_integer(name, value, *_RANGES[name]) if plain == {int} else value
 
 
 def queue_options(topic: str | None, given: QueueKeywords) -> ReadOptions:
@@ -107,14 +121,10 @@ def _options(
         starting,
         ending,
         given.get("nameservers"),
-        given.get("startingOffsetsByTimestampStrategy", "error"),
+        parse_strategy(given.get("startingOffsetsByTimestampStrategy", "error")),
         resolve_columns(given.get("columns"), may_be_empty="schema" in given),
         parse_selector(given.get("tags"), given.get("sql")),
         committed,
         given.get("failOnDataLoss", True),
         given.get("mapFiles", True),
     )
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
 from jobs.options.read_options import Edge, ReadOptions, parse_start
 from jobs.options.topics import Topics, parse_topics
+from jobs.options.values import as_flag, refuse_unknown
 from jobs.plan import ReadPlan, plan_read
 from jobs.ray_data.placement import place_read
 from jobs.reader import SplitsReader
@@ -37,6 +39,11 @@ Offset = int | datetime | str | Mapping[str, Mapping[str, Mapping[int, int | str
 
 START_OFFSET, END_OFFSET = "start_offset", "end_offset"
 _WORDS: Mapping[object, int] = {"earliest": EARLIEST, "latest": LATEST}
+_RAY_OPTIONS = tuple(
+    name
+    for name, each in signature(ray.data.read_datasource).parameters.items()
+    if each.kind is Parameter.KEYWORD_ONLY
+)
 _TASK_MESSAGES = 100_000
 """Number of messages of a read task, if the caller does not set the number of tasks."""
 _ROW_BYTES = 256
@@ -98,9 +105,9 @@ def read_dataset(
         strategy="latest",
         columns=resolve_columns(columns),
         selector=parse_selector(tags, sql),
-        committed=committed,
-        fail_on_data_loss=fail_on_data_loss,
-        map_files=map_files,
+        committed=as_flag("committed", committed),
+        fail_on_data_loss=as_flag("fail_on_data_loss", fail_on_data_loss),
+        map_files=as_flag("map_files", map_files),
     )
     return _planned_dataset(options, ray_options)
 
@@ -167,6 +174,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def _planned_dataset(options: ReadOptions, ray_options: Mapping[str, Any]) -> ray.data.Dataset:
+    refuse_unknown(ray_options, (*signature(read_dataset).parameters, *_RAY_OPTIONS))
     plan = plan_read(options)
     datasets = []
     for part, options_of_part in place_read(plan, ray_options):
@@ -217,7 +225,10 @@ def _numbers(value: Any) -> Any:
     """Replace "earliest" and "latest" in a nested mapping of offsets by the numbers -2 and -1 of Spark."""
     if isinstance(value, Mapping):
         return {
-            key: _numbers(each) if isinstance(each, Mapping) else _WORDS.get(each, each)
-            for key, each in value.items()
+            key: _numbers(each) if isinstance(each, Mapping) else _word(each) for key, each in value.items()
         }
     return value
+
+
+def _word(value: Any) -> Any:
+    return _WORDS.get(value.lower(), value) if isinstance(value, str) else value

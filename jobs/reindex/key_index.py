@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pyspark.errors import AnalysisException
@@ -10,7 +11,8 @@ from pyspark.sql import Observation, SparkSession
 from pyspark.sql.functions import array_remove, col, count, explode, lit, split
 
 from cluster.client.config import Nameservers
-from jobs.job_errors import KeyNotFound, OptionInvalid, TargetExists
+from jobs.job_errors import KeyNotFound, TargetExists
+from jobs.options.values import as_choice, as_path, literal
 from jobs.read import read_queue
 from jobs.reindex.message_key import MessageKey
 
@@ -39,7 +41,7 @@ class KeyIndex:
 def index_keys(
     spark: SparkSession,
     topic: str,
-    path: str,
+    path: str | Path,
     *,
     property: str | None = None,  # noqa: A002 - the name of the option
     json_field: str | None = None,
@@ -70,8 +72,7 @@ def index_keys(
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
     wanted = MessageKey(property, json_field)
-    if mode not in _MODES:
-        raise OptionInvalid(f"mode={mode!r} is unknown: use one of {', '.join(_MODES)}")
+    directory, chosen = as_path("path", path), as_choice("mode", mode, _MODES)
     rows = read_queue(
         spark, topic, nameservers=nameservers, committed=committed, columns=[*_PLACE, wanted.needed]
     ).select(wanted.column().alias("key"), *_PLACE)
@@ -85,10 +86,11 @@ def index_keys(
     parts = max(spark.sparkContext.defaultParallelism, 1)
     ordered = found.repartition(parts, "key").sortWithinPartitions("key", "brokerName", "commitLogOffset")
     try:
-        ordered.write.mode(mode).parquet(path)
+        ordered.write.mode(chosen).parquet(directory)
     except AnalysisException as error:
         if "PATH_ALREADY_EXISTS" in str(error):
-            raise TargetExists(f"{path} exists: choose another path, or mode='overwrite'") from error
+            raise TargetExists(f"{directory} exists: choose another path, or mode='overwrite'") from error
         raise
     counts = seen.get
-    return KeyIndex(path, counts["messages"], counts["with_key"], spark.read.parquet(path).count())
+    entries = spark.read.parquet(literal(directory)).count()
+    return KeyIndex(directory, counts["messages"], counts["with_key"], entries)

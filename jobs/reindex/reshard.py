@@ -14,6 +14,7 @@ from cluster.client.errors import TopicNotFound
 from jobs.commit import WriteReceipt
 from jobs.describe import describe_topic
 from jobs.job_errors import KeyNotFound, OptionInvalid, ReindexFailed, TopicNotEmpty
+from jobs.options.values import I32_MAX, as_choice, as_integer
 from jobs.read import read_queue
 from jobs.reindex.message_key import MessageKey
 from jobs.write import write_queue
@@ -84,10 +85,8 @@ def reshard_topic(
 
 
 def _check_arguments(topic: str, target: str, queues: int, missing: str) -> None:
-    if missing not in _MISSING:
-        raise OptionInvalid(f"missing={missing!r} is unknown: use one of {', '.join(_MISSING)}")
-    if queues < 1:
-        raise OptionInvalid(f"queues={queues} must be at least 1")
+    as_choice("missing", missing, _MISSING)
+    as_integer("queues", queues, 1, I32_MAX)
     if topic == target:
         raise OptionInvalid(f"topic and target are both {topic}: give the new topic another name")
 
@@ -96,7 +95,7 @@ def _check(rows: DataFrame, topic: str, wanted: MessageKey, missing: str) -> Non
     """Raise KeyNotFound or ReindexFailed if messages of `topic` cannot be copied with their order."""
     counts = rows.agg(count(lit(1)), count(SHARD), count("body")).collect()[0]
     messages, with_key, with_body = (int(each) for each in counts)
-    if with_key < messages and missing == "fail":
+    if with_key < messages and missing.lower() == "fail":
         raise KeyNotFound(
             f"{messages - with_key:,} of {messages:,} messages of {topic} have no {wanted}: use another"
             " key, or missing='spread' to distribute these messages over all queues in any order"

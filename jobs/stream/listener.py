@@ -27,7 +27,7 @@ class Stream(Protocol):
 
     @property
     def manifests(self) -> str:
-        """The manifest directory, which Spark's file source reads."""
+        """The manifest directory, as the path of Spark's file source."""
 
     @property
     def metric(self) -> str:

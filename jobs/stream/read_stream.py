@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +16,7 @@ from jobs.bodies.body_columns import BodyColumns, parse_body_columns
 from jobs.describe import states_of
 from jobs.options.read_options import ReadOptions
 from jobs.options.spark_keywords import StreamKeywords, check_keywords, stream_options
+from jobs.options.values import as_path, literal
 from jobs.plan import find_start
 from jobs.reader import SplitsReader
 from jobs.schema import spark_schema
@@ -36,7 +38,7 @@ def read_stream(
     spark: SparkSession,
     topic: str | None = None,
     *,
-    checkpointLocation: str,  # noqa: N803 - the name of Spark's own option
+    checkpointLocation: str | Path,  # noqa: N803 - the name of Spark's own option
     **options: Unpack[StreamKeywords],
 ) -> DataFrame:
     """Read a topic as a streaming DataFrame with one row per message (see `jobs.schema`), for one query.
@@ -73,7 +75,8 @@ def read_stream(
         read = replace(read, columns=bodies.read_columns)
     partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
     name = read.topics.label
-    directory = ManifestDirectory(spark, checkpointLocation, name, SystemClock())
+    checkpoint = as_path("checkpointLocation", checkpointLocation)
+    directory = ManifestDirectory(spark, checkpoint, name, SystemClock())
     planned = PlanOptions(
         name,
         TopicQueues(read).cluster_name(check_start=directory.source() is None),
@@ -90,8 +93,7 @@ def read_stream(
     listener_of(spark).add(stream)
     splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files, read.selector)
     reader = ManifestReader(splits_reader, ClientConfig(read.nameservers).addresses(), directory.checkpoint)
-    ranges = stream.manifest_frame().repartition(partitions)
-    return messages_of(ranges, reader, read.columns, bodies)
+    return messages_of(stream.manifest_frame().repartition(partitions), reader, read.columns, bodies)
 
 
 def messages_of(
@@ -166,8 +168,8 @@ class TopicStream:
 
     @property
     def manifests(self) -> str:
-        """The manifest directory, which Spark's file source reads."""
-        return self.directory.manifests
+        """The manifest directory, as the path of Spark's file source, which takes it for a pattern."""
+        return literal(self.directory.manifests)
 
     @property
     def metric(self) -> str:

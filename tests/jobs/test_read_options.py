@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -65,9 +66,48 @@ def test_option_of_the_other_kind_of_read_is_refused() -> None:
         queue(maxOffsetsPerTrigger=1)
 
 
-def test_text_for_a_flag_is_refused_instead_of_being_true() -> None:
-    with pytest.raises(OptionInvalid, match="failOnDataLoss='false' is invalid: give True or False"):
-        queue(failOnDataLoss="false")
+def test_text_is_a_flag_or_a_number_as_in_spark() -> None:
+    options = queue(failOnDataLoss="FALSE", committed=" true ", startingOffsets="Latest")
+    assert (options.fail_on_data_loss, options.committed) == (False, True)
+    assert options.starting.offsets == Offsets(LATEST)
+    given = check_keywords({"minPartitions": "8", "pollIntervalMs": " 20 "}, StreamKeywords)  # type: ignore[typeddict-item]
+    assert given == {"minPartitions": 8, "pollIntervalMs": 20}
+    assert queue(startingOffsetsByTimestampStrategy="LATEST").strategy == "latest"
+
+
+def short(value: object) -> str:
+    return str(value)[:20]
+
+
+INTEGERS = [
+    name
+    for name, kind in get_type_hints(StreamKeywords).items()
+    if {*(get_args(kind) or (kind,))} - {NoneType} == {int}
+]
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize(
+    "value", ids=short, argvalues=[-5, "-5", True, 1.5, "8x", "", "٣", float("nan"), 2**63, "9" * 5000, [1]]
+)
+def test_invalid_integer_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(OptionInvalid, match=f"^{name}="):
+        stream(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["failOnDataLoss", "committed", "mapFiles"])
+@pytest.mark.parametrize("value", ["no", "", 1, 0, [], "1"])
+def test_invalid_flag_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(OptionInvalid, match=f"^{name}=.*give True or False"):
+        queue(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "value", ids=short, argvalues=["[" * 100_000, "NaN", "9" * 30, {"t": {"b": {"٣": 1}}}, 2**63]
+)
+def test_offsets_that_no_queue_can_have_are_refused(value: Any) -> None:
+    with pytest.raises(OffsetsInvalid, match=r"^startingOffsets"):
+        queue(startingOffsets=value)
 
 
 def test_contradicting_options_are_refused() -> None:

@@ -92,6 +92,22 @@ def test_running_query_reads_new_messages_queues_and_brokers(
     assert {row["brokerName"] for row in rows} == {"broker-a", "broker-b"}
 
 
+@pytest.mark.parametrize("name", ["[prod]", "{a,b}", "a*b?", "100% of #1 \\ x", "a:b"])
+def test_checkpoint_location_is_not_a_pattern(
+    spark: SparkSession, orders: Orders, tmp_path: Path, name: str
+) -> None:
+    topic = f"stream-path-{uuid4().hex[:8]}"
+    with Admin(orders.nameservers) as admin:
+        admin.create_topic(topic, queues=2)
+    stream = Sink(spark, orders.nameservers, topic, tmp_path)
+    stream.checkpoint = str(tmp_path / name)
+    sent = send(orders, topic, range(10))
+    assert stream.drain(startingOffsets="earliest", maxOffsetsPerTrigger="6") == [6, 4]
+    sent += send(orders, topic, range(10, 13))
+    assert stream.drain(startingOffsets="earliest") == [3]
+    assert stream.bodies() == sent
+
+
 def test_new_query_starts_at_a_timestamp(orders: Orders, sink: Callable[[str], Sink]) -> None:
     stream = sink("stream-by-time")
     send(orders, stream.topic, range(8))

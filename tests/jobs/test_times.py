@@ -14,8 +14,8 @@ from jobs.starting_offsets import EARLIEST, LATEST
 from jobs.times import (
     Times,
     check_order,
-    check_strategy,
     ending_offsets,
+    parse_strategy,
     parse_times,
     starting_offsets,
 )
@@ -123,4 +123,4 @@ def test_end_before_start_and_unknown_strategy_are_refused() -> None:
     with pytest.raises(OptionInvalid, match="startingTimestamp=6 is after endingTimestamp=5"):
         check_order(parsed(6), parse_times("ending", 5, None))
     with pytest.raises(OptionInvalid, match="startingOffsetsByTimestampStrategy='newest'"):
-        check_strategy("newest")
+        parse_strategy("newest")

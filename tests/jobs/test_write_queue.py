@@ -188,3 +188,27 @@ def test_empty_frame_is_committed(spark: SparkSession, orders: Orders) -> None:
     receipt = write_queue(numbers(spark, 10).limit(0), topic, nameservers=orders.nameservers)
     assert receipt.rows == 0
     assert bodies(spark, orders, topic, committed=True) == []
+
+
+def test_columns_may_have_any_name(spark: SparkSession, orders: Orders) -> None:
+    topic = create(orders, "names")
+    names = ["my.body", "the `key`", 'a "tag"', "größe?", "my body"]
+    frame = spark.createDataFrame([(str(number),) * 5 for number in range(10)], names)
+    write_queue(
+        frame,
+        topic,
+        nameservers=orders.nameservers,
+        body=names[0],
+        key=names[1],
+        tag=names[2],
+        sharding_key=names[3],
+    )
+    rows = read_queue(spark, topic, nameservers=orders.nameservers).collect()
+    found = sorted((bytes(row["body"]).decode(), row["keys"], row["tags"]) for row in rows)
+    assert found == [(str(number),) * 3 for number in range(10)]
+
+
+def test_column_whose_name_is_ambiguous_is_refused(spark: SparkSession, orders: Orders) -> None:
+    frame = spark.createDataFrame([("a", "b")], ["body", "body"])
+    with pytest.raises(OptionInvalid, match="body='body' is the name of 2 columns"):
+        write_queue(frame, TOPIC, nameservers=orders.nameservers)

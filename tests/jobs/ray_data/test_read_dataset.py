@@ -133,6 +133,10 @@ def test_invalid_options_are_refused_by_the_driver(orders: Orders) -> None:
         read_dataset(TOPIC, nameservers=nameservers, trigger="continuous")  # type: ignore[arg-type]
     with pytest.raises(OptionInvalid, match="columns"):
         read_dataset(TOPIC, nameservers=nameservers, columns=["value"])
+    with pytest.raises(OptionInvalid, match="unknown option start_ofset='latest': did you mean start_offset"):
+        read_dataset(TOPIC, nameservers=nameservers, start_ofset="latest")
+    with pytest.raises(OptionInvalid, match="committed='no'"):
+        read_dataset(TOPIC, nameservers=nameservers, committed="no")  # type: ignore[arg-type]
     with pytest.raises(OffsetsInvalid, match="start_offset='yesterday'"):
         read_dataset(TOPIC, nameservers=nameservers, start_offset="yesterday")
     with pytest.raises(OffsetsInvalid, match="end_offset lists queues that do not exist: orders/broker-x/0"):
