@@ -58,6 +58,7 @@ from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
 from actors.broker.sending.interceptors import DeadLetters, SendInterceptor
+from actors.broker.sending.outstanding_requests import OtherBrokers, OutstandingRequests
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
@@ -138,7 +139,8 @@ def build_broker(
     """
     settings = live.settings
     access = build_access(settings, clock, partial(has_records_of_all, cluster_name=settings.cluster_name))
-    loop = build_loop(live, clock, store, access.steps)
+    requests = OutstandingRequests(clock, access.user_of, is_enforced=access.control is not None)
+    loop = build_loop(live, clock, store, (*access.steps, *requests.steps))
     from_rebalancers = RequestTable()
     client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
     tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
@@ -158,11 +160,10 @@ def build_broker(
     describe = partial(
         describe_broker, settings, identity, loop, tables, role, drain, delays, capabilities, supervisor
     )
-    targets = SendTargets(settings, tables.topics, rng)
-    responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
+    replies = _replies(settings, clock, identity, client, groups, properties, requests)
     steps = (*interceptors, DeadLetters(tables, groups.locks), *_redirects(capabilities), delays)
     for rows in (
-        _sending_rows(live, clock, identity, loop, groups, targets, steps, properties, responses),
+        _sending_rows(live, clock, rng, identity, loop, tables, new_topics, steps, properties, replies),
         SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
         *(each.rows for each in capabilities),
         _reading_rows(settings, identity, loop, tables, groups, access),
@@ -259,22 +260,44 @@ def _build_groups(
     return BrokerGroups(clients, QueueLocks(clock, user_of, is_known), requests, assignments)
 
 
+def _replies(
+    settings: BrokerSettings,
+    clock: Clock,
+    identity: BrokerIdentity,
+    client: RemotingClient,
+    groups: BrokerGroups,
+    properties: PropertyWriter,
+    requests: OutstandingRequests,
+) -> Callable[[Sender], Replies]:
+    return partial(
+        Replies,
+        clients=groups.clients,
+        clock=clock,
+        address=identity.address,
+        added_fields=properties.added_fields,
+        requests=requests,
+        others=OtherBrokers(client, settings.nameservers, identity.address),
+    )
+
+
 def _sending_rows(
     live: LiveSettings[BrokerSettings],
     clock: Clock,
+    rng: random.Random,
     identity: BrokerIdentity,
     loop: BrokerLoop,
-    groups: BrokerGroups,
-    targets: SendTargets,
+    tables: BrokerTables,
+    new_topics: NewTopics,
     steps: Sequence[SendInterceptor],
     properties: PropertyWriter,
-    responses: SendResponses,
+    replies: Callable[[Sender], Replies],
 ) -> Iterable[RequestRow]:
-    store, stats, added = loop.store, loop.stats, properties.added_fields
+    settings, store, stats = live.settings, loop.store, loop.stats
+    targets = SendTargets(settings, tables.topics, rng)
+    responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
     sender = Sender(store, targets, steps, properties, responses, stats)
-    bulk = BulkSender(live.settings, store, targets, properties.added, responses, stats, clock)
-    replies = Replies(sender, groups.clients, clock, identity.address, added)
-    return (*sender.rows(), *bulk.rows(), *replies.rows())
+    bulk = BulkSender(settings, store, targets, properties.added, responses, stats, clock)
+    return (*sender.rows(), *bulk.rows(), *replies(sender).rows())
 
 
 def _reading_rows(

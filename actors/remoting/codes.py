@@ -184,7 +184,7 @@ class RequestCode(IntEnum):
 class RayMQRequestCode(IntEnum):
     """Codes of requests that RocketMQ does not have.
 
-    71xx are sent by clients to brokers, 72xx between brokers and rebalancers.
+    71xx are sent by clients to brokers, 72xx between the processes of a cluster.
     """
 
     SEND_RECORDS = 7101
@@ -201,6 +201,7 @@ class RayMQRequestCode(IntEnum):
     FORWARD_UNREGISTER = 7203
     GROUP_MEMBERS = 7204
     GROUP_CHANGED = 7205
+    FIND_REQUEST = 7206
 
 
 class ResponseCode(IntEnum):

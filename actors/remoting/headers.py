@@ -370,6 +370,14 @@ class ForwardUnregisterHeader(Header):
     connection_closed: bool = False
 
 
+class FindRequestHeader(Header):
+    """Header of FIND_REQUEST (7206); `user` is empty for a super user."""
+
+    correlation_id: Name
+    client_id: ClientId
+    user: Name = ""
+
+
 # ---- transactions --------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7101 to 7109).
+"""Headers and bodies of RayMQ's own requests (codes 7101 to 7109 and 7206).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -42,6 +42,9 @@ REPLACE_QUEUE_FILE 7109
                      wrote into raymq.reindex/new of the store's directory, after the broker has compared its
                      units with the log. `ReplaceQueueFileHeader` (actors.remoting.admin_headers);
                      INVALID_PARAMETER if the file cannot be replaced.
+
+FIND_REQUEST 7206    Sent by a broker to the others: SUCCESS if a request message with this correlation id has
+                     passed the receiver and waits for its reply, else QUERY_NOT_FOUND. `FindRequestHeader`.
 """
 
 from __future__ import annotations

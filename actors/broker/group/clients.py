@@ -157,10 +157,10 @@ class Clients(Generic[ConnectionT]):
         if member is not None:
             _check_user(member, group, user)
 
-    def producer_connection(self, client_id: str) -> ConnectionT | None:
-        """Return the connection of a producer of any group, or None if it is not connected."""
+    def producers_with(self, client_id: str) -> list[Member[ConnectionT]]:
+        """Return the connected producers of all groups with this client id."""
         found = (members.get(client_id) for members in self._producers.values())
-        return next((member.connection for member in found if member is not None), None)
+        return [member for member in found if member is not None]
 
     def producer_connections(self, group: str) -> list[ConnectionT]:
         """Return the connections of all producers of a group."""

@@ -3,15 +3,17 @@
     requester ──request message with its client id──> broker ──> consumer
     requester <──PUSH_REPLY_MESSAGE_TO_CLIENT 326──── broker <──reply with that client id── consumer
 
-The broker also stores the reply like any other message.
+The broker also stores the reply like any other message. With access control, it pushes a reply only to the
+client that has sent the request with its correlation id (`OutstandingRequests`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients
+from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients, Member
 from actors.broker.metadata.topics import refuse_broker_only
+from actors.broker.sending.outstanding_requests import OtherBrokers, OutstandingRequests
 from actors.broker.sending.send import Sender
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
@@ -34,6 +36,8 @@ class Replies:
         clock: Clock,
         address: str,
         added_fields: Mapping[str, str],
+        requests: OutstandingRequests,
+        others: OtherBrokers,
     ) -> None:
         """Create the handler.
 
@@ -44,7 +48,11 @@ class Replies:
             address: the broker's address, `host:port`.
             added_fields: properties that every reply gets: region and trace. RocketMQ adds them by a hook,
                 before the reply is pushed.
+            requests: the requests that wait for a reply.
+            others: finds requests that passed another broker.
         """
+        self._requests = requests
+        self._others = others
         self._clients = clients
         self._clock = clock
         self._store_host = address
@@ -55,6 +63,7 @@ class Replies:
         """Return the rows of the request table that this object handles."""
         code, pub, frame = RequestCode, on_topic(Action.PUB), MAX_FRAME_BYTES
         return (
+            *self._requests.rows(),
             RequestRow(code.SEND_REPLY_MESSAGE, self.send, SendMessageHeaderV1, pub, Cost.SEND, frame),
             RequestRow(code.SEND_REPLY_MESSAGE_V2, self.send, SendMessageHeader, pub, Cost.SEND, frame),
         )
@@ -71,11 +80,36 @@ class Replies:
                 f"the reply has no property {MessageConst.REPLY_TO_CLIENT}: set it to the client id of the "
                 "requester",
             )
-        connection = self._clients.producer_connection(client_id)
-        if connection is None:
+        members = self._clients.producers_with(client_id)
+        if not members:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found."
             )
+        correlation_id = properties.get(MessageConst.CORRELATION_ID, "")
+        for member in members:
+            if self._requests.may_reply(context, member.user, client_id, correlation_id):
+                self._push(context, properties, member)
+                return
+        context.spawn(self._push_if_known(context, properties, members))
+
+    async def _push_if_known(
+        self, context: RequestContext, properties: dict[str, str], members: Sequence[Member[Connection]]
+    ) -> None:
+        """Push the reply if its request passed another broker. Raises Refused (NO_PERMISSION) if not."""
+        header: SendMessageHeader = context.header
+        correlation_id = properties.get(MessageConst.CORRELATION_ID, "")
+        for member in members:
+            if await self._others.know(member.user, member.client_id, correlation_id, header.topic):
+                self._push(context, properties, member)
+                return
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"client {members[0].client_id[:200]!r} waits for no reply with {MessageConst.CORRELATION_ID} "
+            f"{correlation_id[:100]!r}: reply within the {MessageConst.TTL} of the request",
+        )
+
+    def _push(self, context: RequestContext, properties: dict[str, str], member: Member[Connection]) -> None:
+        client_id = member.client_id
 
         def pushed(response: RemotingCommand | RemotingError) -> None:
             if isinstance(response, RemotingError) or response.code != ResponseCode.SUCCESS:
@@ -88,7 +122,7 @@ class Replies:
             except Exception as error:  # noqa: BLE001 - becomes the response, as in the request chain
                 context.refuse(error)
 
-        connection.call(self._push_command(context, properties), CLIENT_TIMEOUT_MS, pushed)
+        member.connection.call(self._push_command(context, properties), CLIENT_TIMEOUT_MS, pushed)
 
     def _push_command(self, context: RequestContext, properties: dict[str, str]) -> RemotingCommand:
         header: SendMessageHeader = context.header

@@ -1,0 +1,138 @@
+"""OutstandingRequests: the request messages that wait for a reply; others get no replies.
+
+    request message with CORRELATION_ID, REPLY_TO_CLIENT and TTL  →  remembered under its user until the TTL
+    reply with both of them  →  pushed to the client with this id that the same user has registered
+
+A reply may arrive at another broker than its request. That broker asks the others (FIND_REQUEST).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final
+
+from actors.remoting.bodies.routes import TopicRouteData
+from actors.remoting.chain import Step
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import FindRequestHeader, GetRouteInfoHeader
+from actors.remoting.remoting_errors import RemotingError
+from actors.remoting.request import Cost, RequestContext, RequestRow, UserOf
+from actors.remoting.targets import Action, on_cluster
+from store.clock import NS_PER_MS, Clock
+from store.message.properties import MessageConst, decode_properties
+
+REQUESTS_PER_USER_MAX: Final = 10_000
+"""The oldest request of a user is forgotten if it has more."""
+TTL_DEFAULT_MS: Final = 3_000
+TTL_MAX_MS: Final = 600_000
+FIND_TIMEOUT_MS: Final = 1_000
+_ID_CHARS_MAX: Final = 256
+_SENDS: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2})
+
+
+class OutstandingRequests:
+    """The requests that passed this broker and whose time has not expired, by user and correlation id."""
+
+    def __init__(self, clock: Clock, user_of: UserOf, *, is_enforced: bool) -> None:
+        """Create the object.
+
+        Args:
+            clock: for the time until which a request waits.
+            user_of: returns the user that has signed a request.
+            is_enforced: False if all clients are equal, without access control: then all replies are known.
+        """
+        self.steps: tuple[Step, ...] = (self.note,) if is_enforced else ()
+        """The steps of the request chain that remember the requests."""
+        self._clock = clock
+        self._user_of = user_of
+        self._by_user: dict[str | None, OrderedDict[str, tuple[str, int]]] = {}
+
+    def note(self, context: RequestContext) -> None:
+        """Remember the request if it sends a request message (step of the request chain)."""
+        if context.row.code not in _SENDS or MessageConst.REPLY_TO_CLIENT not in context.header.properties:
+            return
+        properties = decode_properties(context.header.properties.encode("utf-8", "replace"))
+        client_id = properties.get(MessageConst.REPLY_TO_CLIENT, "")
+        correlation_id = properties.get(MessageConst.CORRELATION_ID, "")
+        if not client_id or not 0 < len(correlation_id) <= _ID_CHARS_MAX:
+            return
+        requests = self._by_user.setdefault(self._user_of(context), OrderedDict())
+        requests[correlation_id] = (client_id, self._clock.monotonic_ns() + _ttl_ms(properties) * NS_PER_MS)
+        requests.move_to_end(correlation_id)
+        if len(requests) > REQUESTS_PER_USER_MAX:
+            requests.popitem(last=False)
+
+    def may_reply(
+        self, context: RequestContext, user: str | None, client_id: str, correlation_id: str
+    ) -> bool:
+        """Return True if a client of this user waits for the reply, or if its sender may do everything."""
+        if not self.steps or self._user_of(context) is None:
+            return True
+        return self.is_known(user, client_id, correlation_id)
+
+    def is_known(self, user: str | None, client_id: str, correlation_id: str) -> bool:
+        """Return True if a client of this user waits for the reply."""
+        requests = self._by_user.get(user)
+        found = None if requests is None else requests.get(correlation_id)
+        return found is not None and found[0] == client_id and self._clock.monotonic_ns() < found[1]
+
+    def rows(self) -> Iterable[RequestRow]:
+        """Return the row of FIND_REQUEST, which only the processes of the cluster may send."""
+        code, targets = RayMQRequestCode.FIND_REQUEST, on_cluster(Action.UPDATE)
+        return (RequestRow(code, self.find, FindRequestHeader, targets, Cost.CLIENT),)
+
+    def find(self, context: RequestContext) -> RemotingCommand:
+        """Handle FIND_REQUEST: respond with SUCCESS or QUERY_NOT_FOUND."""
+        header: FindRequestHeader = context.header
+        is_known = self.is_known(header.user or None, header.client_id, header.correlation_id)
+        return RemotingCommand.response(ResponseCode.SUCCESS if is_known else ResponseCode.QUERY_NOT_FOUND)
+
+
+class OtherBrokers:
+    """Asks the other brokers of the cluster for the requests that passed them."""
+
+    def __init__(self, client: RemotingClient, nameservers: Iterable[str], address: str) -> None:
+        """Create the object; `client` sends the requests, `address` is the address of this broker."""
+        self._client = client
+        self._nameservers = tuple(nameservers)
+        self._address = address
+
+    async def know(self, user: str | None, client_id: str, correlation_id: str, reply_topic: str) -> bool:
+        """Return True if a broker with the reply topic knows the request."""
+        ext = FindRequestHeader(correlation_id, client_id, user or "").to_ext()
+        responses = await asyncio.gather(
+            *(
+                self._ask(address, RemotingCommand(RayMQRequestCode.FIND_REQUEST, ext))
+                for address in await self._masters(reply_topic)
+                if address != self._address
+            )
+        )
+        return any(each is not None for each in responses)
+
+    async def _masters(self, topic: str) -> list[str]:
+        for nameserver in self._nameservers:
+            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic).to_ext())
+            response = await self._ask(nameserver, command)
+            if response is not None:
+                brokers = TopicRouteData.decode(response.body).broker_datas
+                return [each.broker_addrs[0] for each in brokers if 0 in each.broker_addrs]
+        return []
+
+    async def _ask(self, address: str, command: RemotingCommand) -> RemotingCommand | None:
+        """Return the response, or None if it is an error."""
+        try:
+            response = await self._client.invoke(address, command, FIND_TIMEOUT_MS)
+        except RemotingError:
+            return None
+        return response if response.code == ResponseCode.SUCCESS else None
+
+
+def _ttl_ms(properties: dict[str, str]) -> int:
+    text = properties.get(MessageConst.TTL, "")
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(TTL_MAX_MS)):
+        return TTL_DEFAULT_MS
+    return min(int(text), TTL_MAX_MS)
