@@ -9,7 +9,7 @@ import typer
 
 from cluster.cli.console import exiting_on_launch_errors, is_interactive
 from cluster.cli.options import AsJson, Broker, Overrides, TopologyOption, Yes, examples
-from cluster.cli.tables import fitted
+from cluster.cli.tables import escaped_text, fitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,11 +57,11 @@ def show(console: Console, found: Mapping[str, Any]) -> None:
     rows = [{key: _rounded(each[key]) for key in COLUMNS} for each in found["brokers"]]
     console.print(fitted(COLUMNS, rows, console.width))
     for line in lines:
-        console.print(line, highlight=False, markup=False)
+        console.print(escaped_text(line))
     for event in found["events"]:
         rest = {key: value for key, value in event.items() if key not in ("time_s", "event")}
         text = " ".join(f"{key}={_rounded(value)}" for key, value in rest.items())
-        console.print(f"{event['event']} {text}", highlight=False, markup=False, style="dim")
+        console.print(escaped_text(f"{event['event']} {text}"), style="dim")
 
 
 def _rounded(value: Any) -> Any:

@@ -6,18 +6,19 @@ The exit code is 1 if the command failed and 2 if its arguments are invalid.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import typer
 
 from cluster.cli.entry import interruptible
-from cluster.cli.tables import HEADINGS, Row, fitted, shown
+from cluster.cli.tables import HEADINGS, Row, escaped_text, fitted, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,7 +59,7 @@ class Output:
         if self.is_json:
             self.json(rows)
             return
-        self.console.print(title if rows else f"{title}: none", style="bold", highlight=False, markup=False)
+        self.console.print(escaped_text(title if rows else f"{title}: none"), style="bold")
         if rows:
             self.console.print(fitted(columns, rows, self.console.width, spared))
 
@@ -73,18 +74,34 @@ class Output:
 
     def json(self, value: object) -> None:
         """Write a value as one line of JSON."""
-        self.console.file.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+        self.console.file.write(json_line(value, self.console.encoding))
 
     def line(self, text: str) -> None:
-        """Print a line without formatting."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """Print a line without formatting; control characters are escaped."""
+        self.console.print(escaped_text(text), soft_wrap=True)
 
     def done(self, what: str, **facts: Any) -> None:
-        """Report a completed action: print the sentence `what`, or `facts` as a JSON object."""
-        if self.is_json:
-            self.json(facts)
-        else:
-            self.line(what)
+        """Report a completed action: print the sentence `what`, or `facts` as a JSON object.
+
+        Raises Failed with the sentence if it cannot be written, because the action is not undone.
+        """
+        try:
+            if self.is_json:
+                self.json(facts)
+            else:
+                self.line(what)
+            self.console.file.flush()
+        except OSError as error:
+            discard_output()
+            raise Failed(f"{what}; but standard output failed: {error.strerror}") from error
+
+
+def json_line(value: object, encoding: str = "utf-8") -> str:
+    """Return `value` as a line of JSON; invisible characters are escaped, and those `encoding` may lack."""
+    text = json.dumps(value, ensure_ascii=not encoding.lower().startswith("utf"), default=str)
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+    return f"{text}\n"
 
 
 @contextmanager
@@ -116,9 +133,33 @@ def exiting_on_errors() -> Iterator[None]:
         discard_output()
 
 
+@contextmanager
+def writing_output() -> Iterator[None]:
+    """Exit with one line if standard output is closed or fails, also when it is flushed at the end."""
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)  # otherwise the next file or socket would be standard input
+    if sys.stdout is None:
+        print_error("standard output is closed: redirect it to a file or to /dev/null")
+        raise SystemExit(EXIT_FAILED)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+    except OSError as error:
+        discard_output()
+        print_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        raise SystemExit(EXIT_FAILED) from None
+
+
 def discard_output() -> None:
     """Discard all further output, after the reader has closed the pipe (`| head`)."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(ValueError, OSError):  # not a file, in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -146,7 +187,8 @@ def print_error(text: str) -> None:
     from rich.console import Console
 
     line = " ".join(text.splitlines())
-    Console(stderr=True).print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+    with suppress(OSError):
+        Console(stderr=True).print(escaped_text(line), style="red", soft_wrap=True)
 
 
 def confirmed(question: str, *, yes: bool) -> None:
@@ -163,7 +205,7 @@ def confirmed(question: str, *, yes: bool) -> None:
 
 def is_interactive() -> bool:
     """Return True if standard input is a terminal."""
-    return sys.stdin.isatty()
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def parse_time_ms(text: str) -> int:

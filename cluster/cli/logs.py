@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cluster.cli.console import discard_output, exiting_on_launch_errors
+from cluster.cli.console import discard_output, exiting_on_launch_errors, json_line
 from cluster.cli.options import Overrides, TopologyOption, examples
+from cluster.cli.tables import escaped_text
 
 EPILOG = examples(
     "raymq logs broker-a --follow",
@@ -84,7 +85,7 @@ def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:
 
     event = event_of(line)
     if as_json:
-        sys.stdout.write(json.dumps({"actor": actor, **event}, ensure_ascii=False) + "\n")
+        sys.stdout.write(json_line({"actor": actor, **event}, console.encoding))
         sys.stdout.flush()
         return
     text = (
@@ -92,23 +93,22 @@ def show(console: Any, actor: str, line: bytes, *, as_json: bool) -> None:
         f"{fields_of(event)}"
     )
     console.print(
-        text.rstrip(),
+        escaped_text(text.rstrip()),
         style=STYLES.get(str(event.get("level"))),
-        highlight=False,
-        markup=False,
         soft_wrap=True,
     )
     if exception := event.get("exception"):
-        console.print(str(exception), style="red", highlight=False, markup=False, soft_wrap=True)
+        for each in str(exception).splitlines():
+            console.print(escaped_text(each), style="red", soft_wrap=True)
 
 
 def clock_time(event: Mapping[str, Any]) -> str:
     """Return the event's time in the local time zone."""
     try:
-        moment = datetime.fromisoformat(str(event.get("time", "")))
-    except ValueError:
+        moment = datetime.fromisoformat(str(event.get("time", ""))).astimezone()
+    except (ValueError, OverflowError):
         return " " * len("2026-01-31 12:00:00.000")
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def fields_of(event: Mapping[str, Any]) -> str:

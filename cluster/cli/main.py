@@ -11,6 +11,7 @@ from importlib import import_module
 
 import typer
 
+from cluster.cli.console import writing_output
 from cluster.cli.options import Command
 
 COMMANDS = {
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # with `uv run`.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     given = list(sys.argv[1:] if arguments is None else arguments)
-    build(given)(args=given, prog_name="raymq")
+    with writing_output():
+        build(given)(args=given, prog_name="raymq")
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from cluster.cli.console import Refusal
-from cluster.cli.tables import shown
+from cluster.cli.tables import escaped, shown
 
 if TYPE_CHECKING:
     from cluster.client import MessageExt, MessageQueue
@@ -74,11 +74,10 @@ def as_page(message: MessageExt) -> dict[str, Any]:
 
 
 def body_text(message: MessageExt) -> str:
-    """Return the start of a body as text, with control characters replaced."""
+    """Return the start of a body as text, with control characters escaped."""
     body = bytes(message.body[: BODY_SHOWN_BYTES + 1])
     text = body[:BODY_SHOWN_BYTES].decode(errors="replace")
-    text = "".join(letter if letter.isprintable() else "·" for letter in text)
-    return text + ("…" if len(message.body) > BODY_SHOWN_BYTES else "")
+    return escaped(text) + ("…" if len(message.body) > BODY_SHOWN_BYTES else "")
 
 
 class FieldInvalid(ValueError):

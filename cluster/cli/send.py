@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Output, Refusal, exiting_on_errors, parse_pairs, parse_queue
+from cluster.cli.console import Output, Refusal, exiting_on_errors, is_interactive, parse_pairs, parse_queue
 from cluster.cli.message_view import decode_line, place_of
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, argument_bytes, examples
 
@@ -93,6 +93,8 @@ def command(
 def _messages(topic: str, common: dict[str, Any], *, json_lines: bool) -> Iterator[Message]:
     from cluster.client import Message
 
+    if sys.stdin is None:
+        raise Refusal("standard input is closed: give a body or --file")
     if sys.stdin.isatty():
         typer.echo("enter one message per line; Ctrl-D ends the input", err=True)
     for number, line in enumerate(sys.stdin.buffer, 1):
@@ -120,13 +122,14 @@ def _send_lines(producer: Producer, messages: Iterator[Message], where: dict[str
 
     errors = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} messages sent"))
-    shows = errors.is_terminal and not sys.stdin.isatty()
+    is_typed = is_interactive()
+    shows = errors.is_terminal and not is_typed
     tally = _Tally()
     try:
         with Progress(*columns, console=errors, transient=True, disable=not shows) as progress:
             task = progress.add_task("", total=None)
             # On a terminal the next line takes long, so send each line immediately.
-            while tally.take(producer, messages, where, IN_FLIGHT if not sys.stdin.isatty() else 1):
+            while tally.take(producer, messages, where, 1 if is_typed else IN_FLIGHT):
                 progress.update(task, completed=tally.sent)
     finally:
         queues = dict(sorted(tally.queues.items()))

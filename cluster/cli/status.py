@@ -11,7 +11,7 @@ import typer
 
 from cluster.cli.console import exiting_on_launch_errors
 from cluster.cli.options import Overrides, Topology, examples
-from cluster.cli.tables import STYLE, fitted
+from cluster.cli.tables import STYLE, escaped_text, fitted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +89,7 @@ def show(console: Console, cluster: str, found: Sequence[ActorStatus]) -> None:
     console.print(fitted(columns, cells, console.width, SPARED))
     for row in rows:
         if row["reason"]:
-            console.print(f"{row['actor']}: {row['reason']}", style="red", highlight=False, markup=False)
+            console.print(escaped_text(f"{row['actor']}: {row['reason']}"), style="red")
 
 
 def formatted(row: Mapping[str, Any]) -> dict[str, Any]:

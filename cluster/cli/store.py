@@ -16,6 +16,7 @@ import typer
 from cluster.cli import store_tools
 from cluster.cli.console import discard_output
 from cluster.cli.options import Store, examples
+from cluster.cli.tables import escaped
 
 app = typer.Typer(no_args_is_help=True, help="Inspect, verify and rebuild a broker's store on disk.")
 
@@ -49,7 +50,7 @@ def dump(path: Store, log_paths: store_tools.LogPaths = None, as_json: AsJson = 
                 line["commitLogOffset"],
                 line["storeSize"],
                 line["tagsCode"],
-                line.get("damage") or line["keys"] or "",
+                escaped(line.get("damage") or line["keys"] or ""),
             )
         )
 

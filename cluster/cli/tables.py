@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 Row = Mapping[str, Any]
 
@@ -51,8 +52,28 @@ def table_of(columns: Sequence[str], rows: Sequence[Row]) -> Table:
         is_number = any(isinstance(row.get(column), int | float) for row in rows)
         table.add_column(heading(column), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(shown(column, row.get(column)) for column in columns), style=row.get(STYLE))
+        table.add_row(
+            *(escaped_text(shown(column, row.get(column))) for column in columns), style=row.get(STYLE)
+        )
     return table
+
+
+def escaped(text: str) -> str:
+    """Return `text` with control, format and other invisible characters as `\\x1b`.
+
+    Texts of other users (keys, properties, names, remarks) could otherwise control the terminal or pretend to
+    be other output.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def escaped_text(text: str) -> Text:
+    """Return `text`, escaped, for rich, which then interprets no markup or emoji codes in it."""
+    from rich.text import Text
+
+    return Text(escaped(text))
 
 
 def heading(column: str) -> str:
@@ -111,6 +132,6 @@ def _one_by_one(columns: Sequence[str], rows: Sequence[Row]) -> RenderableType:
         part.add_column(style="bold", no_wrap=True)
         part.add_column(overflow="fold")
         for column in columns:
-            part.add_row(heading(column), shown(column, row.get(column)), style=row.get(STYLE))
+            part.add_row(heading(column), escaped_text(shown(column, row.get(column))), style=row.get(STYLE))
         parts.append(Padding(part, (1 if number else 0, 0, 0, 0)))
     return Group(*parts)

@@ -116,6 +116,8 @@ def _read_secret(file: str) -> str:
 
     The key is not a command-line argument, because other users of the machine can read those.
     """
+    if file == "-" and sys.stdin is None:
+        raise Refusal("--secret-file -: standard input is closed")
     try:
         text = sys.stdin.readline() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
