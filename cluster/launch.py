@@ -273,9 +273,10 @@ def run_up(
     dry_run: bool = False,
     prune: bool = False,
     broker_confs: Sequence[str] = (),
+    report: Report | None = None,
 ) -> None:
     """Run `up` with a console; the last line is `READY` with the nameservers' addresses."""
-    report = ConsoleReport(console)
+    report = report or ConsoleReport(console)
     result = up(file, overrides, report=report, dry_run=dry_run, prune=prune, broker_confs=broker_confs)
     if not dry_run:
         console.print(f"READY {';'.join(result.nameservers)}", highlight=False, soft_wrap=True)

@@ -59,3 +59,26 @@ class ConsoleReport(Report):
         width = max((len(action.name) for action in plan.actions), default=0)
         for action in plan.actions:
             self.line(f"{action.verb:<7} {action.name:<{width}}  {action.reason}", STYLES[action.verb])
+
+
+class PlanReport(Report):
+    """Collects the report of a dry run, for output as JSON."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._actions: list[dict[str, str]] = []
+
+    def line(self, text: str, style: str = "") -> None:
+        """Add a line."""
+        self._lines.append(text)
+
+    def plan(self, plan: Plan) -> None:
+        """Add the actions of a plan."""
+        self._actions += [
+            {"verb": str(action.verb), "actor": action.name, "reason": action.reason}
+            for action in plan.actions
+        ]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the planned actions and the lines."""
+        return {"dry_run": True, "actions": self._actions, "lines": self._lines}

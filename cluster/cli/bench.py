@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED
+from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, Output
 from cluster.cli.options import examples
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def command(
     from cluster.bench.registry import BENCHES
 
     if name == "list":
-        width = max(map(len, BENCHES))
-        typer.echo("\n".join(f"{each:{width}}  {line}" for each, line in BENCHES.items()))
+        rows = [{"name": each, "measures": line} for each, line in BENCHES.items()]
+        Output(as_json=as_json).table("benchmarks", ("name", "measures"), rows)
         return
     _check(name, tls)
     if flush not in ("async", "sync"):
@@ -122,6 +122,7 @@ def _run(name: str, options: BenchOptions, as_json: bool) -> int:
 
     log_to_handler(logging.StreamHandler(sys.stderr), logging.WARNING)
     console, errors = Console(), Console(stderr=True)
+    as_json = as_json or not console.is_terminal
     everything, code = [], 0
     interrupt_once()  # SIGTERM (`timeout`) must also stop the broker, which runs in another session
     try:

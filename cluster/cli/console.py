@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cluster.client import Admin
+    from cluster.launch_report import Report
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -180,6 +181,22 @@ def exiting_on_launch_errors(*, reads_only: bool = False) -> Iterator[None]:
             if reads_only:
                 raise typer.Exit(EXIT_INTERRUPTED) from None
             raise
+
+
+@contextmanager
+def reporting(*, dry_run: bool) -> Iterator[Report]:
+    """Yield a report of progress for the terminal; of a dry run into a pipe, write it as JSON at the end."""
+    from rich.console import Console
+
+    from cluster.launch_report import ConsoleReport, PlanReport
+
+    console = Console()
+    if not dry_run or console.is_terminal:
+        yield ConsoleReport(console)
+        return
+    collected = PlanReport()
+    yield collected
+    console.file.write(json_line(collected.as_json(), console.encoding))
 
 
 def print_error(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.console import exiting_on_launch_errors
+from cluster.cli.console import exiting_on_launch_errors, reporting
 from cluster.cli.options import Broker, DryRun, Overrides, TopologyOption, examples
 
 EPILOG = examples(
@@ -29,12 +29,9 @@ def command(
     The store is kept; `raymq up` starts the broker again. On a timeout or Ctrl-C the broker keeps running and
     writes are enabled again.
     """
-    from rich.console import Console
-
     from cluster.launch import drain
-    from cluster.launch_report import ConsoleReport
     from cluster.topology.topology_file import load_topology
 
-    with exiting_on_launch_errors():
+    with exiting_on_launch_errors(), reporting(dry_run=dry_run) as report:
         given = load_topology(topology, overrides or [])
-        drain(given, broker, timeout_s=timeout_s, report=ConsoleReport(Console()), dry_run=dry_run)
+        drain(given, broker, timeout_s=timeout_s, report=report, dry_run=dry_run)

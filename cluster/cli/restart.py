@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.console import exiting_on_launch_errors
+from cluster.cli.console import exiting_on_launch_errors, reporting
 from cluster.cli.options import DryRun, Overrides, TopologyOption, examples
 
 EPILOG = examples(
@@ -42,18 +42,15 @@ def command(
     Producers and consumers keep running: they retry on other brokers or wait a few seconds. Restarts by other
     commands count too. After Ctrl-C the actor that is being restarted still starts again.
     """
-    from rich.console import Console
-
     from cluster.launch import restart
-    from cluster.launch_report import ConsoleReport
 
-    with exiting_on_launch_errors():
+    with exiting_on_launch_errors(), reporting(dry_run=dry_run) as report:
         restart(
             topology,
             overrides or [],
             names or [],
             rolling=rolling,
             waits=wait,
-            report=ConsoleReport(Console()),
+            report=report,
             dry_run=dry_run,
         )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.console import exiting_on_launch_errors
+from cluster.cli.console import exiting_on_launch_errors, reporting
 from cluster.cli.options import DryRun, Overrides, Topology, examples
 
 EPILOG = examples(
@@ -43,7 +43,7 @@ def command(
 
     from cluster.launch import run_up
 
-    with exiting_on_launch_errors():
+    with exiting_on_launch_errors(), reporting(dry_run=dry_run) as report:
         run_up(
             topology,
             overrides or [],
@@ -51,4 +51,5 @@ def command(
             dry_run=dry_run,
             prune=prune,
             broker_confs=broker_confs or [],
+            report=report,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -69,13 +70,14 @@ def test_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     ]
     status, shown = run("up", "--dry-run", *[part for port in ports for part in ("--set", port)])
     assert status == 0
-    assert shown.splitlines() == [
-        "would start Ray (started), and then:",
-        "create  nameserver-0  not running",
-        "create  rebalancer-0  not running",
-        "create  broker-a-0    not running",
-        "create  broker-b-0    not running",
-    ]
+    assert json.loads(shown) == {
+        "dry_run": True,
+        "lines": ["would start Ray (started), and then:"],
+        "actions": [
+            {"verb": "create", "actor": actor, "reason": "not running"}
+            for actor in ("nameserver-0", "rebalancer-0", "broker-a-0", "broker-b-0")
+        ],
+    }
     assert not (tmp_path / "home" / "ray.json").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -33,6 +34,8 @@ def test_bench_prints_results_measured_before_a_failure(
     monkeypatch.setattr("store.logs.log_to_handler", lambda *_: None)  # this process is not the command's own
     ended = CliRunner().invoke(build(["bench"]), ["bench", "all"], env={"COLUMNS": "200"})
     assert ended.exit_code == 1
-    assert "123,456" in ended.stdout
+    [found] = map(json.loads, ended.stdout.splitlines())
+    assert found["name"] == "push"
+    assert 123_456 in found.values()
     assert str(error) in ended.stderr
     assert "Traceback" not in ended.output

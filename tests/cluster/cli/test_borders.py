@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from cluster.cli.console import json_line
+from cluster.cli.main import COMMANDS, build
 from cluster.cli.tables import escaped
 from cluster.client import Admin, Message, Producer
 from tests.cluster.cli.conftest import Raymq
@@ -131,3 +133,47 @@ def test_json_on_a_terminal_escapes_what_ascii_and_others_hide() -> None:
 def test_printable_texts_are_not_changed() -> None:
     for text in ("plain", "caf\u00e9 \u20ac \u4e2d\u6587", ""):
         assert escaped(text) == text
+
+
+TABLES_WITHOUT_CLUSTER = [["bench", "list"], ["version"], ["up", "--dry-run", "--set", "ray.address=new"]]
+
+
+@pytest.mark.parametrize("command", TABLES_WITHOUT_CLUSTER, ids=" ".join)
+def test_table_without_a_cluster_is_json_in_a_pipe(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYMQ_HOME", str(tmp_path))
+    ports = ("nameservers.0.listen_port=0", "brokers.0.listen_port=0", "brokers.1.listen_port=0")
+    more = [part for port in ports for part in ("--set", port)] if command[0] == "up" else []
+    result = CliRunner().invoke(build(command), [*command, *more])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)
+
+
+TABLES = [
+    "topic list", "topic describe TOPIC", "topic stats TOPIC", "group list", "group describe GROUP",
+    "group members GROUP", "broker list", "broker describe a", "broker stats a BROKER_PUT_NUMS a",
+    "broker config a", "offset show GROUP", "dlq list", "message query TOPIC --key k0",
+    "message get TOPIC --queue a:0 --offset 0", "tail TOPIC --from first --no-follow", "top --once",
+    "user list", "acl list",
+]  # fmt: skip
+PROGRESS = {
+    "up", "down", "restart", "drain", "status", "autoscale", "logs", "send", "store", "reindex", "export",
+    "import", "demo", "bench", "version",
+}  # fmt: skip
+"""Commands without a table of a running cluster, or that need Ray or a store; other tests run them."""
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_table_of_a_cluster_is_json_in_a_pipe(raymq: Raymq, command: str) -> None:
+    topic = raymq.filled(2)
+    words = command.replace("TOPIC", topic).replace("GROUP", "tables").split()
+    raymq.ok("group", "create", "tables")
+    code, out, errors = raymq.run(*words)
+    assert out or code, (command, errors)
+    for line in out.splitlines():
+        json.loads(line)
+
+
+def test_every_command_that_prints_a_table_is_listed() -> None:
+    assert {each.split()[0] for each in TABLES} | PROGRESS == set(COMMANDS)
