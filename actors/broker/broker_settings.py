@@ -209,6 +209,8 @@ class BrokerSettings(AccessSettings):
     """A connection without traffic for this long is closed."""
     max_connections: int = Field(default=20_000, ge=1)
     """The largest number of open connections."""
+    max_connections_per_address: int = Field(default=0, ge=0)
+    """The largest number of open connections of one IP address; 0: no limit. Many clients may share one."""
 
     register_interval_ms: int = Field(
         default=30_000, ge=1, validation_alias=_alias("register_interval_ms", "registerNameServerPeriod")

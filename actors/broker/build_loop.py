@@ -120,6 +120,7 @@ def _limits(settings: BrokerSettings) -> RemotingLimits:
         max_unread_bytes=_max_unread_bytes(settings),
         unread_ms=settings.unread_timeout_ms,
         idle_ms=settings.idle_timeout_ms,
+        max_connections_per_address=settings.max_connections_per_address,
         max_connections=connections_that_fit(
             settings.max_connections, 2 * settings.store.max_open_files + OTHER_DESCRIPTORS
         ),

@@ -34,6 +34,8 @@ class NameserverSettings(AccessSettings):
     """The port to listen on; 0 chooses a free port."""
     max_connections: int = Field(20_000, ge=1)
     """The largest number of open connections."""
+    max_connections_per_address: int = Field(0, ge=0)
+    """The largest number of open connections of one IP address; 0: no limit. Many clients may share one."""
     max_brokers: int = Field(1_000, ge=1)
     """The largest number of broker groups; the registration of a further one is refused."""
     max_topics: int = Field(200_000, ge=1)

@@ -42,7 +42,10 @@ def build_nameserver(
     table = NameserverRequests(settings, routes, kv_config, clock).table(config)
     fitting = connections_that_fit(settings.max_connections, OTHER_DESCRIPTORS)
     access = build_access(settings, clock)
-    limits, tls = RemotingLimits(max_connections=fitting), server_tls(settings)
+    limits = RemotingLimits(
+        max_connections=fitting, max_connections_per_address=settings.max_connections_per_address
+    )
+    tls = server_tls(settings)
     server = RemotingServer(table, clock, limits, steps=access.steps, tls=tls)
     supervisor = Supervisor(clock, give_up)
     return NameserverService(live, routes, kv_config, server, supervisor, clock, access.file)

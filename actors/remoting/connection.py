@@ -191,10 +191,7 @@ class Connection(asyncio.BufferedProtocol):
             self.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self.peer_bytes = socket.inet_pton(family, host.partition("%")[0]) + _PORT.pack(port)
-        hub = self.hub
-        hub.connections.add(self)
-        if len(hub.connections) + len(hub.leaving) > hub.limits.max_connections:
-            self.abort(f"over the limit of {hub.limits.max_connections:,} connections (max_connections)")
+        self.hub.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the closed socket: fail calls and release the buffers."""

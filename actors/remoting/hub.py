@@ -37,6 +37,11 @@ class Peer(Protocol):
     """The part of a connection's interface that the hub uses."""
 
     @property
+    def peer(self) -> str:
+        """Address and port of the peer."""
+        ...
+
+    @property
     def unread_bytes(self) -> int:
         """Bytes that the peer had not read at the last count."""
         ...
@@ -96,6 +101,21 @@ class Hub:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
+
+    def enter(self, connection: Peer) -> None:
+        """Register an opened connection; abort it if there are too many, of all peers or of its address."""
+        limits, connections = self.limits, self.connections
+        connections.add(connection)
+        count = len(connections) + len(self.leaving)
+        if count > limits.max_connections:
+            connection.abort(f"over the limit of {limits.max_connections:,} connections (max_connections)")
+            return
+        limit = limits.max_connections_per_address
+        if limit and count > limit:
+            host = connection.peer.rpartition(":")[0]
+            peers = (each.peer for each in (*connections, *self.leaving))
+            if sum(peer.rpartition(":")[0] == host for peer in peers) > limit:
+                connection.abort(f"over the limit of {limit:,} connections (max_connections_per_address)")
 
     def request_tick(self) -> bool:
         """Schedule the end-of-turn callback; begin a turn if none is running.

@@ -39,6 +39,8 @@ class RemotingLimits:
     """Time after which a connection is closed whose peer has unread responses and reads no byte."""
     idle_ms: int = 120_000
     max_connections: int = 20_000
+    max_connections_per_address: int = 0
+    """Limit of connections of one IP address, also of those that have sent nothing yet; 0: no limit."""
     max_assembly_bytes: int = MAX_ASSEMBLY_BYTES
     connect_timeout_ms: int = 3_000
     handshake_timeout_ms: int = 10_000

@@ -50,10 +50,7 @@ class TlsGate(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple) and len(name) >= 2:
             self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-        hub = self._hub
-        hub.connections.add(self)
-        if len(hub.connections) + len(hub.leaving) > hub.limits.max_connections:
-            self.abort(f"over the limit of {hub.limits.max_connections:,} connections (max_connections)")
+        self._hub.enter(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the first bytes of the socket."""

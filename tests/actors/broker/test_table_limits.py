@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from actors.remoting.remoting_errors import Refused
 from store.message.message_queue import MessageQueue
 from store.metadata.data_version import DataVersion
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, with_broker
+from tests.eventually import eventually_async
 
 TOPIC = {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1, "topicSysFlag": 0}
 A = BrokerIdentity("c", "broker-a", 0, "a:1")
@@ -152,3 +154,18 @@ def test_nameserver_bounds_brokers_topics_and_kv_config() -> None:
         table.put("m", "c", "1")
     with pytest.raises(Refused, match="the limit is 4,194,304"):
         table.put("n", "b", "x" * CHARS_MAX)
+
+
+def test_connections_of_one_address_are_bounded(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await peer.send("T")
+        host, _, port = peer.broker.address.rpartition(":")
+        pairs = [await asyncio.open_connection(host, int(port))]
+        await eventually_async(lambda: len(peer.broker.graph.loop.server.connections) == 2)
+        pairs.append(await asyncio.open_connection(host, int(port)))
+        assert await pairs[1][0].read() == b""  # closed, though it has sent nothing
+        assert (await peer.send("T")).code == ResponseCode.SUCCESS
+        for _, writer in pairs:
+            writer.close()
+
+    with_broker(story, settings_of(tmp_path, max_connections_per_address=2))
