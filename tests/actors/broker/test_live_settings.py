@@ -158,11 +158,11 @@ def test_changed_transaction_limits_apply_to_the_next_check(tmp_path: Path) -> N
             verdict_on(immune, now_ms, settings),
         ]
 
-    assert verdicts() == [Verdict.CHECK, Verdict.CHECK, Verdict.RENEW]
+    assert verdicts() == [Verdict.CHECK, Verdict.CHECK, Verdict.WAIT]
     live.update({"transaction_timeout_ms": 2_000})
-    assert verdicts() == [Verdict.STOP, Verdict.CHECK, Verdict.RENEW]
+    assert verdicts() == [Verdict.STOP, Verdict.CHECK, Verdict.WAIT]
     live.update({"transaction_check_max": 2})
-    assert verdicts() == [Verdict.STOP, Verdict.DISCARD, Verdict.RENEW]
+    assert verdicts() == [Verdict.STOP, Verdict.DISCARD, Verdict.WAIT]
     live.update({"store": {"file_reserved_time_h": 1}})
     assert verdicts() == [Verdict.STOP, Verdict.DISCARD, Verdict.CHECK]
     live.update({"transaction_check_max": 0})
