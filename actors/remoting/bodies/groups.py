@@ -1,6 +1,7 @@
 """Bodies about consumer groups: heartbeats, member lists and SYNC_GROUP."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeVar
 
@@ -13,6 +14,7 @@ from actors.remoting.header import (
     EXPRESSION_CHARS_MAX,
     FRAME_ITEMS_MAX,
     I64_MAX,
+    ITEMS_MAX,
     AnyListOf,
     ClientId,
     Expression,
@@ -27,7 +29,10 @@ from actors.remoting.header import (
 )
 from actors.remoting.json_fields import get_str
 from actors.remoting.remoting_errors import Refused
+from store.logs import get_logger
 from store.message.message_queue import MessageQueue
+
+_log = get_logger(__name__)
 
 BROADCASTING: Final = "BROADCASTING"
 
@@ -99,6 +104,19 @@ else:
     )
 
 
+def _is_valid(row: Any, kind: type[Body]) -> bool:
+    try:
+        return isinstance(row, dict) and bool(kind.from_json(row))
+    except Refused:
+        return False
+
+
+@lru_cache(maxsize=1_000)
+def _log_skipped(remark: str) -> None:
+    """Log an invalid entry once: clients repeat their heartbeats every 30 s."""
+    _log.warning("heartbeat_entry_skipped", error=remark)
+
+
 class HeartbeatData(ShapedBody):
     """Body of HEART_BEAT: the client id, its consumer groups and its producer groups."""
 
@@ -116,10 +134,30 @@ class HeartbeatData(ShapedBody):
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """Return the heartbeat in `body`. Raises Refused if it is invalid or has no client id."""
-        found = super().decode(body)
+        """Return the heartbeat in `body`. Raises Refused if it is invalid or has no client id.
+
+        An entry that is invalid, such as one with a group name that is too long, is left out if another one
+        of its list is valid: the other groups must not lose their member.
+        """
+        try:
+            found = super().decode(body)
+        except Refused as error:
+            found = cls._without_invalid(body, error)
         if not found.client_id:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the heartbeat has no `clientID`")
+        return found
+
+    @classmethod
+    def _without_invalid(cls, body: Buffer, error: Refused) -> Self:
+        content = cls.load(body)
+        for key, kind in (("consumerDataSet", ConsumerData), ("producerDataSet", _ProducerData)):
+            rows = content.get(key)
+            if isinstance(rows, list) and len(rows) <= ITEMS_MAX:
+                content[key] = [each for each in rows if _is_valid(each, kind)]
+                if rows and not content[key]:
+                    raise error
+        found = cls.from_json(content)
+        _log_skipped(error.remark)
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -209,6 +209,28 @@ def test_refused_group_of_a_heartbeat_is_skipped_and_logged_once(tmp_path: Path)
     with_broker(story, settings_of(tmp_path, auto_create_groups=False))
 
 
+@pytest.mark.parametrize(
+    "invalid",
+    [{"groupName": "x" * 300}, None, "G", {"groupName": "B", "subscriptionDataSet": [{"codeSet": ["x"]}]}],
+)
+def test_invalid_entry_of_a_heartbeat_is_skipped_unless_it_is_the_only_one(
+    tmp_path: Path, invalid: object
+) -> None:
+    def beat(*consumers: object) -> bytes:
+        producers = [{"groupName": "PG"}]
+        fields = {"clientID": "client-1", "consumerDataSet": consumers, "producerDataSet": producers}
+        return orjson.dumps(fields)
+
+    async def story(peer: Peer) -> None:
+        body = beat({"groupName": "FIRST"}, invalid, {"groupName": "LAST"})
+        assert (await peer.ask(RequestCode.HEART_BEAT, body=body)).code == 0
+        assert [await members(peer, group) for group in ("FIRST", "LAST")] == [("client-1",)] * 2
+        refused = await peer.ask(RequestCode.HEART_BEAT, body=beat(invalid))
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+
+    with_broker(story, settings_of(tmp_path))
+
+
 async def set_group(peer: Peer, **config: Any) -> None:
     body = orjson.dumps(config)
     assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
