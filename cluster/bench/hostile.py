@@ -32,6 +32,16 @@ PREPARED_TIMEOUT_S = 120.0
 AFTERWARDS_S = 0.5
 """Time for which the probe still runs after the last response: some work is done later."""
 MIB = 1024 * 1024
+STALL_MAX_MS = 20
+_REGISTRATION = "nameserver and broker share this process: a registration of all topics is decoded at once"
+REASONS = {
+    "batch-of-tiny": "100,000 messages are one append: all of them are stored, or none",
+    "all-topics": "the response with all topics is encoded at once",
+    "topic-list": _REGISTRATION,
+    "new-topics": _REGISTRATION,
+    "delete-topic": _REGISTRATION,
+}
+"""Why an input may stall the loop for more than `STALL_MAX_MS`."""
 
 
 def run(options: BenchOptions) -> list[BenchResult]:
@@ -105,13 +115,16 @@ class _Stalls:
         grown_bytes = self._cluster.anonymous_bytes() - self._before_bytes
         taken_ms = sorted(self._taken_ms)
         lag_ms = longest_us(lag_us) / 1e3
-        parameters = {
+        parameters: dict[str, Any] = {
             "worst_stall_ms": round(max(taken_ms[-1], lag_ms), 1),
             "probe_longest_ms": round(taken_ms[-1], 1),
             "lag_longest_ms": round(lag_ms, 1),
             "grown_mib": round(grown_bytes / MIB, 1),
             **{key: outcome[key] for key in ("answer", "remark") if outcome.get(key)},
         }
+        reason = REASONS.get(name.removeprefix("hostile-"))
+        if reason is not None and parameters["worst_stall_ms"] > STALL_MAX_MS:
+            parameters["reason"] = reason
         run = Run(outcome["seconds"], outcome["requests"], outcome["bytes"], percentile(taken_ms, 0.5))
         return BenchResult(name, [run], parameters)
 

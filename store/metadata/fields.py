@@ -55,6 +55,10 @@ class JsonOfTable:
     def __init__(self) -> None:
         self._encoded: dict[str, tuple[ConfigObject, dict[str, Any]]] = {}
 
+    def add(self, name: str, entry: ConfigObject) -> None:
+        """Encode a new or changed entry now, not with thousands of others later."""
+        self._encoded[name] = (entry, entry.to_json())
+
     def of(self, table: Mapping[str, ConfigObject]) -> dict[str, dict[str, Any]]:
         """Return the JSON objects by the keys of `table`. The caller must not change them."""
         known = self._encoded

@@ -88,6 +88,7 @@ class SubscriptionGroupTable:
     def put(self, group: SubscriptionGroupConfig) -> None:
         """Create a consumer group, or replace its settings."""
         self.groups[group.group_name] = group
+        self._json.add(group.group_name, group)
         self.data_version = self.data_version.next(self.clock.wall_ms())
 
     def remove(self, group_name: str) -> bool:

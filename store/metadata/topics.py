@@ -69,6 +69,7 @@ class TopicConfigTable:
     def put(self, topic: TopicConfig) -> None:
         """Create a topic or replace its settings."""
         self.topics[topic.topic_name] = topic
+        self._json.add(topic.topic_name, topic)
         self.touch()
 
     def touch(self) -> None:
