@@ -99,6 +99,11 @@ class Turns:
         self._catch_up_timeout_ms = catch_up_timeout_ms
         self._is_stopped = False
 
+    @property
+    def waiting(self) -> int:
+        """Number of reads that are waiting for the dispatch of confirmed messages."""
+        return len(self._readers)
+
     def tick(self) -> None:
         """Do the work at the end of a turn."""
         if self._is_stopped:

@@ -309,6 +309,7 @@ def test_a_read_that_waits_gets_an_error_if_the_units_cannot_be_written(
                 peer.ask(RayMQRequestCode.DESCRIBE_SPLITS, TopicHeader("T").to_ext())
             )
             await disk.until_blocked()
+            await eventually_async(lambda: peer.broker.graph.loop.turns.waiting == 2)
             shutil.rmtree(queues / "T", ignore_errors=True)
             (queues / "T").touch()
             disk.resume()
@@ -334,6 +335,7 @@ def test_a_read_that_waits_too_long_is_refused_and_the_next_one_sees_all(
             await send_to_all(peer, b"1")
             reading = ask_max_offset(peer)
             await disk.until_blocked()
+            await eventually_async(lambda: peer.broker.graph.loop.turns.waiting == 1)
             clock.advance(5_000)
             refused = await reading
             assert refused.code == ResponseCode.SYSTEM_BUSY
@@ -372,6 +374,8 @@ def test_waiting_reads_are_refused_before_the_broker_stops(
         await send_to_all(peer, b"1")
         reading = asyncio.create_task(asyncio.to_thread(read, broker.address))
         await disk[0].until_blocked()
+        # The first turn dispatches without a reader, so the thread may not have sent its request yet.
+        await eventually_async(lambda: broker.graph.loop.turns.waiting == 1)
         await peer.client.close()
         await broker.stop()
         assert b"this broker is shutting down" in await reading
