@@ -253,8 +253,9 @@ class ConsumerConfig(ClientConfig):
         long_poll_ms: How long a broker holds a pull request while the queue has no new message.
         fetch_bytes: Maximum size of the messages in one response.
         prefetch_bytes: Maximum size of the fetched messages that wait for the application.
-        max_poll_interval_ms: A queue is assigned to another member if the application has not finished a
-            polled batch after this time.
+        max_poll_interval_ms: The queues of a pull consumer are assigned to other members if it does not poll
+            for this long. Its next poll joins the group again; a `commit` of the messages polled before
+            raises CommitFenced.
         close_timeout_ms: Maximum time that the push consumer's `close` waits for running listeners.
     """
 

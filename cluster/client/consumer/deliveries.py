@@ -70,6 +70,8 @@ class Deliveries:
         self.states: dict[MessageQueue, QueueState] = {}
         self.failure: ClientError | None = None
         self.is_suspended = False
+        self.polls = 0
+        """Number of polls so far."""
         self._on_taken = on_taken
         self._ready: deque[Chunk | ChunkReader] = deque()
         self._paused_items: list[Chunk | ChunkReader] = []
@@ -129,6 +131,7 @@ class Deliveries:
         Returns the queues that are being released and that have no unacknowledged messages any more.
         """
         with self.lock:
+            self.polls += 1
             for state in self._unacknowledged:
                 state.consumed = state.position
             leaving = [state for state in self._unacknowledged if state.is_leaving]
@@ -205,6 +208,11 @@ class Deliveries:
         return self.failure is not None or (
             not self.is_suspended and (self._reader is not None or bool(self._ready))
         )
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return True if a taker waits for messages."""
+        return bool(self._wakers)
 
     def wait(self, timeout_s: float) -> None:
         """Block the calling thread until messages may be available, or until `timeout_s` has passed."""

@@ -23,6 +23,7 @@ from cluster.client.consumer.arguments import (
 )
 from cluster.client.consumer.deliveries import OFFSET_UNKNOWN, Deliveries, QueueState
 from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller
+from cluster.client.consumer.poll_watch import PollWatch
 from cluster.client.consumer.running_info import QueueInfo, respond_running_info
 from cluster.client.consumer.tool_responses import respond_status
 from cluster.client.errors import (
@@ -95,6 +96,8 @@ class PullCore:
         self._is_assigned = False
         self._is_paused = False
         self._releases: set[asyncio.Task[None]] = set()
+        self._forfeited: set[MessageQueue] = set()
+        """Released queues whose last messages were returned by a poll and not acknowledged in time."""
         register_group_change(table, self.session.wake)
         respond_running_info(table, self.instance, self.session, self._queues, threads=1)
         respond_status(table, self._queues)
@@ -127,6 +130,8 @@ class PullCore:
         if self._is_assigned:
             raise ConfigInvalid("this consumer uses assign and cannot subscribe too: create another consumer")
         names, selector = list(map(self.names.wrap, topics_of(topics))), selector_of(expression)
+        if not self.session.subscriptions:
+            PollWatch(self.instance, self.config, self.session, self.deliveries, self.release)
         for topic in names:
             self.session.subscribe(topic, selector)
         self._filter(names, selector)
@@ -290,6 +295,8 @@ class PullCore:
         for state in states:
             if self.deliveries.states.get(state.queue) is state:
                 with self.deliveries.lock:
+                    if state.has_unacknowledged:
+                        self._forfeited.add(state.queue)
                     self.deliveries.drop(state)
                 release = partial(self._commit_and_release, state)
                 task = self.instance.supervisor.start(f"release {state.queue}", release)
@@ -359,6 +366,7 @@ class PullCore:
         if offsets is None:
             self.release(self.deliveries.acknowledge())
             await self.commit_states(list(self.deliveries.states.values()))
+            self._check_forfeited()
             return
         commits = {
             self.names.wrap_queue(queue): Commit(offset, self.state_of(queue).generation)
@@ -370,6 +378,18 @@ class PullCore:
                 state.committed = commit.offset  # `consumed` may be greater or less than this
         self._fence(outcome.refused, raising=True)
         outcome.raise_unconfirmed()
+
+    def _check_forfeited(self) -> None:
+        """Raise CommitFenced if messages that polls have returned belong to queues released meanwhile."""
+        names = ", ".join(str(self.names.unwrap_queue(queue)) for queue in sorted(self._forfeited))
+        self._forfeited.clear()
+        if names:
+            raise CommitFenced(
+                GENERATION_FENCED,
+                "the application did not poll again or commit within max_poll_interval_ms "
+                f"{self.config.max_poll_interval_ms}, so other members get the messages of these queues: "
+                f"{names}; poll more often, process fewer messages per poll, or raise the setting",
+            )
 
     async def commit_states(self, states: Iterable[QueueState], *, raising: bool = True) -> None:
         """Commit the consumed offsets of `states` that are not committed yet.
@@ -417,6 +437,7 @@ class PullCore:
             self.deliveries.acknowledge()
             if not self.config.auto_commit:  # otherwise the release commits
                 await self.commit_states(list(self.deliveries.states.values()), raising=False)
+        self._forfeited.clear()
         self.failed(ClientClosed("the consumer is closed"))
         self.session.start_leaving()
         self.release(list(self.deliveries.states.values()))

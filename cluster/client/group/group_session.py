@@ -98,6 +98,7 @@ class GroupSession:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_leaving = False
+        self._is_standing_by = False
         self._failure: ClientError | None = None
 
     @property
@@ -116,7 +117,7 @@ class GroupSession:
             supervisor = self._instance.supervisor
             self._task = supervisor.start(f"group {self._config.group}", self._run)
             supervisor.every("lease", self._lease_check_ms, self._check_lease)
-            self._instance.start_heartbeats(self._heartbeat, lambda: list(self.subscriptions))
+            self._instance.start_heartbeats(self._heartbeat, self._heartbeat_topics)
         self.wake()
 
     def wake(self) -> None:
@@ -135,6 +136,18 @@ class GroupSession:
             self._listener.revoked(queue)
         self.wake()
 
+    def stand_by(self) -> None:
+        """Give all queues back and leave the group, until `rejoin`."""
+        self._is_standing_by = True
+        self.start_leaving()
+        self._instance.supervisor.start("unregister", self._unregister)
+
+    def rejoin(self) -> None:
+        """Join the group again, after `stand_by`."""
+        self._is_standing_by = self._is_leaving = False
+        self._instance.supervisor.start("heartbeat of rejoin", self._send_heartbeats)
+        self.wake()
+
     async def leave(self) -> None:
         """Stop syncing, report the departure to the group, and unregister from the brokers."""
         if self._task is None:
@@ -145,6 +158,9 @@ class GroupSession:
             await self._protocol.leave()
         except ClientError as error:
             log.info("group_leave_failed", group=self._config.group, error=str(error))
+        await self._unregister()
+
+    async def _unregister(self) -> None:
         header = UnregisterClientHeader(self._instance.client_id, consumer_group=self._config.group)
         for address in broker_addresses(self._instance, self.subscriptions):
             try:
@@ -156,7 +172,7 @@ class GroupSession:
 
     async def _run(self) -> None:
         await self._find_routes()
-        await self._instance.send_heartbeats(self._heartbeat(), list(self.subscriptions))
+        await self._send_heartbeats()
         while True:
             self._wake.clear()
             await self._find_routes()
@@ -239,6 +255,12 @@ class GroupSession:
         if is_suspended != self.is_suspended:
             self.is_suspended = is_suspended
             self._listener.suspended(is_suspended=is_suspended)
+
+    def _heartbeat_topics(self) -> list[str]:
+        return [] if self._is_standing_by else list(self.subscriptions)
+
+    async def _send_heartbeats(self) -> None:
+        await self._instance.send_heartbeats(self._heartbeat(), self._heartbeat_topics())
 
     def _heartbeat(self) -> HeartbeatData:
         config = self._config
