@@ -428,7 +428,7 @@ class PullCore:
     async def _commit_all(self) -> None:
         await self.commit_states(list(self.deliveries.states.values()), raising=False)
 
-    async def close(self, *, committing: bool) -> None:
+    async def close(self, *, committing: bool = False) -> None:
         """Stop fetching, release all queues and leave the group.
 
         With `committing`, all delivered messages count as consumed.

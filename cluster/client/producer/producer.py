@@ -20,7 +20,7 @@ from cluster.client.producer.producer_core import ProducerCore, open_producer, p
 from cluster.client.producer.sender import Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
-from cluster.client.transport.faces import documented_by
+from cluster.client.transport.faces import close_if_dropped, do_nothing, documented_by
 from cluster.client.transport.hooked_calls import hooks_of
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
@@ -80,6 +80,7 @@ class Producer:
         self._opening = threading.Lock()
         self._opened: _Opened | None = None
         self._is_closed = False
+        self._if_dropped: Callable[[], object] = do_nothing
         _producers.add(self)
 
     def reset_after_fork(self) -> None:
@@ -101,6 +102,7 @@ class Producer:
         with self._opening:
             self._is_closed = True
             opened, self._opened = self._opened, None
+        self._if_dropped()
         if opened is not None:
             opened.thread.run(opened.core.close())
             opened.connections.close()
@@ -278,6 +280,8 @@ class Producer:
                     config.request_timeout_ms, hooks_of(config), config.load_tls()
                 )
                 self._opened = _Opened(thread, core, connections)
+                self._if_dropped()
+                self._if_dropped = close_if_dropped(self, "producer", core)
             return self._opened
 
 

@@ -16,6 +16,9 @@ Type checkers and editors see the parameters of the asyncio method and the type 
 from __future__ import annotations
 
 import inspect
+import os
+import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -25,6 +28,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from cluster.client.errors import ClientClosed
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.loop_thread import LoopThread
+from store.logs import get_logger
+
+log = get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,6 +44,9 @@ class Core(Protocol):
     @property
     def instance(self) -> ClientInstance:
         """Return the ClientInstance, which belongs to the event loop that built the core."""
+
+    async def close(self) -> None:
+        """Close the client."""
 
 
 CoreT = TypeVar("CoreT", bound=Core)
@@ -56,6 +65,7 @@ class AsyncFace(ABC, Generic[CoreT]):
         self._build = build
         self._core: CoreT | None = None
         self._is_closed = False
+        self._if_dropped: Callable[[], object] = do_nothing
 
     async def start(self) -> Self:
         """Open the client on the running event loop, as `async with` and the first call do too."""
@@ -78,15 +88,36 @@ class AsyncFace(ABC, Generic[CoreT]):
         if self._is_closed:
             raise ClientClosed(f"the {self._name} is closed: create a new one")
         if self._core is None:
-            self._core = self._build()
+            self._core = core = self._build()
+            self._if_dropped = close_if_dropped(self, self._name, core)
         self._core.instance.check_loop()
         return self._core
 
     def _closing(self) -> CoreT | None:
         """Mark the client as closed. Return its core if the caller must close it, else None."""
         was_closed, self._is_closed = self._is_closed, True
+        self._if_dropped()
         core = self._core
         return None if was_closed or core is None or core.instance.is_orphan else core
+
+
+def close_if_dropped(client: object, name: str, core: Core) -> Callable[[], object]:
+    """Close `core` with a warning when `client` is garbage-collected. Return the function to cancel that."""
+    finalizer = weakref.finalize(client, _close_dropped, name, core, os.getpid())
+    finalizer.atexit = False  # the process ends the connections
+    return finalizer.detach
+
+
+def _close_dropped(name: str, core: Core, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked child: the client belongs to the parent
+    log.warning("client_not_closed", client=core.instance.client_id, remedy="use `with`, or call close()")
+    warnings.warn(f"a {name} was dropped without close(): use `with`", ResourceWarning, stacklevel=2)
+    core.instance.close_later(core.close)
+
+
+def do_nothing() -> None:
+    """Do nothing: the client is not open."""
 
 
 class BlockingFace(Generic[Face_co]):

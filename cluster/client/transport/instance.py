@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from actors.host.supervisor import Supervisor
@@ -95,6 +96,7 @@ class ClientInstance:
         self.supervisor = Supervisor(self.clock, client=self.client_id)
         self.is_closed = False
         self._before_close: list[Callable[[], Awaitable[None]]] = []
+        self._closing: asyncio.Task[None] | None = None
 
     def before_close(self, close: Callable[[], Awaitable[None]]) -> None:
         """Await `close()` at the start of `close`, while requests can still be sent. It must not raise."""
@@ -106,6 +108,16 @@ class ClientInstance:
             raise ClientClosed(
                 "this client was opened on another event loop: create one client for each event loop"
             )
+
+    def close_later(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `close()` on the event loop of the client. May be called in any thread, also by a finalizer."""
+
+        def start() -> None:
+            # This must not be a task of the instance, because closing the instance cancels its tasks.
+            self._closing = self._loop.create_task(close(), name="close")
+
+        with suppress(RuntimeError):  # the loop is closed, and the client with it
+            self._loop.call_soon_threadsafe(start)
 
     @property
     def is_orphan(self) -> bool:

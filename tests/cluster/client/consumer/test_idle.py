@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from cluster.client import MessageQueue, PullConsumer, aio
+from cluster.client import Admin, MessageQueue, Producer, PullConsumer, PushConsumer, SendStatus, aio
 from cluster.client.errors import CommitFenced
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.client.test_pull_consumer import committed, fill, make_config, poll_numbers
-from tests.eventually import NEVER_S, eventually, eventually_async
+from tests.eventually import LIMIT_S, NEVER_S, eventually, eventually_async
 
 IDLE_MS = 500
 
@@ -74,3 +76,32 @@ def test_async_consumer_that_stops_polling_loses_its_queues(cluster: Cluster, gr
             await eventually_async(lambda: polled_until(lambda held: len(held) == 2))
 
     asyncio.run(story())
+
+
+def drop_all(clients: list[Any]) -> None:
+    clients.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("kind", [PullConsumer, PushConsumer])
+def test_dropped_consumer_is_closed_with_a_warning(
+    cluster: Cluster, group: str, kind: type[PullConsumer | PushConsumer]
+) -> None:
+    topic = cluster.topic(queues=1)
+    arguments = (print,) if kind is PushConsumer else ()
+    consumers = [kind(cluster.address, group, *arguments)]
+    consumers[0].subscribe(topic)
+    with Admin(cluster.address) as admin:
+        eventually(lambda: admin.group_members(group))
+        with pytest.warns(ResourceWarning, match="was dropped without close"):
+            drop_all(consumers)
+        eventually(lambda: not admin.group_members(group))
+
+
+def test_dropped_producer_stores_what_it_accepted(cluster: Cluster) -> None:
+    topic = cluster.topic(queues=1)
+    producers = [Producer(cluster.address, "dropped")]
+    sends = [producers[0].send_async(topic, b"%d" % number) for number in range(100)]
+    with pytest.warns(ResourceWarning, match="producer was dropped without close"):
+        drop_all(producers)
+    assert {send.result(LIMIT_S).status for send in sends} == {SendStatus.SEND_OK}
