@@ -16,12 +16,13 @@ from actors.broker.admission import Admission
 from actors.broker.transactions.checks import Verdict, verdict_on
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import QueryConsumerOffsetHeader, TopicHeader
+from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost
 from store.live_settings import LiveSettings
 from store.message.message import MessageExt
 from store.message_store import MessageStore
-from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, SUBSCRIPTION, Peer, settings_of, with_broker
 from tests.actors.broker.test_admission import request_of
 
 
@@ -58,6 +59,13 @@ def test_changed_size_limits_apply_to_the_next_request(tmp_path: Path) -> None:
         live.update({"store": {"max_message_bytes": 4}})
         assert "exceeds max_message_bytes 4" in ((await peer.send("T", b"12345")).remark or "")
         assert len(await peer.messages("T")) == 3
+        live.update({"max_topics": 1, "max_groups": 1})
+        assert "max_topics = 1" in ((await peer.send("U", b"1")).remark or "")
+        other = PullMessageHeader("OTHER", "T", 0, 0, sys_flag=SUBSCRIPTION, subscription="*").to_ext()
+        assert "max_groups = 1" in ((await peer.ask(RequestCode.PULL_MESSAGE, other)).remark or "")
+        live.update({"max_topics": 1_000, "max_groups": 1_000})
+        assert (await peer.send("U", b"1")).code == 0
+        assert (await peer.ask(RequestCode.PULL_MESSAGE, other)).code == 0
         live.update({"pull_max_messages": 2})
         assert len(await peer.messages("T")) == 2
         live.update({"pull_max_bytes": 1})
