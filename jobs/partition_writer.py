@@ -5,10 +5,11 @@ One thread sends a buffer of rows while the caller's thread fills the next buffe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,10 +19,11 @@ from cluster.client.results import TableReceipt
 from jobs.delayed_rows import DelayedRows, delays_of
 from jobs.job_errors import WriteFailed
 from jobs.manifest import PartitionReceipt, QueueRange, merge_ranges
-from jobs.write_job import DELAYED, WriteJob
+from jobs.write_job import DELAYED, WriteColumns, WriteJob
 from store.message.message_queue import MessageQueue
 
 WRITER_GROUP = "RAYMQ_BULK_WRITER"
+PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 
 
 @dataclass(frozen=True)
@@ -75,20 +77,19 @@ class PartitionWriter:
 
     def _buffers(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
         """Yield the rows in tables of about `buffer_bytes`, with only the columns that the job writes."""
-        names = list(dict.fromkeys(self._job.columns.named().values()))
         held: list[pa.Table] = []
         held_bytes = 0
         for batch in batches:
             if not batch.num_rows:
                 continue
             table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-            held.append(table.select(names))
+            held.append(select_columns(table, self._job.columns))
             held_bytes += held[-1].nbytes
             if held_bytes >= self._job.buffer_bytes:
-                yield pa.concat_tables(held)
+                yield join_blocks(held)
                 held, held_bytes = [], 0
         if held:
-            yield pa.concat_tables(held)
+            yield join_blocks(held)
 
     def _send(self, producer: Producer, table: pa.Table) -> TableReceipt:
         columns = self._job.columns
@@ -130,3 +131,49 @@ class PartitionWriter:
                 " committed: fix the cause and write again. Reads with committed=True skip the rows that this"
                 " job has stored"
             ) from error
+
+
+def select_columns(table: pa.Table, columns: WriteColumns) -> pa.Table:
+    """Return the columns of `table` that a job writes, without dictionaries and with properties as maps.
+
+    Ray Data and pandas make structs or lists of pairs of dicts. Raises `WriteFailed` if a column is missing,
+    not unique, or has properties that are not strings.
+    """
+    names = list(dict.fromkeys(columns.named().values()))
+    for name in names:
+        if (count := table.column_names.count(name)) != 1:
+            present = ", ".join(table.column_names)
+            fault = f"several columns {name!r}" if count else f"no column {name!r}"
+            raise WriteFailed(f"a block of the data has {fault}: its columns are {present}")
+    selected = table.select(names)
+    for index, name in enumerate(names):
+        kind = selected.schema.field(index).type
+        if pa.types.is_dictionary(kind):
+            selected = selected.set_column(index, name, selected.column(index).cast(kind.value_type))
+        elif name == columns.properties and (pa.types.is_struct(kind) or pa.types.is_list(kind)):
+            selected = selected.set_column(index, name, _as_maps(name, selected.column(index)))
+    return selected
+
+
+def join_blocks(blocks: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of all blocks as one table. Raises `WriteFailed` if types of a column do not agree."""
+    try:
+        return pa.concat_tables(blocks, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise WriteFailed(f"the blocks of a task have a column with different types: {error}") from error
+
+
+def _as_maps(name: str, column: pa.ChunkedArray) -> pa.Array:
+    try:
+        return pa.array([None if row is None else _pairs(row) for row in column.to_pylist()], PROPERTY_MAP)
+    except (pa.ArrowException, TypeError, ValueError, KeyError) as error:
+        raise WriteFailed(
+            f"column {name!r} has type {column.type}: properties must be maps from string to string ({error})"
+        ) from error
+
+
+def _pairs(row: Mapping[str, Any] | Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return the pairs of a struct, or of a list of pairs or of structs with `key` and `value`."""
+    if isinstance(row, Mapping):
+        return [(name, value) for name, value in row.items() if value is not None]  # null: not in this row
+    return [(each["key"], each["value"]) if isinstance(each, Mapping) else tuple(each) for each in row]

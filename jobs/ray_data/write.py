@@ -69,6 +69,8 @@ def write_dataset(
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
     columns = WriteColumns(body, key, tag, sharding_key, properties, delay)
+    if known := dataset.schema(fetch_if_missing=False):  # else each task checks its blocks
+        columns.check(list(known.names))
     addresses = ClientConfig(nameservers).addresses()
     job = new_job(topic, addresses, columns, buffer_bytes, SystemClock().wall_ms())
     prepare_topic(job, mode)
@@ -101,16 +103,14 @@ class QueueDatasink(Datasink[bytes]):
         return "RayMQ"
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Check the columns before the first task starts.
+        """Raise `OptionInvalid` if this sink has committed a job before.
 
-        Raises `OptionInvalid` if a column is missing or this sink has committed a job before.
+        `schema` is not checked: it may be that of the input of a function that Ray runs in the same task.
         """
         if self._receipt is not None:
             raise OptionInvalid(
                 f"job {self._job.job_id} is already committed: create a new QueueDatasink for each write"
             )
-        if schema is not None:
-            self._job.columns.check(list(schema.names))
 
     def write(self, blocks: Iterable[Block], ctx: Any) -> bytes:
         """Write the blocks of one task, and return its `PartitionReceipt` as JSON. Raises `WriteFailed`."""

@@ -120,3 +120,38 @@ def test_invalid_arguments_are_refused(orders: Orders) -> None:
     write_dataset(numbers(3), topic, nameservers=orders.nameservers)
     with pytest.raises(TopicNotEmpty, match="contains 3 messages"):
         write_dataset(numbers(3), topic, nameservers=orders.nameservers, mode="errorifexists")
+
+
+def test_rows_of_functions_are_written(orders: Orders) -> None:
+    topic = create(orders, "dataset-mapped")
+    import ray.data
+
+    dataset = ray.data.range(4, override_num_blocks=1).map(
+        lambda row: {
+            "body": str(row["id"]),
+            "key": None if row["id"] < 2 else f"k{row['id']}",
+            "properties": {"even": "yes"} if row["id"] % 2 == 0 else {"odd": "yes", "n": str(row["id"])},
+        }
+    )
+    write_dataset(dataset, topic, nameservers=orders.nameservers, key="key", properties="properties")
+    with Admin(orders.nameservers) as admin:
+        found = {
+            message.body: (message.keys, message.properties.get("even"), message.properties.get("n"))
+            for queue, end in admin.end_offsets(topic).items()
+            for message in admin.messages_at(queue, 0, end)
+        }
+    assert found == {
+        b"0": (None, "yes", None),
+        b"1": (None, None, "1"),
+        b"2": ("k2", "yes", None),
+        b"3": ("k3", None, "3"),
+    }
+
+
+def test_function_without_the_body_column_fails_by_name(orders: Orders) -> None:
+    topic = create(orders, "dataset-no-body")
+    import ray.data
+
+    dataset = ray.data.range(2, override_num_blocks=1).map(lambda row: {"text": str(row["id"])})
+    with pytest.raises((OptionInvalid, WriteFailed), match="'body'"):
+        write_dataset(dataset, topic, nameservers=orders.nameservers)
