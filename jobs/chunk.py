@@ -6,7 +6,7 @@ offsets of one queue (`jobs.splits`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.message.buffers import Buffer
-from store.reading.columns import records_at_to_arrow
+from store.reading.columns import BodiesTooLarge, records_at_to_arrow
 
 Numbers = NDArray[np.int64]
 
@@ -50,17 +50,47 @@ class Chunk:
 class Source(Protocol):
     """Reads the messages of one split, from the store's files or from the broker."""
 
-    def read(self, offset: int) -> Chunk:
-        """Read messages, beginning with the message at queue offset `offset`.
+    def read(self, offset: int) -> Iterator[Chunk]:
+        """Read messages, beginning with the message at queue offset `offset`. Yield at least one chunk.
 
-        The `next_offset` of the returned chunk is always greater than `offset`, so that a read loop ends.
+        The `next_offset` of each chunk is greater than that before it, so that a read loop ends.
         """
 
     def close(self) -> None:
         """Close open files and connections."""
 
 
-def make_chunk(
+def make_chunks(
+    records: Buffer,
+    positions: Numbers,
+    expected: Numbers,
+    next_offset: int,
+    broker_name: str,
+    columns: Sequence[str],
+) -> Iterator[Chunk]:
+    """Convert the records at byte positions `positions` of the buffer `records` to chunks.
+
+    It is one chunk, unless their bodies are large when they are decompressed. The arguments and the rest are
+    those of `_make_chunk`.
+    """
+    begin, count = 0, len(positions)
+    while True:
+        end = begin + count
+        following = next_offset if end == len(positions) else int(expected[end])
+        try:
+            chunk = _make_chunk(
+                records, positions[begin:end], expected[begin:end], following, broker_name, columns
+            )
+        except BodiesTooLarge as error:
+            count = error.rows
+            continue
+        yield chunk
+        if end == len(positions):
+            return
+        begin, count = end, min(count, len(positions) - end)
+
+
+def _make_chunk(
     records: Buffer,
     positions: Numbers,
     expected: Numbers,

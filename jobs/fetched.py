@@ -6,8 +6,7 @@ to Arrow, so that the broker can work meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
 from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
-from jobs.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunk
+from jobs.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunks
 from jobs.connection import Connection, response_error
 from jobs.selection import select_records
 from jobs.splits import Split
@@ -44,20 +43,21 @@ class FetchedSplit:
         self._connection = Connection(split.location.address)
         self._requested: tuple[int, int] | None = None
 
-    def read(self, offset: int) -> Chunk:
-        """Return the selected messages of one broker response, from queue offset `offset` on.
+    def read(self, offset: int) -> Iterator[Chunk]:
+        """Yield the selected messages of one broker response, from queue offset `offset` on.
 
         Raises FetchFailed.
         """
         response = self._response(offset)
         if response.code != ResponseCode.SUCCESS:
-            return self._lost_chunk(response, offset)
+            yield self._lost_chunk(response, offset)
+            return
         data = np.frombuffer(response.body, np.uint8)
         positions = find_records(data)
         sizes = np.diff(positions, append=len(data))
         offsets = queue_offsets(data, positions)
         if np.any(np.diff(offsets, prepend=offset - 1) < 1):
-            # A record is damaged: `make_chunk` reports it.
+            # A record is damaged: `make_chunks` reports it.
             offsets = np.arange(offset, offset + len(positions))
         # The broker skips messages that it cannot read, so the last ones may be after the end of the split.
         offsets = offsets[offsets < self._split.end]
@@ -67,10 +67,13 @@ class FetchedSplit:
             self._request(following)
         rows = select_records(data.data, positions, sizes, self._selector)
         queue, columns = self._split.queue, self._columns
-        chunk = make_chunk(data.data, positions[rows], offsets[rows], following, queue.broker_name, columns)
+        yield from make_chunks(
+            data.data, positions[rows], offsets[rows], following, queue.broker_name, columns
+        )
         skipped = np.setdiff1d(np.arange(offset, following), offsets, assume_unique=True)
         reason = f"broker {self._connection.address} skipped it: its record is damaged or deleted"
-        return replace(chunk, lost=[*chunk.lost, *lost_ranges(skipped, reason)])
+        if len(skipped):
+            yield Chunk(None, following, lost_ranges(skipped, reason))
 
     def close(self) -> None:
         """Close the connection."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
-from jobs.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunk
+from jobs.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunks
 from jobs.selection import UNIT, select_records, select_units
 from jobs.splits import Split, StoreLocation
 from store.commitlog.log_paths import COMMIT_LOG
@@ -72,10 +72,10 @@ class MappedSplit:
         self._log_file_bytes = split.location.commit_log_file_bytes
         self._file: _LogFile | None = None
 
-    def read(self, offset: int) -> Chunk:
-        """Return up to one batch of the selected messages, from queue offset `offset` on.
+    def read(self, offset: int) -> Iterator[Chunk]:
+        """Yield up to one batch of the selected messages, from queue offset `offset` on.
 
-        All messages of a batch are from the same CommitLog file.
+        All messages are from the same CommitLog file.
         """
         first = offset - offset % self._units_per_file
         end = min(self._split.end, first + self._units_per_file)
@@ -84,18 +84,19 @@ class MappedSplit:
         try:
             units = np.fromfile(path, UNIT, count, offset=(offset - first) * UNIT.itemsize)
         except OSError as error:
-            return Chunk(None, end, [LostRange(offset, end, f"ConsumeQueue file {path}: {error.strerror}")])
+            yield Chunk(None, end, [LostRange(offset, end, f"ConsumeQueue file {path}: {error.strerror}")])
+            return
         positions, sizes = units["position"].astype(np.int64), units["size_bytes"].astype(np.int64)
         selected = select_units(units, self._selector)
         read_bytes = np.cumsum(sizes if isinstance(selected, slice) else np.where(selected, sizes, 0))
         is_valid = (positions >= 0) & (sizes > 0)
         count = _leading(is_valid & (read_bytes <= max(BATCH_BYTES, *read_bytes[:1])))
         if not count:
-            return Chunk(
-                None, offset + 1, [LostRange(offset, offset + 1, f"the unit in {path} is not valid")]
-            )
+            fault = f"the unit in {path} is not valid"
+            yield Chunk(None, offset + 1, [LostRange(offset, offset + 1, fault)])
+            return
         rows = np.arange(count)[selected if isinstance(selected, slice) else selected[:count]]
-        return self._read_log(positions[rows], sizes[rows], offset + rows, offset + count)
+        yield from self._read_log(positions[rows], sizes[rows], offset + rows, offset + count)
 
     def _log_path(self, base: int) -> Path:
         """Return the path of the CommitLog file that begins at CommitLog offset `base`.
@@ -112,14 +113,17 @@ class MappedSplit:
         """
         self._file = None
 
-    def _read_log(self, positions: Numbers, sizes: Numbers, offsets: Numbers, next_offset: int) -> Chunk:
+    def _read_log(
+        self, positions: Numbers, sizes: Numbers, offsets: Numbers, next_offset: int
+    ) -> Iterator[Chunk]:
         """Decode the records at CommitLog offsets `positions`, up to the end of the first record's file.
 
         `sizes` are the sizes of the records in bytes, `offsets` their queue offsets. If all records are in
         one file, the next read continues at `next_offset`.
         """
         if not len(positions):
-            return Chunk(None, next_offset)
+            yield Chunk(None, next_offset)
+            return
         base = int(positions[0]) - int(positions[0]) % self._log_file_bytes
         count = _leading((positions >= base) & (positions < base + self._log_file_bytes))
         if count < len(positions):
@@ -129,11 +133,14 @@ class MappedSplit:
                 self._file = _LogFile(base, _map_file(self._log_path(base)))
             except OSError as error:
                 reason = f"CommitLog file {error.filename}: {error.strerror}"
-                return Chunk(None, next_offset, lost_ranges(offsets[:count], reason))
+                yield Chunk(None, next_offset, lost_ranges(offsets[:count], reason))
+                return
         data, inside = self._file.data, positions[:count] - base
         rows = select_records(data, inside, sizes[:count], self._selector)
         broker_name = self._split.queue.broker_name
-        return make_chunk(data, inside[rows], offsets[:count][rows], next_offset, broker_name, self._columns)
+        yield from make_chunks(
+            data, inside[rows], offsets[:count][rows], next_offset, broker_name, self._columns
+        )
 
 
 def _leading(flags: NDArray[np.bool_]) -> int:

@@ -92,16 +92,18 @@ class SplitsReader:
         missing: list[MissingRange] = []
         while offset < split.end:
             try:
-                chunk = source.read(offset)
+                for chunk in source.read(offset):
+                    missing += [
+                        MissingRange(*split.queue, each.begin, each.end, each.reason) for each in chunk.lost
+                    ]
+                    # After a loss, the split is only read further to list all its missing ranges.
+                    if chunk.batch is not None and not (missing and self._fail_on_data_loss):
+                        yield chunk.batch
+                    offset = chunk.next_offset
             except FetchFailed as error:
                 if missing and self._fail_on_data_loss:
                     break
                 raise _of_split(error, split, offset) from error
-            missing += [MissingRange(*split.queue, each.begin, each.end, each.reason) for each in chunk.lost]
-            # After a loss, the split is only read further to list all its missing ranges in one error.
-            if chunk.batch is not None and not (missing and self._fail_on_data_loss):
-                yield chunk.batch
-            offset = chunk.next_offset
         self._report(merge_missing(missing))
 
     def _report(self, missing: Sequence[MissingRange]) -> None:

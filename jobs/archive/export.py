@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cluster.client.config import Nameservers
+from cluster.client.config import MIB, Nameservers
 from jobs.archive.directory import (
     MESSAGES_PER_FILE,
     PLAN,
@@ -30,6 +30,7 @@ from jobs.plan import ReadPlan, plan_read
 from jobs.splits import Split, cut_splits
 
 ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 64 * MIB
 STORE_TIMESTAMP = "storeTimestamp"
 
 Progress = Callable[[int, int], None]
@@ -162,13 +163,18 @@ def _export_split(
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows of `batches` in tables of at least ROW_GROUP_ROWS, except for the last one."""
+    """Yield the rows of `batches` in tables of ROW_GROUP_ROWS or ROW_GROUP_BYTES, whichever is less.
+
+    A table exceeds these by less than one batch.
+    """
     held: list[pa.RecordBatch] = []
+    rows = held_bytes = 0
     for batch in batches:
         held.append(batch)
-        if sum(each.num_rows for each in held) >= ROW_GROUP_ROWS:
+        rows, held_bytes = rows + batch.num_rows, held_bytes + batch.nbytes
+        if rows >= ROW_GROUP_ROWS or held_bytes >= ROW_GROUP_BYTES:
             yield pa.Table.from_batches(held)
-            held = []
+            held, rows, held_bytes = [], 0, 0
     if held:
         yield pa.Table.from_batches(held)
 

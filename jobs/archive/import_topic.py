@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cluster.client import Admin
-from cluster.client.config import ClientConfig, Nameservers
+from cluster.client.config import MIB, ClientConfig, Nameservers
 from cluster.client.errors import TopicNotFound
 from jobs.archive.directory import (
     IMPORTS,
@@ -41,6 +41,7 @@ from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
 
 BATCH_ROWS = 64 * 1024
+BATCH_BYTES = 16 * MIB
 COLUMNS = WriteColumns("body", "keys", "tags", None, "properties")
 
 
@@ -169,5 +170,11 @@ def _target(plan: ArchivePlan, split: ArchivedSplit, states: Sequence[QueueState
 
 
 def _batches(archive: ArchiveDirectory, receipt: SplitReceipt) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the files of a split, in batches of about BATCH_BYTES: rows may be large."""
     for file in receipt.files:
-        yield from pq.ParquetFile(archive.root / file.path).iter_batches(BATCH_ROWS)
+        with pq.ParquetFile(archive.root / file.path) as parquet:
+            for index in range(parquet.num_row_groups):
+                group = parquet.metadata.row_group(index)
+                row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
+                rows = min(max(BATCH_BYTES // row_bytes, 1), BATCH_ROWS)
+                yield from parquet.iter_batches(rows, row_groups=[index])

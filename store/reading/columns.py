@@ -46,6 +46,16 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 _LAST_ASCII = 0x7F
+MAX_INFLATED_BYTES = 64 * 1024 * 1024
+"""Maximum size of the bodies of a batch of which one is compressed, unless it has only one record."""
+
+
+class BodiesTooLarge(Exception):
+    """Compressed bodies exceed MAX_INFLATED_BYTES: convert only the first `rows` valid records at a time."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.rows = rows
 
 
 def records_to_arrow(
@@ -53,7 +63,7 @@ def records_to_arrow(
 ) -> pa.RecordBatch:
     """Convert contiguous records to an Arrow batch with the columns of RECORD_SCHEMA, or only `columns`.
 
-    Raises RecordDamaged with the position of the first invalid record.
+    Raises RecordDamaged with the position of the first invalid record, and BodiesTooLarge.
     """
     buffer = np.frombuffer(records, np.uint8)
     batch, damaged = _batch(buffer, find_records(buffer), broker_name, columns, check_crc)
@@ -72,7 +82,8 @@ def records_at_to_arrow(
 ) -> tuple[pa.RecordBatch, list[RecordDamaged]]:
     """Convert the records at byte positions `positions` of `buffer` to an Arrow batch.
 
-    The batch has the columns of RECORD_SCHEMA, or only `columns`. Damaged records are left out.
+    The batch has the columns of RECORD_SCHEMA, or only `columns`. Damaged records are left out. Raises
+    BodiesTooLarge.
 
     Returns:
         The batch, and one error for each position without a valid record.
@@ -145,8 +156,12 @@ class _Rows:
         if not len(compressed):
             return array
         values: list[bytes | None] = array.to_pylist()
+        size = len(data)
         for row in compressed.tolist():
-            values[row] = self._inflated(row, values[row] or b"")
+            values[row] = body = self._inflated(row, values[row] or b"")
+            size += len(body or b"")
+            if size > MAX_INFLATED_BYTES and self.count > 1:
+                raise BodiesTooLarge(max(row, 1))
         return pa.array(values, pa.binary())
 
     def _inflated(self, row: int, body: bytes) -> bytes | None:

@@ -53,6 +53,7 @@ class ChunkReader:
         self.taken = self.inflated_bytes = 0
         self._position = 0
         self._rows: pa.RecordBatch | None = None
+        self._rows_end = 0
         self._has_logged = False
 
     @property
@@ -112,16 +113,23 @@ class ChunkReader:
             self.next_offset = self._rows.column(OFFSET_COLUMN)[0].as_py()
             return self._select(taken, columns)
         self._rows = None
-        self._move_to(len(self.chunk.records))
+        self._move_to(self._rows_end)
+        if not self.is_exhausted:
+            self.next_offset = _queue_offset(self.chunk.records, self._position)
         return self._select(taken, columns)
 
     def _convert(self, columns: list[str] | None) -> pa.RecordBatch:
-        from store.reading.columns import records_to_arrow
+        from store.reading.columns import BodiesTooLarge, records_to_arrow
 
         names = None if columns is None else list(dict.fromkeys([*columns, OFFSET_COLUMN, TAGS_COLUMN]))
-        records = memoryview(self.chunk.records)[self._position :]
+        records, broker_name = memoryview(self.chunk.records), self.chunk.queue.broker_name
+        self._rows_end = len(records)
         try:
-            rows = records_to_arrow(records, self.chunk.queue.broker_name, names)
+            try:
+                rows = records_to_arrow(records[self._position :], broker_name, names)
+            except BodiesTooLarge as error:
+                self._rows_end = self._after(error.rows)
+                rows = records_to_arrow(records[self._position : self._rows_end], broker_name, names)
         except RecordDamaged as error:
             raise self._damaged(error) from error
         if self._wanted_tags is not None:
@@ -132,6 +140,13 @@ class ChunkReader:
             )
             rows = rows.filter(wanted)
         return rows
+
+    def _after(self, count: int) -> int:
+        """Return the byte position after the next `count` records."""
+        position, records = self._position, self.chunk.records
+        for _ in range(count):
+            position += int.from_bytes(records[position + TOTAL_SIZE : position + TOTAL_SIZE + 4], "big")
+        return position
 
     def _log_undecodable(self, message: MessageExt) -> None:
         if (
