@@ -24,6 +24,7 @@ from store.message.message_queue import MessageQueue
 
 WRITER_GROUP = "RAYMQ_BULK_WRITER"
 PROPERTY_MAP = pa.map_(pa.string(), pa.string())
+_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,10 @@ class PartitionWriter:
 
 
 def select_columns(table: pa.Table, columns: WriteColumns) -> pa.Table:
-    """Return the columns of `table` that a job writes, without dictionaries and with properties as maps.
+    """Return the columns of `table` that a job writes, with types that can be sent, and properties as maps.
 
-    Ray Data and pandas make structs or lists of pairs of dicts. Raises `WriteFailed` if a column is missing,
-    not unique, or has properties that are not strings.
+    Ray Data and pandas make structs or lists of pairs of dicts, and null-typed columns if all values are
+    None. Raises `WriteFailed` if a column is missing, not unique, or has properties that are not strings.
     """
     names = list(dict.fromkeys(columns.named().values()))
     for name in names:
@@ -148,8 +149,15 @@ def select_columns(table: pa.Table, columns: WriteColumns) -> pa.Table:
     selected = table.select(names)
     for index, name in enumerate(names):
         kind = selected.schema.field(index).type
-        if pa.types.is_dictionary(kind):
-            selected = selected.set_column(index, name, selected.column(index).cast(kind.value_type))
+        is_empty = pa.types.is_null(kind)
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        plain = _PLAIN.get(plain, plain)
+        if is_empty and name == columns.delay:
+            plain = pa.int64()
+        elif is_empty and name == columns.properties:
+            plain = PROPERTY_MAP
+        if plain != kind:
+            selected = selected.set_column(index, name, selected.column(index).cast(plain))
         elif name == columns.properties and (pa.types.is_struct(kind) or pa.types.is_list(kind)):
             selected = selected.set_column(index, name, _as_maps(name, selected.column(index)))
     return selected

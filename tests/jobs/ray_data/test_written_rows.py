@@ -45,6 +45,16 @@ def test_properties_may_be_structs_lists_or_maps(given: Any) -> None:
     assert row["properties"] == [("a", "1")]
 
 
+def test_columns_without_any_value_and_views_have_types_that_can_be_sent() -> None:
+    columns = WriteColumns("body", None, None, None, "properties", delay="delay")
+    empty = pa.table({"body": ["x"], "properties": pa.nulls(1), "delay": pa.nulls(1)})
+    viewed = empty.set_column(0, "body", pa.array(["y"], pa.string_view()))
+    table = join_blocks([select_columns(each, columns) for each in (empty, viewed)])
+    assert table["body"].to_pylist() == ["x", "y"]
+    assert pa.types.is_map(table.schema.field("properties").type)
+    assert pa.types.is_integer(table.schema.field("delay").type)
+
+
 @pytest.mark.parametrize(
     ("block", "fault"),
     [
