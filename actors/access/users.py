@@ -19,6 +19,10 @@ SUBJECT_PREFIX: Final = "User:"
 SUPER, NORMAL = "Super", "Normal"
 ENABLED, DISABLED = "enable", "disable"
 
+USERS_MAX: Final = 10_000
+RULES_MAX: Final = 1_000
+"""Limit of the rules of one user, which are compared one after another for each request."""
+
 _TYPES: Final = {"super": SUPER, "normal": NORMAL}
 _STATUSES: Final = {"enable": ENABLED, "disable": DISABLED}
 
@@ -96,6 +100,8 @@ class AccessTable:
         name, secret_key = info.username or "", info.password or ""
         if not name.strip():
             raise Refused(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        if len(self.users) >= USERS_MAX:
+            raise _refused(f"there are {USERS_MAX:,} users, which is the limit: delete some first")
         if name in self.users:
             raise _refused(f"The user is existed: {name[:100]!r}; use updateUser to change it")
         if len(name) > TEXT_CHARS_MAX or not name.isprintable():
@@ -137,9 +143,15 @@ class AccessTable:
         Raises Refused if the user does not exist or a rule is invalid.
         """
         name = self.existing_user(acl.subject)
-        present = self.policies.setdefault(name, {})
+        changed = dict(self.policies.get(name, {}))
         for type_name, rules in parse_policies(acl.policies).items():
-            present[type_name] = merged(present.get(type_name, []), rules)
+            changed[type_name] = merged(changed.get(type_name, []), rules)
+        if (count := sum(map(len, changed.values()))) > RULES_MAX:
+            raise _refused(
+                f"{acl.subject} would have {count:,} rules, the limit is {RULES_MAX:,}: use prefixes such as "
+                "Topic:shop-*"
+            )
+        self.policies[name] = changed
 
     def delete_policies(self, subject: str, type_name: str | None, resource: str | None) -> None:
         """Delete the rule of a resource, or all policies of the user if `resource` is empty.

@@ -25,6 +25,8 @@ _log = get_logger(__name__)
 
 MEMBERSHIPS_MAX = 4_096
 """Limit of memberships in groups, of all client ids of one connection."""
+SUBSCRIPTION_CHARS_MAX = 64 * 1024 * 1024
+"""Limit of the topics, expressions and tags in the subscriptions of all groups."""
 DIFFERENCES_MAX = 100
 """Number of differing subscriptions of a group that are remembered, so that each is logged once."""
 CLIENT_TIMEOUT_MS = 10_000
@@ -78,6 +80,7 @@ class ConsumerGroup(Generic[ConnectionT]):
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_chars: int = 0
     _differences: set[int] = field(default_factory=set, repr=False)
 
     def is_new_difference(self, expressions: Mapping[str, str]) -> bool:
@@ -125,6 +128,7 @@ class Clients(Generic[ConnectionT]):
         # clients without a search over all members.
         self._memberships: dict[ConnectionT, set[_Membership]] = {}
         self._on_subscription: list[Callable[[str], None]] = []
+        self._subscription_chars = 0
 
     def on_subscription(self, callback: Callable[[str], None]) -> None:
         """Call `callback` with the group's name whenever a heartbeat changes the group's subscriptions."""
@@ -186,12 +190,16 @@ class Clients(Generic[ConnectionT]):
         connection: ConnectionT,
         user: str | None = None,
     ) -> bool:
-        """Register a consumer, or renew its registration. Raises Refused if its id is another user's.
+        """Register a consumer, or renew its registration.
+
+        Raises Refused if its id is another user's, or if the subscriptions of all groups would have more than
+        SUBSCRIPTION_CHARS_MAX characters.
 
         Returns:
             True if the members or the subscriptions of the group have changed.
         """
         self._check_room(heartbeat.group, client_id, connection)
+        self._check_subscriptions(heartbeat)
         group = self._consumers.setdefault(heartbeat.group, ConsumerGroup(heartbeat.group))
         is_new = client_id not in group.members
         self._add_member(group.members, _Membership(False, heartbeat.group, client_id), connection, user)
@@ -200,6 +208,7 @@ class Clients(Generic[ConnectionT]):
         group.consume_from_where = heartbeat.consume_from_where
         before = group.subscriptions
         has_changed = self._subscribe(group, heartbeat.subscriptions, client_id) or is_new
+        self._count_subscriptions(group, _characters(group.subscriptions))
         if group.subscriptions is not before:
             for callback in self._on_subscription:
                 callback(heartbeat.group)
@@ -225,6 +234,7 @@ class Clients(Generic[ConnectionT]):
             return False
         has_left = self._remove(known.members, _Membership(False, group, client_id), connection)
         if not known.members:
+            self._count_subscriptions(known, 0)
             del self._consumers[group]
         return has_left
 
@@ -269,6 +279,21 @@ class Clients(Generic[ConnectionT]):
                 f"client {client_id[:100]!r} cannot join group {group[:100]!r}: its connection has the "
                 f"limit of {MEMBERSHIPS_MAX:,} members of groups: use a further connection",
             )
+
+    def _check_subscriptions(self, heartbeat: ConsumerHeartbeat) -> None:
+        known = self._consumers.get(heartbeat.group)
+        others = self._subscription_chars - (0 if known is None else known.subscription_chars)
+        if others + _characters(heartbeat.subscriptions) > SUBSCRIPTION_CHARS_MAX:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"group {heartbeat.group[:100]!r} cannot subscribe: the subscriptions of all groups of this "
+                f"broker have {others:,} characters, the limit is {SUBSCRIPTION_CHARS_MAX:,}: use shorter "
+                "expressions",
+            )
+
+    def _count_subscriptions(self, group: ConsumerGroup[ConnectionT], characters: int) -> None:
+        self._subscription_chars += characters - group.subscription_chars
+        group.subscription_chars = characters
 
     def _add_member(
         self,
@@ -336,6 +361,12 @@ def _newer(known: Subscription | None, reported: Subscription) -> Subscription:
     # Members report at different times. An older version must not replace a newer one: pulls that name the
     # newer version would be refused.
     return reported if known is None or reported.version >= known.version else known
+
+
+def _characters(subscriptions: Mapping[str, Subscription]) -> int:
+    return sum(
+        len(topic) + len(each.expression) + sum(map(len, each.tags)) for topic, each in subscriptions.items()
+    )
 
 
 def _check_user(member: Member[ConnectionT], group: str, user: str | None) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from actors.broker.group.clients import Clients, ConsumerHeartbeat, Subscription
+from actors.broker.group.clients import (
+    SUBSCRIPTION_CHARS_MAX,
+    Clients,
+    ConsumerHeartbeat,
+    Subscription,
+)
 from actors.remoting.remoting_errors import Refused
 
 
@@ -165,3 +170,19 @@ def test_client_id_belongs_to_the_user_of_its_first_registration(clients: Client
     clients.check_user("G", "a", None)  # a super user
     clients.connection_closed("c1")
     assert clients.register_consumer(a_heartbeat(T="*"), "a", "c2", "mallory")
+
+
+def test_subscriptions_of_all_groups_are_bounded(clients: Clients[str]) -> None:
+    def heartbeat(group: str, characters: int) -> ConsumerHeartbeat:
+        return ConsumerHeartbeat(group, {"T": Subscription("T", "x" * characters)})
+
+    half = SUBSCRIPTION_CHARS_MAX // 2
+    clients.register_consumer(heartbeat("A", half), "a", "c1")
+    with pytest.raises(Refused, match="group 'B' cannot subscribe"):
+        clients.register_consumer(heartbeat("B", half), "b", "c2")
+    assert clients.group("B") is None
+    clients.register_consumer(heartbeat("A", half), "a", "c1")  # a repeated heartbeat counts once
+    clients.register_consumer(heartbeat("A", 10), "a", "c1")
+    clients.register_consumer(heartbeat("B", half), "b", "c2")
+    clients.connection_closed("c2")
+    clients.register_consumer(heartbeat("C", half), "c", "c3")
