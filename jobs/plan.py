@@ -49,15 +49,22 @@ class ReadPlan:
 
     def reader(self, splits: Sequence[Split]) -> SplitsReader:
         """Return a reader of `splits`, which the caller has cut from `ranges`."""
-        options = self.options
-        return SplitsReader(
-            splits,
-            options.columns,
-            options.fail_on_data_loss,
-            options.map_files,
-            options.selector,
-            self.committed,
-        )
+        return reader_of(self.options, splits, self.committed)
+
+
+def reader_of(
+    options: ReadOptions, splits: Sequence[Split] = (), committed: CommittedRanges | None = None
+) -> SplitsReader:
+    """Return a reader of `splits` for a read with these options."""
+    return SplitsReader(
+        splits,
+        options.columns,
+        options.fail_on_data_loss,
+        options.map_files,
+        options.selector,
+        committed,
+        options.mode,
+    )
 
 
 def plan_read(options: ReadOptions) -> ReadPlan:

@@ -46,7 +46,9 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     `schema` (DDL or StructType), `format` ("json", "msgpack", or "avro" with `avroSchema`): decode the bodies
     into these columns, which replace `body`. `mode`, as in Spark's JSON reader: "PERMISSIVE" (default) keeps
     malformed bodies as nulls, and as text in `_corrupt_record` (binary formats: base64) if the schema has
-    this column; "DROPMALFORMED" drops them; "FAILFAST" fails with queue and offset.
+    this column; "DROPMALFORMED" drops them; "FAILFAST" fails with queue and offset. Without a schema, a body
+    is malformed if it cannot be decompressed: "PERMISSIVE" keeps the stored bytes, and the column `bodyError`
+    has the reason if `columns` lists it.
     `mapFiles`: map the files of stores on the executor's machine; if False, fetch all from the brokers.
 
     Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError` (TopicNotFound …).

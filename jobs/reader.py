@@ -17,7 +17,8 @@ from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.chunk import Source
 from jobs.committed import CommittedRanges
 from jobs.job_errors import DataLoss, FetchFailed, MissingRange, merge_missing
-from jobs.row_filters import RowFilter, TagRows
+from jobs.options.modes import PERMISSIVE
+from jobs.row_filters import DecodableRows, RowFilter, TagRows
 from jobs.splits import Split
 from store.logs import get_logger
 
@@ -36,6 +37,7 @@ class SplitsReader:
         map_files: bool,
         selector: MessageSelector = ALL_MESSAGES,
         committed: CommittedRanges | None = None,
+        mode: str = PERMISSIVE,
     ) -> None:
         """Create a reader of `splits`.
 
@@ -46,13 +48,15 @@ class SplitsReader:
             map_files: Map the files of a store on the worker's machine instead of fetching from the broker.
             selector: Selects messages by tag or SQL92 expression.
             committed: If given, skip messages of write jobs that are not committed.
+            mode: One of `jobs.options.modes.MODES`.
         """
         self.columns = tuple(columns)
         self._splits = tuple(splits)
         self._fail_on_data_loss = fail_on_data_loss
         self._map_files = map_files
         self._selector = selector
-        filters = (TagRows(selector.tags) if selector.tags else None, committed)
+        decodable = None if mode == PERMISSIVE else DecodableRows(mode)
+        filters = (TagRows(selector.tags) if selector.tags else None, committed, decodable)
         self._row_filters: Sequence[RowFilter] = tuple(each for each in filters if each is not None)
         extra = dict.fromkeys(name for each in self._row_filters for name in each.columns)
         self._read_columns = (*self.columns, *(name for name in extra if name not in self.columns))

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from jobs.job_errors import BodyInvalid
+from jobs.schema import BODY_ERROR
 from store.message.message_queue import MessageQueue
 
 
@@ -22,6 +24,29 @@ class RowFilter(Protocol):
 
     def mask(self, queue: MessageQueue, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return a mask of the rows that the read returns; all rows are messages of `queue`."""
+
+
+class DecodableRows:
+    """Keeps the messages whose bodies could be decompressed, or fails if there are others."""
+
+    columns = (BODY_ERROR, "queueOffset")
+
+    def __init__(self, mode: str) -> None:
+        """Create a filter for "DROPMALFORMED" or "FAILFAST", modes of Spark's readers."""
+        self._is_fatal = mode == "FAILFAST"
+
+    def mask(self, queue: MessageQueue, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return a mask of the messages with decompressed bodies. Raises `BodyInvalid` in mode FAILFAST."""
+        errors = batch.column(BODY_ERROR)
+        found: NDArray[np.bool_] = errors.is_null().to_numpy(zero_copy_only=False)
+        if self._is_fatal and not found.all():
+            row = int(np.argmin(found))
+            topic, broker_name, queue_id = queue
+            raise BodyInvalid(
+                f"{topic}/{broker_name}/{queue_id} offset {batch.column('queueOffset')[row]}: {errors[row]}."
+                " Use mode='PERMISSIVE' or 'DROPMALFORMED'"
+            )
+        return found
 
 
 class TagRows:

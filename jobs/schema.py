@@ -22,6 +22,9 @@ SPARK_TYPES = {
     "reconsumeTimes": "int",
 }
 ALL_COLUMNS = tuple(SPARK_TYPES)
+BODY_ERROR = "bodyError"
+"""Why a body cannot be decompressed; null for all others. It is not among the columns by default."""
+SPARK_TYPES[BODY_ERROR] = "string"
 
 
 def resolve_columns(columns: Sequence[str] | None, *, may_be_empty: bool = False) -> tuple[str, ...]:
@@ -33,11 +36,11 @@ def resolve_columns(columns: Sequence[str] | None, *, may_be_empty: bool = False
         return ALL_COLUMNS
     if isinstance(columns, str):
         raise OptionInvalid(f"columns={columns!r} is invalid: give a list of names")
-    unknown = sorted(set(columns) - set(ALL_COLUMNS))
+    unknown = sorted(set(columns) - set(SPARK_TYPES))
     if unknown or not (columns or may_be_empty) or len(set(columns)) != len(columns):
         fault = f"unknown: {', '.join(unknown)}" if unknown else "empty, or a column is listed twice"
         raise OptionInvalid(
-            f"columns={list(columns)} is invalid ({fault}); the columns are {', '.join(ALL_COLUMNS)}"
+            f"columns={list(columns)} is invalid ({fault}); the columns are {', '.join(SPARK_TYPES)}"
         )
     return tuple(columns)
 

@@ -23,13 +23,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from jobs.bodies.body_decoder import BodyDecoder, DecodedReader, Mapper, check_available
 from jobs.job_errors import OptionInvalid
+from jobs.options.modes import DROPMALFORMED, FAILFAST, MODES, PERMISSIVE
 from jobs.options.spark_keywords import ReadKeywords
 from jobs.options.values import as_choice
-from jobs.schema import ALL_COLUMNS, spark_schema
+from jobs.schema import ALL_COLUMNS, BODY_ERROR, spark_schema
 
 JSON = "json"
 FORMATS = (JSON, "msgpack", "avro")
-MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 CORRUPT_COLUMN = "spark.sql.columnNameOfCorruptRecord"
 PLACE = ("topic", "brokerName", "queueId", "queueOffset")
 """The columns that name a message in error messages."""
@@ -64,7 +64,8 @@ class BodyColumns:
     @property
     def read_columns(self) -> tuple[str, ...]:
         """The columns of the messages that must be read."""
-        return (*self.columns, *(name for name in (*PLACE, BODY) if name not in self.columns))
+        needed = (*PLACE, BODY, BODY_ERROR)
+        return (*self.columns, *(name for name in needed if name not in self.columns))
 
     @property
     def mapped_schema(self) -> str | StructType:
@@ -91,16 +92,19 @@ class BodyColumns:
         if self.corrupt not in schema.names:
             schema = StructType([*schema.fields, StructField(self.corrupt, StringType())])
         text = F.col(BODY).cast("string")
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": self.corrupt}
+        options = {"mode": PERMISSIVE, "columnNameOfCorruptRecord": self.corrupt}
         parsed = "__parsed"
         frame = frame.withColumn(parsed, F.from_json(text, schema, options))
         # The result is null for an empty body and for the JSON text null.
-        is_malformed = F.col(parsed).isNull() | F.col(parsed)[self.corrupt].isNotNull()
-        if self.mode == "DROPMALFORMED":
+        is_malformed = (
+            F.col(BODY_ERROR).isNotNull() | F.col(parsed).isNull() | F.col(parsed)[self.corrupt].isNotNull()
+        )
+        if self.mode == DROPMALFORMED:
             frame = frame.filter(~is_malformed)
-        elif self.mode == "FAILFAST":
+        elif self.mode == FAILFAST:
             frame = frame.filter(F.when(is_malformed, F.raise_error(self._error(text))).otherwise(True))
-        values = {name: F.col(parsed)[name] for name in self.schema.names}
+        is_read = F.col(BODY_ERROR).isNull()
+        values = {name: F.when(is_read, F.col(parsed)[name]) for name in self.schema.names}
         if self.corrupt in values:
             values[self.corrupt] = F.when(is_malformed, text)
         typed = [value.alias(name) for name, value in values.items()]
@@ -130,12 +134,12 @@ def parse_body_columns(
     """
     schema = given.get("schema")
     if schema is None:
-        unused = [name for name in ("format", "mode", "avroSchema") if name in given]
+        unused = [name for name in ("format", "avroSchema") if name in given]
         if unused:
             raise OptionInvalid(f"{', '.join(unused)}: give also schema=, the columns of the bodies")
         return None
     chosen = as_choice("format", given.get("format"), FORMATS)
-    mode = as_choice("mode", given.get("mode", "PERMISSIVE"), MODES)
+    mode = as_choice("mode", given.get("mode", PERMISSIVE), MODES)
     avro_schema = given.get("avroSchema", "")
     check_available(chosen, avro_schema)
     types = _struct_of(spark, schema)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.job_errors import BodyInvalid, OptionInvalid
+from jobs.schema import BODY_ERROR
 
 Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for Spark's `mapInArrow`."""
@@ -59,7 +60,11 @@ class BodyDecoder:
             self._decode = decoder_of(self._format, self._avro_schema)
         bodies = batch.column("body").to_pylist()
         faults: dict[int, str] = {}
-        values = [self._value(row, body, faults) for row, body in enumerate(bodies)]
+        errors = batch.column(BODY_ERROR).to_pylist()
+        values = [
+            self._value(row, body, error, faults)
+            for row, (body, error) in enumerate(zip(bodies, errors, strict=True))
+        ]
         arrays = [
             self._column(field, values, faults) for field in self._fields if field.name != self._corrupt
         ]
@@ -69,8 +74,7 @@ class BodyDecoder:
         typed = dict(zip(names, arrays, strict=True))
         if self._corrupt is not None:
             texts = [
-                base64.b64encode(body).decode() if row in faults and body is not None else None
-                for row, body in enumerate(bodies)
+                base64.b64encode(body).decode() if row in faults else None for row, body in enumerate(bodies)
             ]
             typed[self._corrupt] = pa.array(texts, pa.string())
         kept = [batch.column(name) for name in self._columns]
@@ -84,10 +88,12 @@ class BodyDecoder:
             decoded = decoded.filter(pa.array(valid))
         return decoded
 
-    def _value(self, row: int, body: bytes | None, faults: dict[int, str]) -> Mapping[str, object]:
+    def _value(
+        self, row: int, body: bytes, error: str | None, faults: dict[int, str]
+    ) -> Mapping[str, object]:
         assert self._decode is not None
-        if body is None:
-            faults[row] = "it is compressed and cannot be decompressed"
+        if error is not None:
+            faults[row] = error
             return {}
         try:
             value = self._decode(body)

@@ -8,6 +8,7 @@ from cluster.client.config import Nameservers
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.group_offsets import GROUP_PREFIX
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
+from jobs.options.modes import PERMISSIVE
 from jobs.options.topics import Topics
 from jobs.schema import ALL_COLUMNS
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
@@ -67,6 +68,7 @@ class ReadOptions:
     committed: bool = False
     fail_on_data_loss: bool = True
     map_files: bool = True
+    mode: str = PERMISSIVE
 
     def __post_init__(self) -> None:
         check_order(self.starting.times, self.ending.times)

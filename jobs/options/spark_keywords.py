@@ -12,9 +12,10 @@ from typing import Any, Literal, TypedDict, TypeVar, cast, get_args, get_type_hi
 from pyspark.sql.types import StructType
 
 from cluster.client.config import Nameservers
+from jobs.options.modes import MODES, PERMISSIVE
 from jobs.options.read_options import Edge, ReadOptions, parse_start
 from jobs.options.topics import parse_topics
-from jobs.options.values import I32_MAX, I64_MAX, as_flag, as_integer, refuse_unknown
+from jobs.options.values import I32_MAX, I64_MAX, as_choice, as_flag, as_integer, refuse_unknown
 from jobs.schema import resolve_columns
 from jobs.selection import parse_selector
 from jobs.starting_offsets import LATEST, OffsetsOption, parse_offsets
@@ -127,4 +128,6 @@ def _options(
         committed,
         given.get("failOnDataLoss", True),
         given.get("mapFiles", True),
+        # With a schema, a body is also malformed if it does not fit, so the mode is applied after decoding.
+        PERMISSIVE if "schema" in given else as_choice("mode", given.get("mode", PERMISSIVE), MODES),
     )

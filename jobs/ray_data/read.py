@@ -22,9 +22,10 @@ from cluster.client.config import Nameservers
 from cluster.client.message_selector import ALL_MESSAGES
 from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
+from jobs.options.modes import MODES
 from jobs.options.read_options import Edge, ReadOptions, parse_start
 from jobs.options.topics import Topics, parse_topics
-from jobs.options.values import as_flag, refuse_unknown
+from jobs.options.values import as_choice, as_flag, refuse_unknown
 from jobs.plan import ReadPlan, plan_read
 from jobs.ray_data.placement import place_read
 from jobs.reader import SplitsReader
@@ -33,7 +34,7 @@ from jobs.selection import parse_selector
 from jobs.splits import cut_splits
 from jobs.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
 from jobs.times import Times, parse_times
-from store.reading.columns import RECORD_SCHEMA
+from store.reading.columns import ALL_FIELDS
 
 Offset = int | datetime | str | Mapping[str, Mapping[str, Mapping[int, int | str]]]
 
@@ -62,6 +63,7 @@ def read_dataset(
     tags: str | None = None,
     sql: str | None = None,
     committed: bool = False,
+    mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"] = "PERMISSIVE",
     fail_on_data_loss: bool = True,
     map_files: bool = True,
     **ray_options: Any,
@@ -76,15 +78,14 @@ def read_dataset(
         topic: The topic to read, or a list of topics.
         topic_pattern: Instead of `topic`, a regular expression for full names of topics.
         nameservers: "host:port;host:port", a list, or None for the value of the environment or the default.
-        trigger: As in `ray.data.read_kafka`; only "once", a single bounded read, is supported.
+        trigger: As in `ray.data.read_kafka`; only "once" is supported.
         start_offset: "earliest", "latest", an offset for all queues, a datetime (store time of the first
-            message; UTC if it has no time zone), or offsets of single queues as
-            {"topic": {"broker": {queue id: offset}}}. Queues that are not listed start at "earliest".
-            "group:NAME" starts at the committed offsets of a consumer group; see `jobs.commit_read`.
+            message; UTC if it has no time zone), or {"topic": {"broker": {queue id: offset}}}. Queues that
+            are not listed start at "earliest". "group:NAME": see `jobs.commit_read`.
         end_offset: End of the read (exclusive), in the same forms. Queues not listed end at "latest".
         columns: The columns to read; all by default.
-        tags: Read only messages with one of these tags, as in "a || b".
-        sql: Read only messages whose properties match this SQL92 expression, as in "a > 10".
+        tags, sql: Read only messages with one of these tags ("a || b"), or that match a SQL92 expression.
+        mode: If a body cannot be decompressed: keep the stored bytes, drop the message, or fail.
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Run tasks on the brokers' nodes, if possible, and map the stores' files. False: fetch.
@@ -96,18 +97,18 @@ def read_dataset(
         ClientError: The topic does not exist, or a broker cannot be reached.
     """
     _check_trigger(trigger)
-    options = ReadOptions(
+    options = ReadOptions(  # as in read_kafka, read nothing from queues without a message at start_offset
         _topics(topic, topic_pattern),
         _start(start_offset),
         _edge(END_OFFSET, end_offset, LATEST),
         nameservers,
-        # Read nothing from a queue without a message stored at or after start_offset, as read_kafka does.
         strategy="latest",
         columns=resolve_columns(columns),
         selector=parse_selector(tags, sql),
         committed=as_flag("committed", committed),
         fail_on_data_loss=as_flag("fail_on_data_loss", fail_on_data_loss),
         map_files=as_flag("map_files", map_files),
+        mode=as_choice("mode", mode, MODES),
     )
     return _planned_dataset(options, ray_options)
 
@@ -169,7 +170,7 @@ def _blocks(reader: SplitsReader, schema: pa.Schema) -> Iterator[pa.Table]:
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """Return the Arrow schema of the message columns `columns`."""
     return pa.schema(
-        [(name, MICROSECONDS if name in TIMESTAMPS else RECORD_SCHEMA.field(name).type) for name in columns]
+        [(name, MICROSECONDS if name in TIMESTAMPS else ALL_FIELDS[name].type) for name in columns]
     )
 
 

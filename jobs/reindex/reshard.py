@@ -13,7 +13,7 @@ from cluster.client.config import Nameservers
 from cluster.client.errors import TopicNotFound
 from jobs.commit import WriteReceipt
 from jobs.describe import describe_topic
-from jobs.job_errors import KeyNotFound, OptionInvalid, ReindexFailed, TopicNotEmpty
+from jobs.job_errors import KeyNotFound, OptionInvalid, TopicNotEmpty
 from jobs.options.values import I32_MAX, as_choice, as_integer
 from jobs.read import read_queue
 from jobs.reindex.message_key import MessageKey
@@ -41,7 +41,8 @@ def reshard_topic(
 
     All messages with equal keys get into one queue of `target`, in the order in which they were stored. This
     is the order of their queue, or for messages of different queues or brokers that of their store times.
-    Bodies, keys, tags and user properties are kept; born times are not. The job is committed as by
+    Bodies, keys, tags and user properties are kept; born times are not. A body that cannot be decompressed is
+    copied as it is stored. The job is committed as by
     `write_queue`: read `target` with `committed=True`, because a task that Spark retries stores its rows
     again.
 
@@ -60,7 +61,6 @@ def reshard_topic(
         OptionInvalid: An argument is invalid.
         KeyNotFound: Messages have no key, and `missing` is "fail". Nothing is created.
         TopicNotEmpty: `target` contains messages.
-        ReindexFailed: A compressed body is damaged, so it cannot be copied. Nothing is created.
         WriteFailed: A task failed; the rows that it stored are not committed.
         CommitFailed: All rows are stored, but the manifest may not be.
         ClientError: The topic does not exist, or a broker cannot be reached or rejects the new topic.
@@ -92,18 +92,13 @@ def _check_arguments(topic: str, target: str, queues: int, missing: str) -> None
 
 
 def _check(rows: DataFrame, topic: str, wanted: MessageKey, missing: str) -> None:
-    """Raise KeyNotFound or ReindexFailed if messages of `topic` cannot be copied with their order."""
-    counts = rows.agg(count(lit(1)), count(SHARD), count("body")).collect()[0]
-    messages, with_key, with_body = (int(each) for each in counts)
+    """Raise KeyNotFound if messages of `topic` have no key by which their order can be kept."""
+    counts = rows.agg(count(lit(1)), count(SHARD)).collect()[0]
+    messages, with_key = (int(each) for each in counts)
     if with_key < messages and missing.lower() == "fail":
         raise KeyNotFound(
             f"{messages - with_key:,} of {messages:,} messages of {topic} have no {wanted}: use another"
             " key, or missing='spread' to distribute these messages over all queues in any order"
-        )
-    if with_body < messages:
-        raise ReindexFailed(
-            f"{messages - with_body:,} of {messages:,} messages of {topic} have a compressed body that"
-            " cannot be decompressed, so that they cannot be copied; the workers' logs list their offsets"
         )
 
 

@@ -17,8 +17,7 @@ from jobs.describe import states_of
 from jobs.options.read_options import ReadOptions
 from jobs.options.spark_keywords import StreamKeywords, check_keywords, stream_options
 from jobs.options.values import as_path, literal
-from jobs.plan import find_start
-from jobs.reader import SplitsReader
+from jobs.plan import find_start, reader_of
 from jobs.schema import spark_schema
 from jobs.splits import QueueState
 from jobs.starting_offsets import Offsets
@@ -91,8 +90,7 @@ def read_stream(
     directory.create()
     stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
-    splits_reader = SplitsReader((), read.columns, read.fail_on_data_loss, read.map_files, read.selector)
-    reader = ManifestReader(splits_reader, ClientConfig(read.nameservers).addresses(), directory.checkpoint)
+    reader = ManifestReader(reader_of(read), ClientConfig(read.nameservers).addresses(), directory.checkpoint)
     return messages_of(stream.manifest_frame().repartition(partitions), reader, read.columns, bodies)
 
 

@@ -20,14 +20,14 @@ from store.kernels.records_to_columns import (
 )
 from store.logs import get_logger
 from store.message.buffers import Buffer
-from store.message.compression import decompress
+from store.message.compression import try_decompress
 from store.message.sys_flag import COMPRESSED
 from store.store_errors import MessageInvalid, RecordDamaged
 
 logger = get_logger(__name__)
 
 # Timestamps are milliseconds since the epoch. Compressed bodies are decompressed; a body that cannot be
-# decompressed is null.
+# decompressed is that of the record, and BODY_ERROR has the reason.
 RECORD_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -45,6 +45,9 @@ RECORD_SCHEMA = pa.schema(
         pa.field("reconsumeTimes", pa.int32(), nullable=False),
     ]
 )
+BODY_ERROR = pa.field("bodyError", pa.string())
+"""A column that is only built on request: why a body cannot be decompressed; null for all others."""
+ALL_FIELDS = {field.name: field for field in (*RECORD_SCHEMA, BODY_ERROR)}
 _LAST_ASCII = 0x7F
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 """Maximum size of the bodies of a batch of which one is compressed, unless it has only one record."""
@@ -61,7 +64,7 @@ class BodiesTooLarge(Exception):
 def records_to_arrow(
     records: Buffer, broker_name: str, columns: Sequence[str] | None = None, *, check_crc: bool = True
 ) -> pa.RecordBatch:
-    """Convert contiguous records to an Arrow batch with the columns of RECORD_SCHEMA, or only `columns`.
+    """Convert contiguous records to a batch with the columns of RECORD_SCHEMA or `columns` of ALL_FIELDS.
 
     Raises RecordDamaged with the position of the first invalid record, and BodiesTooLarge.
     """
@@ -82,8 +85,8 @@ def records_at_to_arrow(
 ) -> tuple[pa.RecordBatch, list[RecordDamaged]]:
     """Convert the records at byte positions `positions` of `buffer` to an Arrow batch.
 
-    The batch has the columns of RECORD_SCHEMA, or only `columns`. Damaged records are left out. Raises
-    BodiesTooLarge.
+    The batch has the columns of RECORD_SCHEMA, or `columns` of ALL_FIELDS. Damaged records are left out.
+    Raises BodiesTooLarge.
 
     Returns:
         The batch, and one error for each position without a valid record.
@@ -149,28 +152,31 @@ class _Rows:
                 return pa.array(texts, pa.string())
         return array
 
-    def bodies(self) -> pa.Array:
+    @cached_property
+    def inflated(self) -> tuple[pa.Array, dict[int, str]]:
+        """The bodies, and by row the reasons why bodies cannot be decompressed."""
         offsets, data = gather(self.buffer, self.fields.bodies)
         array = _array(pa.binary(), self.count, None, offsets, data)
         compressed = np.flatnonzero(self.fields.sys_flags & COMPRESSED)
         if not len(compressed):
-            return array
-        values: list[bytes | None] = array.to_pylist()
-        size = len(data)
+            return array, {}
+        values, errors, size = array.to_pylist(), {}, len(data)
         for row in compressed.tolist():
-            values[row] = body = self._inflated(row, values[row] or b"")
-            size += len(body or b"")
+            values[row], error = try_decompress(values[row], int(self.fields.sys_flags[row]))
+            if error is not None:
+                errors[row] = error
+            size += len(values[row])
             if size > MAX_INFLATED_BYTES and self.count > 1:
                 raise BodiesTooLarge(max(row, 1))
-        return pa.array(values, pa.binary())
+        if errors:
+            row = min(errors)  # the others only as a number: one sender may send any number of them
+            position = int(self.fields.commit_log_offsets[row])
+            logger.warning("bodies_undecodable", count=len(errors), position=position, error=errors[row])
+        return pa.array(values, pa.binary()), errors
 
-    def _inflated(self, row: int, body: bytes) -> bytes | None:
-        try:
-            return decompress(body, int(self.fields.sys_flags[row]))
-        except MessageInvalid as error:
-            offset = int(self.fields.commit_log_offsets[row])
-            logger.warning("body_decompression_failed", commit_log_offset=offset, remark=error.remark)
-            return None  # a damaged body must not hide the valid records around it
+    def body_errors(self) -> pa.Array:
+        errors = self.inflated[1]
+        return pa.array([errors.get(row) for row in range(self.count)], pa.string())
 
     def maps(self) -> pa.Array:
         found = self.properties
@@ -183,7 +189,8 @@ _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
     "queueId": lambda rows: _numbers(rows.fields.queue_ids),
     "queueOffset": lambda rows: _numbers(rows.fields.queue_offsets),
     "commitLogOffset": lambda rows: _numbers(rows.fields.commit_log_offsets),
-    "body": _Rows.bodies,
+    "body": lambda rows: rows.inflated[0],
+    BODY_ERROR.name: _Rows.body_errors,
     "tags": lambda rows: rows.texts(rows.properties.tags),
     "keys": lambda rows: rows.texts(rows.properties.keys),
     "uniqKey": lambda rows: rows.texts(rows.properties.uniq_keys),
@@ -199,7 +206,7 @@ def _batch(
 ) -> tuple[pa.RecordBatch, list[RecordDamaged]]:
     fields, damaged = read_records(buffer, positions, check_crc=check_crc)
     rows = _Rows(buffer, fields, broker_name)
-    schema = RECORD_SCHEMA if columns is None else pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+    schema = RECORD_SCHEMA if columns is None else pa.schema([ALL_FIELDS[name] for name in columns])
     arrays = [_BUILDERS[name](rows) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema), damaged
 

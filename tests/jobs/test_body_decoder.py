@@ -23,7 +23,7 @@ CORRUPT = ("_corrupt_record", pa.string())
 FORMATS = ["msgpack", "avro"]
 
 
-def batch(bodies: Sequence[bytes | None]) -> pa.RecordBatch:
+def batch(bodies: Sequence[bytes], error: str | None = None) -> pa.RecordBatch:
     count = len(bodies)
     columns = {
         "topic": ["orders"] * count,
@@ -31,6 +31,7 @@ def batch(bodies: Sequence[bytes | None]) -> pa.RecordBatch:
         "queueId": [3] * count,
         "queueOffset": list(range(40, 40 + count)),
         "body": pa.array(bodies, pa.binary()),
+        "bodyError": pa.array([error] * count, pa.string()),
     }
     return pa.RecordBatch.from_pydict(columns)
 
@@ -54,13 +55,13 @@ def test_valid_bodies_become_columns_in_every_mode(body_format: str) -> None:
 @pytest.mark.parametrize("body_format", FORMATS)
 def test_modes_keep_drop_or_refuse_malformed_bodies(body_format: str) -> None:
     good, bad = ENCODERS[body_format](ORDER), MALFORMED[body_format]
-    bodies = batch([good, *bad, None, good])
+    bodies = batch([good, *bad, good])
     decoded = decoder(body_format, "PERMISSIVE", with_corrupt=True).decode(bodies)
-    assert decoded.column("id").to_pylist() == [ORDER["id"], *[None] * (len(bad) + 1), ORDER["id"]]
+    assert decoded.column("id").to_pylist() == [ORDER["id"], *[None] * len(bad), ORDER["id"]]
     texts = decoded.column("_corrupt_record").to_pylist()
-    assert [text and base64.b64decode(text) for text in texts] == [None, *bad, None, None]
+    assert [text and base64.b64decode(text) for text in texts] == [None, *bad, None]
     dropped = decoder(body_format, "DROPMALFORMED").decode(bodies)
-    assert dropped.column("queueOffset").to_pylist() == [40, 40 + len(bad) + 2]
+    assert dropped.column("queueOffset").to_pylist() == [40, 40 + len(bad) + 1]
     with pytest.raises(BodyInvalid, match=f"orders/broker-a/3 offset 41: the body is not {body_format} with"):
         decoder(body_format, "FAILFAST").decode(bodies)
 
@@ -81,8 +82,13 @@ def test_missing_fields_are_null_and_unknown_fields_are_ignored() -> None:
 
 
 def test_body_that_cannot_be_decompressed_is_malformed() -> None:
-    with pytest.raises(BodyInvalid, match="it is compressed and cannot be decompressed"):
-        decoder("msgpack", "FAILFAST").decode(batch([None]))
+    bad = batch([msgspec.msgpack.encode(ORDER)], "body of 9 bytes cannot be decompressed")
+    with pytest.raises(BodyInvalid, match="body of 9 bytes cannot be decompressed"):
+        decoder("msgpack", "FAILFAST").decode(bad)
+    assert decoder("msgpack", "DROPMALFORMED").decode(bad).num_rows == 0
+    kept = decoder("msgpack", "PERMISSIVE", with_corrupt=True).decode(bad)
+    assert kept.column("id").to_pylist() == [None]
+    assert base64.b64decode(kept.column("_corrupt_record")[0].as_py()) == msgspec.msgpack.encode(ORDER)
 
 
 def test_empty_batch_has_the_typed_columns() -> None:

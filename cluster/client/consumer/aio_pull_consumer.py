@@ -271,9 +271,9 @@ def empty_rows(columns: list[str] | None) -> pa.RecordBatch:
     """Return a record batch without rows that has the schema of `poll_arrow` for `columns`."""
     import pyarrow as pa
 
-    from store.reading.columns import RECORD_SCHEMA
+    from store.reading.columns import ALL_FIELDS, RECORD_SCHEMA
 
     schema = RECORD_SCHEMA
     if columns is not None:
-        schema = pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+        schema = pa.schema([ALL_FIELDS[name] for name in columns])
     return pa.RecordBatch.from_pylist([], schema=schema)

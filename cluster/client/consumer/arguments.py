@@ -115,16 +115,14 @@ def check_poll(name: str, count: int, timeout_ms: float) -> None:
 
 
 def columns_of(columns: Sequence[str] | None) -> list[str] | None:
-    """Return the names of columns of RECORD_SCHEMA as a list; None means all columns."""
+    """Return the names of columns of ALL_FIELDS as a list; None means those of RECORD_SCHEMA."""
     if columns is None:
         return None
-    from store.reading.columns import RECORD_SCHEMA
+    from store.reading.columns import ALL_FIELDS
 
     if isinstance(columns, str):
         raise ConfigInvalid(f"columns is {columns!r}: give a list of column names")
-    unknown = [name for name in columns if name not in RECORD_SCHEMA.names]
+    unknown = [name for name in columns if name not in ALL_FIELDS]
     if unknown:
-        raise ConfigInvalid(
-            f"unknown column {unknown[0]!r}: the columns are {', '.join(RECORD_SCHEMA.names)}"
-        )
+        raise ConfigInvalid(f"unknown column {unknown[0]!r}: the columns are {', '.join(ALL_FIELDS)}")
     return list(columns)

@@ -96,7 +96,7 @@ def test_only_requested_columns_are_returned() -> None:
     assert batch.to_pydict() == {"queueOffset": [1], "body": [b"body"]}
 
 
-def test_compressed_bodies_are_decompressed_and_damaged_ones_are_null() -> None:
+def test_bodies_are_decompressed_or_returned_as_stored_with_the_reason() -> None:
     body, flags = compress(b"plain " * 100)
     drafts = [
         RecordDraft("T", 0, b"not compressed"),
@@ -105,7 +105,11 @@ def test_compressed_bodies_are_decompressed_and_damaged_ones_are_null() -> None:
     ]
     data = b"".join(encode_record(draft, 0, 0, 0, V4) for draft in drafts)
 
-    assert records_to_arrow(data, "b")["body"].to_pylist() == [b"not compressed", b"plain " * 100, None]
+    batch = records_to_arrow(data, "b", ["body", "bodyError"])
+    assert batch["body"].to_pylist() == [b"not compressed", b"plain " * 100, b"broken"]
+    [*none, error] = batch["bodyError"].to_pylist()
+    assert none == [None, None]
+    assert "body of 6 bytes cannot be decompressed" in error
 
 
 def test_damaged_record_is_reported_and_hides_no_valid_record() -> None:
