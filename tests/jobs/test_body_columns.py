@@ -186,7 +186,7 @@ def test_stream_decodes_bodies_and_a_group_read_is_committed(
     ("given", "fault"),
     [
         ({"format": "json"}, "format: give also schema="),
-        ({"schema": "id INT"}, "format=None with a schema: give one of json, msgpack, avro"),
+        ({"schema": "id INT"}, "format=None is unknown: give one of json, msgpack, avro"),
         ({"schema": "id INT", "format": "xml"}, "format='xml'"),
         ({"schema": "id INT", "format": "json", "mode": "LENIENT"}, "mode='LENIENT' is unknown"),
         ({"schema": "id NUMBER", "format": "json"}, "schema='id NUMBER' is neither a StructType nor DDL"),

@@ -249,10 +249,12 @@ def test_request_and_reply_cross_a_namespace(cluster: Cluster, group: str) -> No
 
 
 def test_invalid_namespaces_are_refused(cluster: Cluster) -> None:
-    for name in ("a%b", "a b", 7):
+    for name in ("a%b", "a b"):
         with pytest.raises(ConfigInvalid, match="give letters, digits"):
-            Producer(cluster.address, config=ProducerConfig(namespace=name))  # type: ignore[arg-type]
+            Producer(cluster.address, config=ProducerConfig(namespace=name))
         with pytest.raises(ConfigInvalid, match="give letters, digits"):
-            PullConsumer(cluster.address, "g", config=ConsumerConfig(namespace=name))  # type: ignore[arg-type]
+            PullConsumer(cluster.address, "g", config=ConsumerConfig(namespace=name))
+    with pytest.raises(ConfigInvalid, match="namespace is 7: it must be a string"):
+        Producer(cluster.address, config=ProducerConfig(namespace=7))  # type: ignore[arg-type]
     with pytest.raises(ConfigInvalid, match="255"):
         Producer(cluster.address, "g" * 253, config=ProducerConfig(namespace="shop"))

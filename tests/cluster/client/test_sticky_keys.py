@@ -126,5 +126,5 @@ def test_tables_with_a_sharding_key_are_refused(cluster: Cluster, group: str) ->
 
 
 def test_sticky_key_groups_must_be_a_list() -> None:
-    with pytest.raises(ConfigInvalid, match="sticky_key_groups is 'orders': give a list of consumer groups"):
+    with pytest.raises(ConfigInvalid, match="sticky_key_groups is 'orders': give a list"):
         ProducerConfig(sticky_key_groups="orders")
