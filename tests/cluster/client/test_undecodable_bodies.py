@@ -122,8 +122,9 @@ def test_pull_consumer_returns_undecodable_bodies_and_continues(cluster: Cluster
         iterated = iter(consumer)
         check_bad([next(iterated) for _ in range(len(BAD) + 1)])
         consumer.seek_to_beginning()
-        rows = consumer.poll_arrow(timeout_ms=POLL_MS).column("body").to_pylist()
-        assert rows == [None] * len(BAD) + [LAST]
+        rows = consumer.poll_arrow(timeout_ms=POLL_MS, columns=["body", "bodyError"])
+        assert rows.column("body").to_pylist() == [*(body for _, body, _ in BAD.values()), LAST]
+        assert rows.column("bodyError").is_null().to_pylist() == [False] * len(BAD) + [True]
 
     async def poll() -> list[MessageExt]:
         async with aio.PullConsumer(cluster.address, group) as consumer:
