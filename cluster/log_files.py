@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,9 @@ def _read(file: Path, begin: Place | None, query: Query) -> tuple[list[bytes], P
 
 def _files_from(file: Path, begin: Place | None) -> list[Path]:
     """Return the files of a log, oldest first, starting with that of `begin`; all if that file is deleted."""
-    old = sorted(file.parent.glob(f"{file.name}.*"), key=lambda path: -int(path.suffix.lstrip(".") or 0))
+    old = sorted(
+        file.parent.glob(f"{escape(file.name)}.*"), key=lambda path: -int(path.suffix.lstrip(".") or 0)
+    )
     files = [*old, file]
     for index, each in enumerate(files):
         if begin is not None and _inode(each) == begin.inode:

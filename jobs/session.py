@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from cluster.session.environment import JAVA_OPTIONS, java_home
 from jobs.job_errors import JavaNotFound, JobError
+from jobs.options.values import I32_MAX, as_integer
 
 JAVA_RESOURCE = "java"
 """Name of the Ray resource by which `raymq up` marks nodes whose Ray was started with Java on its PATH."""
@@ -67,8 +68,10 @@ def local_session(
 ) -> SparkSession:
     """Start a Spark session in this process (`local[cores]`); stop it with `.stop()`.
 
-    `settings` are additional Spark settings. Raises `JavaNotFound`; see `prepare_environment`.
+    `settings` are additional Spark settings. Raises `OptionInvalid`, and `JavaNotFound`; see
+    `prepare_environment`.
     """
+    cores = as_integer("cores", cores, 1, I32_MAX)
     prepare_environment()
     chosen = {
         **common_settings(),
@@ -115,6 +118,8 @@ def raydp_session(
 
     if not ray.is_initialized():
         raise JobError("RayDP needs a Ray cluster: call ray.init(address=…) first, or use local_session()")
+    executors = as_integer("executors", executors, 1, I32_MAX)
+    cores_per_executor = as_integer("cores_per_executor", cores_per_executor, 1, I32_MAX)
     check_ray_has_java(ray.cluster_resources())
     prepare_environment()
     chosen = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jobs.job_errors import JavaNotFound
-from jobs.session import check_ray_has_java, prepare_environment
+from jobs.job_errors import JavaNotFound, OptionInvalid
+from jobs.session import check_ray_has_java, local_session, prepare_environment
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +51,9 @@ def test_ray_cluster_without_java_is_refused() -> None:
     check_ray_has_java({"CPU": 2.0, "java": 1.0})
     with pytest.raises(JavaNotFound, match="raymq up"):
         check_ray_has_java({"CPU": 2.0})
+
+
+@pytest.mark.parametrize("cores", [0, -1, "two", 1.5, True])
+def test_invalid_number_of_cores_is_refused_before_spark_starts(cores: Any) -> None:
+    with pytest.raises(OptionInvalid, match=r"^cores="):
+        local_session(cores=cores)

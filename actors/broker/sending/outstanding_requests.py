@@ -3,7 +3,7 @@
     request message with CORRELATION_ID, REPLY_TO_CLIENT and TTL  →  remembered under its user until the TTL
     reply with both of them  →  pushed to the client with this id that the same user has registered
 
-A reply may arrive at another broker than its request. That broker asks the others (FIND_REQUEST).
+A reply may arrive at another broker than its request. That broker sends FIND_REQUEST to the others.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class OutstandingRequests:
 
 
 class OtherBrokers:
-    """Asks the other brokers of the cluster for the requests that passed them."""
+    """Finds the requests that passed other brokers of the cluster."""
 
     def __init__(self, client: RemotingClient, nameservers: Iterable[str], address: str) -> None:
         """Create the object; `client` sends the requests, `address` is the address of this broker."""
@@ -106,7 +106,7 @@ class OtherBrokers:
         ext = FindRequestHeader(correlation_id, client_id, user or "").to_ext()
         responses = await asyncio.gather(
             *(
-                self._ask(address, RemotingCommand(RayMQRequestCode.FIND_REQUEST, ext))
+                self._invoke(address, RemotingCommand(RayMQRequestCode.FIND_REQUEST, ext))
                 for address in await self._masters(reply_topic)
                 if address != self._address
             )
@@ -116,13 +116,13 @@ class OtherBrokers:
     async def _masters(self, topic: str) -> list[str]:
         for nameserver in self._nameservers:
             command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic).to_ext())
-            response = await self._ask(nameserver, command)
+            response = await self._invoke(nameserver, command)
             if response is not None:
                 brokers = TopicRouteData.decode(response.body).broker_datas
                 return [each.broker_addrs[0] for each in brokers if 0 in each.broker_addrs]
         return []
 
-    async def _ask(self, address: str, command: RemotingCommand) -> RemotingCommand | None:
+    async def _invoke(self, address: str, command: RemotingCommand) -> RemotingCommand | None:
         """Return the response, or None if it is an error."""
         try:
             response = await self._client.invoke(address, command, FIND_TIMEOUT_MS)
