@@ -61,4 +61,6 @@ async def send_to_all(peer: Peer, body: bytes, topic: str = "T", properties: str
 
 
 def settings(root: Path, **others: object) -> BrokerSettings:
-    return settings_of(root, {"max_open_files": 4}, default_topic_queues=QUEUES, **others)
+    """Return settings without the timer: its rounds also read, and then few units are written on the loop."""
+    given = {"default_topic_queues": QUEUES, "timer_wheel_enable": False, **others}
+    return settings_of(root, {"max_open_files": 4}, **given)

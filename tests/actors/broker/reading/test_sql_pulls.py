@@ -134,6 +134,6 @@ def test_sql_filter_without_a_match_advances_over_a_long_backlog(tmp_path: Path)
             assert pull.code == ResponseCode.PULL_RETRY_IMMEDIATELY
             assert offset < int(pull.ext["nextBeginOffset"]) <= offset + 800  # RocketMQ's limit of one pull
             offset, pulls = int(pull.ext["nextBeginOffset"]), pulls + 1
-        assert pulls == 3
+        assert pulls >= 3  # more if reads stop because their time is used up
 
     with_broker(story, settings_of(tmp_path))
