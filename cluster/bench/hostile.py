@@ -34,12 +34,17 @@ AFTERWARDS_S = 0.5
 MIB = 1024 * 1024
 STALL_MAX_MS = 20
 _REGISTRATION = "nameserver and broker share this process: a registration of all topics is decoded at once"
+_ENTRIES = "a body with 16,000 queues is decoded at once"
 REASONS = {
     "batch-of-tiny": "100,000 messages are one append: all of them are stored, or none",
     "all-topics": "the response with all topics is encoded at once",
     "topic-list": _REGISTRATION,
     "new-topics": _REGISTRATION,
     "delete-topic": _REGISTRATION,
+    "lock-queues": _ENTRIES,
+    "unlock-queues": _ENTRIES,
+    "commit-offsets": _ENTRIES,
+    "reset-offsets": "the offsets of all queues of a topic change at once",
 }
 """Why an input may stall the loop for more than `STALL_MAX_MS`."""
 
