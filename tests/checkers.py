@@ -1,11 +1,11 @@
-"""Assertion over recorded histories. `cluster.history` has the events and the checks."""
+"""Assertion over recorded histories, with the events and checks of the experiments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cluster.history.checks import CHECKS, Problem, problems
-from cluster.history.events import Event, Operation, Recorder, load
+from cluster.autoscale.experiments.history.checks import CHECKS, Problem, problems
+from cluster.autoscale.experiments.history.events import Event, Operation, Recorder, load
 
 __all__ = ["CHECKS", "Event", "Operation", "Problem", "Recorder", "assert_consistent", "load", "problems"]
 

@@ -1,1 +1,1 @@
-"""Autoscaling: rules, decisions and experiments for clusters whose brokers come and go with the load."""
+"""Autoscaler: keeps the number of elastic brokers at the load. `experiments` measures and simulates it."""

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from cluster.autoscale.experiment import Experiment, ExperimentError, load_experiment
-from cluster.autoscale.plots import PlotsUnavailable, library
-from cluster.autoscale.report import holds_text, measure_rows, number, write_report
-from cluster.autoscale.run import Run
-from cluster.autoscale.simulation import simulate, simulate_fixed
-from cluster.autoscale.summary import Summary, deviations, summarize
+from cluster.autoscale.experiments.experiment import Experiment, ExperimentError, load_experiment
+from cluster.autoscale.experiments.plots import PlotsUnavailable, library
+from cluster.autoscale.experiments.report import holds_text, measure_rows, number, write_report
+from cluster.autoscale.experiments.run import Run
+from cluster.autoscale.experiments.simulation import simulate, simulate_fixed
+from cluster.autoscale.experiments.summary import Summary, deviations, summarize
 from cluster.interrupts import interrupt_once
 
 EXIT_LIMIT_EXCEEDED = 1
@@ -103,7 +103,7 @@ def _measure(
 ) -> Summary:
     """Run the experiment with real brokers, then its baseline. Ctrl-C stops all processes."""
     # Imported here: a simulation needs no Ray.
-    from cluster.autoscale.measured import run_measured
+    from cluster.autoscale.experiments.measured import run_measured
     from cluster.launch import exiting_on_errors
 
     if output is not None and has_plots:

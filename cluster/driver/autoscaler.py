@@ -14,8 +14,8 @@ TIMEOUT_S = 5
 def autoscaler() -> Autoscaler:
     """Return what is known about the autoscaler of the Ray that this process is connected to.
 
-    Its node types are known if they were reported to Ray (as `cluster.autoscale.nodes` does; KubeRay's
-    autoscaler does not). A Ray without autoscaler, or with version 1 of it, has none that runs.
+    Its node types are known if they were reported to Ray (as `cluster.autoscale.experiments.nodes` does;
+    KubeRay's autoscaler does not). A Ray without autoscaler, or with version 1 of it, has none that runs.
     """
     import ray
     from ray.core.generated import autoscaler_pb2

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from cluster.autoscale.nodes.local_ray import LocalRay, NodeType
+from cluster.autoscale.experiments.nodes.local_ray import LocalRay, NodeType
 from cluster.session.ray_head import MARK_ENV, read_record
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import load_topology

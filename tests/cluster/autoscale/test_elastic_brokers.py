@@ -6,7 +6,7 @@ import pytest
 
 from cluster import launch
 from cluster.autoscale.commands import release_store
-from cluster.autoscale.nodes.local_ray import LocalRay
+from cluster.autoscale.experiments.nodes.local_ray import LocalRay
 from cluster.client import Admin, Producer, PullConsumer
 from cluster.driver.driver import LaunchRefused
 from cluster.session.ray_head import MARK_ENV, read_record

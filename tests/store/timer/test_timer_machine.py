@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cluster.history.checks import early
-from cluster.history.events import Recorder
+from cluster.autoscale.experiments.history.checks import early
+from cluster.autoscale.experiments.history.events import Recorder
 from store.timer.timer_files import TimerFiles, TimerProgress
 from store.timer.timer_schedule import Arrival, TimerSchedule, time_in_wheel
 from store.timer.timer_wheel import SLOT_BYTES, SLOTS

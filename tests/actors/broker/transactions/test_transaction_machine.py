@@ -27,7 +27,7 @@ from actors.broker.service import BrokerService, warm_up_once
 from actors.broker.transactions.open_transactions import HalfPlace
 from actors.remoting.codes import ResponseCode
 from actors.remoting.headers import CheckTransactionStateHeader
-from cluster.history.checks import not_atomic
+from cluster.autoscale.experiments.history.checks import not_atomic
 from store.message.message import MessageExt
 from store.message_store import MessageStore
 from tests.actors.broker.brokers import A_DAY_MS, Peer

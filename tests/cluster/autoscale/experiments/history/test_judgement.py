@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.history.events import Recorder
-from cluster.history.judgement import Judgement, judge
+from cluster.autoscale.experiments.history.events import Recorder
+from cluster.autoscale.experiments.history.judgement import Judgement, judge
 
 
 def test_a_judgement_counts_failed_lost_and_duplicated_messages() -> None:

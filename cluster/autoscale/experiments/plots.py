@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from cluster.autoscale.run import Change, Run
-from cluster.autoscale.series import Point
+from cluster.autoscale.experiments.run import Change, Run
+from cluster.autoscale.experiments.series import Point
 
 WIDTH_IN, HEIGHT_IN = 9.0, 2.8
 REMEDY = "plots need matplotlib, which is not installed: run `uv sync --extra report`, or use --no-plots"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.autoscale.experiment import ExperimentError, load_experiment
-from cluster.autoscale.profile import BurstProfile, SineProfile, StepProfile
+from cluster.autoscale.experiments.experiment import ExperimentError, load_experiment
+from cluster.autoscale.experiments.profile import BurstProfile, SineProfile, StepProfile
 
 STEP = {"kind": "step", "steps": [{"at_s": 0, "rate_per_s": 5}, {"at_s": 10, "rate_per_s": 80}]}
 EXPERIMENT = """\

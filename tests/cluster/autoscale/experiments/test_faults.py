@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.autoscale.experiment import Fault
-from cluster.autoscale.faults import FaultInjector
-from cluster.autoscale.run import Injected
+from cluster.autoscale.experiments.experiment import Fault
+from cluster.autoscale.experiments.faults import FaultInjector
+from cluster.autoscale.experiments.run import Injected
 
 
 def test_controller_is_killed_once_in_each_wanted_phase() -> None:

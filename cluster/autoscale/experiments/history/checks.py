@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cluster.history.events import Event
+from cluster.autoscale.experiments.history.events import Event
 
 Queue = tuple[str, int]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cluster.autoscale.decisions import Decision
-from cluster.autoscale.series import Point
-from cluster.history.judgement import Judgement
+from cluster.autoscale.experiments.history.judgement import Judgement
+from cluster.autoscale.experiments.series import Point
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ray.autoscaler.tags import (
     TAG_RAY_USER_NODE_TYPE,
 )
 
-from cluster.autoscale.nodes.local_ray import HEAD_ID, INSTANCE_ENV, NODE_ENV, NODE_TYPE_ENV
+from cluster.autoscale.experiments.nodes.local_ray import HEAD_ID, INSTANCE_ENV, NODE_ENV, NODE_TYPE_ENV
 from cluster.session.ray_head import ANY_PORT, MARK_ENV, RAYLET_GRACE_S, end_processes
 
 START_TIMEOUT_S = 120.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cluster.autoscale.controller import Controller, Limits
-from cluster.autoscale.experiment import Experiment
-from cluster.autoscale.model import ClusterModel
-from cluster.autoscale.run import Change, Run
-from cluster.autoscale.series import Point
+from cluster.autoscale.experiments.experiment import Experiment
+from cluster.autoscale.experiments.model import ClusterModel
+from cluster.autoscale.experiments.run import Change, Run
+from cluster.autoscale.experiments.series import Point
 
 
 def simulate(experiment: Experiment, progress: Callable[[float], None] | None = None) -> Run:

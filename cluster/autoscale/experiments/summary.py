@@ -8,9 +8,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from cluster.autoscale.experiment import Experiment
-from cluster.autoscale.run import Injected, Run
-from cluster.autoscale.series import latency_percentiles, node_seconds, recovery_s, reliefs, totals
+from cluster.autoscale.experiments.experiment import Experiment
+from cluster.autoscale.experiments.run import Injected, Run
+from cluster.autoscale.experiments.series import (
+    latency_percentiles,
+    node_seconds,
+    recovery_s,
+    reliefs,
+    totals,
+)
 
 
 @dataclass(frozen=True)

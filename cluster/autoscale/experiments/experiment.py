@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cluster.autoscale.profile import PROFILES, Period, Profile, Seconds
+from cluster.autoscale.experiments.profile import PROFILES, Period, Profile, Seconds
 from cluster.autoscale.rules import Positive, Rules
 from cluster.topology.topology import KeyPath, Problem
 from cluster.topology.topology_file import Source, TopologyError, apply_override, explain, read_yaml
 
 EXAMPLE = "configs/experiments/step.yaml"
-SHIPPED = Path(__file__).parents[2] / "configs" / "experiments"
+SHIPPED = Path(__file__).parents[3] / "configs" / "experiments"
 
 
 class ExperimentError(Exception):
@@ -98,7 +98,7 @@ class Fault(_Model):
 
 
 class Limits(_Model):
-    """What must hold for the measures of the experiment; see `cluster.autoscale.summary`.
+    """What must hold for the measures of the experiment; see `cluster.autoscale.experiments.summary`.
 
     Attributes:
         relief_s: Maximum time from a rise of the load until the backlog shrinks, without node boots.

@@ -13,12 +13,12 @@ import typer
 from typer.testing import CliRunner, Result
 
 from cluster.autoscale.__main__ import main
-from cluster.autoscale.experiment import load_experiment
-from cluster.autoscale.report import write_report
-from cluster.autoscale.run import Injected, Run
-from cluster.autoscale.simulation import simulate, simulate_fixed
-from cluster.autoscale.summary import summarize
-from cluster.history.judgement import Judgement
+from cluster.autoscale.experiments.experiment import load_experiment
+from cluster.autoscale.experiments.history.judgement import Judgement
+from cluster.autoscale.experiments.report import write_report
+from cluster.autoscale.experiments.run import Injected, Run
+from cluster.autoscale.experiments.simulation import simulate, simulate_fixed
+from cluster.autoscale.experiments.summary import summarize
 
 STEP = "configs/experiments/step.yaml"
 PNG = b"\x89PNG\r\n"

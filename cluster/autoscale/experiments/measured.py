@@ -21,17 +21,17 @@ from actors.host import ray_port
 from cluster import launch
 from cluster.autoscale.controller import Controller, Limits
 from cluster.autoscale.elastic_fleet import ElasticFleet
-from cluster.autoscale.experiment import Experiment, ExperimentError
-from cluster.autoscale.faults import FaultInjector
-from cluster.autoscale.load import TOPIC, Counts, Load
-from cluster.autoscale.nodes.local_ray import LocalRay, NodeType
-from cluster.autoscale.run import Change, Run
-from cluster.autoscale.run_home import TOPOLOGY_FILE, run_home
+from cluster.autoscale.experiments.experiment import Experiment, ExperimentError
+from cluster.autoscale.experiments.faults import FaultInjector
+from cluster.autoscale.experiments.history.judgement import judge
+from cluster.autoscale.experiments.load import TOPIC, Counts, Load
+from cluster.autoscale.experiments.nodes.local_ray import LocalRay, NodeType
+from cluster.autoscale.experiments.run import Change, Run
+from cluster.autoscale.experiments.run_home import TOPOLOGY_FILE, run_home
+from cluster.autoscale.experiments.series import Point
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING
-from cluster.autoscale.series import Point
 from cluster.client import Admin
 from cluster.driver.autoscaler import autoscaler, own_gcs_address
-from cluster.history.judgement import judge
 from cluster.paths import home_of
 from cluster.session.ray_session import JOB_ENV, choose_way, connect, disconnect, is_connected
 from cluster.topology.topology import Topology

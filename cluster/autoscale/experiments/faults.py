@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from actors.host import ray_port, store_binding
-from cluster.autoscale.experiment import Fault
-from cluster.autoscale.run import Injected
+from cluster.autoscale.experiments.experiment import Fault
+from cluster.autoscale.experiments.run import Injected
 from cluster.autoscale.samples import DRAINING, RUNNING, STARTING, BrokerState
 
 VICTIMS = {"controller": "the controller", "gcs": "Ray's GCS"}

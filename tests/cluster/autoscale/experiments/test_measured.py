@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from actors.host import ray_port
-from cluster.autoscale.experiment import load_experiment
-from cluster.autoscale.measured import run_measured, topology_of
-from cluster.autoscale.run import Run
-from cluster.autoscale.run_home import PREFIX
-from cluster.autoscale.simulation import simulate_fixed
-from cluster.autoscale.summary import Summary, summarize
+from cluster.autoscale.experiments.experiment import load_experiment
+from cluster.autoscale.experiments.measured import run_measured, topology_of
+from cluster.autoscale.experiments.run import Run
+from cluster.autoscale.experiments.run_home import PREFIX
+from cluster.autoscale.experiments.simulation import simulate_fixed
+from cluster.autoscale.experiments.summary import Summary, summarize
 from cluster.session.ray_head import read_record
 from cluster.session.ray_session import Mode, Way, session
 from cluster.topology.topology import Topology, find_problems

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from cluster import launch
-from cluster.autoscale.nodes.local_ray import LocalRay
+from cluster.autoscale.experiments.nodes.local_ray import LocalRay
 from cluster.paths import HOME_ENV
 from cluster.session.ray_head import read_record
 from cluster.topology.topology_file import load_topology

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cluster.history.checks import duplicated, lost, sends
-from cluster.history.events import Event
+from cluster.autoscale.experiments.history.checks import duplicated, lost, sends
+from cluster.autoscale.experiments.history.events import Event
 
 
 class Judgement(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from actors.host.ray_port import Node
-from cluster.autoscale.experiment import load_experiment
+from cluster.autoscale.experiments.experiment import load_experiment
 from cluster.driver.exposure import exposed
 from cluster.driver.placement import Autoscaler, place
 from cluster.driver.specs import make_specs

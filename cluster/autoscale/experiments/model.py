@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import count
 
 from cluster.autoscale.controller import Observed
-from cluster.autoscale.experiment import Experiment
+from cluster.autoscale.experiments.experiment import Experiment
+from cluster.autoscale.experiments.series import Point
 from cluster.autoscale.samples import BrokerSample
-from cluster.autoscale.series import Point
 from cluster.driver.drain import HEARTBEAT_S, DrainProgress, GroupLag
 
 CLOSED = "close"

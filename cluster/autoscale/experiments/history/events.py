@@ -1,4 +1,4 @@
-"""Histories of client operations, as the checks of `cluster.history.checks` read them.
+"""Histories of client operations, as the checks of `cluster.autoscale.experiments.history.checks` read them.
 
 A history has one JSON object per line, in the order of the events:
 

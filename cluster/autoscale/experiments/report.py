@@ -19,11 +19,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster.autoscale.experiment import Experiment
-from cluster.autoscale.plots import draw, library, plots_of
-from cluster.autoscale.run import Change, Run
-from cluster.autoscale.series import Point
-from cluster.autoscale.summary import Check, Measures, Summary, summarize
+from cluster.autoscale.experiments.experiment import Experiment
+from cluster.autoscale.experiments.plots import draw, library, plots_of
+from cluster.autoscale.experiments.run import Change, Run
+from cluster.autoscale.experiments.series import Point
+from cluster.autoscale.experiments.summary import Check, Measures, Summary, summarize
 
 STYLE = (
     "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster.autoscale.experiment import Experiment
+from cluster.autoscale.experiments.experiment import Experiment
+from cluster.autoscale.experiments.history.events import Recorder
 from cluster.client import ConsumerConfig, ProducerConfig, PullConsumer
 from cluster.client.aio import Producer
 from cluster.client.errors import ClientError
-from cluster.history.events import Recorder
 
 TOPIC, GROUP = "experiment", "experiment-consumers"
 STEP_S = 0.01

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.autoscale.experiment import Experiment, load_experiment
-from cluster.autoscale.model import ClusterModel
-from cluster.autoscale.series import Point, latency_percentiles, node_seconds, reliefs, totals
-from cluster.autoscale.simulation import simulate, simulate_fixed
-from cluster.autoscale.summary import deviations, summarize
+from cluster.autoscale.experiments.experiment import Experiment, load_experiment
+from cluster.autoscale.experiments.model import ClusterModel
+from cluster.autoscale.experiments.series import Point, latency_percentiles, node_seconds, reliefs, totals
+from cluster.autoscale.experiments.simulation import simulate, simulate_fixed
+from cluster.autoscale.experiments.summary import deviations, summarize
 
 STEPS = "[{at_s: 0, rate_per_s: 200}, {at_s: 30, rate_per_s: 800}, {at_s: 90, rate_per_s: 200}]"
 RATES = (

@@ -1,0 +1,1 @@
+"""Autoscaling experiments: load profiles against the controller, measured or simulated."""
