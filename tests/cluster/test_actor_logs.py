@@ -11,7 +11,7 @@ import pytest
 
 from cluster import actor_logs
 from cluster.actor_logs import Gathering, checked_level, parse_since
-from cluster.cli.logs import clock_time, fields_of
+from cluster.cli.operations.logs import clock_time, fields_of
 from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.launch_report import Report
 from cluster.log_files import Query, event_of, read_logs

@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from cluster.cli.status import COLUMNS, formatted, lag_of, show
+from cluster.cli.operations.status import COLUMNS, formatted, lag_of, show
 from cluster.cli.tables import table_of
 from cluster.driver.plan import Running
 from cluster.launch import ActorStatus

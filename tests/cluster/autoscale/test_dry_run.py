@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cluster import launch
-from cluster.cli.autoscale import app
+from cluster.cli.operations.autoscale import app
 from tests.cluster.autoscale.conftest import ElasticCluster, elastic_brokers, write_topology
 
 

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from cluster.cli.main import build
-from cluster.cli.message_view import decode_base64
+from cluster.cli.topics.message_view import decode_base64
 from cluster.client import Admin
 from tests.cluster.cli.conftest import Raymq
 from tests.cluster.cli.test_help import pages

@@ -41,7 +41,8 @@ def interrupted_at(module: str, *arguments: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize(
-    "module", ["cluster.cli.main", "typer", "cluster.cli.topic", "cluster.client", "actors.remoting.client"]
+    "module",
+    ["cluster.cli.main", "typer", "cluster.cli.topics.topic", "cluster.client", "actors.remoting.client"],
 )
 def test_interrupt_during_imports_exits_silently(module: str) -> None:
     done = interrupted_at(module, "topic", "list", "-n", "127.0.0.1:1")

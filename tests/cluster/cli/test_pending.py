@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.cli.top import look
+from cluster.cli.operations.top import look
 from cluster.client import (
     Admin,
     LocalTransactionState,

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from cluster.cli.console import Output
-from cluster.cli.status import COLUMNS, SPARED, formatted
+from cluster.cli.operations.status import COLUMNS, SPARED, formatted
 from cluster.cli.tables import fitted, shown, span_of
 
 ACTORS = [

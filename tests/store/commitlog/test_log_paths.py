@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster.cli.store import app
+from cluster.cli.stores.store import app
 from store.commitlog import log_paths, mapped_file
 from store.disk.disk_use import DiskUse
 from store.store_errors import StoreError

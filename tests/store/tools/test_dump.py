@@ -8,7 +8,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from cluster.cli.store import app
+from cluster.cli.stores.store import app
 from store.message.record import decode_record
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity

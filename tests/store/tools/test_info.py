@@ -8,7 +8,7 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from cluster.cli.store import app
+from cluster.cli.stores.store import app
 from store.tools.info import store_info
 
 

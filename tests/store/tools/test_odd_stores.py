@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster.cli.store import app
+from cluster.cli.stores.store import app
 from store.store_errors import StoreError
 from store.tools.dump import dump
 

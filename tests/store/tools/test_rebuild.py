@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import store.tools.rebuild as module
-from cluster.cli.store import app
+from cluster.cli.stores.store import app
 from store.dispatch.dispatcher import Dispatcher
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from cluster.cli.store import app
+from cluster.cli.stores.store import app
 from store.message_store import MessageStore
 from store.store_errors import StoreError, StoreFormatUnsupported
 from store.store_settings import StoreSettings

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.console import Failed, confirmed, open_admin
-from cluster.cli.offset import PROGRESS_COLUMNS, progress_rows
-from cluster.cli.offset import reset as reset_offsets
+from cluster.cli.groups.offset import PROGRESS_COLUMNS, progress_rows
+from cluster.cli.groups.offset import reset as reset_offsets
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_position, parse_queue
-from cluster.cli.message_view import place_of
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
+from cluster.cli.topics.message_view import place_of
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.progress import ConsumeStats

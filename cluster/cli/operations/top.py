@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.broker import PENDING, summary
 from cluster.cli.console import Output, open_admin
-from cluster.cli.group import is_system
+from cluster.cli.groups.group import is_system
+from cluster.cli.operations.broker import PENDING, summary
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 from cluster.cli.tables import table_of
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_queue, parse_time_ms
-from cluster.cli.message_view import as_object, as_page, body_text
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
+from cluster.cli.topics.message_view import as_object, as_page, body_text
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageExt

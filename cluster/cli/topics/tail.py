@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, exiting_on_errors, parse_position
-from cluster.cli.message_view import as_line, as_object
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
+from cluster.cli.topics.message_view import as_line, as_object
 
 if TYPE_CHECKING:
     from cluster.client import MessageQueue, MessageSelector, PullConsumer

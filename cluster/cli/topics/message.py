@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli import send, tail
 from cluster.cli.console import Failed, Refusal, open_admin, parse_queue, parse_time_ms
-from cluster.cli.message_view import as_object, as_page, body_text
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic, examples
+from cluster.cli.topics import send, tail
+from cluster.cli.topics.message_view import as_object, as_page, body_text
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageExt

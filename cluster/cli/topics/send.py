@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.cli.console import Output, Refusal, exiting_on_errors, is_interactive, parse_pairs, parse_queue
-from cluster.cli.message_view import decode_line, place_of
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, argument_bytes, examples
+from cluster.cli.topics.message_view import decode_line, place_of
 
 if TYPE_CHECKING:
     from cluster.client import Message, Producer, SendResult

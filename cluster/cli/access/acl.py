@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cluster.cli.access.user import User
 from cluster.cli.console import confirmed, open_admin, print_error
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Yes, examples
-from cluster.cli.user import User
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

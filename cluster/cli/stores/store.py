@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cluster.cli import store_tools
 from cluster.cli.console import discard_output
 from cluster.cli.options import Store, examples
+from cluster.cli.stores import store_tools
 from cluster.cli.tables import escaped
 
 app = typer.Typer(no_args_is_help=True, help="Inspect, verify and rebuild a broker's store on disk.")

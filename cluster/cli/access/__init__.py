@@ -1,0 +1,1 @@
+"""Commands of access control: user, acl."""

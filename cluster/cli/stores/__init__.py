@@ -1,0 +1,1 @@
+"""Commands on a store on this machine's disk."""
