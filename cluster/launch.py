@@ -24,9 +24,9 @@ from cluster.driver.autoscaler import autoscaler, why_pending
 from cluster.driver.draining import Draining, find_broker
 from cluster.driver.driver import Driver, LaunchFailed, LaunchRefused, UpResult
 from cluster.driver.health import probe
+from cluster.driver.launch_report import ConsoleReport, Report
 from cluster.driver.placement import place
 from cluster.driver.plan import ActorSpec, Kind, Running
-from cluster.launch_report import ConsoleReport, Report
 from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import EnvironmentInvalid
 from cluster.session.ray_head import HeadFailed, read_record, stop_head

@@ -17,8 +17,8 @@ import psutil
 
 from actors.host.ray_port import ActorName, ActorNotFound, ActorUnavailable, call
 from actors.host.service_host import State
+from cluster.driver.launch_report import Report
 from cluster.launch import leave_embedded, up
-from cluster.launch_report import Report
 from cluster.paths import HOME_ENV
 from cluster.session.environment import TOKEN_PATH_ENV
 from cluster.session.ray_head import end_processes

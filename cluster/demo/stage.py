@@ -20,7 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from cluster.launch_report import Report
+from cluster.driver.launch_report import Report
 
 
 class Stage:

@@ -11,8 +11,8 @@ from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavaila
 from cluster.driver import fleet
 from cluster.driver.drain import Drain, DrainProgress, Step
 from cluster.driver.driver import LaunchFailed, LaunchRefused
+from cluster.driver.launch_report import Report
 from cluster.driver.plan import Kind, Running, full_name
-from cluster.launch_report import Report
 
 PAUSE_S = 0.3
 

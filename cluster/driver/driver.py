@@ -21,12 +21,12 @@ from cluster.driver import bindings, fleet
 from cluster.driver.autoscaler import autoscaler
 from cluster.driver.exposure import exposed
 from cluster.driver.health import wait_until_healthy
+from cluster.driver.launch_report import Report
 from cluster.driver.placement import place
 from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
 from cluster.driver.restart_spacing import RestartSpacing
 from cluster.driver.specs import is_live_setting, make_specs
-from cluster.launch_report import Report
 from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import AUTH_MODE_ENV
 from cluster.session.ray_head import read_record, stop_head

@@ -25,7 +25,7 @@ from cluster.client import (
 )
 from cluster.driver import drain, driver, fleet
 from cluster.driver.driver import LaunchFailed, LaunchRefused
-from cluster.launch_report import Report
+from cluster.driver.launch_report import Report
 from cluster.topology.topology_file import load_topology
 from tests.checkers import Recorder, assert_consistent
 from tests.cluster.conftest import RayMQ

@@ -15,8 +15,8 @@ def command(
     """Stop the cluster; stores are kept. Also stops Ray if `raymq up` started it."""
     from rich.console import Console
 
+    from cluster.driver.launch_report import ConsoleReport
     from cluster.launch import down
-    from cluster.launch_report import ConsoleReport
     from cluster.topology.topology_file import load_topology
 
     with exiting_on_launch_errors():

@@ -59,7 +59,7 @@ def command(
     from rich.console import Console
 
     from cluster.actor_logs import checked_level, parse_since, read
-    from cluster.launch_report import ConsoleReport
+    from cluster.driver.launch_report import ConsoleReport
     from cluster.log_files import Query
     from cluster.topology.topology_file import load_topology
 
