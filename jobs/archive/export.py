@@ -23,11 +23,11 @@ from jobs.archive.directory import (
     sha256_of,
 )
 from jobs.job_errors import ArchiveInvalid
-from jobs.options.read_options import ReadOptions
-from jobs.options.topics import Topics
-from jobs.options.values import as_flag, as_integer, as_path
-from jobs.plan import ReadPlan, plan_read
-from jobs.splits import Split, cut_splits
+from jobs.reading.options.read_options import ReadOptions
+from jobs.reading.options.topics import Topics
+from jobs.reading.options.values import as_flag, as_integer, as_path
+from jobs.reading.plan import ReadPlan, plan_read
+from jobs.reading.splits import Split, cut_splits
 
 ROW_GROUP_ROWS = 128 * 1024
 ROW_GROUP_BYTES = 64 * MIB

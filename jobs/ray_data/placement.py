@@ -13,8 +13,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from jobs.plan import ReadPlan
-from jobs.splits import Split
+from jobs.reading.plan import ReadPlan
+from jobs.reading.splits import Split
 
 PLACEMENT_OPTIONS = frozenset(
     {"compute", "resources", "accelerator_type", "label_selector", "fallback_strategy", "ray_remote_args"}

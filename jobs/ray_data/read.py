@@ -20,20 +20,20 @@ from ray.data.datasource import Datasource, ReadTask
 
 from cluster.client.config import Nameservers
 from cluster.client.message_selector import ALL_MESSAGES
-from jobs.chunk import MICROSECONDS, TIMESTAMPS
 from jobs.job_errors import OptionInvalid
-from jobs.options.modes import MODES
-from jobs.options.read_options import Edge, ReadOptions, parse_start
-from jobs.options.topics import Topics, parse_topics
-from jobs.options.values import as_choice, as_flag, refuse_unknown
-from jobs.plan import ReadPlan, plan_read
 from jobs.ray_data.placement import place_read
-from jobs.reader import SplitsReader
-from jobs.schema import resolve_columns
-from jobs.selection import parse_selector
-from jobs.splits import cut_splits
-from jobs.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
-from jobs.times import Times, parse_times
+from jobs.reading.chunk import MICROSECONDS, TIMESTAMPS
+from jobs.reading.options.modes import MODES
+from jobs.reading.options.read_options import Edge, ReadOptions, parse_start
+from jobs.reading.options.topics import Topics, parse_topics
+from jobs.reading.options.values import as_choice, as_flag, refuse_unknown
+from jobs.reading.plan import ReadPlan, plan_read
+from jobs.reading.reader import SplitsReader
+from jobs.reading.schema import resolve_columns
+from jobs.reading.selection import parse_selector
+from jobs.reading.splits import cut_splits
+from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
+from jobs.reading.times import Times, parse_times
 from store.reading.columns import ALL_FIELDS
 
 Offset = int | datetime | str | Mapping[str, Mapping[str, Mapping[int, int | str]]]
@@ -68,7 +68,7 @@ def read_dataset(
     map_files: bool = True,
     **ray_options: Any,
 ) -> ray.data.Dataset:
-    """Read the confirmed messages of a topic as a dataset with one row per message (see `jobs.schema`).
+    """Read the confirmed messages of a topic as a dataset with one row per message (`jobs.reading.schema`).
 
     The offset ranges are fixed when this function returns: messages stored later are not read.
 

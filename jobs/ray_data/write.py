@@ -15,11 +15,11 @@ from ray.data.block import Block, BlockAccessor
 from ray.data.datasource import Datasink, WriteResult
 
 from cluster.client.config import ClientConfig, Nameservers
-from jobs.commit import WriteReceipt, commit, prepare_topic
 from jobs.job_errors import OptionInvalid, WriteFailed
-from jobs.manifest import PartitionReceipt
-from jobs.partition_writer import PartitionWriter
-from jobs.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
+from jobs.reading.write_manifest import PartitionReceipt
+from jobs.writing.commit import WriteReceipt, commit, prepare_topic
+from jobs.writing.partition_writer import PartitionWriter
+from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
 from store.clock import SystemClock
 
 

@@ -262,7 +262,7 @@ def _session(executors: int) -> Iterator[SparkSession]:
     """Yield a local Spark session, or a RayDP session with `executors` executors if it is not 0."""
     import os
 
-    from jobs.session import local_session, raydp_session
+    from jobs.spark.session import local_session, raydp_session
 
     if executors:
         import ray

@@ -12,9 +12,9 @@ from pyspark.sql.functions import array_remove, col, count, explode, lit, split
 
 from cluster.client.config import Nameservers
 from jobs.job_errors import KeyNotFound, TargetExists
-from jobs.options.values import as_choice, as_path, literal
-from jobs.read import read_queue
+from jobs.reading.options.values import as_choice, as_path, literal
 from jobs.reindex.message_key import MessageKey
+from jobs.spark.read_queue import read_queue
 
 KEYS = "KEYS"
 _PLACE = ("topic", "brokerName", "queueId", "queueOffset", "commitLogOffset")

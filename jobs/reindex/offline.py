@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from jobs.job_errors import ReindexFailed
-from jobs.reader import freeze_loaded_objects
-from jobs.write import described
+from jobs.reading.reader import freeze_loaded_objects
+from jobs.spark.write_queue import described
 from store.disk.files import explain
 from store.store_errors import StoreError
 from store.tools.reindex.run import Reindexed, Task, reindex

@@ -11,13 +11,13 @@ from pyspark.sql.functions import max as greatest
 from cluster.client import Admin
 from cluster.client.config import Nameservers
 from cluster.client.errors import TopicNotFound
-from jobs.commit import WriteReceipt
-from jobs.describe import describe_topic
 from jobs.job_errors import KeyNotFound, OptionInvalid, TopicNotEmpty
-from jobs.options.values import I32_MAX, as_choice, as_integer
-from jobs.read import read_queue
+from jobs.reading.describe import describe_topic
+from jobs.reading.options.values import I32_MAX, as_choice, as_integer
 from jobs.reindex.message_key import MessageKey
-from jobs.write import write_queue
+from jobs.spark.read_queue import read_queue
+from jobs.spark.write_queue import write_queue
+from jobs.writing.commit import WriteReceipt
 
 SHARD = "shard"
 _COLUMNS = ("brokerName", "commitLogOffset", "storeTimestamp")

@@ -27,7 +27,7 @@ from cluster.session.ray_head import ANY_PORT, MARK_ENV, read_record
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import TopologyError, load_topology
 from jobs import read_dataset
-from jobs.fetched import READER_GROUP
+from jobs.reading.fetched import READER_GROUP
 from store.ownership.machine import MACHINE_ENV
 from tests.cluster.conftest import COMMIT_LOG_FILE_BYTES, REPO, RayMQ
 from tests.cluster.ray_helpers import ensure_up

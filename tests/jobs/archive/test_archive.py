@@ -15,9 +15,9 @@ from cluster.cli.main import build
 from cluster.client import Admin, Message, Producer, ProducerConfig
 from jobs import export_topic, import_topic
 from jobs.job_errors import ArchiveInvalid, OptionInvalid
-from jobs.options.read_options import ReadOptions
-from jobs.options.topics import Topics
-from jobs.plan import plan_read
+from jobs.reading.options.read_options import ReadOptions
+from jobs.reading.options.topics import Topics
+from jobs.reading.plan import plan_read
 from tests.jobs.conftest import MESSAGES, TOPIC, Orders
 
 # A file is sent as one batch, which must fit into the small log files of the test cluster.

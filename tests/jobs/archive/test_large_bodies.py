@@ -11,9 +11,9 @@ import pytest
 
 from cluster.client import Admin, Producer, PullConsumer
 from jobs import export_topic, import_topic
-from jobs.options.read_options import ReadOptions
-from jobs.options.topics import Topics
-from jobs.plan import plan_read
+from jobs.reading.options.read_options import ReadOptions
+from jobs.reading.options.topics import Topics
+from jobs.reading.plan import plan_read
 from store.reading.columns import MAX_INFLATED_BYTES
 from tests.eventually import LIMIT_S
 

@@ -17,10 +17,10 @@ from actors.remoting.hot_headers import SendMessageHeader
 from cluster.client import Admin
 from jobs import export_topic, import_topic, read_queue
 from jobs.job_errors import BodyInvalid
-from jobs.options.read_options import ReadOptions
-from jobs.options.topics import Topics
-from jobs.plan import plan_read
-from jobs.schema import BODY_ERROR
+from jobs.reading.options.read_options import ReadOptions
+from jobs.reading.options.topics import Topics
+from jobs.reading.plan import plan_read
+from jobs.reading.schema import BODY_ERROR
 from store.clock import SystemClock
 from store.message.sys_flag import COMPRESSED
 from tests.eventually import LIMIT_S

@@ -11,12 +11,12 @@ import pytest
 
 from cluster.client import Admin, ClientError, MessageQueue, Producer
 from jobs import commit_read, read_dataset
-from jobs.describe import describe_topic
 from jobs.job_errors import CommitRefused, DataLoss, OffsetsInvalid, OptionInvalid
-from jobs.options.read_options import ReadOptions
-from jobs.options.topics import Topics
-from jobs.plan import ReadPlan, plan_read
-from jobs.schema import ALL_COLUMNS
+from jobs.reading.describe import describe_topic
+from jobs.reading.options.read_options import ReadOptions
+from jobs.reading.options.topics import Topics
+from jobs.reading.plan import ReadPlan, plan_read
+from jobs.reading.schema import ALL_COLUMNS
 from store.metadata.subscription_groups import SubscriptionGroupConfig
 from tests.jobs.conftest import MESSAGES, TOPIC, Orders
 

@@ -11,9 +11,9 @@ import pytest
 
 from cluster.client import Admin
 from jobs import read_dataset, write_dataset
-from jobs.commit import prepare_topic
 from jobs.job_errors import OptionInvalid, TopicNotEmpty, WriteFailed
-from jobs.write_job import BUFFER_BYTES, WriteColumns, new_job
+from jobs.writing.commit import prepare_topic
+from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, new_job
 from store.clock import SystemClock
 from tests.jobs.conftest import Orders
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from jobs.job_errors import WriteFailed
-from jobs.partition_writer import join_blocks, select_columns
-from jobs.write_job import WriteColumns
+from jobs.writing.partition_writer import join_blocks, select_columns
+from jobs.writing.write_job import WriteColumns
 
 COLUMNS = WriteColumns("body", "key", None, None, "properties")
 

@@ -108,7 +108,7 @@ def test_command_checks_and_reindexes(
 
     from jobs.reindex.command import app
 
-    monkeypatch.setattr("jobs.session.local_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr("jobs.spark.session.local_session", lambda *_: nullcontext(spark))
     files = stores.files(closed)
     unit = closed / "consumequeue" / "Topic" / "1" / f"{400:020d}"
     unit.write_bytes(bytes(400))

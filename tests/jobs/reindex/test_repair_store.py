@@ -102,7 +102,7 @@ def test_invalid_nameserver_address_is_named(spark: SparkSession, broker: Broker
 def test_command_repairs_a_running_broker(
     spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("jobs.session.local_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr("jobs.spark.session.local_session", lambda *_: nullcontext(spark))
     units = broker.file(300).read_bytes()
     broker.file(300).write_bytes(b"\x01" * UNITS * 20)
     done = CliRunner().invoke(app, ["live", str(broker.root), "-n", broker.nameservers])

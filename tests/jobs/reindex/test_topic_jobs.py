@@ -187,7 +187,7 @@ def test_reshard_refuses_bad_input(spark, journeys: Orders) -> None:
 def test_commands_index_and_reshard(
     spark, journeys: Orders, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.session.local_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr("jobs.spark.session.local_session", lambda *_: nullcontext(spark))
     runner, more = CliRunner(), ["-n", journeys.nameservers]
     path = str(tmp_path / "index")
     indexed = runner.invoke(app, ["keys", TOPIC, path, "--field", "customer.id", *more])

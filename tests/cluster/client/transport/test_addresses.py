@@ -22,8 +22,8 @@ from cluster.cli.main import build
 from cluster.client import Admin, Message, Producer, PullConsumer, PushConsumer, aio
 from cluster.client.errors import ConfigInvalid
 from cluster.topology.topology import Topology
-from jobs.connection import Connection
 from jobs.job_errors import FetchFailed
+from jobs.reading.connection import Connection
 from store.clock import SystemClock
 from store.message.hosts import check_host, join_address, split_address
 from tests.cluster.client.conftest import Cluster

@@ -1,0 +1,120 @@
+"""Read a split from its broker over a socket, for executors that cannot access the store's files.
+
+A split is a range of offsets of one queue. The next request is sent before the current response is converted
+to Arrow, so that the broker can work meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
+from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from jobs.reading.chunk import Chunk, LostRange, Numbers, lost_ranges, make_chunks
+from jobs.reading.connection import Connection, response_error
+from jobs.reading.selection import select_records
+from jobs.reading.splits import Split
+from store.kernels.memory import U8
+from store.kernels.records_to_columns import find_records
+from store.message.record import QUEUE_OFFSET
+
+READER_GROUP = "RAYMQ_BULK_READER"
+"""Consumer group name in the pull requests of bulk reads. RocketMQ's protocol requires a group in every pull;
+offsets are never committed for this one.
+"""
+
+_GONE = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+
+
+class FetchedSplit:
+    """Fetches the messages of one split from its broker."""
+
+    def __init__(
+        self, split: Split, columns: Sequence[str], selector: MessageSelector = ALL_MESSAGES
+    ) -> None:
+        self._split = split
+        self._columns = tuple(columns)
+        self._selector = selector
+        self._connection = Connection(split.location.address)
+        self._requested: tuple[int, int] | None = None
+
+    def read(self, offset: int) -> Iterator[Chunk]:
+        """Yield the selected messages of one broker response, from queue offset `offset` on.
+
+        Raises FetchFailed.
+        """
+        response = self._response(offset)
+        if response.code != ResponseCode.SUCCESS:
+            yield self._lost_chunk(response, offset)
+            return
+        data = np.frombuffer(response.body, np.uint8)
+        positions = find_records(data)
+        sizes = np.diff(positions, append=len(data))
+        offsets = queue_offsets(data, positions)
+        if np.any(np.diff(offsets, prepend=offset - 1) < 1):
+            # A record is damaged: `make_chunks` reports it.
+            offsets = np.arange(offset, offset + len(positions))
+        # The broker skips messages that it cannot read, so the last ones may be after the end of the split.
+        offsets = offsets[offsets < self._split.end]
+        positions, sizes = positions[: len(offsets)], sizes[: len(offsets)]
+        following = int(offsets[-1]) + 1 if len(offsets) else self._split.end
+        if following < self._split.end:
+            self._request(following)
+        rows = select_records(data.data, positions, sizes, self._selector)
+        queue, columns = self._split.queue, self._columns
+        yield from make_chunks(
+            data.data, positions[rows], offsets[rows], following, queue.broker_name, columns
+        )
+        skipped = np.setdiff1d(np.arange(offset, following), offsets, assume_unique=True)
+        reason = f"broker {self._connection.address} skipped it: its record is damaged or deleted"
+        if len(skipped):
+            yield Chunk(None, following, lost_ranges(skipped, reason))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _request(self, offset: int) -> None:
+        queue = self._split.queue
+        header = PullRecordsHeader(
+            queue.topic,
+            queue.queue_id,
+            offset,
+            consumer_group=READER_GROUP,
+            max_messages=self._split.end - offset,
+            max_bytes=PULL_RECORDS_BYTES_MAX,
+        )
+        self._requested = offset, self._connection.send(RayMQRequestCode.PULL_RECORDS, header.to_ext())
+
+    def _response(self, offset: int) -> RemotingCommand:
+        if self._requested is None or self._requested[0] != offset:
+            self._request(offset)
+        assert self._requested is not None
+        _, opaque = self._requested
+        self._requested = None
+        return self._connection.receive(opaque)
+
+    def _lost_chunk(self, response: RemotingCommand, offset: int) -> Chunk:
+        """Convert a response that reports offsets as missing to a chunk without messages.
+
+        The lost offsets begin at `offset`. Raises FetchFailed for any other error response.
+        """
+        if response.code not in _GONE:
+            raise response_error(self._connection.address, response)
+        header = PullRecordsResponse.from_ext(response.ext)
+        following = header.next_begin_offset
+        end = min(following, self._split.end) if following > offset else self._split.end
+        existing = f"[{header.min_offset}, {header.max_offset})"
+        reason = f"broker {self._connection.address} has only offsets {existing} of this queue"
+        return Chunk(None, end, [LostRange(offset, end, reason)])
+
+
+def queue_offsets(data: U8, positions: Numbers) -> Numbers:
+    """Return the queue offset of each record at byte positions `positions` of `data`."""
+    fields = data[positions[:, np.newaxis] + np.arange(QUEUE_OFFSET, QUEUE_OFFSET + 8)]
+    return fields.view(">i8")[:, 0].astype(np.int64)

@@ -1,0 +1,74 @@
+"""ReadOptions: what a read returns, parsed from the arguments of a function such as `read_queue`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster.client.config import Nameservers
+from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from jobs.job_errors import OffsetsInvalid, OptionInvalid
+from jobs.reading.group_offsets import GROUP_PREFIX
+from jobs.reading.options.modes import PERMISSIVE
+from jobs.reading.options.topics import Topics
+from jobs.reading.schema import ALL_COLUMNS
+from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
+from jobs.reading.times import Times, check_order
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Where a read starts or ends in each queue.
+
+    Attributes:
+        option: Name of the option for offsets in error messages.
+        offsets: The offset of each queue, used without a time and a group.
+        times: Store times of the first messages, or None.
+        group: Consumer group at whose committed offsets a read starts, or "".
+    """
+
+    option: str
+    offsets: Offsets
+    times: Times | None = None
+    group: str = ""
+
+
+def parse_start(option: str, value: OffsetsOption, times: Times | None) -> Edge:
+    """Parse the option for starting offsets, which may be "group:NAME"; `times` are the parsed timestamps.
+
+    Raises `OffsetsInvalid` and `OptionInvalid`.
+    """
+    if not isinstance(value, str) or not value.strip().startswith(GROUP_PREFIX):
+        return Edge(option, parse_offsets(option, value, EARLIEST), times)
+    group = value.strip().removeprefix(GROUP_PREFIX)
+    if not group:
+        raise OffsetsInvalid(f"{option}={value!r} names no group: give '{GROUP_PREFIX}NAME'")
+    if times is not None:
+        raise OptionInvalid(f"{option}={value!r} and {times.option} both give a start: give one of them")
+    return Edge(option, Offsets(EARLIEST), None, group)
+
+
+STARTING_EARLIEST = Edge("startingOffsets", Offsets(EARLIEST))
+ENDING_LATEST = Edge("endingOffsets", Offsets(LATEST))
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """The parsed options of one read. `jobs.spark.read_queue.read_queue` documents their meanings.
+
+    Creating it raises `OptionInvalid` if options contradict each other.
+    """
+
+    topics: Topics
+    starting: Edge = STARTING_EARLIEST
+    ending: Edge = ENDING_LATEST
+    nameservers: Nameservers | None = None
+    strategy: str = "error"
+    columns: tuple[str, ...] = ALL_COLUMNS
+    selector: MessageSelector = ALL_MESSAGES
+    committed: bool = False
+    fail_on_data_loss: bool = True
+    map_files: bool = True
+    mode: str = PERMISSIVE
+
+    def __post_init__(self) -> None:
+        check_order(self.starting.times, self.ending.times)

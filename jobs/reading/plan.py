@@ -1,0 +1,118 @@
+"""Plans a bounded read: determines the offset range of each queue. Used by Spark and Ray Data reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cluster.client import Admin
+from jobs.job_errors import DataLoss
+from jobs.reading.committed import CommittedRanges, committed_ranges
+from jobs.reading.describe import states_of
+from jobs.reading.group_offsets import GroupRead, group_offsets, remember_read
+from jobs.reading.options.read_options import ReadOptions
+from jobs.reading.reader import SplitsReader
+from jobs.reading.splits import QueueState, Split, choose_ranges
+from jobs.reading.starting_offsets import Offsets, resolve
+from jobs.reading.times import ending_offsets, starting_offsets
+from store.logs import get_logger
+from store.message.message_queue import MessageQueue
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """The result of `plan_read`.
+
+    Attributes:
+        options: The options of the read.
+        ranges: The offset range of each queue that has messages to read.
+        ends: The end (exclusive) of the read in each queue in which it advances.
+        committed: The committed offsets for a committed read, else None.
+    """
+
+    options: ReadOptions
+    ranges: Sequence[Split]
+    ends: Mapping[MessageQueue, int] = field(default_factory=dict)
+    committed: CommittedRanges | None = None
+
+    @property
+    def message_count(self) -> int:
+        """Number of messages in `ranges`."""
+        return sum(each.message_count for each in self.ranges)
+
+    def remember(self, result: object) -> None:
+        """Let `commit_read` commit the end of this read for `result`, if it starts at a group's offsets."""
+        options = self.options
+        if options.starting.group:
+            read = GroupRead(options.nameservers, options.starting.group, self.ends, options.committed)
+            remember_read(result, read)
+
+    def reader(self, splits: Sequence[Split]) -> SplitsReader:
+        """Return a reader of `splits`, which the caller has cut from `ranges`."""
+        return reader_of(self.options, splits, self.committed)
+
+
+def reader_of(
+    options: ReadOptions, splits: Sequence[Split] = (), committed: CommittedRanges | None = None
+) -> SplitsReader:
+    """Return a reader of `splits` for a read with these options."""
+    return SplitsReader(
+        splits,
+        options.columns,
+        options.fail_on_data_loss,
+        options.map_files,
+        options.selector,
+        committed,
+        options.mode,
+    )
+
+
+def plan_read(options: ReadOptions) -> ReadPlan:
+    """Return the offset ranges to read, based on the current offsets of the queues.
+
+    Raises `OffsetsInvalid`, `DataLoss`, and `cluster.client.ClientError`.
+    """
+    with Admin(options.nameservers) as admin:
+        topics = options.topics.find(admin)
+        # Read before the queue offsets, so that a job that commits in between is not partly visible.
+        committed = committed_ranges(options.nameservers, topics) if options.committed else None
+        states = states_of(admin, *topics)
+        starting, ending = find_start(admin, options, states), _find_end(admin, options, states)
+    names = options.starting.option, options.ending.option
+    ranges, missing = choose_ranges(states, starting, ending, names)
+    if missing and options.fail_on_data_loss:
+        raise DataLoss(missing)
+    for each in missing:
+        get_logger(__name__).warning("offset_range_missing", range=str(each))
+    return ReadPlan(options, ranges, _ends(states, starting, ending), committed)
+
+
+def find_start(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:
+    """Return the offsets at which a read of the queues `states` starts.
+
+    Raises `OffsetsInvalid`, and `cluster.client.ClientError`.
+    """
+    if options.starting.group:
+        return group_offsets(admin, options.starting.group, states)
+    times = options.starting.times
+    if times is None:
+        return options.starting.offsets
+    found = admin.offsets_for_times(times.by_queue(states))
+    return starting_offsets(times, states, found, options.strategy)
+
+
+def _ends(states: Sequence[QueueState], starting: Offsets, ending: Offsets) -> dict[MessageQueue, int]:
+    ends = {}
+    for state in states:
+        wanted = (each.wanted(state.queue) for each in (starting, ending))
+        begin, end = (resolve(each, state.min_offset, state.max_offset) for each in wanted)
+        if begin < (end := min(end, state.max_offset)):
+            ends[state.queue] = end
+    return ends
+
+
+def _find_end(admin: Admin, options: ReadOptions, states: Sequence[QueueState]) -> Offsets:
+    times = options.ending.times
+    if times is None:
+        return options.ending.offsets
+    return ending_offsets(states, admin.offsets_for_times(times.by_queue(states)))

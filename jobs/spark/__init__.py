@@ -1,0 +1,1 @@
+"""Read, stream and write queues with Spark, and start its sessions."""

@@ -1,0 +1,245 @@
+"""Planner: writes the manifests of a stream while its query is running, in a thread of the driver.
+
+The planner writes a manifest after the previous batch was committed, so a batch contains all messages that
+are stored when it starts. If `maxOffsetsPerTrigger` left messages for the next batch, the planner writes the
+next manifest earlier, while the current batch is running. For the triggers availableNow and once, it writes
+all manifests before the first batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Protocol
+
+from cluster.client import ClientError
+from jobs.reading.splits import QueueState
+from jobs.reading.starting_offsets import Offsets
+from jobs.spark.stream.manifest_directory import ManifestDirectory
+from jobs.spark.stream.plan import Limits, Positions, existing_positions, initial_positions, next_batch
+from jobs.spark.stream.stream_errors import CheckpointMismatch
+from jobs.spark.stream.stream_manifest import encode_batch, encode_fault, positions_after
+from store.logs import get_logger
+from store.message.message_queue import MessageQueue
+
+_log = get_logger(__name__)
+
+
+class Queues(Protocol):
+    """The queues of the topic of a stream."""
+
+    def states(self) -> list[QueueState]:
+        """Return the current offsets of the queues. Raises ClientError."""
+
+    def starting(self, states: Sequence[QueueState]) -> Offsets:
+        """Return the offsets at which a new query starts. Raises ClientError and OffsetsInvalid."""
+
+    def close(self) -> None:
+        """Close the connections to the brokers and nameservers."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The options of the planner.
+
+    Attributes:
+        topic: The topic of the stream.
+        cluster: Name of the cluster of the topic.
+        limits: Limits of a batch.
+        fail_on_data_loss: End the query if offsets to read do not exist; otherwise log and skip them.
+        poll_interval_s: Interval of requests for the queues' offsets while there are no new messages.
+        retries: Maximum number of consecutive retries of a failed request for the queues' offsets.
+        retry_interval_s: Interval between these retries.
+        retained_manifests: Number of the latest manifests that are not deleted.
+    """
+
+    topic: str
+    cluster: str
+    limits: Limits
+    fail_on_data_loss: bool
+    poll_interval_s: float
+    retries: int
+    retry_interval_s: float
+    retained_manifests: int
+
+
+class Planner:
+    """Plans the batches of one run of a query.
+
+    The thread ends when `is_query_alive()` returns False. After that, it writes nothing.
+    """
+
+    def __init__(
+        self,
+        directory: ManifestDirectory,
+        queues: Queues,
+        options: PlanOptions,
+        query_id: str,
+        is_query_alive: Callable[[], bool],
+    ) -> None:
+        self._directory = directory
+        self._queues = queues
+        self._options = options
+        self._query_id = query_id
+        self._is_query_alive = is_query_alive
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._is_stopped = False
+        self._positions: Positions = {}
+        self._written = self._committed = -1
+        self._is_limited = False
+
+    def plan_available(self, *, in_one_batch: bool) -> None:
+        """Write manifests for all messages that are currently stored (triggers availableNow and once)."""
+        limits = replace(self._options.limits, max_offsets=None) if in_one_batch else self._options.limits
+        with self._faults_end_query():
+            self._load()
+            states = self._states()
+            while self._write_next(states, limits):
+                pass
+        self._queues.close()
+
+    def start(self) -> None:
+        """Determine the start positions, then write manifests in a thread until the query ends."""
+        with self._faults_end_query():
+            self._load()
+            name = f"raymq-stream-{self._options.topic}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread after its current step."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        """Wait until the thread has ended, which a request for the queues' offsets can delay."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def committed(self, number: int) -> None:
+        """Record that Spark has committed the batch of manifest `number`, and delete old manifests."""
+        with self._changed:
+            self._committed = max(self._committed, number)
+            self._changed.notify_all()
+        self._directory.remove_before(number + 1 - self._options.retained_manifests)
+
+    def fail(self, reason: str) -> None:
+        """End the query with the error text `reason`: write a manifest that contains it."""
+        _log.error("stream_planner_failed", topic=self._options.topic, reason=reason)
+        if self._written < 0:
+            self._written = self._directory.load()[0]
+        self._directory.write(self._written + 1, encode_fault(self._written + 1, self._query_id, reason))
+
+    @contextmanager
+    def _faults_end_query(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - reported as the error of the query
+            if self._is_running():
+                remedy = ""
+                if isinstance(error, ClientError):
+                    remedy = (
+                        f". Check topic {self._options.topic} and its brokers, then start the query again: it"
+                        " resumes after its last batch"
+                    )
+                self.fail(f"{type(error).__name__}: {error}{remedy}")
+
+    def _run(self) -> None:
+        try:
+            with self._faults_end_query():
+                while self._wait_for_turn():
+                    if not self._write_next(self._states(), self._options.limits):
+                        self._pause(self._options.poll_interval_s)
+        finally:
+            self._queues.close()
+
+    def _wait_for_turn(self) -> bool:
+        """Wait until the next manifest may be written. Return False if the query has stopped."""
+        ahead = 1 if self._is_limited else 0
+        with self._changed:
+            while not self._is_stopped and self._written - self._committed > ahead:
+                self._changed.wait(1.0)
+                if not self._is_query_alive():
+                    return False
+        return self._is_running()
+
+    def _is_running(self) -> bool:
+        return not self._is_stopped and self._is_query_alive()
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            if not self._is_stopped:
+                self._changed.wait(seconds)
+
+    def _load(self) -> None:
+        """Set the positions: after the last manifest, or the starting positions if the query is new.
+
+        Raises `CheckpointMismatch` if the manifests belong to another query.
+        """
+        self._written, rows = self._directory.load()
+        self._committed = self._written
+        source = self._directory.source()
+        if source is None:
+            self._positions = self._start_positions()
+            self._directory.write_source(
+                {
+                    "version": 1,
+                    "topic": self._options.topic,
+                    "cluster": self._options.cluster,
+                    "queryId": self._query_id,
+                    "positions": self._directory.queue_positions(dict(self._positions)),
+                }
+            )
+            return
+        if source["queryId"] != self._query_id:
+            raise CheckpointMismatch(
+                f"{self._directory.manifests} belongs to query {source['queryId']}, not to query"
+                f" {self._query_id}: give each query its own checkpointLocation"
+            )
+        started = {MessageQueue(*queue): position for *queue, position in source["positions"]}
+        self._positions = positions_after(rows) if rows else started
+
+    def _start_positions(self) -> Positions:
+        states = self._states()
+        positions, missing = initial_positions(
+            states, self._queues.starting(states), fail_on_data_loss=self._options.fail_on_data_loss
+        )
+        for each in missing:
+            _log.warning("offset_range_missing", range=str(each))
+        return positions
+
+    def _states(self) -> list[QueueState]:
+        """Return the current offsets of the queues. Raises ClientError if all retries failed."""
+        for attempt in count(1):
+            try:
+                return self._queues.states()
+            except ClientError as error:
+                if attempt > self._options.retries or self._is_stopped:
+                    raise
+                _log.warning("stream_offsets_failed", topic=self._options.topic, error=str(error))
+                self._pause(self._options.retry_interval_s)
+        raise AssertionError("unreachable")
+
+    def _write_next(self, states: Sequence[QueueState], limits: Limits) -> bool:
+        """Write the next manifest and return True, or return False if there is nothing to write.
+
+        A manifest without messages is written if missing offsets are skipped, to record the new positions.
+        """
+        positions, missing = existing_positions(
+            states, self._positions, fail_on_data_loss=self._options.fail_on_data_loss
+        )
+        for each in missing:
+            _log.warning("offset_range_missing", range=str(each))
+        number = self._written + 1
+        batch = next_batch(states, positions, limits, number)
+        self._positions, self._is_limited = batch.positions, batch.is_limited
+        if (not batch.splits and not missing) or not self._is_running():
+            return False
+        self._directory.write(number, encode_batch(number, self._query_id, batch))
+        self._written = number
+        return True

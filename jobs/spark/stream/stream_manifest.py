@@ -1,0 +1,109 @@
+"""Manifest: a file with the offset ranges of one batch, one JSON object per line.
+
+A line is a split of the batch, or the position of a queue without messages in the batch (begin = end, without
+a location). Therefore the last manifest contains the position of every queue. If the planner fails, it writes
+a manifest of one line, whose `fault` is the reason; reading this line ends the query with an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jobs.reading.splits import Split, StoreLocation
+from jobs.spark.stream.plan import Batch
+from store.message.message_queue import MessageQueue
+
+SCHEMA = (
+    "number bigint, queryId string, fault string, topic string, brokerName string, queueId int, begin bigint,"
+    " end bigint, lag bigint, address string, storeRoot string, storeId string, commitLogFileBytes bigint,"
+    " consumeQueueFileUnits bigint, machineId string"
+)
+"""The columns of a manifest, as a Spark DDL string."""
+
+Row = Mapping[str, Any]
+
+
+def encode_batch(number: int, query_id: str, batch: Batch) -> bytes:
+    """Return the content of manifest `number`, with the splits and positions of `batch`."""
+    head = {"number": number, "queryId": query_id}
+    # Only one line per queue contains its lag, so that the sum of the column is the lag of the batch.
+    lags = dict(batch.lags)
+    rows = [
+        {**head, **_range(each.queue, each.begin, each.end, lags), **_location(each.location)}
+        for each in reversed(batch.splits)
+    ]
+    moved = {each.queue for each in batch.splits}
+    rows += [
+        {**head, **_range(queue, position, position, lags)}
+        for queue, position in batch.positions.items()
+        if queue not in moved
+    ]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def encode_fault(number: int, query_id: str, reason: str) -> bytes:
+    """Return the content of a manifest that ends the query with the error text `reason`."""
+    return (json.dumps({"number": number, "queryId": query_id, "fault": reason}) + "\n").encode()
+
+
+def decode_rows(data: bytes) -> list[Row]:
+    """Decode the content of a manifest into one row per line."""
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def is_fault(rows: list[Row]) -> bool:
+    """Return True if `rows` are those of a manifest that ends the query with an error."""
+    return any("fault" in row for row in rows)
+
+
+def positions_after(rows: list[Row]) -> dict[MessageQueue, int]:
+    """Return the next offset to read of each queue after the batch of this manifest."""
+    positions: dict[MessageQueue, int] = {}
+    for row in rows:
+        queue = queue_of(row)
+        positions[queue] = max(positions.get(queue, 0), row["end"])
+    return positions
+
+
+def queue_of(row: Row) -> MessageQueue:
+    """Return the queue that a row of a manifest refers to."""
+    return MessageQueue(row["topic"], row["brokerName"], row["queueId"])
+
+
+def split_of(row: Row) -> Split:
+    """Return the split of a row with messages (begin < end)."""
+    location = StoreLocation(
+        row["address"],
+        row["storeRoot"],
+        row["storeId"],
+        row["commitLogFileBytes"],
+        row["consumeQueueFileUnits"],
+        machine_id=row["machineId"] or "",
+    )
+    return Split(queue_of(row), row["begin"], row["end"], location)
+
+
+def _range(queue: MessageQueue, begin: int, end: int, lags: dict[MessageQueue, int]) -> dict[str, Any]:
+    topic, broker_name, queue_id = queue
+    lag = lags.pop(queue, 0)
+    return {
+        "topic": topic,
+        "brokerName": broker_name,
+        "queueId": queue_id,
+        "begin": begin,
+        "end": end,
+        "lag": lag,
+    }
+
+
+def _location(location: StoreLocation) -> dict[str, Any]:
+    return {
+        "address": location.address,
+        "storeRoot": location.store_root,
+        "storeId": location.store_id,
+        "commitLogFileBytes": location.commit_log_file_bytes,
+        "consumeQueueFileUnits": location.consume_queue_file_units,
+        "machineId": location.machine_id,
+    }

@@ -1,0 +1,68 @@
+"""The first and the last step of a write job, in the driver of Spark or Ray: check the topic, and commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.client.errors import ClientError
+from jobs.job_errors import CommitFailed, TopicNotEmpty
+from jobs.reading.describe import describe_topic
+from jobs.reading.options.values import as_choice
+from jobs.reading.write_manifest import PartitionReceipt, ensure_manifest_topic, make_manifest, publish
+from jobs.writing.write_job import WriteJob
+
+MODES = ("append", "errorifexists")
+
+
+@dataclass(frozen=True)
+class WriteReceipt:
+    """Result of a committed write.
+
+    Attributes:
+        job_id: Id of the job, which its manifest contains.
+        topic: Topic that the rows were written to.
+        rows: Number of rows written.
+        partitions: Number of partitions written.
+    """
+
+    job_id: str
+    topic: str
+    rows: int
+    partitions: int
+
+
+def prepare_topic(job: WriteJob, mode: str) -> None:
+    """Check the mode and the topic of a job, and create the manifest topic if it does not exist.
+
+    The driver calls this before the first task starts. Raises `OptionInvalid` if the mode is unknown,
+    `TopicNotEmpty` if the mode requires an empty topic, and `cluster.client.ClientError`, for example
+    TopicNotFound.
+    """
+    mode = as_choice("mode", mode, MODES)
+    states = describe_topic(job.nameservers, job.topic)
+    if mode == "errorifexists":
+        count = sum(state.max_offset - state.min_offset for state in states)
+        if count:
+            raise TopicNotEmpty(
+                f"topic {job.topic} contains {count:,} messages, but mode='errorifexists' requires an empty"
+                " topic: use another topic, or mode='append'"
+            )
+    ensure_manifest_topic(job.nameservers)
+
+
+def commit(job: WriteJob, receipts: Sequence[PartitionReceipt]) -> WriteReceipt:
+    """Commit a job: store a manifest with the receipts of all its partitions.
+
+    Raises `CommitFailed` if it is unknown whether the manifest is stored.
+    """
+    manifest = make_manifest(job.job_id, job.topic, receipts)
+    try:
+        publish(job.nameservers, manifest)
+    except ClientError as error:
+        raise CommitFailed(
+            f"topic {job.topic}: all {manifest.rows:,} rows of job {job.job_id} are stored, but it is"
+            f" unknown whether its manifest is stored: {error}. Read the topic with committed=True; if the"
+            " result does not contain the rows, write them again"
+        ) from error
+    return WriteReceipt(job.job_id, job.topic, manifest.rows, len(receipts))
