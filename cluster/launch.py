@@ -24,9 +24,11 @@ from cluster.driver.autoscaler import autoscaler, why_pending
 from cluster.driver.draining import Draining, find_broker
 from cluster.driver.driver import Driver, LaunchFailed, LaunchRefused, UpResult
 from cluster.driver.health import probe
+from cluster.driver.kinds import NAMESERVER
 from cluster.driver.launch_report import ConsoleReport, Report
 from cluster.driver.placement import place
-from cluster.driver.plan import ActorSpec, Kind, Running
+from cluster.driver.plan import Running
+from cluster.driver.specs import ActorSpec, creation_order
 from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import EnvironmentInvalid
 from cluster.session.ray_head import HeadFailed, read_record, stop_head
@@ -174,9 +176,8 @@ def split_by_cluster(running: Sequence[Running], topology: Topology) -> tuple[li
             actor.spec is None or actor.spec.cluster == topology.cluster
         )
 
-    order = list(reversed(Kind))
     mine = [actor for actor in running if is_mine(actor)]
-    mine.sort(key=lambda actor: order.index(actor.spec.kind) if actor.spec else 0)
+    mine.sort(key=lambda actor: -creation_order(actor.spec))
     return mine, [actor for actor in running if not is_mine(actor)]
 
 
@@ -201,10 +202,9 @@ def status(topology: Topology) -> list[ActorStatus]:
         mine = [with_reason_of_wait(actor, topology) for actor in mine]
     without_node = {name: placement.resources[name] for name in placement.unplaceable}
     mine = [with_missing_node(actor, without_node) for actor in mine]
-    brokers = [actor.spec for actor in mine if actor.spec is not None and actor.spec.kind is Kind.BROKER]
-    order = list(Kind)
-    mine.sort(key=lambda actor: (order.index(actor.spec.kind) if actor.spec else len(order), actor.name))
-    return [ActorStatus(actor, why_failing(actor, brokers)) for actor in mine]
+    mine.sort(key=lambda actor: (creation_order(actor.spec), actor.name))
+    specs = [actor.spec for actor in mine if actor.spec is not None]
+    return [ActorStatus(actor, why_failing(actor, specs)) for actor in mine]
 
 
 def with_missing_node(actor: Running, without_node: Mapping[str, str]) -> Running:
@@ -228,7 +228,7 @@ def with_reason_of_wait(actor: Running, topology: Topology) -> Running:
     return replace(actor, state="pending", reason=reason)
 
 
-def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:
+def why_failing(actor: Running, specs: Sequence[ActorSpec]) -> str:
     """Return the reason why an actor does not serve, or an empty text."""
     if actor.spec is None or actor.state != State.SERVING:
         return actor.reason or actor.state
@@ -236,7 +236,7 @@ def why_failing(actor: Running, brokers: Sequence[ActorSpec]) -> str:
         return f"refuses writes: {refusal}"
     if (drain := actor.details.get("drain_state", ACTIVE)) != ACTIVE:
         return f"is being drained ({drain})"
-    return probe(actor.spec, brokers)
+    return probe(actor.spec, specs)
 
 
 def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
@@ -245,7 +245,7 @@ def find_nameservers(namespace: str = DEFAULT_NAMESPACE) -> list[str]:
     Clients accept the function itself: `Producer(nameservers=find_nameservers)`.
     """
     found = [actor.spec for actor in fleet.observe(namespace) if actor.namespace == namespace]
-    return [spec.address for spec in found if spec is not None and spec.kind is Kind.NAMESERVER]
+    return [spec.address for spec in found if spec is not None and spec.kind is NAMESERVER]
 
 
 @contextmanager

@@ -13,9 +13,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.remoting.settings_text import rocketmq_key
+from cluster.driver.kinds import KINDS
 from cluster.topology.topology import ADDRESS_KEYS
 from store.live_settings import live_names
 from store.settings_model import SettingsModel
@@ -36,29 +35,19 @@ and `rebalancers[].settings`. RocketMQ's key works as well as ours, so a `broker
 survives restarts until the next `raymq up`. *restart*: `raymq up` restarts one process at a time.
 *topology*: set by a key of the topology itself.
 """
-SECTIONS: tuple[tuple[str, type[SettingsModel]], ...] = (
-    ("Broker", BrokerSettings),
-    ("Store", StoreSettings),
-    ("Nameserver", NameserverSettings),
-    ("Rebalancer", RebalancerSettings),
-)
 
 
 def page() -> str:
     """Return the whole page."""
-    tables = [line for title, model in SECTIONS for line in section(title, model)]
-    return "\n".join([HEAD, *tables, *renamed()])
+    tables = [line for title, model in sections() for line in section(title, model)]
+    return "\n".join([HEAD, *tables])
 
 
-def renamed() -> Iterator[str]:
-    """Yield the table of old names."""
-    yield "## Renamed settings\n"
-    yield "The old names are accepted until the next release; each logs `setting_renamed`.\n"
-    yield "| old name | name |"
-    yield "|---|---|"
-    for _, model in SECTIONS:
-        yield from (f"| `{old}` | `{new}` |" for old, new in model.RENAMED.items())
-    yield ""
+def sections() -> list[tuple[str, type[SettingsModel]]]:
+    """Return the title and the model of each section: a kind of process, and the store."""
+    models = [(kind.name.capitalize(), kind.model) for kind in KINDS.values()]
+    found = [(title, model) for title, model in models if issubclass(model, SettingsModel)]
+    return [*found, ("Store", StoreSettings)]
 
 
 def section(title: str, model: type[BaseModel]) -> Iterator[str]:

@@ -3,9 +3,8 @@
 RocketMQ's own keys are accepted too, so that a broker.conf can be used unchanged.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -20,12 +19,6 @@ _FLUSH = {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}
 
 class StoreSettings(SettingsModel):
     """Settings of one store. Meanings and defaults are RocketMQ's, except for the default of `flush`."""
-
-    RENAMED: ClassVar[Mapping[str, str]] = {
-        "lock_wait_ms": "lock_timeout_ms",
-        "clean_by_force": "force_clean_enabled",
-        "delete_pause_ms": "delete_files_interval_ms",
-    }
 
     commit_log_file_bytes: int = Field(1 << 30, ge=4096, alias="mappedFileSizeCommitLog")
     """Size of a CommitLog file in bytes; cannot be changed once the store exists."""

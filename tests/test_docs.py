@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actors.remoting.codes import RayMQRequestCode, RequestCode
-from cluster.settings_doc import SECTIONS, page
+from cluster.settings_doc import page, sections
 from store.live_settings import live_names
 from tests import protocol_page
 
@@ -22,7 +22,7 @@ def test_settings_page_is_current() -> None:
     )
 
 
-@pytest.mark.parametrize(("title", "model"), SECTIONS)
+@pytest.mark.parametrize(("title", "model"), sections())
 def test_settings_page_marks_live_settings(title, model) -> None:
     rows = page().split(f"## {title}\n")[1].split("\n## ")[0]
     for name in model.model_fields:

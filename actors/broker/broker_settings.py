@@ -5,9 +5,8 @@ A setting that RocketMQ has too keeps RocketMQ's meaning and default, and accept
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
@@ -26,10 +25,6 @@ def _alias(name: str, rocketmq_key: str) -> AliasChoices:
 
 class BrokerSettings(AccessSettings):
     """The settings of one broker process, including those of its store."""
-
-    RENAMED: ClassVar[Mapping[str, str]] = {
-        "young_topics_are_read_from_start": "consume_new_topics_from_start",
-    }
 
     cluster_name: str = Field(
         default="DefaultCluster", validation_alias=_alias("cluster_name", "brokerClusterName")

@@ -1,8 +1,7 @@
 """The rebalancer's settings."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
@@ -14,11 +13,6 @@ from store.live_settings import LIVE
 
 class RebalancerSettings(AccessSettings):
     """Settings of one rebalancer process."""
-
-    RENAMED: ClassVar[Mapping[str, str]] = {
-        "expire_interval_ms": "lease_check_interval_ms",
-        "route_interval_ms": "route_refresh_interval_ms",
-    }
 
     listen_host: HostName = "127.0.0.1"
     """The address to bind to."""

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator
 
 from store.message.hosts import check_host, split_address
-from store.settings_model import SettingsModel
 
 
 def _split_addresses(value: object) -> object:
@@ -41,10 +40,10 @@ def rocketmq_key(model: type[BaseModel], name: str) -> str | None:
 
 
 def names_by_key(model: type[BaseModel]) -> dict[str, str]:
-    """Return field names by accepted key: the field name itself, its old names and RocketMQ's key."""
+    """Return field names by accepted key: the field name itself and RocketMQ's key."""
     names = {name: name for name in model.model_fields}
     keys = {key: name for name in names if (key := rocketmq_key(model, name)) is not None}
-    return names | keys | (dict(model.RENAMED) if issubclass(model, SettingsModel) else {})
+    return names | keys
 
 
 def changes_by_field(model: type[BaseModel], settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

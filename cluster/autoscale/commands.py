@@ -17,8 +17,8 @@ from cluster.autoscale.decisions import Decision
 from cluster.autoscale.elastic_fleet import ElasticFleet
 from cluster.driver import bindings, fleet
 from cluster.driver.driver import LaunchRefused
-from cluster.driver.placement import AUTOSCALER
-from cluster.driver.specs import autoscaler_spec
+from cluster.driver.kinds import AUTOSCALER
+from cluster.driver.specs import Deployment
 from cluster.paths import home_of
 from cluster.session.ray_session import Mode, choose_way, is_connected, session
 from cluster.topology.topology import Topology
@@ -60,9 +60,10 @@ def dry_run(
     """
     topology, source = load_with_source(file, overrides)
     home = home_of(topology.cluster)
-    given = autoscaler_spec(topology, home, "", source).settings
+    topology = topology.model_copy(update={"autoscale": topology.autoscale or {}})
+    (spec,) = AUTOSCALER.specs(AUTOSCALER, Deployment(topology, home, {}, source))
     settings = AutoscalerSettings.model_validate(
-        {key: value for key, value in given.items() if key in AutoscalerSettings.model_fields}
+        {key: value for key, value in spec.settings.items() if key in AutoscalerSettings.model_fields}
     )
     with _connected(topology):
         fleet = ElasticFleet(topology, home)
@@ -118,7 +119,7 @@ def _connected(topology: Topology) -> Iterator[None]:
 
 def _call(topology: Topology, method: str) -> Any:
     try:
-        return ray_port.call(ActorName(topology.namespace, AUTOSCALER), method, timeout_s=TIMEOUT_S)
+        return ray_port.call(ActorName(topology.namespace, AUTOSCALER.name), method, timeout_s=TIMEOUT_S)
     except ActorNotFound as error:
         raise LaunchRefused(
             f"cluster {topology.cluster} has no autoscaler; add `autoscale: {{rules: …}}` to its topology, "

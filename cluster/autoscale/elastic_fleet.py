@@ -18,9 +18,10 @@ from cluster.client.errors import ClientError
 from cluster.driver import bindings, fleet
 from cluster.driver.autoscaler import why_pending
 from cluster.driver.drain import DrainProgress
-from cluster.driver.plan import ActorSpec, Running
+from cluster.driver.kinds import make_specs
+from cluster.driver.plan import Running
 from cluster.driver.preflight import free_ports
-from cluster.driver.specs import address, make_specs
+from cluster.driver.specs import ActorSpec, address
 from cluster.topology.topology import ElasticBrokers, Topology
 from cluster.topology.topology_file import Source
 

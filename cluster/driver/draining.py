@@ -11,8 +11,9 @@ from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavaila
 from cluster.driver import fleet
 from cluster.driver.drain import Drain, DrainProgress, Step
 from cluster.driver.driver import LaunchFailed, LaunchRefused
+from cluster.driver.kinds import BROKER
 from cluster.driver.launch_report import Report
-from cluster.driver.plan import Kind, Running, full_name
+from cluster.driver.plan import Running, full_name
 
 PAUSE_S = 0.3
 
@@ -118,7 +119,7 @@ def find_broker(running: Sequence[Running], name: str) -> Running:
 
     Raises LaunchRefused if no such broker is running.
     """
-    brokers = {actor.name: actor for actor in running if actor.spec and actor.spec.kind is Kind.BROKER}
+    brokers = {actor.name: actor for actor in running if actor.spec and actor.spec.kind is BROKER}
     found = brokers.get(full_name(name, brokers))
     if found is None:
         shown = ", ".join(sorted(brokers)) or "none"

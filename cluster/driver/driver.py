@@ -21,12 +21,13 @@ from cluster.driver import bindings, fleet
 from cluster.driver.autoscaler import autoscaler
 from cluster.driver.exposure import exposed
 from cluster.driver.health import wait_until_healthy
+from cluster.driver.kinds import BROKER, NAMESERVER, is_live_setting, make_specs
 from cluster.driver.launch_report import Report
 from cluster.driver.placement import place
-from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
+from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
 from cluster.driver.restart_spacing import RestartSpacing
-from cluster.driver.specs import is_live_setting, make_specs
+from cluster.driver.specs import ActorSpec
 from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import AUTH_MODE_ENV
 from cluster.session.ray_head import read_record, stop_head
@@ -74,7 +75,7 @@ class UpResult:
     @property
     def nameservers(self) -> list[str]:
         """Return the nameserver addresses to configure in clients."""
-        return [spec.address for spec in self.specs if spec.kind is Kind.NAMESERVER]
+        return [spec.address for spec in self.specs if spec.kind is NAMESERVER]
 
 
 @dataclass
@@ -295,14 +296,14 @@ class Driver:
         self._wait(created)
         for action in plan.having(Verb.ROLL):
             self._roll(action)
-        if any(action.spec is not None and action.spec.kind is Kind.NAMESERVER for action in plan.changes):
+        if any(action.spec is not None and action.spec.kind is NAMESERVER for action in plan.changes):
             for action in plan.having(Verb.ADOPT):
-                if action.spec is not None and action.spec.kind is Kind.BROKER:
+                if action.spec is not None and action.spec.kind is BROKER:
                     fleet.announce(self.topology.namespace, action.name)
 
     def _roll(self, action: Action) -> None:
         assert action.spec is not None
-        is_broker = action.spec.kind is Kind.BROKER
+        is_broker = action.spec.kind is BROKER
         if is_broker and self.waits:
             self._await_route_refresh(action.name)
         with self._restart_when_interrupted(action.spec):
@@ -338,7 +339,7 @@ class Driver:
 
     def _registration_peers(self, spec: ActorSpec) -> list[ActorSpec]:
         """Return the brokers that register with nameserver `spec`, or the nameservers of broker `spec`."""
-        if spec.kind is Kind.NAMESERVER:
+        if spec.kind is NAMESERVER:
             return [broker for broker in self._serving if registers_with(broker, spec)]
         return [nameserver for nameserver in self._serving if registers_with(spec, nameserver)]
 
@@ -415,7 +416,7 @@ def registers_with(broker: ActorSpec, nameserver: ActorSpec) -> bool:
     """Return True if `broker` is a broker that registers with `nameserver`."""
     kinds = (broker.kind, nameserver.kind)
     registered = broker.settings.get("nameservers", ())
-    return kinds == (Kind.BROKER, Kind.NAMESERVER) and nameserver.address in registered
+    return kinds == (BROKER, NAMESERVER) and nameserver.address in registered
 
 
 def run_on_node(resource: str, function: Callable[[Any], Result], argument: object) -> Result:

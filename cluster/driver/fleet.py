@@ -6,21 +6,17 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from actors.host import ray_port, store_binding
 from actors.host.node_address import NODE_HOST
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import STOP_TIMEOUT_S, State
-from cluster.driver.plan import ActorSpec, Kind, Running
+from cluster.driver.kinds import KINDS
+from cluster.driver.plan import Running
+from cluster.driver.specs import ActorSpec
 
-CLASSES = {
-    Kind.NAMESERVER: ("actors.nameserver.actor", "Nameserver"),
-    Kind.BROKER: ("actors.broker.actor", "Broker"),
-    Kind.REBALANCER: ("actors.rebalancer.actor", "Rebalancer"),
-    Kind.AUTOSCALER: ("cluster.autoscale.actor", "Autoscaler"),
-}
 STATUS = "raymq_status"
 STOP = "raymq_stop"
 ANNOUNCE = "raymq_announce"
@@ -76,7 +72,7 @@ def status_of(where: ActorName, timeout_s: float) -> dict[str, Any]:
 def to_running(where: ActorName, status: dict[str, Any]) -> Running:
     """Convert the status of an actor to a Running; its `spec` is None if another code version encoded it."""
     try:
-        spec: ActorSpec | None = ActorSpec.from_json(status["spec"])
+        spec: ActorSpec | None = ActorSpec.from_json(status["spec"], KINDS)
     except (KeyError, TypeError, ValueError):
         spec = None
     return Running(
@@ -100,14 +96,13 @@ def create(namespace: str, spec: ActorSpec) -> None:
     An elastic broker takes whole units of its resource. If the node that holds its store is alive, it is
     bound to that node.
     """
-    module, name = CLASSES[spec.kind]
-    actor_class = getattr(import_module(module), name)
     # Passed as an argument: inside an actor, Ray reports the namespace of the job that created it.
     argument = {**spec.to_json(), "namespace": namespace}
     resources: dict[str, float] = {spec.resource: spec.slots or ray_port.PIN_SHARE}
     if spec.slots and (node := _node_of_store(namespace, spec.name)):
         resources[node] = ray_port.PIN_SHARE
-    ray_port.create(actor_class, ActorName(namespace, spec.name), (argument,), resources=resources)
+    where = ActorName(namespace, spec.name)
+    ray_port.create(resolve_name(spec.kind.actor), where, (argument,), resources=resources)
 
 
 def _node_of_store(namespace: str, actor: str) -> str:

@@ -22,30 +22,21 @@ from actors.remoting.remoting_errors import ProtocolError
 from actors.remoting.tls.blocking import secured
 from actors.remoting.tls.contexts import ClientTls, OwnCertificate
 from cluster.client.tls import TlsConfig
-from cluster.driver.plan import ActorSpec, Kind
+from cluster.driver.specs import ActorSpec
 
 PROBE_TIMEOUT_S = 2.0
 PAUSE_S = 0.1
 
 
-def probe(spec: ActorSpec, brokers: Sequence[ActorSpec]) -> str:
+def probe(spec: ActorSpec, peers: Sequence[ActorSpec]) -> str:
     """Return why an actor does not serve at its advertised address, else an empty string.
 
-    A nameserver must have registered all `brokers` with their addresses, a broker must respond to a request,
-    and a rebalancer must accept a connection.
+    `peers` are all actors of the cluster.
     """
-    if spec.kind is Kind.AUTOSCALER:
-        return ""  # it has no socket; its state is that of its actor
+    if spec.kind.probe is None:
+        return ""  # its state is that of its actor
     try:
-        tls = tls_of(spec)
-        if spec.kind is Kind.NAMESERVER:
-            return _probe_nameserver(spec, brokers, tls)
-        if spec.kind is Kind.BROKER:
-            # Any response will do: a broker listens only after it has opened its store.
-            request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), tls)
-            return ""
-        with socket.create_connection(spec.advertised, PROBE_TIMEOUT_S):
-            return ""
+        return spec.kind.probe(spec, peers, tls_of(spec))
     except (OSError, ProtocolError, ValueError) as error:
         return f"{spec.address}: {error or type(error).__name__}"
 
@@ -69,15 +60,29 @@ def tls_of(spec: ActorSpec) -> ClientTls | None:
     return ClientTls(own=own if is_here else None, verify=False)
 
 
-def _probe_nameserver(spec: ActorSpec, brokers: Sequence[ActorSpec], tls: ClientTls | None) -> str:
+def accepts_connections(spec: ActorSpec, peers: Sequence[ActorSpec], tls: ClientTls | None) -> str:
+    """Probe: the process must accept a connection."""
+    with socket.create_connection(spec.advertised, PROBE_TIMEOUT_S):
+        return ""
+
+
+def responds(spec: ActorSpec, peers: Sequence[ActorSpec], tls: ClientTls | None) -> str:
+    """Probe: the broker must respond. Any response will do: it listens only after it has opened its store."""
+    request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), tls)
+    return ""
+
+
+def has_registered_brokers(spec: ActorSpec, peers: Sequence[ActorSpec], tls: ClientTls | None) -> str:
+    """Probe: the nameserver must have registered all brokers among `peers` with their addresses."""
     response = request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), tls)
     if response.code != ResponseCode.SUCCESS:
         return f"response code {response.code}: {response.remark}"
     table = orjson.loads(bytes(response.body))["brokerAddrTable"]
     missing = [
-        broker.name
-        for broker in brokers
-        if broker.address not in table.get(broker.settings["broker_name"], {}).get("brokerAddrs", {}).values()
+        peer.name
+        for peer in peers
+        if (broker := peer.settings.get("broker_name"))
+        and peer.address not in table.get(broker, {}).get("brokerAddrs", {}).values()
     ]
     return f"has not registered {', '.join(missing)} yet" if missing else ""
 
@@ -110,10 +115,9 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 
 def wait_until_healthy(specs: Sequence[ActorSpec], timeout_s: float) -> dict[str, str]:
     """Probe until all actors serve or `timeout_s` has passed. Return the failed ones: name → reason."""
-    brokers = [spec for spec in specs if spec.kind is Kind.BROKER]
     deadline_s = time.monotonic() + timeout_s
     while True:
-        failing = {spec.name: reason for spec in specs if (reason := probe(spec, brokers))}
+        failing = {spec.name: reason for spec in specs if (reason := probe(spec, specs))}
         if not failing or time.monotonic() > deadline_s:
             return failing
         time.sleep(PAUSE_S)

@@ -10,10 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cluster.driver.kinds import AUTOSCALER
 from cluster.topology.topology import LOOPBACK_HOSTS, ElasticBroker, Problem, Topology
-
-AUTOSCALER = "autoscaler"
-"""Name of the autoscaler's actor, which runs on the head node."""
 
 UNSPECIFIED_HOSTS = ("0.0.0.0", "::")
 
@@ -91,7 +89,7 @@ def place(topology: Topology, nodes: Sequence[Node], autoscaler: Autoscaler = NO
     """
     head = next((node for node in nodes if node.is_head), nodes[0])
     resources: dict[str, str] = {}
-    resources[AUTOSCALER] = f"node:{head.ip}"
+    resources[AUTOSCALER.name] = f"node:{head.ip}"
     problems: list[Problem] = []
     unplaceable: list[str] = []
     for path, name, entry in topology.listeners():

@@ -15,14 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-
-class Kind(StrEnum):
-    """Kind of an actor, in the order of creation."""
-
-    NAMESERVER = "nameserver"
-    REBALANCER = "rebalancer"
-    BROKER = "broker"
-    AUTOSCALER = "autoscaler"
+from cluster.driver.specs import ActorSpec, ProcessKind, creation_order
 
 
 class Verb(StrEnum):
@@ -34,58 +27,6 @@ class Verb(StrEnum):
     ROLL = "roll"
     KEEP = "keep"
     REMOVE = "remove"
-
-
-@dataclass(frozen=True)
-class ActorSpec:
-    """One actor of a topology.
-
-    Attributes:
-        kind: Kind of the actor.
-        name: Name of the actor in Ray.
-        cluster: Name of the cluster.
-        settings: Settings of its service, as JSON values.
-        listen: Host and port on which it listens.
-        advertised: Host and port that other processes use.
-        resource: Ray resource that binds it to a node.
-        slots: Whole units of the resource that it takes; 0 for an actor that only needs to run on its node.
-        store: Directory of a broker's store; None for other kinds.
-        place: Key path of its entry in the topology, for error messages.
-    """
-
-    kind: Kind
-    name: str
-    cluster: str
-    settings: Mapping[str, Any]
-    listen: tuple[str, int]
-    advertised: tuple[str, int]
-    resource: str
-    store: str | None = None
-    place: str = ""
-    slots: int = 0
-
-    @property
-    def address(self) -> str:
-        """Return the advertised address as `host:port`."""
-        return f"{self.advertised[0]}:{self.advertised[1]}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the spec as JSON values, as passed to the actor and contained in its status."""
-        return {
-            "kind": str(self.kind), "name": self.name, "cluster": self.cluster,
-            "settings": dict(self.settings), "listen": list(self.listen), "advertised": list(self.advertised),
-            "resource": self.resource, "store": self.store, "slots": self.slots,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ActorSpec:
-        """Return the spec that `to_json` encoded. `place` is lost."""
-        listen, advertised = data["listen"], data["advertised"]
-        return cls(
-            Kind(data["kind"]), data["name"], data["cluster"], data["settings"], (listen[0], listen[1]),
-            (advertised[0], advertised[1]), data["resource"], data["store"],
-            slots=data.get("slots", 0),
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -155,7 +96,7 @@ def make_plan(
     namespace: str,
     code_version: str,
     prune: bool = False,
-    is_live: Callable[[Kind, str], bool] = lambda kind, key: False,
+    is_live: Callable[[ProcessKind, str], bool] = lambda kind, key: False,
 ) -> Plan:
     """Compare the wanted specs with the running actors and return the plan.
 
@@ -204,8 +145,7 @@ def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
         for action in by_name.values()
         if action.name in selected and action.verb in reasons
     ]
-    order = list(Kind)
-    rolled.sort(key=lambda action: order.index(action.spec.kind) if action.spec else len(order))
+    rolled.sort(key=lambda action: creation_order(action.spec))
     return Plan(rolled, refusals)
 
 
@@ -224,7 +164,7 @@ def _leftover(actor: Running, prune: bool) -> Action:
 
 
 def _action(
-    spec: ActorSpec, actor: Running | None, code_version: str, is_live: Callable[[Kind, str], bool]
+    spec: ActorSpec, actor: Running | None, code_version: str, is_live: Callable[[ProcessKind, str], bool]
 ) -> Action:
     if actor is None:
         return Action(Verb.CREATE, spec.name, "not running", spec)

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import Self
 
 from actors.host.service_host import State
-from cluster.driver.plan import Kind, Running
+from cluster.driver.kinds import BROKER
+from cluster.driver.plan import Running
 
 REFRESH_DURATION_S = 1.0
 """Time that a client may take to refresh its routes, in addition to the refresh interval."""
@@ -45,7 +46,7 @@ class RestartSpacing:
         """
         spacing = cls(route_refresh_s)
         for actor in running:
-            is_broker = actor.spec is not None and actor.spec.kind is Kind.BROKER
+            is_broker = actor.spec is not None and actor.spec.kind is BROKER
             if is_broker and actor.state == State.SERVING and actor.details.get("epoch", 0) > FIRST_EPOCH:
                 # max(): the clock of the broker's machine may be ahead of this one.
                 spacing._restarted_s[actor.name] = now_s - max(0, wall_ms - actor.serving_ms) / 1000

@@ -2,114 +2,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.broker_settings_text import STORE_KEY, split_settings
-from actors.nameserver.nameserver_settings import NameserverSettings
-from actors.rebalancer.rebalancer_settings import RebalancerSettings
-from cluster.driver.placement import AUTOSCALER
-from cluster.driver.plan import ActorSpec, Kind
+from actors.remoting.tls.contexts import ClientTls
 from cluster.topology.topology import Broker, ElasticBroker, KeyPath, Listener, Topology, show
 from cluster.topology.topology_file import Source, explain
-from store.live_settings import live_names
 from store.message.hosts import join_address
 from store.store_settings import StoreSettings
 
-SETTINGS: Mapping[Kind, type[BaseModel]] = {
-    Kind.NAMESERVER: NameserverSettings,
-    Kind.REBALANCER: RebalancerSettings,
-}
 
+class Deployment(NamedTuple):
+    """A topology and where it is deployed.
 
-def make_specs(
-    topology: Topology, home: Path, resources: Mapping[str, str], source: Source
-) -> list[ActorSpec]:
-    """Return the specs of all actors of a topology, in the order of creation.
-
-    Args:
+    Attributes:
         topology: The topology.
         home: Directory of the cluster, for relative paths.
         resources: Resource that binds each actor to its node, by actor name.
         source: File and overrides of the topology, for error messages.
-
-    Raises TopologyError if a setting is invalid.
     """
-    nameservers = [address(topology, entry) for entry in topology.nameservers]
-    rebalancers = [address(topology, entry) for entry in topology.rebalancers]
-    specs = []
+
+    topology: Topology
+    home: Path
+    resources: Mapping[str, str]
+    source: Source
+
+
+@dataclass(frozen=True)
+class ProcessKind:
+    """A kind of process: a row of the table `cluster.driver.kinds.KINDS`.
+
+    Attributes:
+        name: Name of the kind.
+        key: Key of the topology under which its processes are listed.
+        actor: Class of its actor, as `module:class`. The module may belong to a package above the driver.
+        settings: Model of its service's settings, as `module:class`.
+        order: Place in the order of creation; processes are stopped in the reverse order.
+        specs: Returns the specs of its processes. Raises TopologyError if a setting is invalid.
+        probe: Returns why a process does not serve, else an empty text, from its spec, the specs of all
+            processes, and the TLS of connections to it. Raises OSError, ProtocolError, ValueError. None: it
+            has no socket.
+    """
+
+    name: str
+    key: str
+    actor: str
+    settings: str
+    order: int
+    specs: Callable[[ProcessKind, Deployment], Iterator[ActorSpec]]
+    probe: Callable[[ActorSpec, Sequence[ActorSpec], ClientTls | None], str] | None
+
+    @property
+    def model(self) -> type[BaseModel]:
+        """The model of its service's settings."""
+        model: type[BaseModel] = resolve_name(self.settings)
+        return model
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """One actor of a topology.
+
+    Attributes:
+        kind: Kind of the actor.
+        name: Name of the actor in Ray.
+        cluster: Name of the cluster.
+        settings: Settings of its service, as JSON values.
+        listen: Host and port on which it listens.
+        advertised: Host and port that other processes use.
+        resource: Ray resource that binds it to a node.
+        slots: Whole units of the resource that it takes; 0 for an actor that only needs to run on its node.
+        store: Directory of a broker's store; None for other kinds.
+        place: Key path of its entry in the topology, for error messages.
+    """
+
+    kind: ProcessKind
+    name: str
+    cluster: str
+    settings: Mapping[str, Any]
+    listen: tuple[str, int]
+    advertised: tuple[str, int]
+    resource: str
+    store: str | None = None
+    place: str = ""
+    slots: int = 0
+
+    @property
+    def address(self) -> str:
+        """Return the advertised address as `host:port`."""
+        return f"{self.advertised[0]}:{self.advertised[1]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as JSON values, as passed to the actor and contained in its status."""
+        return {
+            "kind": self.kind.name, "name": self.name, "cluster": self.cluster,
+            "settings": dict(self.settings), "listen": list(self.listen), "advertised": list(self.advertised),
+            "resource": self.resource, "store": self.store, "slots": self.slots,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], kinds: Mapping[str, ProcessKind]) -> ActorSpec:
+        """Return the spec that `to_json` encoded, without `place`. Raises KeyError for an unknown kind."""
+        listen, advertised = data["listen"], data["advertised"]
+        return cls(
+            kinds[data["kind"]], data["name"], data["cluster"], data["settings"], (listen[0], listen[1]),
+            (advertised[0], advertised[1]), data["resource"], data["store"],
+            slots=data.get("slots", 0),
+        )  # fmt: skip
+
+
+def creation_order(spec: ActorSpec | None) -> float:
+    """Return the place of an actor in the order of creation; actors without a known spec are the last."""
+    return math.inf if spec is None else spec.kind.order
+
+
+def listener_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorSpec]:
+    """Yield the specs of processes that listen on a port. Raises TopologyError if a setting is invalid."""
+    topology, _, resources, source = deployment
+    model = kind.model
     for path, name, entry in topology.listeners():
-        host, port = topology.host_of(entry), entry.listen_port
-        settings: dict[str, Any] = {"listen_host": host, "listen_port": port}
+        if path[0] != kind.key:
+            continue
+        settings = {
+            key: value for key, value in _placed(deployment, name, entry).items() if key in model.model_fields
+        }
         if isinstance(entry, Broker):
-            kind = Kind.BROKER
-            if not _vip_port_is_free(topology, entry):
-                settings["vip_channel"] = False
-            settings |= broker_settings(topology, entry, path, source) | {
-                "cluster_name": topology.cluster,
-                "broker_name": entry.name,
-                "advertised_host": topology.advertised(entry)[0],
-                "advertised_port": topology.advertised(entry)[1] or None,
-                "nameservers": nameservers,
-                "rebalancers": rebalancers,
-                "store_root": str(topology.store_of(entry, home)),
-            }
+            settings |= broker_settings(topology, entry, path, source)
         else:
-            kind = Kind.NAMESERVER if path[0] == "nameservers" else Kind.REBALANCER
-            settings["data_dir"] = str(home / name)
-            if kind is Kind.NAMESERVER:
-                settings["cluster_name"] = topology.cluster
-            if kind is Kind.REBALANCER:
-                settings["nameservers"] = nameservers
-            settings |= checked(SETTINGS[kind], entry.settings, (*path, "settings"), source)
-        specs.append(
-            ActorSpec(
-                kind,
-                name,
-                topology.cluster,
-                settings,
-                (host, port),
-                topology.advertised(entry),
-                resources.get(name, ""),
-                settings.get("store_root"),
-                f"{source.place(path)}: {show(path)}",
-                slots=1 if isinstance(entry, ElasticBroker) else 0,
-            )
+            settings |= checked(model, entry.settings, (*path, "settings"), source, settings)
+        yield ActorSpec(
+            kind,
+            name,
+            topology.cluster,
+            settings,
+            (topology.host_of(entry), entry.listen_port),
+            topology.advertised(entry),
+            resources.get(name, ""),
+            settings.get("store_root"),
+            f"{source.place(path)}: {show(path)}",
+            slots=1 if isinstance(entry, ElasticBroker) else 0,
         )
-    if topology.autoscale is not None:
-        specs.append(autoscaler_spec(topology, home, resources.get(AUTOSCALER, ""), source))
-    order = list(Kind)
-    return sorted(specs, key=lambda spec: order.index(spec.kind))
 
 
-def autoscaler_spec(topology: Topology, home: Path, resource: str, source: Source) -> ActorSpec:
-    """Return the spec of the autoscaler. Raises TopologyError if its settings are invalid."""
-    path: KeyPath = ("autoscale",)
+def _placed(deployment: Deployment, name: str, entry: Listener) -> dict[str, Any]:
+    """Return the settings that are keys of the topology itself; a process gets those that its model has."""
+    topology, home, _, _ = deployment
+    settings: dict[str, Any] = {
+        "listen_host": topology.host_of(entry),
+        "listen_port": entry.listen_port,
+        "advertised_host": topology.advertised(entry)[0],
+        "advertised_port": topology.advertised(entry)[1] or None,
+        "cluster_name": topology.cluster,
+        "nameservers": [address(topology, each) for each in topology.nameservers],
+        "rebalancers": [address(topology, each) for each in topology.rebalancers],
+        "data_dir": str(home / name),
+    }
+    if isinstance(entry, Broker):
+        settings |= {"broker_name": entry.name, "store_root": str(topology.store_of(entry, home))}
+    return settings
+
+
+def autoscaler_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorSpec]:
+    """Yield the spec of the autoscaler, if the topology has one. Raises TopologyError."""
+    topology, home, resources, source = deployment
+    if topology.autoscale is None:
+        return
+    path: KeyPath = (kind.key,)
     index, entry = next(topology.elastic(), (-1, None))
     if entry is None:
         raise source.error([(path, "there are no elastic brokers; add {pattern: …, max: …} to brokers")])
-    given = dict(topology.autoscale or {})
+    given = dict(topology.autoscale)
     limits = {"min": max(entry.min, 1), "max": entry.max}
     if isinstance(given.get("rules"), Mapping):
         given["rules"] = limits | given["rules"]
-    # Imported by name: the settings belong to a package above the driver, as the actor's class does.
-    model: type[BaseModel] = import_module("cluster.autoscale.autoscaler_settings").AutoscalerSettings
-    settings = checked(model, given, path, source)
+    settings = checked(kind.model, given, path, source)
     highest = settings["rules"]["max"]
     if highest > entry.max:
         text = f"{highest} exceeds brokers[{index}].max {entry.max}; lower it or raise that"
         raise source.error([((*path, "rules", "max"), text)])
-    settings["data_dir"] = str(home / AUTOSCALER)
+    settings["data_dir"] = str(home / kind.name)
     settings["home"] = str(home)
     settings["topology"] = topology.plain()
     none = ("", 0)
-    return ActorSpec(
-        Kind.AUTOSCALER, AUTOSCALER, topology.cluster, settings, none, none, resource,
+    yield ActorSpec(
+        kind, kind.name, topology.cluster, settings, none, none, resources.get(kind.name, ""),
         place=f"{source.place(path)}: {show(path)}",
     )  # fmt: skip
 
@@ -135,6 +219,8 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
     Raises TopologyError if a setting is invalid.
     """
     given: dict[str, Any] = {"auto_create_topics": topology.auto_create_topics}
+    if not _vip_port_is_free(topology, broker):
+        given["vip_channel"] = False
     stored: dict[str, Any] = {"flush": topology.flush}
     for at, settings in (
         (("broker_settings",), topology.broker_settings),
@@ -146,22 +232,20 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
     return given | {STORE_KEY: stored}
 
 
-def checked(model: type[BaseModel], values: Mapping[str, Any], at: KeyPath, source: Source) -> dict[str, Any]:
-    """Return `values` validated by `model`, under the model's field names. Raises TopologyError."""
-    # The rebalancer's model requires `data_dir`, which the topology does not contain.
-    required = {"data_dir": "."} if model is RebalancerSettings else {}
+def checked(
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    at: KeyPath,
+    source: Source,
+    placed: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return `values` validated by `model`, under the model's field names. Raises TopologyError.
+
+    `placed` are settings that the model may require and that are not among `values`.
+    """
+    placed = placed or {}
     try:
-        found = model.model_validate({**required, **values})
+        found = model.model_validate({**placed, **values})
     except ValidationError as error:
         raise source.error(explain(error, model, at)) from None
-    return found.model_dump(mode="json", include=found.model_fields_set - required.keys())
-
-
-def is_live_setting(kind: Kind, key: str) -> bool:
-    """Return True if a setting can be changed without a restart. `key` is dotted, such as `store.flush`."""
-    if kind is Kind.AUTOSCALER:
-        return False
-    head, _, inner = key.partition(".")
-    if kind is Kind.BROKER and head == STORE_KEY:
-        return inner in live_names(StoreSettings)
-    return key in live_names(BrokerSettings if kind is Kind.BROKER else SETTINGS[kind])
+    return found.model_dump(mode="json", include=found.model_fields_set - placed.keys())

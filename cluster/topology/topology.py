@@ -80,6 +80,10 @@ class Listener(_Model):
     resource: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
 
+    def actor_name(self, index: int) -> str:
+        """Return the name of the actor; `index` is the place of this entry in its list."""
+        return f"{type(self).__name__.lower()}-{index}"
+
 
 class Nameserver(Listener):
     """A nameserver, named by its index in the list."""
@@ -97,6 +101,10 @@ class Broker(Listener):
     name: Name
     listen_port: Port = 10911
     store: Path | None = None
+
+    def actor_name(self, index: int) -> str:
+        """Return the name of the broker with its replica number."""
+        return f"{self.name}-0"
 
 
 class ElasticBroker(Broker):
@@ -213,13 +221,19 @@ class Topology(_Model):
 
     def listeners(self) -> Iterator[tuple[KeyPath, str, Listener]]:
         """Yield (key path, actor name, entry) of all actors."""
-        for index, nameserver in enumerate(self.nameservers):
-            yield ("nameservers", index), f"nameserver-{index}", nameserver
-        for index, given in enumerate(self.brokers):
-            for broker in given.members() if isinstance(given, ElasticBrokers) else (given,):
-                yield ("brokers", index), f"{broker.name}-0", broker
-        for index, rebalancer in enumerate(self.rebalancers):
-            yield ("rebalancers", index), f"rebalancer-{index}", rebalancer
+        for key, entries in self._lists().items():
+            for index, given in enumerate(entries):
+                for entry in given.members() if isinstance(given, ElasticBrokers) else (given,):
+                    yield (key, index), entry.actor_name(index), entry
+
+    def _lists(self) -> dict[str, list[Listener]]:
+        """Return the keys whose values are lists of processes, with these lists."""
+        values = {key: getattr(self, key) for key in type(self).model_fields}
+        return {
+            key: value
+            for key, value in values.items()
+            if isinstance(value, list) and all(isinstance(entry, Listener) for entry in value)
+        }
 
     def elastic(self) -> Iterator[tuple[int, ElasticBrokers]]:
         """Yield (index, entry) of the elastic entries of `brokers`."""
@@ -273,20 +287,20 @@ class Topology(_Model):
     def with_ports(self, ports: Mapping[str, int]) -> Topology:
         """Return a copy in which port 0 is replaced by the port chosen for the actor, by actor name."""
 
-        def settled(name: str, entry: Entry) -> Entry:
-            return entry.model_copy(update={"listen_port": entry.listen_port or ports.get(name, 0)})
+        def settled(index: int, entry: Entry) -> Entry:
+            port = entry.listen_port or ports.get(entry.actor_name(index), 0)
+            return entry.model_copy(update={"listen_port": port})
 
-        brokers: list[Broker | ElasticBrokers] = [
-            _running(entry, [settled(f"{each.name}-0", each) for each in entry.members()])
-            if isinstance(entry, ElasticBrokers)
-            else settled(f"{entry.name}-0", entry)
-            for entry in self.brokers
-        ]
-        nameservers = [settled(f"nameserver-{index}", entry) for index, entry in enumerate(self.nameservers)]
-        rebalancers = [settled(f"rebalancer-{index}", entry) for index, entry in enumerate(self.rebalancers)]
-        return self.model_copy(
-            update={"nameservers": nameservers, "brokers": brokers, "rebalancers": rebalancers}
-        )
+        lists = {
+            key: [
+                _running(entry, [settled(index, each) for each in entry.members()])
+                if isinstance(entry, ElasticBrokers)
+                else settled(index, entry)
+                for index, entry in enumerate(entries)
+            ]
+            for key, entries in self._lists().items()
+        }
+        return self.model_copy(update=lists)
 
 
 def _running(entry: ElasticBrokers, members: Sequence[ElasticBroker]) -> RunningElasticBrokers:

@@ -8,8 +8,6 @@ RocketMQ writes a queue that is a map key as an unquoted object; the tools of Ro
 other form:
 
     {{"brokerName":"b","queueId":0,"topic":"T"}:5}
-
-Earlier versions of RayMQ wrote the object inside a JSON string. Both forms can be decoded.
 """
 
 from collections.abc import Mapping

@@ -64,7 +64,7 @@ def as_row(entry: ActorStatus) -> dict[str, Any]:
     actor, spec = entry.actor, entry.actor.spec
     return {
         "actor": actor.name,
-        "kind": str(spec.kind) if spec else None,
+        "kind": spec.kind.name if spec else None,
         "state": "serving" if not entry.failing else actor.state if actor.state != "serving" else "failing",
         "reason": entry.failing,
         "address": spec.address if spec and spec.listen[1] else None,

@@ -78,7 +78,7 @@ def test_rocketmq_queue_maps_are_decoded(
 def test_queue_maps_with_string_keys_are_decoded(
     decode: Callable[[Buffer], object], content: object, body: bytes
 ) -> None:
-    """Earlier versions of RayMQ wrote this form, which is JSON."""
+    """JSON libraries write this form, because JSON has no objects as keys."""
     for queue in (Q0, Q1):
         key = f'{{"brokerName":"broker-a","queueId":{queue.queue_id},"topic":"T"}}'
         body = body.replace(key.encode(), json.dumps(key).encode())

@@ -7,7 +7,9 @@ import pytest
 from cluster.driver.drain import HEARTBEAT_S, QUIET_S, Drain, DrainProgress, GroupLag, Step
 from cluster.driver.draining import find_broker
 from cluster.driver.driver import LaunchRefused
-from cluster.driver.plan import ActorSpec, Kind, Running
+from cluster.driver.kinds import BROKER
+from cluster.driver.plan import Running
+from cluster.driver.specs import ActorSpec
 from cluster.launch import drain, restart
 from cluster.topology.topology import Topology
 
@@ -66,7 +68,7 @@ def test_drain_gives_up_after_its_timeout_and_names_the_cause() -> None:
 
 
 def test_find_broker_accepts_names_without_replica_number() -> None:
-    spec = ActorSpec(Kind.BROKER, "broker-a-0", "C", {}, ("h", 1), ("h", 1), "r")
+    spec = ActorSpec(BROKER, "broker-a-0", "C", {}, ("h", 1), ("h", 1), "r")
     running = [Running("raymq", "broker-a-0", spec=spec), Running("raymq", "nameserver-0")]
     assert find_broker(running, "broker-a").name == find_broker(running, "broker-a-0").name == "broker-a-0"
     with pytest.raises(

@@ -11,7 +11,8 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from cluster.client.transport.loop_thread import LoopThread
 from cluster.driver.health import probe
-from cluster.driver.plan import ActorSpec, Kind
+from cluster.driver.kinds import NAMESERVER
+from cluster.driver.specs import ActorSpec
 from store.clock import SystemClock
 from tests.certificates import Authority
 
@@ -27,7 +28,7 @@ def test_probe_of_a_nameserver_that_accepts_only_tls(tmp_path: Path, monkeypatch
     )
     thread.run(nameserver.start())
     at = ("127.0.0.1", nameserver.server.port)
-    spec = ActorSpec(Kind.NAMESERVER, "nameserver-0", "C", settings, at, at, "")
+    spec = ActorSpec(NAMESERVER, "nameserver-0", "C", settings, at, at, "")
     assert probe(spec, []) == ""
     assert "closed" in probe(replace(spec, settings={}), [])
     monkeypatch.setenv("RAYMQ_TLS_CA", str(other.ca_file))

@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cluster.driver.plan import Action, ActorSpec, Kind, Plan, Running, Verb, make_plan, restarting
+from cluster.driver.kinds import BROKER, KINDS, NAMESERVER, REBALANCER
+from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
+from cluster.driver.specs import ActorSpec
 
 
 def spec(name: str, port: int = 1, **settings: Any) -> ActorSpec:
     return ActorSpec(
-        Kind.BROKER, name, "C", {"a": 1, "store": {"flush": "sync"}, **settings}, ("127.0.0.1", port),
+        BROKER, name, "C", {"a": 1, "store": {"flush": "sync"}, **settings}, ("127.0.0.1", port),
         ("127.0.0.1", port), "node:1", f"/stores/{name}", f"t.yaml:1: {name}",
     )  # fmt: skip
 
 
 def running(wanted: ActorSpec, namespace: str = "raymq", **changes: Any) -> Running:
-    actor = Running(namespace, wanted.name, ActorSpec.from_json(wanted.to_json()), "serving", "", "code1", 7)
+    actor = Running(
+        namespace, wanted.name, ActorSpec.from_json(wanted.to_json(), KINDS), "serving", "", "code1", 7
+    )
     return replace(actor, **changes)
 
 
@@ -58,7 +62,7 @@ def test_plan_adjusts_live_settings_without_a_restart() -> None:
                 [found],
                 namespace="raymq",
                 code_version="code1",
-                is_live=lambda kind, key: kind is Kind.BROKER and key in ("a", "store.keep_h"),
+                is_live=lambda kind, key: kind is BROKER and key in ("a", "store.keep_h"),
             )
         )
 
@@ -131,7 +135,7 @@ def test_plan_reuses_the_port_of_a_pruned_actor() -> None:
 
 
 def test_actor_spec_round_trips_through_json() -> None:
-    assert ActorSpec.from_json(spec("a").to_json()) == replace(spec("a"), place="")
+    assert ActorSpec.from_json(spec("a").to_json(), KINDS) == replace(spec("a"), place="")
 
 
 def test_restart_rolls_only_the_named_actors() -> None:
@@ -155,8 +159,8 @@ def test_restart_refuses_unknown_or_stopped_actors() -> None:
 def test_rolling_restart_order_is_nameservers_then_brokers() -> None:
     wanted = [
         spec("a-0", 1),
-        replace(spec("n-0", 2), kind=Kind.NAMESERVER),
-        replace(spec("r-0", 3), kind=Kind.REBALANCER),
+        replace(spec("n-0", 2), kind=NAMESERVER),
+        replace(spec("r-0", 3), kind=REBALANCER),
     ]
     whole = plan(wanted, [running(each) for each in wanted])
     assert [action.name for action in restarting(whole, None).actions] == ["n-0", "r-0", "a-0"]

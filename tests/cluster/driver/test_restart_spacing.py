@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.driver.plan import ActorSpec, Kind, Running
+from cluster.driver.kinds import BROKER
+from cluster.driver.plan import Running
 from cluster.driver.restart_spacing import RestartSpacing
+from cluster.driver.specs import ActorSpec
 
 WALL_MS, NOW_S = 1_800_000_000_000, 500.0
 ROUTE_REFRESH_S = 30.0
@@ -13,7 +15,7 @@ KNOWN_S = 31.0  # plus one second for the refresh itself
 
 
 def broker(name: str, ago_s: float, **changes: Any) -> Running:
-    spec = ActorSpec(Kind.BROKER, name, "c", {}, ("127.0.0.1", 1), ("127.0.0.1", 1), "node", None)
+    spec = ActorSpec(BROKER, name, "c", {}, ("127.0.0.1", 1), ("127.0.0.1", 1), "node", None)
     status = {"state": "serving", "serving_ms": WALL_MS - int(ago_s * 1000), "details": {"epoch": 2}}
     return Running("raymq", name, spec=spec, **{**status, **changes})
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from actors.broker.broker_settings import BrokerSettings
 from cluster import launch
-from cluster.driver.plan import Kind, Plan
-from cluster.driver.specs import make_specs
+from cluster.driver.kinds import BROKER, make_specs
+from cluster.driver.plan import Plan
 from cluster.topology.topology_file import TopologyError, load_with_source
 
 # A typical production file: comments, a namesrv list, thread pools, and settings of RocketMQ's documentation.
@@ -63,7 +63,7 @@ def conf(tmp_path: Path):
 def specs_of(home: Path, *confs: Path, overrides: tuple[str, ...] = ()) -> tuple[list[Any], list[str]]:
     topology, source = load_with_source(None, overrides, confs)
     specs = make_specs(topology, home, {}, source)
-    return [spec for spec in specs if spec.kind is Kind.BROKER], source.warnings
+    return [spec for spec in specs if spec.kind is BROKER], source.warnings
 
 
 def refusal(*confs: Path, overrides: tuple[str, ...] = ()) -> str:

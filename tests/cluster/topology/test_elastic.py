@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.driver.specs import make_specs
+from cluster.driver.kinds import make_specs
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source, TopologyError, load_topology
 
@@ -72,7 +72,7 @@ def test_autoscaler_is_one_more_actor_with_the_limits_of_the_brokers(tmp_path: P
     given = topology({**ELASTIC, "listen_port": 0}, autoscale=RULES).with_running(["broker-4-0"])
     given = given.with_ports({"nameserver-0": 9876, "broker-4-0": 4000})
     spec = make_specs(given, tmp_path, {}, Source("t.yaml", {}, {}))[-1]
-    assert (spec.kind, spec.name) == ("autoscaler", "autoscaler")
+    assert (spec.kind.name, spec.name) == ("autoscaler", "autoscaler")
     assert (spec.settings["rules"]["min"], spec.settings["rules"]["max"]) == (1, 8)
     again = Topology.model_validate(spec.settings["topology"])
     assert brokers_of(again) == [("broker-1-0", 0, "broker_slot")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.driver.specs import make_specs
+from cluster.driver.kinds import BROKER, make_specs
 from cluster.paths import home_of
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import DEFAULT_TOPOLOGY, TopologyError, load_topology, load_with_source
@@ -96,7 +96,7 @@ def test_broker_settings_override_topology_settings(tmp_path: Path) -> None:
         "  - {name: b, listen_port: 0, settings: {default_topic_queues: 2, store: {flush: sync}}}\n"
     )
     topology, source = load_with_source(file)
-    first, second = [spec for spec in make_specs(topology, tmp_path, {}, source) if spec.kind == "broker"]
+    first, second = [spec for spec in make_specs(topology, tmp_path, {}, source) if spec.kind is BROKER]
     assert first.settings["default_topic_queues"] == 4
     assert first.settings["store"] == {"flush": "async", "flush_interval_ms": 100}
     assert second.settings["default_topic_queues"] == 2
@@ -107,7 +107,7 @@ def test_vip_channel_is_off_if_its_port_belongs_to_another_broker(tmp_path: Path
     file = tmp_path / "t.yaml"
     file.write_text("brokers:\n  - {name: a, listen_port: 10911}\n  - {name: b, listen_port: 10913}\n")
     topology, source = load_with_source(file)
-    first, second = [spec for spec in make_specs(topology, tmp_path, {}, source) if spec.kind == "broker"]
+    first, second = [spec for spec in make_specs(topology, tmp_path, {}, source) if spec.kind is BROKER]
     assert "vip_channel" not in first.settings
     assert second.settings["vip_channel"] is False
 

@@ -13,8 +13,8 @@ import yaml
 from actors.host.ray_port import Node
 from cluster.autoscale.experiments.experiment import load_experiment
 from cluster.driver.exposure import exposed
+from cluster.driver.kinds import make_specs
 from cluster.driver.placement import Autoscaler, place
-from cluster.driver.specs import make_specs
 from cluster.topology.topology_file import load_with_source
 
 MANIFEST = Path("configs/kuberay/raymq.yaml")
@@ -70,7 +70,7 @@ def test_topology_fits_the_pods_and_their_volumes(documents: dict[str, Any], tmp
     # clients find the head by its service, and the operator opens the ports in it
     (ray,) = cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
     ports = {each["containerPort"] for each in ray["ports"]}
-    fixed = [spec for spec in specs if spec.kind in ("nameserver", "rebalancer")]
+    fixed = [spec for spec in specs if spec.kind.name in ("nameserver", "rebalancer")]
     assert {spec.advertised[0] for spec in fixed} == {f"{name}-head-svc"}
     assert {spec.advertised[1] for spec in fixed} <= ports
     # the stores and the home directory are on the shared volume, and the job finds the topology
