@@ -18,7 +18,27 @@ RETRY_TOPIC_PREFIX = "%RETRY%"
 DLQ_TOPIC_PREFIX = "%DLQ%"
 LMQ_TOPIC_PREFIX = "%LMQ%"
 
+# Groups that RocketMQ's tools and services use without creating them (MixAll).
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+SYSTEM_GROUPS = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+        "CID_RMQ_SYS_TRANS",
+    }
+)
+
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def is_system_group(name: str) -> bool:
+    """Return True for groups of RocketMQ's own tools and services."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_topic(topic: str) -> None:

@@ -12,26 +12,11 @@ from actors.remoting.bodies.routes import PERM_READ
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
-from store.message.validate import check_group
+from store.message.validate import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
 from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
 from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)
-
-# Groups that RocketMQ's tools and services use without creating them (MixAll).
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-SYSTEM_GROUPS = frozenset(
-    {
-        "TOOLS_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-        "CID_ONSAPI_PULL",
-        "CID_RMQ_SYS_TRANS",
-    }
-)
 
 
 class Groups:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_queue, parse_time_ms
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
-from cluster.cli.topics.message_view import as_object, as_page, body_text
+from cluster.cli.topics.message_view import as_page, body_text
+from cluster.views import dead_letters as views
+from cluster.views.dead_letters import DeadLetter
 
 if TYPE_CHECKING:
-    from cluster.client import Admin, MessageExt
+    from cluster.client import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters of consumer groups: list, show, resend, purge.")
 
@@ -51,15 +54,14 @@ def list_letters(
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         if group is None:
-            counts = admin.dead_letter_counts().items()
-            rows = [{"group": name, "dead_letters": count} for name, count in counts]
-            out.table("dead letters", ("group", "dead_letters"), rows)
+            counts = [asdict(each) for each in views.dead_letter_counts(admin)]
+            out.table("dead letters", ("group", "dead_letters"), counts)
             return
         found = _letters(admin, group, limit, include_handled=include_handled)
-        rows = [_row(letter) for letter in found]
         if out.is_json:
-            out.json([{name: value for name, value in row.items() if name != "shown"} for row in rows])
+            out.json([letter.to_json() for letter in found])
             return
+        rows = [letter.to_json() | {"shown": body_text(letter.message)} for letter in found]
         out.table(f"dead letters of {group}", _COLUMNS, rows, _SPARED)
 
 
@@ -83,9 +85,9 @@ def show(
             raise Refusal("no message is selected: give --id, or --queue and --offset")
         for letter in _selected(admin, group, queue, offset, identifier):
             if out.is_json:
-                out.json(as_object(letter) | {"origin": _origin(letter)})
+                out.json(letter.to_json())
             else:
-                out.fields({"origin": _origin(letter)} | as_page(letter))
+                out.fields({"origin": letter.origin} | as_page(letter.message))
 
 
 @app.command(
@@ -122,7 +124,7 @@ def resend(
             found = _selected(admin, group, queue, offset, identifier)
         if not dry_run and found:
             confirmed(f"Send {len(found)} dead letters of {group} again?", yes=yes)
-            admin.resend_dead_letters(group, found, to=to.value)
+            admin.resend_dead_letters(group, [each.message for each in found], to=to.value)
         _report(out, "resend", "resent", group, len(found), dry_run=dry_run)
 
 
@@ -148,8 +150,8 @@ def purge(
         _report(out, "purge", "purged", group, count, dry_run=dry_run)
 
 
-def _letters(admin: Admin, group: str, limit: int, *, include_handled: bool = False) -> list[MessageExt]:
-    return _existing(admin, group, admin.dead_letters(group, limit, include_handled=include_handled))
+def _letters(admin: Admin, group: str, limit: int, *, include_handled: bool = False) -> list[DeadLetter]:
+    return _existing(admin, group, views.dead_letters(admin, group, limit, include_handled=include_handled))
 
 
 def _existing(admin: Admin, group: str, found: T) -> T:
@@ -161,28 +163,18 @@ def _existing(admin: Admin, group: str, found: T) -> T:
 
 def _selected(
     admin: Admin, group: str, queue: str | None, offset: int | None, identifier: str | None
-) -> list[MessageExt]:
-    topic = f"%DLQ%{group}"
+) -> list[DeadLetter]:
     if identifier is not None:
-        letters = _letters(admin, group, 10_000, include_handled=True)
-        found = [each for each in letters if identifier in (each.offset_msg_id, each.uniq_key)]
+        found = _existing(admin, group, views.dead_letters_with_id(admin, group, identifier))
     elif queue is None or offset is None:
         raise Refusal("--queue and --offset must be given together")
     else:
-        found = admin.messages_at(parse_queue(queue, topic), offset)
+        found = views.dead_letter_at(admin, parse_queue(queue, f"%DLQ%{group}"), offset)
     if not found:
         raise Failed(
             f"group {group!r} has no such dead letter; `raymq dlq list {group}` shows the pending ones"
         )
     return found
-
-
-def _origin(letter: MessageExt) -> str | None:
-    return letter.properties.get("RETRY_TOPIC")
-
-
-def _row(letter: MessageExt) -> dict[str, Any]:
-    return as_object(letter) | {"origin": _origin(letter), "shown": body_text(letter)}
 
 
 def _report(out: Output, verb: str, done: str, group: str, count: int, *, dry_run: bool) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
 from cluster.cli.console import Failed, confirmed, open_admin
-from cluster.cli.groups.offset import PROGRESS_COLUMNS, progress_rows
+from cluster.cli.groups.offset import PROGRESS_COLUMNS
 from cluster.cli.groups.offset import reset as reset_offsets
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
-
-if TYPE_CHECKING:
-    from actors.remoting.bodies.connected import ConsumerConnection
+from cluster.views import groups
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe with lag, create, delete.")
+
+_MEMBER_COLUMNS = ("client_id", "address", "language", "version")
 
 
 @app.command("list", epilog=examples("raymq group list", "raymq group list --system --json"))
@@ -26,21 +27,7 @@ def list_groups(
     """List consumer groups with their topics and lag."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        progress = admin.all_group_stats()
-        rows = []
-        for name in admin.groups():
-            stats = progress.get(name)
-            if not system and is_system(name):
-                continue
-            rows.append(
-                {
-                    "group": name,
-                    "topics": sorted({queue.topic for queue in stats.offsets}) if stats else [],
-                    "lag": stats.lag if stats else 0,
-                    "in_flight": stats.in_flight if stats else 0,
-                    "tps": stats.consume_tps if stats else 0.0,
-                }
-            )
+        rows = [asdict(each) for each in groups.list_groups(admin, include_system=system)]
         out.table("consumer groups", ("group", "topics", "lag", "in_flight", "tps"), rows)
 
 
@@ -54,41 +41,24 @@ def describe(
     """Show a group's lag per queue, members, subscriptions and settings."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        config = admin.groups().get(group)
-        if config is None:
+        found = groups.describe_group(admin, group, topic)
+        if found is None:
             raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
-        stats, online = admin.group_stats(group, topic), admin.group_connection(group)
-        retries = admin.group_stats(group, f"%RETRY%{group}").lag
-        dead_letters = admin.dead_letter_count(group)
-        rows = [
-            row | {"in_flight": offset.in_flight, "last_ms": offset.last_timestamp or None}
-            for row, offset in zip(progress_rows(stats), stats.offsets.values(), strict=True)
-        ]
-        members = _members(online)
+        facts = asdict(found)
         if out.is_json:
-            facts: dict[str, Any] = {
-                "group": group,
-                "lag": stats.lag,
-                "tps": stats.consume_tps,
-                "retries": retries,
-                "dead_letters": dead_letters,
-                "queues": rows,
-                "members": members,
-                "subscriptions": _subscriptions(online),
-                "settings": config.to_json(),
-            }
             out.json(facts)
             return
         columns = (*PROGRESS_COLUMNS, "in_flight", "last_ms")
-        out.table(f"group {group}", columns, rows)
-        if online is None:
+        out.table(f"group {group}", columns, facts["queues"])
+        if not found.members:
             out.line("no member is online")
         else:
-            out.table("members", ("client_id", "address", "language", "version"), members)
-            for name, expression in _subscriptions(online).items():
+            out.table("members", _MEMBER_COLUMNS, facts["members"])
+            for name, expression in found.subscriptions.items():
                 out.line(f"subscribes to {name}: {expression}")
-        out.line(f"lag: {stats.lag:,}; consume TPS of the last minute: {stats.consume_tps:,.1f}")
-        out.line(f"retries that wait in the retry topic: {retries:,}; dead letters: {dead_letters:,}")
+        out.line(f"lag: {found.lag:,}; consume TPS of the last minute: {found.tps:,.1f}")
+        waiting = f"retries that wait in the retry topic: {found.retries:,}"
+        out.line(f"{waiting}; dead letters: {found.dead_letters:,}")
 
 
 @app.command(epilog=examples("raymq group create billing", "raymq group create billing --max-retries 3"))
@@ -141,7 +111,7 @@ def delete(
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         if group not in admin.groups():
             raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
-        members = [member["client_id"] for member in _members(admin.group_connection(group))]
+        members = [member.client_id for member in groups.members_of(admin, group)]
         if members:
             raise Failed(f"group {group!r} has members online; stop them first: {', '.join(members)}")
         topics = admin.topics_of_group(group)
@@ -160,9 +130,8 @@ def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson =
     """List the online members of a group."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        rows = _members(admin.group_connection(group))
-        columns = ("client_id", "address", "language", "version")
-        out.table(f"members of {group}", columns, rows)
+        rows = [asdict(each) for each in groups.members_of(admin, group)]
+        out.table(f"members of {group}", _MEMBER_COLUMNS, rows)
 
 
 @app.command(
@@ -203,30 +172,3 @@ app.command(
         "raymq group reset billing orders --to 2026-11-21T09:30:00",
     ),
 )(reset_offsets)
-
-
-def is_system(name: str) -> bool:
-    """Return True for groups of RocketMQ's own tools and services."""
-    from actors.broker.metadata.groups import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
-
-    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
-
-
-def _members(online: ConsumerConnection | None) -> list[dict[str, Any]]:
-    if online is None:
-        return []
-    return [
-        {
-            "client_id": each.client_id,
-            "address": each.client_addr,
-            "language": each.language,
-            "version": each.version,
-        }
-        for each in online.connections
-    ]
-
-
-def _subscriptions(online: ConsumerConnection | None) -> dict[str, str]:
-    if online is None:
-        return {}
-    return {topic: wanted.sub_string for topic, wanted in online.subscriptions.items()}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_position, parse_queue
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
-from cluster.cli.topics.message_view import place_of
+from cluster.views import offsets
 
 if TYPE_CHECKING:
-    from actors.remoting.bodies.progress import ConsumeStats
     from cluster.client import Admin, MessageQueue
 
 app = typer.Typer(no_args_is_help=True, help="Offsets of consumer groups: show, reset, skip, clone.")
@@ -30,7 +30,8 @@ def show(
     """Show a group's committed offset and lag per queue."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        rows = progress_rows(admin.group_stats(group, topic))
+        found = offsets.progress(admin, group, topic)
+        rows = [{name: getattr(queue, name) for name in PROGRESS_COLUMNS} for queue in found]
         if not rows and group not in admin.groups():
             raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
         out.table(f"offsets of {group}", PROGRESS_COLUMNS, rows)
@@ -76,7 +77,7 @@ def skip(
     """Skip all messages that a group has not consumed yet."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        _move(admin, out, group, admin.end_offsets(topic), "skip", dry_run=dry_run, yes=yes)
+        _move(admin, out, group, offsets.offsets_at(admin, topic, "latest"), "skip", dry_run=dry_run, yes=yes)
 
 
 @app.command(epilog=examples("raymq offset clone billing billing-2", "raymq offset clone a b -t orders"))
@@ -92,9 +93,7 @@ def clone(
     """Copy the offsets of one group to another."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        taken = admin.group_stats(source, topic).offsets.items()
-        targets = {queue: offset.consumer_offset for queue, offset in taken}
-        rows = _rows(targets, admin.group_stats(target, topic))
+        rows = [asdict(change) for change in offsets.preview_clone(admin, source, target, topic)]
         if not dry_run:
             confirmed(f"Copy the offsets of {source} to {target} in {len(rows)} queues?", yes=yes)
             admin.clone_offsets(source, target, topic)
@@ -111,13 +110,7 @@ def _targets(
         if queue is None:
             raise Refusal("--offset requires --queue BROKER:QUEUE")
         return {parse_queue(queue, topic): offset}
-    place = parse_position(to or "")
-    if place == "earliest":
-        targets = admin.beginning_offsets(topic)
-    elif place == "latest":
-        targets = admin.end_offsets(topic)
-    else:
-        targets = admin.offsets_at(topic, place)
+    targets = offsets.offsets_at(admin, topic, parse_position(to or ""))
     if queue is None:
         return targets
     wanted = parse_queue(queue, topic)
@@ -139,30 +132,9 @@ def _move(
     if group not in admin.groups():
         raise Failed(f"no group {group!r}; `raymq group list` shows all groups")
     topic = next(iter(targets)).topic
-    rows = _rows(targets, admin.group_stats(group, topic))
+    rows = [asdict(change) for change in offsets.preview(admin, group, targets)]
     if not dry_run:
         confirmed(f"{verb.capitalize()} {group} in {len(rows)} queues of {topic}?", yes=yes)
         for queue, target in targets.items():
             admin.reset_offset(group, queue, target)
     out.table(f"{'would ' if dry_run else ''}{verb} {group}", _COLUMNS, rows)
-
-
-def progress_rows(stats: ConsumeStats) -> list[dict[str, Any]]:
-    """Return a row for each queue that a group consumes."""
-    return [
-        {
-            **place_of(queue),
-            "committed": offset.consumer_offset,
-            "end": offset.broker_offset,
-            "lag": offset.lag,
-        }
-        for queue, offset in stats.offsets.items()
-    ]
-
-
-def _rows(targets: dict[MessageQueue, int], had: ConsumeStats) -> list[dict[str, Any]]:
-    """Return a row for each queue, with the group's previous offset (or None) and the new one."""
-    before = {queue: offset.consumer_offset for queue, offset in had.offsets.items()}
-    return [
-        place_of(queue) | {"before": before.get(queue), "after": after} for queue, after in targets.items()
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +10,8 @@ import typer
 
 from cluster.cli.console import Failed, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, Broker, DryRun, Nameserver, Yes, examples
-from store.clock import NS_PER_MS
+from cluster.views import brokers
+from store.clock import SystemClock
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.broker import BrokerStatsItem
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistics, settings, cleaning.")
 
 COLUMNS = ("cluster", "broker", "id", "address", "version", "put_tps", "get_tps", "disk_used", "up_s")
+PENDING = ("open_transactions", "pending_timers", "retries", "dead_letters")
+"""Counts of messages that wait in a broker; RocketMQ's brokers do not report them."""
 
 
 class Cleanable(StrEnum):
@@ -33,19 +36,11 @@ def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -
     """List brokers with their put and get rates and disk usage."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        rows = []
-        info = admin.cluster_info()
-        for name, data in sorted(info.brokers.items()):
-            for broker_id, address in sorted(data.broker_addrs.items()):
-                row: dict[str, Any] = {
-                    "cluster": data.cluster,
-                    "broker": name,
-                    "id": broker_id,
-                    "address": address,
-                }
-                if broker_id == 0:
-                    row |= summary(admin.broker_runtime(name))
-                rows.append(row)
+        rows = [
+            {"cluster": each.cluster, "broker": each.broker, "id": each.id, "address": each.address}
+            | (columns_of(each.load) if each.load else {})
+            for each in brokers.list_brokers(admin, SystemClock())
+        ]
         out.table("brokers", COLUMNS, rows, spared=("version", "cluster", "id"))
 
 
@@ -193,31 +188,10 @@ def writable(
         out.done(f"{broker} is {what} in {topics} topics", topics=topics, **facts)
 
 
-PENDING = {
-    "open_transactions": "openTransactions",
-    "pending_timers": "pendingTimers",
-    "retries": "retriesPending",
-    "dead_letters": "deadLettersPending",
-}
-"""Counts of messages that wait in a broker, by column; RocketMQ's brokers do not report them."""
-
-
-def summary(runtime: dict[str, str]) -> dict[str, Any]:
-    """Return the columns of a broker's row from its runtime information."""
-    return {
-        "version": runtime.get("brokerVersionDesc"),
-        "put_tps": first_rate(runtime.get("putTps")),
-        "get_tps": first_rate(runtime.get("getTransferredTps")),
-        "disk_used": f"{float(runtime.get('commitLogDiskRatio') or 0):.0%}",
-        **{name: int(runtime[key]) for name, key in PENDING.items() if key in runtime},
-        "up_s": max(0, time.time_ns() // NS_PER_MS - int(runtime.get("bootTimestamp") or 0)) // 1000,
-    }
-
-
-def first_rate(text: str | None) -> float:
-    """Return the first of RocketMQ's three rates, that of the last 10 seconds."""
-    parts = (text or "").split()
-    return float(parts[0]) if parts else 0.0
+def columns_of(load: brokers.BrokerLoad) -> dict[str, Any]:
+    """Return the columns of a broker's load, without the counts that it does not report."""
+    found = asdict(load) | {"disk_used": f"{load.disk_used:.0%}"}
+    return {name: value for name, value in found.items() if name not in PENDING or value is not None}
 
 
 def _window(name: str, item: BrokerStatsItem) -> dict[str, Any]:

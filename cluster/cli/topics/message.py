@@ -10,7 +10,8 @@ import typer
 from cluster.cli.console import Failed, Refusal, open_admin, parse_queue, parse_time_ms
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic, examples
 from cluster.cli.topics import send, tail
-from cluster.cli.topics.message_view import as_object, as_page, body_text
+from cluster.cli.topics.message_view import as_page, body_text
+from cluster.views.messages import message_json
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageExt
@@ -54,7 +55,7 @@ def get(
             raise Failed(f"no such message in topic {topic!r}")
         for message in found:
             if out.is_json:
-                out.json(as_object(message))
+                out.json(message_json(message))
             else:
                 out.fields(as_page(message))
 
@@ -84,7 +85,7 @@ def query(
         found = admin.messages_by_key(
             topic, key, max_messages=limit, begin_ms=parse_time_ms(begin), end_ms=until_ms
         )
-        rows = [as_object(message) | {"shown": body_text(message)} for message in found]
+        rows = [message_json(message) | {"shown": body_text(message)} for message in found]
         if out.is_json:
             out.json([{name: value for name, value in row.items() if name != "shown"} for row in rows])
             return

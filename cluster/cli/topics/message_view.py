@@ -13,46 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.cli.console import Refusal
 from cluster.cli.tables import escaped, shown
+from cluster.views.messages import message_json
 
 if TYPE_CHECKING:
-    from cluster.client import MessageExt, MessageQueue
+    from cluster.client import MessageExt
 
 BODY_SHOWN_BYTES = 200
-# Properties written by clients and brokers, or shown as separate fields.
-_OWN = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "WAIT", "MSG_REGION", "TRACE_ON", "CLUSTER"})
-
 _SENT = ("body", "body_base64", "keys", "tags", "properties")
 _IGNORED = (
     "topic", "broker", "queue", "offset", "id", "unique_key", "born_ms", "store_ms", "reconsume_times",
-    "origin",
+    "origin", "body_error",
 )  # fmt: skip
 """Fields that `tail`, `message get` and `dlq show` print, and that a new message does not keep."""
-
-
-def place_of(queue: MessageQueue | MessageExt) -> dict[str, Any]:
-    """Return topic, broker and queue id of a queue or of a message."""
-    return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
-
-
-def as_object(message: MessageExt) -> dict[str, Any]:
-    """Return a message as a JSON object; a body that is not valid UTF-8 is `body_base64`."""
-    found: dict[str, Any] = {
-        **place_of(message),
-        "offset": message.queue_offset,
-        "id": message.offset_msg_id,
-        "unique_key": message.uniq_key,
-        "tags": message.tags,
-        "keys": message.keys,
-        "born_ms": message.born_timestamp,
-        "store_ms": message.store_timestamp,
-        "reconsume_times": message.reconsume_times,
-        "properties": {name: text for name, text in message.properties.items() if name not in _OWN},
-    }
-    try:
-        found["body"] = bytes(message.body).decode()
-    except UnicodeDecodeError:
-        found["body_base64"] = base64.b64encode(message.body).decode()
-    return found
 
 
 def as_line(message: MessageExt) -> str:
@@ -66,7 +38,7 @@ def as_line(message: MessageExt) -> str:
 
 def as_page(message: MessageExt) -> dict[str, Any]:
     """Return the fields of a message as texts for a terminal."""
-    page = as_object(message)
+    page = message_json(message)
     page["body"] = page.pop("body_base64", None) or page["body"]
     page["born_host"], page["store_host"] = str(message.born_host), str(message.store_host)
     page["properties"] = ", ".join(f"{name}={text}" for name, text in page["properties"].items())
@@ -74,10 +46,11 @@ def as_page(message: MessageExt) -> dict[str, Any]:
 
 
 def body_text(message: MessageExt) -> str:
-    """Return the start of a body as text, with control characters escaped."""
+    """Return the start of a body as text, after the reason if it cannot be decompressed."""
     body = bytes(message.body[: BODY_SHOWN_BYTES + 1])
     text = body[:BODY_SHOWN_BYTES].decode(errors="replace")
-    return escaped(text) + ("…" if len(message.body) > BODY_SHOWN_BYTES else "")
+    start = escaped(text) + ("…" if len(message.body) > BODY_SHOWN_BYTES else "")
+    return start if message.body_error is None else f"[{escaped(message.body_error)}] {start}"
 
 
 class FieldInvalid(ValueError):

@@ -8,7 +8,8 @@ import typer
 
 from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, exiting_on_errors, parse_position
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
-from cluster.cli.topics.message_view import as_line, as_object
+from cluster.cli.topics.message_view import as_line
+from cluster.views.messages import message_json
 
 if TYPE_CHECKING:
     from cluster.client import MessageQueue, MessageSelector, PullConsumer
@@ -102,7 +103,7 @@ def _print(
             if ends is not None and message.queue_offset >= ends[queue]:
                 continue
             if out.is_json:
-                out.json(as_object(message))
+                out.json(message_json(message))
             else:
                 out.line(as_line(message))
             printed += 1

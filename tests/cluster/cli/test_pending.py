@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.cli.operations.top import look
 from cluster.client import (
     Admin,
     LocalTransactionState,
@@ -17,6 +16,8 @@ from cluster.client import (
     reconsume_later,
 )
 from cluster.client.results import ReconsumeLater
+from cluster.views.brokers import list_brokers
+from store.clock import SystemClock
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.client.test_pull_consumer import committed
 from tests.conftest import ClockAtRest
@@ -59,8 +60,8 @@ def test_pending_messages_of_a_broker_are_shown(tmp_path: Path, clock: ClockAtRe
     with Admin(cluster.address) as admin:
 
         def shown() -> dict[str, int]:
-            [row] = look(admin).brokers
-            return {name: row[name] for name in expected}
+            [broker] = list_brokers(admin, SystemClock())
+            return {name: getattr(broker.load, name) for name in expected}
 
         eventually(lambda: shown() == expected)
         runtime = admin.broker_runtime("a")
