@@ -35,7 +35,7 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """A change of a committed offset; `before` is None if nothing is committed."""
+    """A change of a committed offset; `before` is None if the group has no offset in the queue."""
 
     topic: str
     broker: str

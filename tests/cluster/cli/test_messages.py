@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 from cluster.cli.main import build
 from cluster.client import Producer, ProducerConfig
+from store.message.sys_flag import COMPRESSED, COMPRESSION_ZLIB
 from tests.cluster.cli.conftest import Raymq
+from tests.cluster.client.test_undecodable_bodies import send_raw
 from tests.eventually import LIMIT_S, eventually
 
 
@@ -229,3 +231,19 @@ def test_send_to_a_queue_that_does_not_exist_is_refused_at_once(raymq: Raymq) ->
     assert "'nosuch' is not in the route" in raymq.refused("send", topic, "x", "--queue", "nosuch:0", code=2)
     assert "no queue 99" in raymq.refused("send", topic, "x", "--queue", "a:99", code=2)
     assert "nosuch" in raymq.refused("message", "get", topic, "--queue", "nosuch:0", "--offset", "0", code=2)
+
+
+def test_reason_of_a_body_that_cannot_be_decompressed_is_shown(raymq: Raymq) -> None:
+    topic = raymq.cluster.topic(queues=1)
+    send_raw(raymq.cluster, topic, [(COMPRESSED | COMPRESSION_ZLIB, b"not zlib", "KEYS\x01k\x02")])
+    at = ("--queue", "a:0", "--offset", "0")
+    found = raymq.ok("message", "get", topic, *at)
+    assert (found["body"], bool(found["body_error"])) == ("not zlib", True)
+    assert found["body_error"] in raymq.shown("message", "get", topic, *at)
+    tail = ("tail", topic, "--from", "earliest", "--no-follow")
+    bad, last = raymq.ok(*tail)
+    assert (bad["body_error"], "body_error" in last) == (found["body_error"], False)
+    assert f"[{found['body_error']}] not zlib" in raymq.shown(*tail)
+    [by_key] = raymq.ok("message", "query", topic, "--key", "k")
+    assert by_key == bad
+    assert raymq.ok("send", topic, "--json-lines", given=json.dumps(bad))["sent"] == 1
