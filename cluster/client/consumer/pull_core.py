@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from actors.remoting.bodies.groups import GrantedQueue
+from actors.remoting.codes import ResponseCode
 from actors.remoting.table import RequestTable
 from cluster.client.config import ConsumerConfig, Nameservers
 from cluster.client.consumer.arguments import (
@@ -50,7 +51,6 @@ log = get_logger(__name__)
 
 MIN_SHARE_BYTES = 64 * 1024
 START_TIMEOUT_S = 30
-GENERATION_FENCED = 7001  # response code of a broker for a commit of an older generation
 
 
 ConfigT = TypeVar("ConfigT", bound=ConsumerConfig)
@@ -385,7 +385,7 @@ class PullCore:
         self._forfeited.clear()
         if names:
             raise CommitFenced(
-                GENERATION_FENCED,
+                ResponseCode.GENERATION_FENCED,
                 "the application did not poll again or commit within max_poll_interval_ms "
                 f"{self.config.max_poll_interval_ms}, so other members get the messages of these queues: "
                 f"{names}; poll more often, process fewer messages per poll, or raise the setting",
@@ -421,7 +421,7 @@ class PullCore:
         if refused and raising:
             names = ", ".join(map(str, refused))
             raise CommitFenced(
-                GENERATION_FENCED,
+                ResponseCode.GENERATION_FENCED,
                 f"the commit was refused because other members hold these queues now: {names}",
             )
 
