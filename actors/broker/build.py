@@ -72,6 +72,7 @@ from actors.host.cluster_tls import client_tls
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient, client_for
+from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.codes import RequestCode
 from actors.remoting.connection import Connection
 from actors.remoting.headers import RegisterBrokerHeader
@@ -85,6 +86,8 @@ from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
 
 DELIVERY_INTERVAL_MS = 100
+ROUTE_TIMEOUT_MS = 3_000
+"""Limit of one route request to a nameserver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +255,16 @@ def _build_groups(
     requests = ClientRequests(
         settings.broker_name, clients, tables, rebalancers, registration.when_registered, user_of
     )
-    assignments = Assignments(client, settings.nameservers, requests.find_members)
+    assignments = Assignments(_nameservers(settings, client), requests.find_members)
 
     def is_known(group: str, queue: MessageQueue) -> bool:
         return group in tables.groups.table.groups and tables.topics.has_queue(queue)
 
     return BrokerGroups(clients, QueueLocks(clock, user_of, is_known), requests, assignments)
+
+
+def _nameservers(settings: BrokerSettings, client: RemotingClient) -> Nameservers:
+    return Nameservers(client, lambda: settings.nameservers, ROUTE_TIMEOUT_MS)
 
 
 def _replies(
@@ -276,7 +283,7 @@ def _replies(
         address=identity.address,
         added_fields=properties.added_fields,
         requests=requests,
-        others=OtherBrokers(client, settings.nameservers, identity.address),
+        others=OtherBrokers(client, _nameservers(settings, client), identity.address),
     )
 
 

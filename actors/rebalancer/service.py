@@ -8,6 +8,7 @@ from actors.rebalancer.generations import Generations
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.route_watch import RouteWatch
 from actors.remoting.client import RemotingClient, client_for
+from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.server import RemotingServer
 from store.clock import Clock
 from store.live_settings import LiveSettings
@@ -26,9 +27,8 @@ def build_rebalancer(
     """
     inner = inner_signer(settings)
     client = client_for(clock, inner, client_tls(settings))
-    routes = RouteWatch(
-        client, settings.nameservers, clock, settings.route_timeout_ms, settings.route_grace_ms
-    )
+    nameservers = Nameservers(client, lambda: settings.nameservers, settings.route_timeout_ms)
+    routes = RouteWatch(nameservers, clock, settings.route_grace_ms)
     generations = Generations(settings.data_dir, clock)
     coordinator = GroupCoordinator(settings, generations, routes, clock)
     steps = inner_user_steps(settings, inner, clock)

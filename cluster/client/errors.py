@@ -18,11 +18,13 @@ ClientError                      .retriable: True if the same call may succeed l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused, RemotingError
 
 if TYPE_CHECKING:
     from store.message.message_queue import MessageQueue
@@ -227,3 +229,14 @@ def refused(code: int, remark: str | None, address: str = "") -> BrokerRefused:
     """Return the error of a response with this `code`, as an instance of the matching BrokerRefused class."""
     kind = _CLASS_OF_CODE.get(code, BrokerRefused)
     return kind(code, remark or "", address, code in RETRIABLE_CODES)
+
+
+@contextmanager
+def nameserver_errors() -> Iterator[None]:
+    """Raise the errors of `Nameservers` as the ClientErrors that correspond to them."""
+    try:
+        yield
+    except Refused as error:
+        raise refused(error.code, error.remark) from error
+    except RemotingError as error:
+        raise NameserverUnreachable(str(error)) from error

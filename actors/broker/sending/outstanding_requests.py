@@ -13,13 +13,14 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from actors.remoting.bodies.routes import TopicRouteData
+from actors.remoting.bodies.routes import MASTER_ID
 from actors.remoting.chain import Step
 from actors.remoting.client import RemotingClient
+from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import FindRequestHeader, GetRouteInfoHeader
-from actors.remoting.remoting_errors import RemotingError
+from actors.remoting.headers import FindRequestHeader
+from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.request import Cost, RequestContext, RequestRow, UserOf
 from actors.remoting.targets import Action, on_cluster
 from store.clock import NS_PER_MS, Clock
@@ -95,10 +96,10 @@ class OutstandingRequests:
 class OtherBrokers:
     """Finds the requests that passed other brokers of the cluster."""
 
-    def __init__(self, client: RemotingClient, nameservers: Iterable[str], address: str) -> None:
+    def __init__(self, client: RemotingClient, nameservers: Nameservers, address: str) -> None:
         """Create the object; `client` sends the requests, `address` is the address of this broker."""
         self._client = client
-        self._nameservers = tuple(nameservers)
+        self._nameservers = nameservers
         self._address = address
 
     async def know(self, user: str | None, client_id: str, correlation_id: str, reply_topic: str) -> bool:
@@ -114,13 +115,11 @@ class OtherBrokers:
         return any(each is not None for each in responses)
 
     async def _masters(self, topic: str) -> list[str]:
-        for nameserver in self._nameservers:
-            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoHeader(topic).to_ext())
-            response = await self._invoke(nameserver, command)
-            if response is not None:
-                brokers = TopicRouteData.decode(response.body).broker_datas
-                return [each.broker_addrs[0] for each in brokers if 0 in each.broker_addrs]
-        return []
+        try:
+            brokers = (await self._nameservers.route(topic)).broker_datas
+        except (RemotingError, Refused):
+            return []
+        return [each.broker_addrs[MASTER_ID] for each in brokers if MASTER_ID in each.broker_addrs]
 
     async def _invoke(self, address: str, command: RemotingCommand) -> RemotingCommand | None:
         """Return the response, or None if it is an error."""

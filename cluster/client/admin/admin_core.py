@@ -12,7 +12,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.header import Header
 from cluster.client.config import ClientConfig, Nameservers
-from cluster.client.errors import ClientClosed, ConfigInvalid, refused
+from cluster.client.errors import ClientClosed, ConfigInvalid, nameserver_errors, refused
 from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.topic_route import TopicRoute
 from store.clock import Clock
@@ -100,7 +100,8 @@ class AdminCore:
         Raises BrokerRefused for an error response, and NameserverUnreachable if none responds.
         """
         ext = {} if header is None else header.to_ext()
-        responses = await self._opened().nameservers.request_all(lambda: RemotingCommand(code, dict(ext)))
+        with nameserver_errors():
+            responses = await self._opened().nameservers.request_all(lambda: RemotingCommand(code, dict(ext)))
         for response in responses:
             if response.code != ResponseCode.SUCCESS:
                 raise refused(response.code, response.remark)

@@ -14,6 +14,7 @@ from typing import Any
 from actors.host.supervisor import Supervisor
 from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.client import RemotingClient
+from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
@@ -28,7 +29,6 @@ from cluster.client.errors import (
     refused,
 )
 from cluster.client.transport.hooked_calls import HookedRemotingClient, hooks_of
-from cluster.client.transport.nameservers import Nameservers
 from cluster.client.transport.route_cache import RouteCache
 from store.clock import NS_PER_MS, Clock, SystemClock
 from store.logs import get_logger

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
-from actors.remoting.bodies.routes import PERM_INHERIT, TopicRouteData
-from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
-from cluster.client.errors import BrokerRefused, ClientError, TopicNotFound, refused
-from cluster.client.transport.nameservers import Nameservers
-from cluster.client.transport.topic_route import (
-    QueueShare,
-    TopicRoute,
-    keep_departed,
-    lacks_broker,
-    merge,
-    route_of,
-)
+from actors.remoting.bodies.routes import PERM_INHERIT
+from actors.remoting.clients.nameservers import Nameservers
+from actors.remoting.codes import ResponseCode
+from cluster.client.errors import ClientError, TopicNotFound, nameserver_errors
+from cluster.client.transport.topic_route import QueueShare, TopicRoute, keep_departed, route_of
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
@@ -132,22 +123,22 @@ class RouteCache:
 
         Raises NameserverUnreachable if no nameserver responds.
         """
-        responses = await self._nameservers.request_all(_route_request(topic))
-        return [_decoded(topic, each) if each.code == ResponseCode.SUCCESS else None for each in responses]
+        with nameserver_errors():
+            routes = await self._nameservers.routes(topic)
+        return [route_of(topic, route) if route.queue_datas else None for route in routes]
 
     async def _lookup(self, topic: str) -> TopicRoute:
-        """Return the route of one nameserver. If it lacks a broker known before, add the others' routes."""
-        response = await self._nameservers.request(_route_request(topic))
-        responses = [response]
-        if response.code == ResponseCode.TOPIC_NOT_EXIST or (
-            response.code == ResponseCode.SUCCESS
-            and lacks_broker(_decoded(topic, response), self._routes.get(topic))
-        ):
-            responses += await self._nameservers.request_others(_route_request(topic))
-        given = [each for each in responses if each.code == ResponseCode.SUCCESS]
-        if not given:
-            raise _refusal(topic, response)
-        return merge([_decoded(topic, each) for each in given])
+        before = self._routes.get(topic)
+        known = before.brokers() if before is not None else ()
+        with nameserver_errors():
+            route = await self._nameservers.route(topic, known)
+        if not route.queue_datas:
+            raise TopicNotFound(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"no running broker has registered topic {topic!r}: create the topic, or, if it exists, "
+                "check the logs of its brokers",
+            )
+        return route_of(topic, route)
 
     async def _route_for_creation(self, topic: str) -> TopicRoute:
         """Return a route for a topic that does not exist yet, based on the route of AUTO_CREATE_TOPIC."""
@@ -170,26 +161,3 @@ class RouteCache:
             if share.perm & PERM_INHERIT
         )
         return TopicRoute(topic, shares, template.addresses)
-
-
-def _route_request(topic: str) -> Callable[[], RemotingCommand]:
-    return lambda: RemotingCommand(
-        RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
-    )
-
-
-def _decoded(topic: str, response: RemotingCommand) -> TopicRoute:
-    if response.code != ResponseCode.SUCCESS:
-        raise _refusal(topic, response)
-    return route_of(topic, TopicRouteData.decode(response.body))
-
-
-def _refusal(topic: str, response: RemotingCommand) -> BrokerRefused:
-    remark = response.remark
-    if response.code == ResponseCode.TOPIC_NOT_EXIST:
-        # Replaces RocketMQ's remark, which has two lines and no remedy.
-        remark = (
-            f"no running broker has registered topic {topic!r}: create the topic, or, if it exists, check "
-            "the logs of its brokers"
-        )
-    return refused(response.code, remark)

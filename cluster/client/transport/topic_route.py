@@ -138,27 +138,6 @@ def route_of(topic: str, data: TopicRouteData) -> TopicRoute:
     return TopicRoute(topic, tuple(shares), addresses, data.order_topic_conf or "")
 
 
-def lacks_broker(now: TopicRoute, before: TopicRoute | None) -> bool:
-    """Return True if a broker of `before` is missing in `now` or has no master address there."""
-    if before is None:
-        return False
-    present = {share.broker_name for share in now.shares if now.master(share.broker_name)}
-    return any(share.broker_name not in present for share in before.shares)
-
-
-def merge(routes: Sequence[TopicRoute]) -> TopicRoute:
-    """Merge the routes of several nameservers. For each broker the first route that contains it is used."""
-    shares: dict[str, QueueShare] = {}
-    addresses: dict[str, Mapping[int, str]] = {}
-    for route in reversed(routes):
-        shares |= {share.broker_name: share for share in route.shares}
-        addresses |= route.addresses
-    order_conf = next((route.order_conf for route in routes if route.order_conf), "")
-    return TopicRoute(
-        routes[0].topic, tuple(shares[broker_name] for broker_name in sorted(shares)), addresses, order_conf
-    )
-
-
 def keep_departed(before: TopicRoute | None, now: TopicRoute, now_ms: int, sticky_ms: int) -> TopicRoute:
     """Return `now` plus the brokers of `before` that left the route less than `sticky_ms` ago.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.broker import registration
-from actors.broker.group import assignments, rebalancer_link
+from actors.broker import build, registration
+from actors.broker.group import rebalancer_link
 from tests.actors.broker.brokers import TIMEOUT_MS
 
 
@@ -15,7 +15,7 @@ def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (registration, "REGISTER_TIMEOUT_MS"),
         (registration, "SETTLE_TIMEOUT_MS"),
-        (assignments, "ROUTE_TIMEOUT_MS"),
+        (build, "ROUTE_TIMEOUT_MS"),
         (rebalancer_link, "MEMBERS_TIMEOUT_MS"),
     ):
         monkeypatch.setattr(module, name, TIMEOUT_MS)
