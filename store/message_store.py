@@ -320,7 +320,7 @@ class MessageStore(ReadableStore):
 
         The next `advance` handles the result of the work.
         """
-        self._parts.jobs.on_job_done(callback)
+        self._parts.background.on_work_done(callback)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
         """Register a callback that `confirm` calls after `positions.confirmed` has reached `offset`.
@@ -368,10 +368,10 @@ class MessageStore(ReadableStore):
 
     def finish_background(self) -> None:
         """Wait for all background work and handle its results."""
-        self._parts.jobs.finish()
+        self._parts.background.finish()
 
     def _maintain(self) -> None:
-        self._parts.jobs.collect()
+        self._parts.background.collect()
         self._maintenance.turn()
         self.retention.turn()
 

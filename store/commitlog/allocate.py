@@ -18,11 +18,11 @@ import os
 from concurrent.futures import Future, wait
 from functools import partial
 
+from store.background import Lane
 from store.clock import Clock
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile, file_name
 from store.disk.touch_ahead import AHEAD_BYTES, touch_sequentially
-from store.jobs import Lane
 from store.logs import get_logger
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings

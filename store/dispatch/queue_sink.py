@@ -21,13 +21,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from store.background import Lane
 from store.commitlog.holes import LogFiles
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.table import ConsumeQueueTable
 from store.consumequeue.unit import UNIT_BYTES
 from store.dispatch.out_of_order import OutOfOrderUnits
 from store.dispatch.sink import RecordBatch
-from store.jobs import Lane
 from store.kernels import unit_files
 from store.kernels import units as kernel
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from store.background import BackgroundWork
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole, known_holes
 from store.commitlog.log_paths import LogPaths
@@ -17,7 +18,6 @@ from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import DispatchSink
 from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
-from store.jobs import Jobs
 from store.logs import get_logger
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.summary import DerivedSummary, read_summary
@@ -44,7 +44,7 @@ class StoreParts:
     dispatcher: Dispatcher
     descriptors: Descriptors
     residency: Residency
-    jobs: Jobs
+    background: BackgroundWork
     checkpoint: StoreCheckpoint
     tail: Tail
     dispatched_from: int
@@ -53,7 +53,7 @@ class StoreParts:
 
     def close(self) -> None:
         """Stop background work and close all files; nothing is written."""
-        self.jobs.close()
+        self.background.close()
         self.log.close()
         self.log.paths.unlock()
         if self.index is not None:
@@ -92,8 +92,8 @@ def open_parts(root: Path, settings: StoreSettings, sinks: Sequence[DispatchSink
     )
     if index is not None:
         index.check_settings()
-    jobs = Jobs()
-    queue_sink = ConsumeQueueSink(log, queues, jobs.lane("store-units"))
+    background = BackgroundWork()
+    queue_sink = ConsumeQueueSink(log, queues, background.lane("store-units"))
     # The queues come last: when a message becomes readable, all other sinks have it.
     sinks = [*([] if index is None else [index]), *sinks, queue_sink]
     dispatcher = Dispatcher(log, sinks, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
@@ -108,7 +108,7 @@ def open_parts(root: Path, settings: StoreSettings, sinks: Sequence[DispatchSink
         dispatcher,
         descriptors,
         residency,
-        jobs,
+        background,
         checkpoint,
         Tail(0, -1, 0, 0),
         0,

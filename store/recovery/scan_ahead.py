@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
+from store.background import BackgroundWork
 from store.commitlog.holes import LogFiles
 from store.commitlog.mapped_file import MappedFile
-from store.jobs import Jobs
 from store.kernels import walk
 
 _THREADS_MAX = 4
@@ -72,7 +72,7 @@ class ScanAhead:
         self._check_crc = check_crc
         self._ahead: deque[tuple[int, Future[Scan]]] = deque()
         self._threads = min(os.cpu_count() or 1, _THREADS_MAX)
-        self._lane = Jobs().lane("scan", self._threads)
+        self._lane = BackgroundWork().lane("scan", self._threads)
 
     def __enter__(self) -> Self:
         return self

@@ -14,11 +14,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from store.background import Lane
 from store.clock import NS_PER_MS, Clock
 from store.commitlog.positions import Callback
 from store.disk.files import explain, replace_file, sync_directory, sync_files
 from store.dispatch.dispatcher import Step
-from store.jobs import Lane
 from store.logs import get_logger
 from store.recovery.opening import CHECKPOINT, StoreParts
 from store.recovery.summary import DerivedSummary, QueueSnapshots, summary_path

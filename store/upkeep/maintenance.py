@@ -34,17 +34,17 @@ class Maintenance:
     ) -> None:
         self._root = root
         self._parts = parts
-        background = parts.jobs.lane("store-background")
+        background = parts.background.lane("store-background")
         # A separate lane: deleting the files of 20,000 queues may take a minute.
-        self._removals = parts.jobs.lane("store-removals")
+        self._removals = parts.background.lane("store-removals")
         self._is_closing = False
         self.checkpoints = Checkpoints(root, settings, store_id, clock, parts, background)
         self.allocator = AllocateMappedFileService(
-            parts.log, clock, settings, parts.jobs.lane("store-allocate")
+            parts.log, clock, settings, parts.background.lane("store-allocate")
         )
         self._index_ahead = IndexFileAhead(root, parts.index, background, clock, settings)
         # A separate lane: a checkpoint may take seconds, and appends do not wait for pages to be touched.
-        self._touches = parts.jobs.lane("store-touch")
+        self._touches = parts.background.lane("store-touch")
         self._log_touches = TouchAhead(self._touches, parts.positions.written, touch_sequentially)
         self._index_touches = TouchAhead(self._touches, 0, touch)
         if parts.index is not None and (file := parts.index.last) is not None:

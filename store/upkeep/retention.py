@@ -100,7 +100,7 @@ class Retention:
         self._parts = parts
         self._probe = probe
         self._on_derived_changed = on_derived_changed
-        self._lane = parts.jobs.lane("store-retention")
+        self._lane = parts.background.lane("store-retention")
         self._is_surveying = False
         self._due_ns = clock.monotonic_ns() + settings.clean_interval_ms * NS_PER_MS
         self._requested_rounds = 0

@@ -12,10 +12,10 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from store.background import Lane
 from store.clock import Clock
 from store.consumequeue.consume_queue import ConsumeQueue
 from store.disk.residency import NotResident, WarmJob
-from store.jobs import Lane
 from store.logs import get_logger
 from store.recovery.opening import StoreParts
 from store.store_errors import StoreError

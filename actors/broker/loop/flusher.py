@@ -15,9 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from store.background import BackgroundWork
 from store.clock import Clock
 from store.commitlog.flush import FlushJob
-from store.jobs import Jobs
 from store.logs import get_logger
 
 _log = get_logger(__name__)
@@ -62,8 +62,8 @@ class Flusher:
         self._on_progress = on_progress
         self._flushes_each_tick = flushes_each_tick
         self._interval_ms = flush_interval_ms
-        self._jobs = Jobs()
-        self._lane = self._jobs.lane("flusher")
+        self._background = BackgroundWork()
+        self._lane = self._background.lane("flusher")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -75,7 +75,7 @@ class Flusher:
     def start(self) -> None:
         """Start the timer, under async flush. To be called on the loop that owns the store."""
         loop = self._loop = asyncio.get_running_loop()
-        self._jobs.on_job_done(partial(loop.call_soon_threadsafe, self._jobs.collect))
+        self._background.on_work_done(partial(loop.call_soon_threadsafe, self._background.collect))
         if not self._flushes_each_tick:
             self._arm_timer()
 
@@ -92,7 +92,7 @@ class Flusher:
         if self._timer is not None:
             self._timer.cancel()
         await self._idle.wait()
-        self._jobs.close()
+        self._background.close()
 
     def _start_flush(self) -> None:
         job = self._store.flush_job()

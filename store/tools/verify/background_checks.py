@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from store.background import BackgroundWork
 from store.commitlog.mapped_file import MappedFile
 from store.dispatch.sink import RecordBatch
-from store.jobs import Jobs
 from store.kernels import resync
 from store.tools.verify.findings import Report
 from store.tools.verify.index import IndexCheck
@@ -26,7 +26,7 @@ class BackgroundChecks:
     def __init__(self, report: Report, index: IndexCheck) -> None:
         self._report = report
         self._index = index
-        self._lane = Jobs().lane("verify")
+        self._lane = BackgroundWork().lane("verify")
         self._waiting: deque[Future[None]] = deque()
 
     def accept(self, batch: RecordBatch) -> None:

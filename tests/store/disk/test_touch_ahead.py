@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from store.background import BackgroundWork, Lane
 from store.commitlog.mapped_file import MappedFile, allocate_file
 from store.disk.residency import FileRange, Residency
 from store.disk.touch_ahead import AHEAD_BYTES, Touch, TouchAhead, touch, touch_sequentially
 from store.index.index_file import index_file_bytes
-from store.jobs import Jobs, Lane
 from store.upkeep import maintenance
 
 MIB = 1024 * 1024
@@ -24,7 +24,7 @@ FILE_BYTES = 100 * MIB
 
 @dataclass
 class Touched:
-    """The ranges touched by the jobs of a lane."""
+    """The ranges touched by the work of a lane."""
 
     lane: Lane
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
@@ -44,9 +44,9 @@ class Touched:
 
 @pytest.fixture
 def touched() -> Iterator[Touched]:
-    jobs = Jobs()
-    yield Touched(jobs.lane("touch"))
-    jobs.close()
+    work = BackgroundWork()
+    yield Touched(work.lane("touch"))
+    work.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Jobs run whatever earlier jobs did; their results are passed to the owner's thread."""
+"""Jobs run whatever earlier work did; their results are passed to the owner's thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import structlog.testing
 
-from store.jobs import Jobs
+from store.background import BackgroundWork
 from tests.eventually import LIMIT_S
 
 
@@ -15,8 +15,8 @@ def failing(error: Exception) -> None:
 
 
 def test_job_disk_error_is_passed_to_its_callback() -> None:
-    jobs, error = Jobs(), OSError(28, "No space left on device")
-    lane = jobs.lane("test")
+    work, error = BackgroundWork(), OSError(28, "No space left on device")
+    lane = work.lane("test")
     ended: list[object] = []
     with structlog.testing.capture_logs() as logs:
         lane.submit(lambda: failing(error), ended.append)
@@ -24,12 +24,12 @@ def test_job_disk_error_is_passed_to_its_callback() -> None:
         lane.finish()
     assert ended == [error, None]
     assert logs == []
-    jobs.close()
+    work.close()
 
 
 def test_job_bug_is_logged_and_later_jobs_still_run() -> None:
-    jobs, fault = Jobs(), ZeroDivisionError()
-    lane = jobs.lane("test")
+    work, fault = BackgroundWork(), ZeroDivisionError()
+    lane = work.lane("test")
     ended: list[object] = []
     with structlog.testing.capture_logs() as logs:
         lane.submit(lambda: failing(fault), ended.append)
@@ -37,27 +37,27 @@ def test_job_bug_is_logged_and_later_jobs_still_run() -> None:
         lane.finish()
     assert ended == [fault, None]
     assert [line["event"] for line in logs] == ["job_failed"]
-    jobs.close()
+    work.close()
 
 
 def test_on_ended_is_called_before_the_owner_collects_the_result() -> None:
-    jobs = Jobs()
+    work = BackgroundWork()
     is_called, threads = threading.Event(), []
-    jobs.on_job_done(is_called.set)
-    future = jobs.lane("test").submit(lambda: 7, lambda _: threads.append(threading.current_thread()))
+    work.on_work_done(is_called.set)
+    future = work.lane("test").submit(lambda: 7, lambda _: threads.append(threading.current_thread()))
     assert is_called.wait(LIMIT_S)
     assert (future.done(), threads) == (True, [])
-    jobs.collect()
+    work.collect()
     assert threads == [threading.current_thread()]
-    jobs.close()
+    work.close()
 
 
 def test_lanes_run_independently() -> None:
-    jobs, may_continue = Jobs(), threading.Event()
-    slow = jobs.lane("slow").submit(lambda: may_continue.wait(LIMIT_S))
-    quick = jobs.lane("quick")
+    work, may_continue = BackgroundWork(), threading.Event()
+    slow = work.lane("slow").submit(lambda: may_continue.wait(LIMIT_S))
+    quick = work.lane("quick")
     quick.submit(lambda: None)
     quick.finish()
     assert not slow.done()
     may_continue.set()
-    jobs.close()
+    work.close()

@@ -1,13 +1,13 @@
-"""Jobs: blocking disk work of a store, run outside the thread that owns the store (the owner).
+"""BackgroundWork: blocking disk work of a store, run outside the thread that owns the store (the owner).
 
-    owner: lane.submit(work, done) ──→ a thread of the lane: work() ──→ on_job_done()
+    owner: lane.submit(work, done) ──→ a thread of the lane: work() ──→ on_work_done()
                                                                            │
     owner: done(error) ←── collect() ←─────────────────────────────────────┘
 
-A lane is a queue of jobs with its own threads. `work` must not touch the state of the store; `done` may, as
-it runs in the owner's thread. An OSError of `work` is an expected result that `done` handles. Any other
-exception is a bug: it is logged with its traceback and passed to `done` as well, so that no caller waits for
-the job forever.
+A lane is a queue of jobs with its own threads; a job is one call of `submit`. `work` must not touch the state
+of the store; `done` may, as it runs in the owner's thread. An OSError of `work` is an expected result that
+`done` handles. Any other exception is a bug: it is logged with its traceback and passed to `done` as well, so
+that no caller waits for the job forever.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ def _ignore(_error: Exception | None = None) -> None:
 class Lane:
     """A queue of jobs with its own threads, which run the jobs in the order of `submit`.
 
-    Lanes are created by `Jobs.lane`.
+    Lanes are created by `BackgroundWork.lane`.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Lane:
         collect: Callable[[], None],
     ) -> None:
         self._executor = executor
-        self._add_done_job = add_done_job
+        self._add_done = add_done_job
         self._wake = wake
         self._collect = collect
         # Finished futures are removed: the traceback of an error would keep the objects of its job alive.
@@ -76,19 +76,19 @@ class Lane:
         except Exception as error:
             if not isinstance(error, OSError):
                 _log.exception("job_failed", job=getattr(work, "__qualname__", repr(work)))
-            self._add_done_job(done, error)
+            self._add_done(done, error)
             raise
-        self._add_done_job(done, None)
+        self._add_done(done, None)
         return result
 
 
-class Jobs:
+class BackgroundWork:
     """The lanes of one owner, for example a store. Only the owner's thread may call the methods."""
 
     def __init__(self) -> None:
         self._lanes: list[Lane] = []
-        self._done_jobs: deque[tuple[Done, Exception | None]] = deque()
-        self._on_job_done: Callable[[], object] = _ignore
+        self._done: deque[tuple[Done, Exception | None]] = deque()
+        self._on_work_done: Callable[[], object] = _ignore
 
     def lane(self, name: str, threads: int = 1) -> Lane:
         """Return a new lane of up to `threads` threads, which start on demand.
@@ -96,21 +96,21 @@ class Jobs:
         The names of the threads start with `name`.
         """
         executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        lane = Lane(executor, self._add_done_job, lambda: self._on_job_done(), self.collect)
+        lane = Lane(executor, self._add_done, lambda: self._on_work_done(), self.collect)
         self._lanes.append(lane)
         return lane
 
-    def on_job_done(self, callback: Callable[[], object]) -> None:
+    def on_work_done(self, callback: Callable[[], object]) -> None:
         """Set a function that is called, in a thread of the lane, each time a job has finished.
 
         The owner must then call `collect`.
         """
-        self._on_job_done = callback
+        self._on_work_done = callback
 
     def collect(self) -> None:
         """Call the `done` functions of all jobs that have finished since the last call."""
-        while self._done_jobs:
-            done, error = self._done_jobs.popleft()
+        while self._done:
+            done, error = self._done.popleft()
             done(error)
 
     def finish(self) -> None:
@@ -124,5 +124,5 @@ class Jobs:
             lane.close()
         self.collect()
 
-    def _add_done_job(self, done: Done, error: Exception | None) -> None:
-        self._done_jobs.append((done, error))
+    def _add_done(self, done: Done, error: Exception | None) -> None:
+        self._done.append((done, error))
