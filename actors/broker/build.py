@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
+from actors.broker.admin.broker_figures import broker_figures, delay_figures
 from actors.broker.admin.broker_info import BrokerInfo
 from actors.broker.admin.cleaning import Cleaning
 from actors.broker.admin.client_admin import ClientAdmin
-from actors.broker.admin.description import describe_broker
 from actors.broker.admin.group_admin import GroupAdmin
 from actors.broker.admin.offset_admin import OffsetAdmin
 from actors.broker.admin.progress_requests import ProgressRequests
@@ -25,13 +25,6 @@ from actors.broker.admin.queue_file_requests import QueueFileRequests
 from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.retry_state import build_retry_state
-from actors.broker.admin.runtime_info import (
-    RuntimeInfo,
-    capability_figures,
-    delay_figures,
-    lag_figures,
-    send_figures,
-)
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.auth.access import BrokerAccess, build_access
 from actors.broker.auth.access_requests import AccessRequests
@@ -69,6 +62,7 @@ from actors.broker.timer.build import build_timer
 from actors.broker.transactions.build import build_transactions
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.cluster_tls import client_tls
+from actors.host.figures import Figure
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient, client_for
@@ -116,7 +110,7 @@ class Broker:
     role: BrokerRole
     drain: BrokerDrain
     handle: HandleApi
-    describe: Callable[[], dict[str, object]]
+    figures: Sequence[Figure]
 
 
 def build_broker(
@@ -156,13 +150,13 @@ def build_broker(
         settings, clock, identity, loop, tables, groups.clients, properties, access, supervisor
     )
     timer = build_timer(settings, clock, loop, tables, properties, supervisor)
-    capabilities = (transaction_parts, timer, build_retry_state(tables, store, loop.stats))
+    levels = Capability(figures=delay_figures(delays, tables, store))
+    capabilities = (transaction_parts, timer, levels, build_retry_state(tables, store, loop.stats))
     role = BrokerRole(_role_services(loop, registration, delays, capabilities, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, clock)
-    describe = partial(
-        describe_broker, settings, identity, loop, tables, role, drain, delays, capabilities, supervisor
-    )
+    own_figures = broker_figures(settings, identity, loop, tables, role, drain, supervisor)
+    figures = (*own_figures, *chain.from_iterable(each.figures for each in capabilities))
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
     steps = (*interceptors, DeadLetters(tables, groups.locks), *_redirects(capabilities), delays)
     for rows in (
@@ -172,12 +166,12 @@ def build_broker(
         _reading_rows(settings, identity, loop, tables, groups, access),
         _group_rows(settings, loop, tables, groups),
         _admin_rows(clock, identity, loop, tables, groups, registration, access),
-        _broker_rows(live, clock, loop, tables, groups, describe, capabilities, access),
+        _broker_rows(live, clock, loop, tables, groups, figures, access),
     ):
         loop.requests.add_rows(rows)
     return Broker(
         identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
-        handle, describe,
+        handle, figures,
     )  # fmt: skip
 
 
@@ -363,23 +357,17 @@ def _broker_rows(
     loop: BrokerLoop,
     tables: BrokerTables,
     groups: BrokerGroups,
-    describe: Callable[[], dict[str, object]],
-    capabilities: Sequence[Capability],
+    figures: Sequence[Figure],
     access: BrokerAccess,
 ) -> Iterable[RequestRow]:
-    settings, store, reads, stats = live.settings, loop.store, loop.reads, loop.stats
+    settings = live.settings
     config = SettingsRequests(live, as_properties, by_field, clock)
-    figures = (
-        partial(lag_figures, loop.lag),
-        partial(delay_figures, tables.delay_offsets, store),
-        partial(capability_figures, capabilities),
-        partial(send_figures, loop.requests, loop.counters),
-    )
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
         *AccessRequests(access.control).rows(),
-        *RuntimeInfo(settings, store, reads, loop.held, stats, figures).rows(),
-        *BrokerInfo(settings.cluster_name, store, reads, groups.clients, stats, describe).rows(),
+        *BrokerInfo(
+            settings.cluster_name, loop.store, loop.reads, groups.clients, loop.stats, figures
+        ).rows(),
         RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get),
         RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, update),
     )

@@ -17,6 +17,7 @@ from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
 from actors.broker.sending.interceptors import SendInterceptor
 from actors.host.cluster_tls import reload_tls
+from actors.host.figures import described
 from actors.host.supervisor import GiveUp, Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
@@ -122,7 +123,7 @@ class BrokerService:
 
     def describe(self) -> dict[str, object]:
         """Return the fields of DESCRIBE_BROKER: names, addresses, store positions and counters."""
-        return self.graph.describe()
+        return described(self.graph.figures)
 
     def announce(self) -> None:
         """Register with all nameservers within a few milliseconds; one of them may be new."""

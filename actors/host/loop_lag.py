@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from actors.host.figures import Figure, Histogram, Kind
 from store.clock import NS_PER_MS, Clock
 
 SAMPLE_MS: Final = 10
@@ -27,6 +28,8 @@ class LoopLag:
         """Create the object; `on_sample` is called with each measured lag, in nanoseconds."""
         self.longest_ns = 0
         self.last_ns = 0
+        self.total_ns = 0
+        """Sum of all samples."""
         self.buckets = [0] * (len(BOUNDS_US) + 1)
         self._window = [0] * len(self.buckets)
         self._window_before = [0] * len(self.buckets)
@@ -51,6 +54,7 @@ class LoopLag:
         bucket = bisect_left(BOUNDS_US, lag_ns // 1000)
         self.buckets[bucket] += 1
         self._window[bucket] += 1
+        self.total_ns += lag_ns
         self.longest_ns = max(self.longest_ns, lag_ns)
         self._window_samples += 1
         if self._window_samples == _SAMPLES_PER_WINDOW:
@@ -61,14 +65,31 @@ class LoopLag:
         """Return percentile `share` (0 to 1) of the lag during the last one to two minutes."""
         return percentile_us([a + b for a, b in zip(self._window, self._window_before, strict=True)], share)
 
-    def figures(self) -> dict[str, object]:
-        """Return the fields for DESCRIBE_BROKER; the buckets (`BOUNDS_US`) have counts since the start."""
-        return {
-            "loop_lag_p50_us": self.recent_us(0.5),
-            "loop_lag_p99_us": self.recent_us(0.99),
-            "longest_lag_us": self.longest_ns // 1000,
-            "loop_lag_buckets": self.buckets.copy(),
-        }
+    def figures(self) -> Sequence[Figure]:
+        """Return the figures of the lag; the buckets (`BOUNDS_US`) have counts since the start."""
+
+        def all_samples() -> Histogram:
+            return Histogram(BOUNDS_US, self.buckets, self.total_ns / 1000)
+
+        gauge, recent_us = Kind.GAUGE, self.recent_us
+        return (
+            Figure(
+                "loop_lag_p50_us", gauge, "us", lambda: recent_us(0.5), "Median lag of the last minutes.",
+                runtime_names=("loopLagP50Micros",),
+            ),
+            Figure(
+                "loop_lag_p99_us", gauge, "us", lambda: recent_us(0.99), "99 % of lags of the last minutes.",
+                runtime_names=("loopLagP99Micros",),
+            ),
+            Figure(
+                "longest_lag_us", gauge, "us", lambda: self.longest_ns // 1000, "Longest lag.",
+                runtime_names=("loopLagMaxMicros",),
+            ),
+            Figure(
+                "loop_lag_buckets", Kind.HISTOGRAM, "us", all_samples, "Lags of the event loop.",
+                runtime_names=("loopLagBuckets",),
+            ),
+        )  # fmt: skip
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due_ns = self._clock.monotonic_ns() + SAMPLE_MS * NS_PER_MS

@@ -34,7 +34,7 @@ class Nameserver(ActorShell):
         self._service.live.change(NameserverSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
-        """Return the nameserver's address, and the number of its topics and of failures of its tasks."""
+        """Return the values of the nameserver's figures."""
         return self._service.describe()
 
     @control

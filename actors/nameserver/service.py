@@ -6,6 +6,7 @@ The routes are only in memory: the brokers register them again every 30 s.
 from actors.access.access_file import RELOAD_MS, AccessFile
 from actors.host.cluster_tls import reload_tls, server_tls
 from actors.host.descriptors import connections_that_fit
+from actors.host.figures import Figure, Kind, described
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import GiveUp, Supervisor
 from actors.nameserver.access import build_access
@@ -72,6 +73,17 @@ class NameserverService:
         self._supervisor = supervisor
         self._clock = clock
         self._access_file = access_file
+        self.figures = (
+            Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
+            Figure("topics", Kind.GAUGE, "", lambda: len(routes.topics()), "Topics with a route."),
+            Figure(
+                "background_task_failures",
+                Kind.COUNTER,
+                "",
+                lambda: supervisor.failures,
+                "Failed background tasks.",
+            ),
+        )
 
     @property
     def address(self) -> str:
@@ -100,12 +112,8 @@ class NameserverService:
         await self.server.stop()
 
     def describe(self) -> dict[str, object]:
-        """Return the nameserver's address, and the number of its topics and of failures of its tasks."""
-        return {
-            "address": self.address,
-            "topics": len(self.routes.topics()),
-            "background_task_failures": self._supervisor.failures,
-        }
+        """Return the values of the figures."""
+        return described(self.figures)
 
     def expire_brokers(self) -> None:
         """Remove the brokers whose last registration or heartbeat is too old, and close their connections."""

@@ -31,7 +31,7 @@ class Rebalancer(ActorShell):
         self._service.live.change(RebalancerSettings.model_validate(settings))
 
     def details(self) -> dict[str, Any]:
-        """Return the rebalancer's address and counters."""
+        """Return the values of the rebalancer's figures."""
         return self._service.describe()
 
     @property

@@ -2,6 +2,7 @@
 
 from actors.host.cluster_access import inner_signer, inner_user_steps
 from actors.host.cluster_tls import client_tls, reload_tls, server_tls
+from actors.host.figures import Figure, Kind, described
 from actors.host.supervisor import GiveUp, Supervisor
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.generations import Generations
@@ -55,6 +56,16 @@ class RebalancerService:
         self.server = server
         self._client = client
         self._supervisor = supervisor
+        self.figures = (
+            Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
+            Figure(
+                "background_task_failures",
+                Kind.COUNTER,
+                "",
+                lambda: supervisor.failures,
+                "Failed background tasks.",
+            ),
+        )
 
     @property
     def address(self) -> str:
@@ -78,5 +89,5 @@ class RebalancerService:
         await self._client.close()
 
     def describe(self) -> dict[str, object]:
-        """Return the rebalancer's address and counters."""
-        return {"address": self.address, "background_task_failures": self._supervisor.failures}
+        """Return the values of the figures."""
+        return described(self.figures)

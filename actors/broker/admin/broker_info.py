@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 
 import orjson
 
@@ -10,6 +10,7 @@ from actors.broker.group.clients import Clients
 from actors.broker.group.subscriptions import filter_of, subscription_data
 from actors.broker.loop.reads import SEARCH_ATTEMPTS, Reads
 from actors.broker.stats import DAY, HOUR, MINUTE, BrokerStats, Count, Tally
+from actors.host.figures import Figure, described, runtime_table
 from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader
 from actors.remoting.bodies.broker import (
     BrokerStatsData,
@@ -17,6 +18,7 @@ from actors.remoting.bodies.broker import (
     ConsumeQueueData,
     ConsumeQueueUnits,
 )
+from actors.remoting.bodies.routes import encode_kv_table
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
@@ -40,7 +42,7 @@ UNITS_MAX = 4096
 
 
 class BrokerInfo:
-    """Request handler for VIEW_BROKER_STATS_DATA, QUERY_CONSUME_QUEUE and DESCRIBE_BROKER."""
+    """Request handler for the statistics and figures of the broker, and for QUERY_CONSUME_QUEUE."""
 
     def __init__(
         self,
@@ -49,15 +51,14 @@ class BrokerInfo:
         reads: Reads,
         clients: Clients[Connection],
         stats: BrokerStats,
-        describe: Callable[[], Mapping[str, object]],
+        figures: Sequence[Figure],
     ) -> None:
-        """Create the handler. `describe` returns the fields of the DESCRIBE_BROKER response."""
         self._cluster = cluster
         self._store = store
         self._reads = reads
         self._clients = clients
         self._stats = stats
-        self._describe = describe
+        self._figures = figures
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -67,6 +68,7 @@ class BrokerInfo:
             row(code.VIEW_BROKER_STATS_DATA, self.stats_data, BrokerStatsHeader, each_of(get, _counted)),
             row(code.QUERY_CONSUME_QUEUE, self.consume_queue, ConsumeQueueHeader, units),
             row(RayMQRequestCode.DESCRIBE_BROKER, self.describe, None, get),
+            row(code.GET_BROKER_RUNTIME_INFO, self.runtime, None, get),
         )
 
     def stats_data(self, context: RequestContext) -> RemotingCommand:
@@ -90,7 +92,16 @@ class BrokerInfo:
 
     def describe(self, context: RequestContext) -> RemotingCommand:
         """Handle DESCRIBE_BROKER: return the broker's names, addresses and store positions as JSON."""
-        return RemotingCommand.response(body=orjson.dumps(self._describe()))
+        return RemotingCommand.response(body=orjson.dumps(described(self._figures)))
+
+    def runtime(self, context: RequestContext) -> None:
+        """Handle GET_BROKER_RUNTIME_INFO: return the figures that mqadmin brokerStatus shows."""
+
+        def respond(table: dict[str, str]) -> RemotingCommand:
+            return RemotingCommand.response(body=encode_kv_table(table))
+
+        # The time of the first message may have to be read from the disk.
+        self._reads.serve(context, lambda: runtime_table(self._figures), respond)
 
     def consume_queue(self, context: RequestContext) -> None:
         """Handle QUERY_CONSUME_QUEUE: respond with units of one queue from the requested index on.

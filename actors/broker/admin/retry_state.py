@@ -1,12 +1,11 @@
-"""Counts of retries and dead letters, for DESCRIBE_BROKER and GET_BROKER_RUNTIME_INFO."""
+"""The figures of retries and dead letters."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from actors.broker.capability import Capability
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.stats import BrokerStats
+from actors.host.figures import Figure, Kind
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 
@@ -15,30 +14,46 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 
 
 def build_retry_state(tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> Capability:
-    """Return a Capability without requests, which adds the counts to the broker's fields."""
-    return Capability(fields=lambda: retry_fields(tables, store, stats))
-
-
-def retry_fields(tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> Mapping[str, object]:
-    """Return the numbers of messages in retry topics, in dead-letter topics, and sent back by consumers.
+    """Return a Capability without requests, which adds the counts to the broker's figures.
 
     A message in a retry topic is pending until its group has committed a higher offset; one that still waits
     for its delay is not counted. A dead letter is pending until it is resent or purged, which a commit of
     TOOLS_CONSUMER records. Messages sent back are counted since the start of the broker.
     """
-    retries = dead_letters = 0
-    for topic, config in tables.topics.table.topics.items():
-        if topic.startswith(RETRY_TOPIC_PREFIX):
-            group = topic.removeprefix(RETRY_TOPIC_PREFIX)
-            retries += _pending(tables, store, topic, config.read_queue_nums, group)
-        elif topic.startswith(DLQ_TOPIC_PREFIX):
-            dead_letters += _pending(tables, store, topic, config.write_queue_nums, TOOLS_GROUP)
-    sent_back = sum(tally.messages for tally in stats.send_backs.values())
-    return {
-        "retries_pending": retries,
-        "dead_letters_pending": dead_letters,
-        "messages_sent_back": sent_back,
-    }
+
+    def retries() -> int:
+        return sum(
+            _pending(tables, store, topic, config.read_queue_nums, topic.removeprefix(RETRY_TOPIC_PREFIX))
+            for topic, config in tables.topics.table.topics.items()
+            if topic.startswith(RETRY_TOPIC_PREFIX)
+        )
+
+    def dead_letters() -> int:
+        return sum(
+            _pending(tables, store, topic, config.write_queue_nums, TOOLS_GROUP)
+            for topic, config in tables.topics.table.topics.items()
+            if topic.startswith(DLQ_TOPIC_PREFIX)
+        )
+
+    def sent_back() -> int:
+        return sum(tally.messages for tally in stats.send_backs.values())
+
+    return Capability(
+        figures=(
+            Figure(
+                "retries_pending", Kind.GAUGE, "", retries, "Messages in retry topics.",
+                runtime_names=("retriesPending",),
+            ),
+            Figure(
+                "dead_letters_pending", Kind.GAUGE, "", dead_letters, "Messages in dead-letter topics.",
+                runtime_names=("deadLettersPending",),
+            ),
+            Figure(
+                "messages_sent_back", Kind.COUNTER, "", sent_back, "Messages that consumers sent back.",
+                runtime_names=("messagesSentBack",),
+            ),
+        )
+    )  # fmt: skip
 
 
 def _pending(tables: BrokerTables, store: MessageStore, topic: str, queues: int, group: str) -> int:

@@ -16,6 +16,7 @@ from actors.broker.transactions.end_transaction import EndTransaction
 from actors.broker.transactions.half_messages import HalfMessages
 from actors.broker.transactions.op_messages import OpWriter
 from actors.broker.transactions.transaction_log import TransactionLog
+from actors.host.figures import Figure, Kind
 from actors.host.supervisor import Supervisor
 from actors.remoting.connection import Connection
 from store.clock import Clock
@@ -55,5 +56,14 @@ def build_transactions(
             periodic(supervisor, "transaction-progress", master, SAVE_PROGRESS_MS, log.save_progress),
             periodic(supervisor, "transaction-checks", master, check_ms, checks.check),
         ),
-        fields=lambda: {"open_transactions": log.open_count},
+        figures=(
+            Figure(
+                "open_transactions",
+                Kind.GAUGE,
+                "",
+                lambda: log.open_count,
+                "Transactions without a decision.",
+                runtime_names=("openTransactions",),
+            ),
+        ),
     )

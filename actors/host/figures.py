@@ -1,0 +1,98 @@
+"""Figure: a value that a process reports about itself. It is declared once; several views show it.
+
+DESCRIBE_BROKER, details of an actor   `described`: by name, those with `is_described`
+GET_BROKER_RUNTIME_INFO                `runtime_table`: as text, by each of `runtime_names`
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple, cast
+
+
+class Kind(StrEnum):
+    """The kind of a figure, in the terms of Prometheus, which has no texts."""
+
+    COUNTER = "counter"
+    """Only grows; starts from 0 with the process."""
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    TEXT = "text"
+
+
+class Histogram(NamedTuple):
+    """The value of a histogram."""
+
+    bounds: Sequence[float]
+    """The upper bounds of the buckets; the last bucket has none."""
+    counts: Sequence[int]
+    """The number of values in each bucket."""
+    total: float
+    """The sum of all values."""
+
+
+Value = int | float | str | Histogram
+
+
+class Sample(NamedTuple):
+    """The value of a figure for one combination of label values."""
+
+    labels: tuple[str, ...]
+    value: Value
+
+
+def text_of(value: Value) -> str:
+    """Return a value as text; of a histogram, its counts."""
+    return " ".join(map(str, value.counts)) if isinstance(value, Histogram) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The declaration of one figure."""
+
+    name: str
+    kind: Kind
+    unit: str
+    """`bytes`, `ms`, `us`, `s`, `percent`, `messages/s`; empty for a number of things and for texts."""
+    read: Callable[[], Value | Iterable[Sample]]
+    """Returns the value; with `labels`, the samples.
+
+    Samples are read in slices, between which the process continues. So a function with many of them is a
+    generator over a copy of its keys, and skips those that were removed in the meantime.
+    """
+    help: str
+    labels: tuple[str, ...] = ()
+    runtime_names: tuple[str, ...] = ()
+    """Names in GET_BROKER_RUNTIME_INFO. `{label}` stands for the value of a label; the values of samples with
+    the same name are joined."""
+    is_described: bool = True
+    """If False, the figure is not in DESCRIBE_BROKER; one with labels never is."""
+    text: Callable[[Any], str] = text_of
+    """Formats the value for GET_BROKER_RUNTIME_INFO."""
+
+    def samples(self) -> Iterable[Sample]:
+        """Return the samples; a figure without labels has one."""
+        read = self.read()
+        return cast("Iterable[Sample]", read) if self.labels else (Sample((), cast("Value", read)),)
+
+
+def described(figures: Iterable[Figure]) -> dict[str, object]:
+    """Return the values by name; of a histogram, its counts."""
+    values = {each.name: each.read() for each in figures if each.is_described and not each.labels}
+    return {
+        name: list(value.counts) if isinstance(value, Histogram) else value for name, value in values.items()
+    }
+
+
+def runtime_table(figures: Iterable[Figure]) -> dict[str, str]:
+    """Return the entries of GET_BROKER_RUNTIME_INFO, sorted by name."""
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    for figure in figures:
+        for sample in figure.samples() if figure.runtime_names else ():
+            labels = dict(zip(figure.labels, sample.labels, strict=True))
+            for name in figure.runtime_names:
+                texts[name.format_map(labels) if labels else name].append(figure.text(sample.value))
+    return {name: " ".join(values) for name, values in sorted(texts.items())}
