@@ -23,9 +23,9 @@ from jobs.archive.directory import (
     sha256_of,
 )
 from jobs.job_errors import ArchiveInvalid
+from jobs.option_values import as_flag, as_integer, as_path
 from jobs.reading.options.read_options import ReadOptions
 from jobs.reading.options.topics import Topics
-from jobs.reading.options.values import as_flag, as_integer, as_path
 from jobs.reading.plan import ReadPlan, plan_read
 from jobs.reading.splits import Split, cut_splits
 

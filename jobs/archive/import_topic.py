@@ -30,12 +30,11 @@ from jobs.archive.directory import (
 )
 from jobs.archive.export import Progress
 from jobs.job_errors import ArchiveInvalid
+from jobs.option_values import as_path
 from jobs.reading.describe import describe_topic
-from jobs.reading.options.values import as_path
 from jobs.reading.splits import QueueState
-from jobs.reading.write_manifest import PartitionReceipt
 from jobs.writing.commit import WriteReceipt, commit, prepare_topic
-from jobs.writing.partition_writer import PartitionWriter
+from jobs.writing.partition_writer import PartitionReceipt, PartitionWriter
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
 from store.clock import SystemClock
 from store.message.message_queue import MessageQueue

@@ -21,14 +21,14 @@ from ray.data.datasource import Datasource, ReadTask
 from cluster.client.config import Nameservers
 from cluster.client.message_selector import ALL_MESSAGES
 from jobs.job_errors import OptionInvalid
+from jobs.option_values import as_choice, as_flag, refuse_unknown
 from jobs.ray_data.placement import place_read
 from jobs.reading.chunk import MICROSECONDS, TIMESTAMPS
-from jobs.reading.options.modes import MODES
 from jobs.reading.options.read_options import Edge, ReadOptions, parse_start
 from jobs.reading.options.topics import Topics, parse_topics
-from jobs.reading.options.values import as_choice, as_flag, refuse_unknown
 from jobs.reading.plan import ReadPlan, plan_read
 from jobs.reading.reader import SplitsReader
+from jobs.reading.row_filters import MODES
 from jobs.reading.schema import resolve_columns
 from jobs.reading.selection import parse_selector
 from jobs.reading.splits import cut_splits

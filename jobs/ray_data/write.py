@@ -16,9 +16,8 @@ from ray.data.datasource import Datasink, WriteResult
 
 from cluster.client.config import ClientConfig, Nameservers
 from jobs.job_errors import OptionInvalid, WriteFailed
-from jobs.reading.write_manifest import PartitionReceipt
 from jobs.writing.commit import WriteReceipt, commit, prepare_topic
-from jobs.writing.partition_writer import PartitionWriter
+from jobs.writing.partition_writer import PartitionReceipt, PartitionWriter
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
 from store.clock import SystemClock
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from cluster.client.config import Nameservers
 from jobs.reading.chunk import QUEUE_OFFSET, Numbers
-from jobs.reading.write_manifest import Manifest, load_manifests, merge_ranges
-from jobs.writing.write_job import job_mark
+from jobs.reading.write_manifest import WriteManifest, job_mark, load_write_manifests, merge_ranges
 from store.message.message_queue import MessageQueue
 
 UNIQ_KEY = "uniqKey"
@@ -23,7 +22,7 @@ class CommittedRanges:
 
     columns = (QUEUE_OFFSET, UNIQ_KEY)
 
-    def __init__(self, topics: Collection[str], manifests: Sequence[Manifest]) -> None:
+    def __init__(self, topics: Collection[str], manifests: Sequence[WriteManifest]) -> None:
         self._marks = {topic: job_mark(topic) for topic in topics}
         by_queue: dict[MessageQueue, list[tuple[int, int]]] = {}
         for topic in topics:
@@ -59,4 +58,4 @@ def committed_ranges(nameservers: Nameservers | None, topics: Collection[str]) -
     Call this before requesting the end offsets of the queues. Otherwise a job that commits in between would
     be partly visible.
     """
-    return CommittedRanges(topics, load_manifests(nameservers, topics))
+    return CommittedRanges(topics, load_write_manifests(nameservers, topics))

@@ -12,6 +12,7 @@ from jobs.reading.describe import states_of
 from jobs.reading.group_offsets import GroupRead, group_offsets, remember_read
 from jobs.reading.options.read_options import ReadOptions
 from jobs.reading.reader import SplitsReader
+from jobs.reading.row_filters import PERMISSIVE, DecodableRows, RowFilter
 from jobs.reading.splits import QueueState, Split, choose_ranges
 from jobs.reading.starting_offsets import Offsets, resolve
 from jobs.reading.times import ending_offsets, starting_offsets
@@ -56,14 +57,16 @@ def reader_of(
     options: ReadOptions, splits: Sequence[Split] = (), committed: CommittedRanges | None = None
 ) -> SplitsReader:
     """Return a reader of `splits` for a read with these options."""
+    filters: tuple[RowFilter, ...] = () if committed is None else (committed,)
+    if options.mode != PERMISSIVE:
+        filters += (DecodableRows(options.mode),)
     return SplitsReader(
         splits,
         options.columns,
         options.fail_on_data_loss,
         options.map_files,
         options.selector,
-        committed,
-        options.mode,
+        filters,
     )
 
 

@@ -16,9 +16,7 @@ import pyarrow as pa
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.job_errors import DataLoss, FetchFailed, MissingRange, merge_missing
 from jobs.reading.chunk import Source
-from jobs.reading.committed import CommittedRanges
-from jobs.reading.options.modes import PERMISSIVE
-from jobs.reading.row_filters import DecodableRows, RowFilter, TagRows
+from jobs.reading.row_filters import RowFilter, TagRows
 from jobs.reading.splits import Split
 from store.logs import get_logger
 
@@ -36,8 +34,7 @@ class SplitsReader:
         fail_on_data_loss: bool,
         map_files: bool,
         selector: MessageSelector = ALL_MESSAGES,
-        committed: CommittedRanges | None = None,
-        mode: str = PERMISSIVE,
+        row_filters: Sequence[RowFilter] = (),
     ) -> None:
         """Create a reader of `splits`.
 
@@ -47,17 +44,15 @@ class SplitsReader:
             fail_on_data_loss: Raise DataLoss if messages cannot be read; otherwise log and skip them.
             map_files: Map the files of a store on the worker's machine instead of fetching from the broker.
             selector: Selects messages by tag or SQL92 expression.
-            committed: If given, skip messages of write jobs that are not committed.
-            mode: One of `jobs.reading.options.modes.MODES`.
+            row_filters: Skip messages that one of these filters does not return.
         """
         self.columns = tuple(columns)
         self._splits = tuple(splits)
         self._fail_on_data_loss = fail_on_data_loss
         self._map_files = map_files
         self._selector = selector
-        decodable = None if mode == PERMISSIVE else DecodableRows(mode)
-        filters = (TagRows(selector.tags) if selector.tags else None, committed, decodable)
-        self._row_filters: Sequence[RowFilter] = tuple(each for each in filters if each is not None)
+        by_tag = (TagRows(selector.tags),) if selector.tags else ()
+        self._row_filters = (*by_tag, *row_filters)
         extra = dict.fromkeys(name for each in self._row_filters for name in each.columns)
         self._read_columns = (*self.columns, *(name for name in extra if name not in self.columns))
 

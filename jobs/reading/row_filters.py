@@ -14,6 +14,10 @@ from jobs.job_errors import BodyInvalid
 from jobs.reading.schema import BODY_ERROR
 from store.message.message_queue import MessageQueue
 
+PERMISSIVE, DROPMALFORMED, FAILFAST = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
+MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
+"""The modes of Spark's readers: what happens to a message whose body cannot be decoded."""
+
 
 class RowFilter(Protocol):
     """A filter of rows that needs the columns in `columns` (see `jobs.reading.schema`)."""
@@ -32,8 +36,8 @@ class DecodableRows:
     columns = (BODY_ERROR, "queueOffset")
 
     def __init__(self, mode: str) -> None:
-        """Create a filter for "DROPMALFORMED" or "FAILFAST", modes of Spark's readers."""
-        self._is_fatal = mode == "FAILFAST"
+        """Create a filter for DROPMALFORMED or FAILFAST, one of MODES."""
+        self._is_fatal = mode == FAILFAST
 
     def mask(self, queue: MessageQueue, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return a mask of the messages with decompressed bodies. Raises `BodyInvalid` in mode FAILFAST."""

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Literal
 
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
-from jobs.reading.options.values import INTEGER, as_choice
+from jobs.option_values import INTEGER, as_choice
 from jobs.reading.splits import QueueState
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets, parse_listed
 from store.message.message_queue import MessageQueue

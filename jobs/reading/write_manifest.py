@@ -1,4 +1,4 @@
-"""Manifests: each one lists the queue offsets that a write job has committed.
+"""Write manifests: each one lists the queue offsets that a write job has committed.
 
 A job sends its messages directly to the topic, where ordinary consumers see them immediately. When all
 partitions are written, the job sends a manifest to the topic RAYMQ_WRITE_MANIFESTS. The manifest lists the
@@ -15,22 +15,22 @@ A manifest is stored later than the messages that it lists. Therefore retention 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import zlib
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
-from cluster.client import Admin, Producer, SelectMessageQueueByRandom
 from cluster.client.config import Nameservers
 from cluster.client.errors import TopicNotFound
 from jobs.reading.describe import describe_topic
+from jobs.reading.reader import SplitsReader
 from jobs.reading.splits import choose_ranges
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets
 from store.logs import get_logger
 
-MANIFEST_TOPIC = "RAYMQ_WRITE_MANIFESTS"
-MANIFEST_GROUP = "RAYMQ_WRITE_MANIFESTS"
+WRITE_MANIFEST_TOPIC = "RAYMQ_WRITE_MANIFESTS"
 VERSION = 1
 RANGES_PER_PART = 20_000
 
@@ -44,16 +44,7 @@ class QueueRange(NamedTuple):
     end: int
 
 
-class PartitionReceipt(msgspec.Struct, frozen=True):
-    """The queue offsets of the rows of one partition, stored by one successful attempt."""
-
-    partition: int
-    attempt: int
-    rows: int
-    ranges: list[QueueRange]
-
-
-class Manifest(msgspec.Struct, frozen=True):
+class WriteManifest(msgspec.Struct, frozen=True):
     """The committed queue offsets of one job; see the module docstring."""
 
     job: str
@@ -62,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True):
     ranges: list[QueueRange]
 
 
-class ManifestPart(msgspec.Struct, frozen=True):
+class WriteManifestPart(msgspec.Struct, frozen=True):
     """The JSON body of one message of the manifest topic; see the module docstring."""
 
     job: str
@@ -72,6 +63,11 @@ class ManifestPart(msgspec.Struct, frozen=True):
     parts: int
     ranges: list[QueueRange]
     version: int = VERSION
+
+
+def job_mark(topic: str) -> str:
+    """Return the first characters of the UNIQ_KEYs of all messages that jobs write to `topic`."""
+    return f"FF{zlib.crc32(topic.encode()) & 0xFFFF:04X}"
 
 
 def merge_ranges(ranges: Iterable[QueueRange]) -> list[QueueRange]:
@@ -86,19 +82,13 @@ def merge_ranges(ranges: Iterable[QueueRange]) -> list[QueueRange]:
     return merged
 
 
-def make_manifest(job_id: str, topic: str, receipts: Sequence[PartitionReceipt]) -> Manifest:
-    """Return the manifest of a job with the ranges and rows of the receipts of its partitions."""
-    ranges = merge_ranges(each for receipt in receipts for each in receipt.ranges)
-    return Manifest(job_id, topic, sum(receipt.rows for receipt in receipts), ranges)
-
-
-def encode_parts(manifest: Manifest) -> list[bytes]:
+def encode_parts(manifest: WriteManifest) -> list[bytes]:
     """Return the message bodies of a manifest: one for every RANGES_PER_PART ranges, at least one."""
     borders = [*range(0, max(len(manifest.ranges), 1), RANGES_PER_PART), len(manifest.ranges)]
     parts = len(borders) - 1
     return [
         msgspec.json.encode(
-            ManifestPart(
+            WriteManifestPart(
                 manifest.job, manifest.topic, manifest.rows, number, parts, manifest.ranges[begin:end]
             )
         )
@@ -106,15 +96,15 @@ def encode_parts(manifest: Manifest) -> list[bytes]:
     ]
 
 
-def decode_manifests(bodies: Iterable[bytes]) -> list[Manifest]:
+def decode_write_manifests(bodies: Iterable[bytes]) -> list[WriteManifest]:
     """Return the manifests whose parts are all contained in `bodies`.
 
     Bodies that are invalid or have an unknown version are logged and skipped.
     """
-    found: dict[str, dict[int, ManifestPart]] = {}
+    found: dict[str, dict[int, WriteManifestPart]] = {}
     for body in bodies:
         try:
-            part = msgspec.json.decode(body, type=ManifestPart)
+            part = msgspec.json.decode(body, type=WriteManifestPart)
         except msgspec.DecodeError as error:
             get_logger(__name__).warning("manifest_invalid", error=str(error))
             continue
@@ -125,9 +115,9 @@ def decode_manifests(bodies: Iterable[bytes]) -> list[Manifest]:
     return [_joined(parts) for parts in found.values() if len(parts) == next(iter(parts.values())).parts]
 
 
-def _joined(parts: dict[int, ManifestPart]) -> Manifest:
+def _joined(parts: dict[int, WriteManifestPart]) -> WriteManifest:
     first = parts[0]
-    return Manifest(
+    return WriteManifest(
         first.job,
         first.topic,
         first.rows,
@@ -135,33 +125,10 @@ def _joined(parts: dict[int, ManifestPart]) -> Manifest:
     )
 
 
-def ensure_manifest_topic(nameservers: Nameservers | None) -> None:
-    """Create the manifest topic if it does not exist. Raises `cluster.client.ClientError`."""
-    with Admin(nameservers) as admin:
-        try:
-            admin.route(MANIFEST_TOPIC)
-        except TopicNotFound:
-            admin.create_topic(MANIFEST_TOPIC, queues=1)
-
-
-def publish(nameservers: Nameservers | None, manifest: Manifest) -> None:
-    """Commit a job: send the parts of its manifest to the manifest topic.
-
-    Raises `cluster.client.ClientError`. After an error, the job may or may not be committed.
-    """
-    # With a selector, the send is retried until `delivery_timeout_ms`: long enough for a broker restart.
-    any_queue = SelectMessageQueueByRandom()
-    with Producer(nameservers, MANIFEST_GROUP) as producer:
-        for body in encode_parts(manifest):
-            producer.send(MANIFEST_TOPIC, body, tags=manifest.topic, keys=manifest.job, selector=any_queue)
-
-
-def load_manifests(nameservers: Nameservers | None, topics: Collection[str]) -> list[Manifest]:
+def load_write_manifests(nameservers: Nameservers | None, topics: Collection[str]) -> list[WriteManifest]:
     """Return the manifests of all committed jobs of `topics`. Raises `cluster.client.ClientError`."""
-    from jobs.reading.reader import SplitsReader
-
     try:
-        states = describe_topic(nameservers, MANIFEST_TOPIC)
+        states = describe_topic(nameservers, WRITE_MANIFEST_TOPIC)
     except TopicNotFound:
         return []
     splits, _ = choose_ranges(states, Offsets(EARLIEST), Offsets(LATEST))
@@ -173,4 +140,4 @@ def load_manifests(nameservers: Nameservers | None, topics: Collection[str]) -> 
         for row in batch.to_pylist()
         if row["tags"] in topics and row["body"] is not None
     )
-    return decode_manifests(bodies)
+    return decode_write_manifests(bodies)

@@ -12,7 +12,7 @@ from pyspark.sql.functions import array_remove, col, count, explode, lit, split
 
 from cluster.client.config import Nameservers
 from jobs.job_errors import KeyNotFound, TargetExists
-from jobs.reading.options.values import as_choice, as_path, literal
+from jobs.option_values import as_choice, as_path, literal
 from jobs.reindex.message_key import MessageKey
 from jobs.spark.read_queue import read_queue
 

@@ -12,8 +12,8 @@ from cluster.client import Admin
 from cluster.client.config import Nameservers
 from cluster.client.errors import TopicNotFound
 from jobs.job_errors import KeyNotFound, OptionInvalid, TopicNotEmpty
+from jobs.option_values import I32_MAX, as_choice, as_integer
 from jobs.reading.describe import describe_topic
-from jobs.reading.options.values import I32_MAX, as_choice, as_integer
 from jobs.reindex.message_key import MessageKey
 from jobs.spark.read_queue import read_queue
 from jobs.spark.write_queue import write_queue

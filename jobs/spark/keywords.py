@@ -12,10 +12,10 @@ from typing import Any, Literal, TypedDict, TypeVar, cast, get_args, get_type_hi
 from pyspark.sql.types import StructType
 
 from cluster.client.config import Nameservers
-from jobs.reading.options.modes import MODES, PERMISSIVE
+from jobs.option_values import I32_MAX, I64_MAX, as_choice, as_flag, as_integer, refuse_unknown
 from jobs.reading.options.read_options import Edge, ReadOptions, parse_start
 from jobs.reading.options.topics import parse_topics
-from jobs.reading.options.values import I32_MAX, I64_MAX, as_choice, as_flag, as_integer, refuse_unknown
+from jobs.reading.row_filters import MODES, PERMISSIVE
 from jobs.reading.schema import resolve_columns
 from jobs.reading.selection import parse_selector
 from jobs.reading.starting_offsets import LATEST, OffsetsOption, parse_offsets

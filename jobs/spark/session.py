@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from cluster.session.environment import JAVA_OPTIONS, java_home
 from jobs.job_errors import JavaNotFound, JobError
-from jobs.reading.options.values import I32_MAX, as_integer
+from jobs.option_values import I32_MAX, as_integer
 
 JAVA_RESOURCE = "java"
 """Name of the Ray resource by which `raymq up` marks nodes whose Ray was started with Java on its PATH."""

@@ -26,9 +26,8 @@ from pyspark.sql.functions import col
 from cluster.client.config import ClientConfig, Nameservers
 from jobs.job_errors import OptionInvalid, WriteFailed
 from jobs.reading.reader import freeze_loaded_objects
-from jobs.reading.write_manifest import PartitionReceipt
 from jobs.writing.commit import WriteReceipt, commit, prepare_topic
-from jobs.writing.partition_writer import PartitionWriter
+from jobs.writing.partition_writer import PartitionReceipt, PartitionWriter
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
 from store.clock import SystemClock
 

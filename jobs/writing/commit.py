@@ -1,17 +1,24 @@
-"""The first and the last step of a write job, in the driver of Spark or Ray: check the topic, and commit."""
+"""The first and the last step of a write job, in the driver of Spark or Ray: check the topic, and commit.
+
+The commit stores a write manifest (`jobs.reading.write_manifest`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.client.errors import ClientError
+from cluster.client import Admin, Producer, SelectMessageQueueByRandom
+from cluster.client.config import Nameservers
+from cluster.client.errors import ClientError, TopicNotFound
 from jobs.job_errors import CommitFailed, TopicNotEmpty
+from jobs.option_values import as_choice
 from jobs.reading.describe import describe_topic
-from jobs.reading.options.values import as_choice
-from jobs.reading.write_manifest import PartitionReceipt, ensure_manifest_topic, make_manifest, publish
+from jobs.reading.write_manifest import WRITE_MANIFEST_TOPIC, WriteManifest, encode_parts, merge_ranges
+from jobs.writing.partition_writer import PartitionReceipt
 from jobs.writing.write_job import WriteJob
 
+MANIFEST_GROUP = "RAYMQ_WRITE_MANIFESTS"
 MODES = ("append", "errorifexists")
 
 
@@ -56,7 +63,7 @@ def commit(job: WriteJob, receipts: Sequence[PartitionReceipt]) -> WriteReceipt:
 
     Raises `CommitFailed` if it is unknown whether the manifest is stored.
     """
-    manifest = make_manifest(job.job_id, job.topic, receipts)
+    manifest = make_write_manifest(job.job_id, job.topic, receipts)
     try:
         publish(job.nameservers, manifest)
     except ClientError as error:
@@ -66,3 +73,32 @@ def commit(job: WriteJob, receipts: Sequence[PartitionReceipt]) -> WriteReceipt:
             " result does not contain the rows, write them again"
         ) from error
     return WriteReceipt(job.job_id, job.topic, manifest.rows, len(receipts))
+
+
+def make_write_manifest(job_id: str, topic: str, receipts: Sequence[PartitionReceipt]) -> WriteManifest:
+    """Return the manifest of a job with the ranges and rows of the receipts of its partitions."""
+    ranges = merge_ranges(each for receipt in receipts for each in receipt.ranges)
+    return WriteManifest(job_id, topic, sum(receipt.rows for receipt in receipts), ranges)
+
+
+def ensure_manifest_topic(nameservers: Nameservers | None) -> None:
+    """Create the manifest topic if it does not exist. Raises `cluster.client.ClientError`."""
+    with Admin(nameservers) as admin:
+        try:
+            admin.route(WRITE_MANIFEST_TOPIC)
+        except TopicNotFound:
+            admin.create_topic(WRITE_MANIFEST_TOPIC, queues=1)
+
+
+def publish(nameservers: Nameservers | None, manifest: WriteManifest) -> None:
+    """Commit a job: send the parts of its manifest to the manifest topic.
+
+    Raises `cluster.client.ClientError`. After an error, the job may or may not be committed.
+    """
+    # With a selector, the send is retried until `delivery_timeout_ms`: long enough for a broker restart.
+    any_queue = SelectMessageQueueByRandom()
+    with Producer(nameservers, MANIFEST_GROUP) as producer:
+        for body in encode_parts(manifest):
+            producer.send(
+                WRITE_MANIFEST_TOPIC, body, tags=manifest.topic, keys=manifest.job, selector=any_queue
+            )

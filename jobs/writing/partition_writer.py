@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cluster.client import ClientError, Producer
 from cluster.client.results import TableReceipt
 from jobs.job_errors import WriteFailed
-from jobs.reading.write_manifest import PartitionReceipt, QueueRange, merge_ranges
+from jobs.reading.write_manifest import QueueRange, merge_ranges
 from jobs.writing.delayed_rows import DelayedRows, delays_of
 from jobs.writing.write_job import DELAYED, WriteColumns, WriteJob
 from store.message.message_queue import MessageQueue
@@ -25,6 +26,15 @@ from store.message.message_queue import MessageQueue
 WRITER_GROUP = "RAYMQ_BULK_WRITER"
 PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 _PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
+
+class PartitionReceipt(msgspec.Struct, frozen=True):
+    """The queue offsets of the rows of one partition, stored by one successful attempt."""
+
+    partition: int
+    attempt: int
+    rows: int
+    ranges: list[QueueRange]
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ number; in RocketMQ, a counter is added to the start time instead.
 from __future__ import annotations
 
 import random
-import zlib
 from dataclasses import dataclass
 
 from cluster.client.config import MIB, Nameservers
 from jobs.job_errors import OptionInvalid
-from jobs.reading.options.values import as_integer
+from jobs.option_values import as_integer
+from jobs.reading.write_manifest import job_mark
 from store.message.message_id import UniqKeyBlock, UniqKeySequence, first_sequence
 from store.message.validate import check_topic
 from store.store_errors import MessageInvalid
@@ -30,11 +30,6 @@ PARTITION_HEX = 8
 DELAYED = 16**PARTITION_HEX // 2
 """Added to the partition in the UNIQ_KEYs of delayed rows. Spark's partition numbers are smaller."""
 JOB_BYTES = 3
-
-
-def job_mark(topic: str) -> str:
-    """Return the first characters of the UNIQ_KEYs of all messages that jobs write to `topic`."""
-    return f"FF{zlib.crc32(topic.encode()) & 0xFFFF:04X}"
 
 
 @dataclass(frozen=True)

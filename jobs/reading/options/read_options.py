@@ -8,8 +8,8 @@ from cluster.client.config import Nameservers
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.reading.group_offsets import GROUP_PREFIX
-from jobs.reading.options.modes import PERMISSIVE
 from jobs.reading.options.topics import Topics
+from jobs.reading.row_filters import PERMISSIVE
 from jobs.reading.schema import ALL_COLUMNS
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets, OffsetsOption, parse_offsets
 from jobs.reading.times import Times, check_order

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from actors.broker.metadata.topics import KNOWN_SYSTEM_TOPICS, SYSTEM_TOPIC_PREFIX
 from cluster.client import Admin
 from jobs.job_errors import OptionInvalid
-from jobs.reading.write_manifest import MANIFEST_TOPIC
+from jobs.reading.write_manifest import WRITE_MANIFEST_TOPIC
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 INTERNAL_PREFIXES = (SYSTEM_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
@@ -34,7 +34,7 @@ class Topics:
             return self.names
         info = admin.cluster_info()
         # RocketMQ also registers a topic for each broker and each cluster.
-        internal = {MANIFEST_TOPIC, *KNOWN_SYSTEM_TOPICS, *info.brokers, *info.clusters}
+        internal = {WRITE_MANIFEST_TOPIC, *KNOWN_SYSTEM_TOPICS, *info.brokers, *info.clusters}
         candidates = [
             name for name in admin.topics() if name not in internal and not name.startswith(INTERNAL_PREFIXES)
         ]

@@ -22,8 +22,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from jobs.job_errors import OptionInvalid
-from jobs.reading.options.modes import DROPMALFORMED, FAILFAST, MODES, PERMISSIVE
-from jobs.reading.options.values import as_choice
+from jobs.option_values import as_choice
+from jobs.reading.row_filters import DROPMALFORMED, FAILFAST, MODES, PERMISSIVE
 from jobs.reading.schema import ALL_COLUMNS, BODY_ERROR, spark_schema
 from jobs.spark.bodies.body_decoder import BodyDecoder, DecodedReader, Mapper, check_available
 from jobs.spark.keywords import ReadKeywords

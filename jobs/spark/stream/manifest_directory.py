@@ -1,4 +1,4 @@
-"""ManifestDirectory: reads and writes the manifests of one stream, in the checkpoint of its query.
+"""StreamManifestDirectory: reads and writes the manifests of one stream, in the checkpoint of its query.
 
     <checkpointLocation>/raymq/<topic>/source.json              topic, cluster, query, starting positions
     <checkpointLocation>/raymq/<topic>/manifests/<number>.json  one per batch, see `stream_manifest`
@@ -25,7 +25,7 @@ SOURCE = "source.json"
 NO_FILE = -1
 
 
-class ManifestDirectory:
+class StreamManifestDirectory:
     """The manifest files of the stream of `topic`. `checkpoint` is a path or URI that Spark accepts."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, topic: str, clock: Clock) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 from cluster.client import ClientError
 from jobs.reading.splits import QueueState
 from jobs.reading.starting_offsets import Offsets
-from jobs.spark.stream.manifest_directory import ManifestDirectory
+from jobs.spark.stream.manifest_directory import StreamManifestDirectory
 from jobs.spark.stream.plan import Limits, Positions, existing_positions, initial_positions, next_batch
 from jobs.spark.stream.stream_errors import CheckpointMismatch
 from jobs.spark.stream.stream_manifest import encode_batch, encode_fault, positions_after
@@ -74,7 +74,7 @@ class Planner:
 
     def __init__(
         self,
-        directory: ManifestDirectory,
+        directory: StreamManifestDirectory,
         queues: Queues,
         options: PlanOptions,
         query_id: str,

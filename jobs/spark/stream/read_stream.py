@@ -12,9 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from cluster.client import Admin
 from cluster.client.config import ClientConfig
+from jobs.option_values import as_path, literal
 from jobs.reading.describe import states_of
 from jobs.reading.options.read_options import ReadOptions
-from jobs.reading.options.values import as_path, literal
 from jobs.reading.plan import find_start, reader_of
 from jobs.reading.schema import spark_schema
 from jobs.reading.splits import QueueState
@@ -22,10 +22,10 @@ from jobs.reading.starting_offsets import Offsets
 from jobs.spark.bodies.body_columns import BodyColumns, parse_body_columns
 from jobs.spark.keywords import StreamKeywords, check_keywords, stream_options
 from jobs.spark.stream.listener import listener_of
-from jobs.spark.stream.manifest_directory import ManifestDirectory
+from jobs.spark.stream.manifest_directory import StreamManifestDirectory
 from jobs.spark.stream.plan import Limits
 from jobs.spark.stream.planner import Planner, PlanOptions
-from jobs.spark.stream.reader import ManifestReader
+from jobs.spark.stream.reader import StreamManifestReader
 from jobs.spark.stream.stream_errors import CheckpointMismatch
 from jobs.spark.stream.stream_manifest import SCHEMA, encode_fault
 from store.clock import SystemClock
@@ -75,7 +75,7 @@ def read_stream(
     partitions = given.get("minPartitions", spark.sparkContext.defaultParallelism)
     name = read.topics.label
     checkpoint = as_path("checkpointLocation", checkpointLocation)
-    directory = ManifestDirectory(spark, checkpoint, name, SystemClock())
+    directory = StreamManifestDirectory(spark, checkpoint, name, SystemClock())
     planned = PlanOptions(
         name,
         TopicQueues(read).cluster_name(check_start=directory.source() is None),
@@ -90,12 +90,14 @@ def read_stream(
     directory.create()
     stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
-    reader = ManifestReader(reader_of(read), ClientConfig(read.nameservers).addresses(), directory.checkpoint)
+    reader = StreamManifestReader(
+        reader_of(read), ClientConfig(read.nameservers).addresses(), directory.checkpoint
+    )
     return messages_of(stream.manifest_frame().repartition(partitions), reader, read.columns, bodies)
 
 
 def messages_of(
-    ranges: DataFrame, reader: ManifestReader, columns: Sequence[str], bodies: BodyColumns | None
+    ranges: DataFrame, reader: StreamManifestReader, columns: Sequence[str], bodies: BodyColumns | None
 ) -> DataFrame:
     """Return the messages of the offset ranges in `ranges`, with the typed columns `bodies` if given."""
     if bodies is None:
@@ -103,7 +105,7 @@ def messages_of(
     return bodies.finish(ranges.mapInArrow(bodies.mapper(reader), bodies.mapped_schema))
 
 
-def check_checkpoint(directory: ManifestDirectory, topic: str, cluster: str) -> None:
+def check_checkpoint(directory: StreamManifestDirectory, topic: str, cluster: str) -> None:
     """Raise `CheckpointMismatch` if the checkpoint belongs to a query of another topic or cluster."""
     source = directory.source()
     if source is None and directory.has_batches():
@@ -160,7 +162,7 @@ class TopicStream:
     """The stream of one query, which may be restarted any number of times."""
 
     spark: SparkSession
-    directory: ManifestDirectory
+    directory: StreamManifestDirectory
     read: ReadOptions
     options: PlanOptions
 

@@ -1,4 +1,4 @@
-"""ManifestReader: reads the messages of a batch in the Python workers of Spark."""
+"""StreamManifestReader: reads the messages of a batch in the Python workers of Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUERY_ID = "sql.streaming.queryId"
 """Local property of Spark's tasks that contains the id of their streaming query."""
 
 
-class ManifestReader:
+class StreamManifestReader:
     """A function for `mapInArrow` that reads the messages of the manifest rows that it receives."""
 
     def __init__(self, reader: SplitsReader, nameservers: Sequence[str], checkpoint: str) -> None:

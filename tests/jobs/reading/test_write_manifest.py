@@ -15,17 +15,15 @@ from jobs.reading.reader import SplitsReader
 from jobs.reading.splits import choose_ranges
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets
 from jobs.reading.write_manifest import (
-    MANIFEST_TOPIC,
-    Manifest,
-    PartitionReceipt,
+    WRITE_MANIFEST_TOPIC,
     QueueRange,
-    decode_manifests,
+    WriteManifest,
+    decode_write_manifests,
     encode_parts,
-    load_manifests,
-    make_manifest,
+    load_write_manifests,
 )
-from jobs.writing.commit import commit, prepare_topic
-from jobs.writing.partition_writer import PartitionWriter
+from jobs.writing.commit import commit, make_write_manifest, prepare_topic
+from jobs.writing.partition_writer import PartitionReceipt, PartitionWriter
 from jobs.writing.write_job import BUFFER_BYTES, WriteColumns, WriteJob, new_job
 from store.message.message_queue import MessageQueue
 from tests.conftest import ClockAtRest
@@ -56,7 +54,7 @@ def committed(orders: Orders, topic: str) -> list[int]:
     """Return the bodies that a committed read returns."""
     ranges = committed_ranges(orders.nameservers, [topic])
     splits, _ = choose_ranges(describe_topic(orders.nameservers, topic), Offsets(EARLIEST), Offsets(LATEST))
-    reader = SplitsReader(splits, ("body",), True, True, committed=ranges)
+    reader = SplitsReader(splits, ("body",), True, True, row_filters=[ranges])
     batches = [batch for split in splits for batch in reader.read_split(split)]
     assert all(batch.schema.names == ["body"] for batch in batches)
     return sorted(int(body) for batch in batches for body in batch.column("body").to_pylist())
@@ -97,26 +95,26 @@ def test_manifest_counts_once_all_of_its_parts_are_stored(
     job = job_for(orders, topic, clock)
     queues = [MessageQueue(topic, "broker-a", number) for number in range(2)]
     receipts = [PartitionWriter(job, n, queue=queue).write([table(n)]) for n, queue in enumerate(queues)]
-    manifest = make_manifest(job.job_id, topic, receipts)
+    manifest = make_write_manifest(job.job_id, topic, receipts)
     first, *rest = encode_parts(manifest)
     assert rest
     with Producer(orders.nameservers) as producer:
         for body in (first, b"not a manifest", *rest[:-1], first):
-            producer.send(MANIFEST_TOPIC, body, tags=topic)
+            producer.send(WRITE_MANIFEST_TOPIC, body, tags=topic)
         with capture_logs() as logs:
             assert committed(orders, topic) == []
         assert [each["event"] for each in logs] == ["manifest_invalid"]
-        producer.send(MANIFEST_TOPIC, rest[-1], tags=topic)
-    assert load_manifests(orders.nameservers, [topic]) == [manifest]
+        producer.send(WRITE_MANIFEST_TOPIC, rest[-1], tags=topic)
+    assert load_write_manifests(orders.nameservers, [topic]) == [manifest]
     assert committed(orders, topic) == [0, 1]
 
 
 def test_manifest_of_another_version_is_skipped_and_logged() -> None:
-    manifest = Manifest("JOB", "T", 6, RANGES)
+    manifest = WriteManifest("JOB", "T", 6, RANGES)
     (body,) = encode_parts(manifest)
-    assert decode_manifests([body, body]) == [manifest]
+    assert decode_write_manifests([body, body]) == [manifest]
     with capture_logs() as logs:
-        assert decode_manifests([body.replace(b'"version":1', b'"version":2')]) == []
+        assert decode_write_manifests([body.replace(b'"version":1', b'"version":2')]) == []
     assert [each["event"] for each in logs] == ["manifest_version_unknown"]
 
 
@@ -127,11 +125,11 @@ def test_manifest_joins_adjacent_ranges_of_partitions() -> None:
             1, 2, 5, [QueueRange("a", 0, 2, 4), QueueRange("a", 0, 7, 8), QueueRange("a", 1, 8, 10)]
         ),
     ]
-    manifest = make_manifest("JOB", "T", receipts)
+    manifest = make_write_manifest("JOB", "T", receipts)
     assert manifest.rows == 9
     assert manifest.ranges == [("a", 0, 0, 6), ("a", 0, 7, 8), ("a", 1, 8, 10)]
-    (empty,) = encode_parts(make_manifest("JOB", "T", []))
-    assert decode_manifests([empty]) == [Manifest("JOB", "T", 0, [])]
+    (empty,) = encode_parts(make_write_manifest("JOB", "T", []))
+    assert decode_write_manifests([empty]) == [WriteManifest("JOB", "T", 0, [])]
 
 
 def test_messages_copied_to_another_topic_are_visible_there(

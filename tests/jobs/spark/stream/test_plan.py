@@ -10,7 +10,7 @@ from jobs.reading.reader import SplitsReader
 from jobs.reading.splits import QueueState, Split, StoreLocation
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
 from jobs.spark.stream.plan import Batch, Limits, existing_positions, initial_positions, next_batch, share
-from jobs.spark.stream.reader import ManifestReader
+from jobs.spark.stream.reader import StreamManifestReader
 from jobs.spark.stream.stream_manifest import (
     decode_rows,
     encode_batch,
@@ -123,7 +123,7 @@ def test_reader_of_a_dead_broker_names_range_and_remedy() -> None:
     location = StoreLocation(address, "/no store", "a1", 1 << 30, 300_000)
     batch = Batch([Split(queue(0), 3, 9, location)], {queue(0): 9}, {})
     rows = [{**row, "fault": None} for row in decode_rows(encode_batch(0, "query", batch))]
-    reader = ManifestReader(SplitsReader((), ("body",), True, True), [address], "checkpoint")
+    reader = StreamManifestReader(SplitsReader((), ("body",), True, True), [address], "checkpoint")
     with pytest.raises(FetchFailed, match=r"orders/broker-a/0 \[3, 9\): .* start broker broker-a"):
         list(reader(iter([pa.RecordBatch.from_pylist(rows)])))
 

@@ -18,7 +18,7 @@ from cluster.client import Admin, ClientError, Producer
 from jobs import read_stream
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
 from jobs.reading.splits import QueueState
-from jobs.spark.stream.manifest_directory import ManifestDirectory
+from jobs.spark.stream.manifest_directory import StreamManifestDirectory
 from jobs.spark.stream.read_stream import TopicQueues
 from jobs.spark.stream.stream_errors import CheckpointMismatch
 from jobs.spark.stream.stream_manifest import Row
@@ -165,9 +165,9 @@ def test_restarted_query_waits_for_the_manifest_of_the_stopped_one(
 ) -> None:
     stream = sink("stream-overlap")
     writing, stopped, loaded, written = (threading.Event() for _ in range(4))
-    write, load = ManifestDirectory.write, ManifestDirectory.load
+    write, load = StreamManifestDirectory.write, StreamManifestDirectory.load
 
-    def write_late(directory: ManifestDirectory, number: int, data: bytes) -> None:
+    def write_late(directory: StreamManifestDirectory, number: int, data: bytes) -> None:
         is_first = not writing.is_set()
         writing.set()
         if is_first:
@@ -176,15 +176,15 @@ def test_restarted_query_waits_for_the_manifest_of_the_stopped_one(
         write(directory, number, data)
         written.set()
 
-    def load_before_write(directory: ManifestDirectory) -> tuple[int, list[Row]]:
+    def load_before_write(directory: StreamManifestDirectory) -> tuple[int, list[Row]]:
         found = load(directory)
         if writing.is_set():
             loaded.set()
             assert written.wait(LIMIT_S)
         return found
 
-    monkeypatch.setattr(ManifestDirectory, "write", write_late)
-    monkeypatch.setattr(ManifestDirectory, "load", load_before_write)
+    monkeypatch.setattr(StreamManifestDirectory, "write", write_late)
+    monkeypatch.setattr(StreamManifestDirectory, "load", load_before_write)
     query = stream.start()
     eventually(Path(stream.checkpoint, "raymq", stream.topic, "source.json").exists, "the starting positions")
     sent = send(orders, stream.topic, range(1))
