@@ -218,19 +218,8 @@ class MessageStore(ReadableStore):
             raise self._refusal()
         return self._appender.append_batch(draft, batch)
 
-    def append_records(
-        self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
-    ) -> AppendResult:
-        """Append all of the consecutive records of one queue that a client encoded, or none.
-
-        Offsets, timestamps and hosts are written into `records` in place. Raises the errors of `append`.
-        """
-        if self.write_refusal is not None:
-            raise self._refusal()
-        return self._appender.append_records(topic, queue_id, records, born_host)
-
     def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
-        """Append all records of several queues that a client encoded, or none.
+        """Append all records of queues of one topic that a client encoded, or none.
 
         A run is a sequence of records of one queue. Offsets, timestamps and hosts are written into the
         records in place. Raises the errors of `append`.

@@ -77,7 +77,6 @@ def _send(store: MessageStore) -> None:
     store.append(draft)
     store.append_batch(draft, encode_batch([message, message]))
     record = encode_record(draft, 0, 0, 0, _HOST.packed)
-    store.append_records(_TOPIC, 0, bytearray(record), _HOST.packed)
     runs = Runs([0], [1], [len(record)], memoryview(bytearray(record)))
     store.append_runs(_TOPIC, runs, _HOST.packed)
     store.advance()

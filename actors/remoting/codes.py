@@ -187,7 +187,6 @@ class RayMQRequestCode(IntEnum):
     71xx are sent by clients to brokers, 72xx between the processes of a cluster.
     """
 
-    SEND_RECORDS = 7101
     PULL_RECORDS = 7102
     SYNC_GROUP = 7103
     COMMIT_OFFSETS = 7104

@@ -250,30 +250,6 @@ class ConsumerSendMsgBackHeader(Header):
 # ---- RayMQ's requests ----------------------------------------------------------------------------
 
 
-class SendRecordsHeader(Header):
-    """Header of SEND_RECORDS (7101).
-
-    The body is `count` concatenated records of one queue, encoded by the client.
-    """
-
-    topic: Topic
-    queue_id: Int
-    count: Long
-    producer_group: Group | None = None
-    default_topic: Topic = "TBW102"
-    default_topic_queue_nums: Int = 4
-
-
-class SendRecordsResponse(Header):
-    """Response header of SEND_RECORDS: the offsets of the first record; the others follow it."""
-
-    queue_id: Int
-    queue_offset: Long
-    physical_offset: Long
-    count: Long
-    store_timestamp: Long
-
-
 class AppendBatchHeader(Header):
     """Header of APPEND_BATCH (7107); the body is messages in RocketMQ's batch encoding.
 

@@ -1,12 +1,7 @@
-"""Headers and bodies of RayMQ's own requests (codes 7101 to 7109 and 7206).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109 and 7206).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
-
-SEND_RECORDS 7101    The body is concatenated V1 records of one queue, encoded by the client. The broker
-                     stores all of them or none. It fills in CRC, both offsets, storeTimestamp and both
-                     hosts; the queueId is the client's. `SendRecordsHeader`, `SendRecordsResponse`
-                     (actors.remoting.headers); response codes of SEND_MESSAGE_V2.
 
 PULL_RECORDS 7102    Like PULL_MESSAGE, but returns as many records as fit into maxBytes (at most 4 MiB)
                      instead of 32. `PullRecordsHeader`, `PullRecordsResponse`; the response body is the
@@ -26,9 +21,10 @@ DESCRIBE_SPLITS 7105 Locates a topic's messages for a bulk reader, which reads t
     request header   topic
     response         `SplitsBody`
 
-SEND_RUNS 7106       Like SEND_RECORDS for several queues of one topic: the body is runs of records. The
-                     broker stores all of them or none. `SendRunsHeader`, `SendRunsResponse`; both bodies are
-                     described in store.message.runs.
+SEND_RUNS 7106       The body is V1 records of queues of one topic, encoded by the client, as one run for each
+                     queue (store.message.runs). The broker stores all of them or none. It fills in CRC, both
+                     offsets, storeTimestamp and both hosts. `SendRunsHeader`, `SendRunsResponse`
+                     (actors.remoting.headers); response codes of SEND_MESSAGE_V2.
 
 APPEND_BATCH 7107    Sent by `append` of the actor handle. Like SEND_BATCH_MESSAGE, but the response also has
                      count and store timestamp. `AppendBatchHeader`, `AppendBatchResponse`; the response body

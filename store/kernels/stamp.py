@@ -57,14 +57,11 @@ _SHARED = types.Tuple((types.int64, BYTES, types.int64, types.int64, types.int64
 class Stamp(NamedTuple):
     """The values for checking and stamping a sequence of records.
 
-    Each record must have `topic` and `queue_id`, and a body of at most `max_body_bytes`. The other values are
-    written into the records. Hosts are encoded addresses (`Host.packed`). `queue_offset` and
-    `physical_offset` are those of the first record.
+    Each record must have `topic`, and a body of at most `max_body_bytes`. The other values are written into
+    the records. Hosts are encoded addresses (`Host.packed`). `physical_offset` is that of the first record.
     """
 
     topic: str
-    queue_id: int
-    queue_offset: int
     physical_offset: int
     store_timestamp: int
     born_host: bytes
@@ -92,30 +89,12 @@ class Stamp(NamedTuple):
         )
 
 
-def stamp_records(records: bytearray | memoryview, stamp: Stamp) -> int:
-    """Check and stamp the consecutive records of one queue in place. Return the number of records.
-
-    Raises:
-        MessageInvalid: A record is invalid; the error message contains its byte position.
-    """
-    count, position, fault = _stamp_records(
-        np.frombuffer(records, np.uint8),
-        stamp.queue_id,
-        stamp.queue_offset,
-        stamp.physical_offset,
-        stamp.shared,
-    )
-    if fault:
-        raise _record_error(stamp, position, fault)
-    return count
-
-
 def stamp_runs(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
     """Check and stamp the records of several queues in place.
 
     Args:
         runs: The records, as one run of consecutive records per queue.
-        stamp: The values that all records share; its queue id and queue offset are not used.
+        stamp: The values that all records share.
         queue_offsets: The queue offset of the first record of each run.
 
     Raises:
@@ -138,41 +117,30 @@ def stamp_runs_plain(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> 
     for number, (queue_id, messages, size_bytes, queue_offset) in enumerate(
         zip(*runs.heads, queue_offsets, strict=True)
     ):
-        own = stamp._replace(
-            queue_id=queue_id, queue_offset=queue_offset, physical_offset=stamp.physical_offset + position
-        )
-        count = _stamp_plain(runs.records[position : position + size_bytes], own, position)
-        position += size_bytes
+        end = position + size_bytes
+        count = _stamp_run_plain(runs.records[:end], position, queue_id, queue_offset, stamp)
+        position = end
         if count != messages:
             raise _run_error(stamp, runs, number, position, _BAD_COUNT)
 
 
-def stamp_records_plain(records: bytearray | memoryview, stamp: Stamp) -> int:
-    """Pure-Python equivalent of `stamp_records`, for tests."""
-    return _stamp_plain(memoryview(records), stamp, 0)
-
-
-def _stamp_plain(view: memoryview, stamp: Stamp, begin: int) -> int:
-    """Check and stamp the records of one queue in `view`. Return the number of records.
-
-    `begin` is the byte position of `view` in the batch, for error messages.
-    """
+def _stamp_run_plain(view: memoryview, begin: int, queue_id: int, queue_offset: int, stamp: Stamp) -> int:
+    """Check and stamp the records of one queue in `view[begin:]`. Return the number of records."""
     hosts = stamp.born_host + stamp.store_timestamp.to_bytes(8, "big") + stamp.store_host
-    position = 0
+    position = begin
     count = 0
     while position < len(view):
         try:
             message = decode_record(view, position, check_crc=False)
         except RecordDamaged:
-            raise _record_error(stamp, begin + position, _BAD_RECORD) from None
-        fault = _find_fault_plain(
-            message, int.from_bytes(view[position + MAGIC :][:4], "big", signed=True), stamp
-        )
+            raise _record_error(stamp, queue_id, position, _BAD_RECORD) from None
+        magic = int.from_bytes(view[position + MAGIC :][:4], "big", signed=True)
+        fault = _find_fault_plain(message, magic, queue_id, stamp)
         if fault:
-            raise _record_error(stamp, begin + position, fault)
+            raise _record_error(stamp, queue_id, position, fault)
         pack_into(">i", view, position + BODY_CRC, crc32(message.body))
         pack_into(
-            ">qq", view, position + QUEUE_OFFSET, stamp.queue_offset + count, stamp.physical_offset + position
+            ">qq", view, position + QUEUE_OFFSET, queue_offset + count, stamp.physical_offset + position
         )
         view[position + BORN_HOST :][: len(hosts)] = hosts
         position += message.store_size
@@ -180,23 +148,23 @@ def _stamp_plain(view: memoryview, stamp: Stamp, begin: int) -> int:
     return count
 
 
-def _find_fault_plain(message: MessageExt, magic: int, stamp: Stamp) -> int:
+def _find_fault_plain(message: MessageExt, magic: int, queue_id: int, stamp: Stamp) -> int:
     """Return the code of the first fault of a record, or 0 if the record is valid."""
     if message.sys_flag & ~FREE_FLAGS != stamp.host_flags:
         return _BAD_FLAGS
     if (message.topic, magic) != (stamp.topic, topic_field(stamp.topic)[0]):
         return _BAD_TOPIC
-    if message.queue_id != stamp.queue_id:
+    if message.queue_id != queue_id:
         return _BAD_QUEUE
     return _BAD_BODY if len(message.body) > stamp.max_body_bytes else 0
 
 
-def _record_error(stamp: Stamp, position: int, fault: int) -> MessageInvalid:
+def _record_error(stamp: Stamp, queue_id: int, position: int, fault: int) -> MessageInvalid:
     faults = {
         _BAD_RECORD: "is truncated or malformed",
         _BAD_FLAGS: "has a sysFlag of a transaction, an inner batch, or hosts of another size",
         _BAD_TOPIC: f"is not of the topic {stamp.topic!r}",
-        _BAD_QUEUE: f"is not of queue {stamp.queue_id}",
+        _BAD_QUEUE: f"is not of queue {queue_id}",
         _BAD_BODY: f"has a body over max_message_bytes {stamp.max_body_bytes:,} (raise it on the broker)",
     }
     return MessageInvalid(f"the record at byte {position} of the batch {faults[fault]}")
@@ -209,7 +177,7 @@ def _run_error(stamp: Stamp, runs: Runs, number: int, position: int, fault: int)
             f"the run of queue {queue_id} that ends at byte {position} of the batch does not contain "
             f"{runs.messages[number]:,} records, the number in its header"
         )
-    return _record_error(stamp._replace(queue_id=queue_id), position, fault)
+    return _record_error(stamp, queue_id, position, fault)
 
 
 @helper()
@@ -289,19 +257,6 @@ def _stamp_run(
         position += size
         count += 1
     return count, position, 0
-
-
-@kernel(
-    [types.UniTuple(types.int64, 3)(WRITABLE_BYTES, types.int64, types.int64, types.int64, _SHARED)],
-)
-def _stamp_records(
-    records: U8, queue_id: int, queue_offset: int, physical_offset: int, shared: Shared
-) -> tuple[int, int, int]:
-    """Check and stamp all of `records`, which belong to one queue.
-
-    Parameters and result as in `_stamp_run`.
-    """
-    return _stamp_run(records, 0, len(records), queue_id, queue_offset, physical_offset, shared)
 
 
 @kernel(

@@ -11,7 +11,7 @@ from store.commitlog.commit_log import CommitLog
 from store.consumequeue.table import ConsumeQueueTable
 from store.disk.files import explain
 from store.kernels.encode import encode_batch_records, measure_batch
-from store.kernels.stamp import Stamp, stamp_records, stamp_runs
+from store.kernels.stamp import Stamp, stamp_runs
 from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.hosts import Host
@@ -131,31 +131,8 @@ class Appender:
         physical_offsets = (encoded.positions + position).tolist()
         return AppendResult(position, queue_offset, size_bytes, timestamp, count, physical_offsets)
 
-    def append_records(
-        self, topic: str, queue_id: int, records: bytearray | memoryview, born_host: bytes
-    ) -> AppendResult:
-        """Append contiguous records of one queue that a client encoded.
-
-        Offsets, timestamps and hosts are written into `records` in place. Raises StoreError, MessageInvalid.
-        """
-        if not self.assigned_is_known:
-            self._recount_assigned()
-        queue = self._queues.get(topic, queue_id)
-        size_bytes = len(records)
-        position = self._reserve(size_bytes)
-        timestamp = self._now()
-        queue_offset = queue.assigned_offset
-        stamp = self._stamp(topic, queue_id, queue_offset, position, timestamp, born_host)
-        count = stamp_records(records, stamp)
-        if count == 0:
-            raise MessageInvalid("the request has no records: send at least one")
-        self._write(position, records)
-        queue.assigned_offset += count
-        self._mark_awaited(topic, queue_id)
-        return AppendResult(position, queue_offset, size_bytes, timestamp, count)
-
     def append_runs(self, topic: str, runs: Runs, born_host: bytes) -> AppendResult:
-        """Append records of several queues of one topic that a client encoded; `runs` has one run per queue.
+        """Append records of queues of one topic that a client encoded; `runs` has one run per queue.
 
         Offsets, timestamps and hosts are written into the records in place. Raises StoreError,
         MessageInvalid.
@@ -167,7 +144,9 @@ class Appender:
         size_bytes = len(runs.records)
         position = self._reserve(size_bytes)
         timestamp = self._now()
-        stamp_runs(runs, self._stamp(topic, -1, -1, position, timestamp, born_host), queue_offsets)
+        limit_bytes = self._settings.max_message_bytes
+        stamp = Stamp(topic, position, timestamp, born_host, self.store_host, limit_bytes)
+        stamp_runs(runs, stamp, queue_offsets)
         self._write(position, runs.records)
         for queue, messages in zip(queues, runs.messages, strict=True):
             queue.assigned_offset += messages
@@ -191,20 +170,6 @@ class Appender:
             raise self._no_space(error) from error
         self._positions.awaited = self._positions.written
         self.discard_assigned()
-
-    def _stamp(
-        self, topic: str, queue_id: int, queue_offset: int, position: int, timestamp: int, born_host: bytes
-    ) -> Stamp:
-        return Stamp(
-            topic,
-            queue_id,
-            queue_offset,
-            position,
-            timestamp,
-            born_host,
-            self.store_host,
-            self._settings.max_message_bytes,
-        )
 
     def _mark_awaited(self, topic: str, queue_id: int) -> None:
         if (topic, queue_id) in self.awaited_queues:

@@ -27,6 +27,7 @@ from store.message.message import Message
 from store.message.message_id import UniqKeyGenerator
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_record
+from store.message.runs import Runs
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity
 from store.store_settings import StoreSettings
@@ -77,10 +78,9 @@ class Writer:
             result = self._store.append_batch(draft, encode_batch(messages))
         elif number % BATCH_EVERY == 2:
             messages += [self._message(number * 1000 + more, draft.topic) for more in range(7)]
-            records = b"".join(self._record(draft, message) for message in messages)
-            result = self._store.append_records(
-                draft.topic, draft.queue_id, bytearray(records), draft.born_host
-            )
+            records = bytearray(b"".join(self._record(draft, message) for message in messages))
+            runs = Runs([draft.queue_id], [len(messages)], [len(records)], memoryview(records))
+            result = self._store.append_runs(draft.topic, runs, draft.born_host)
         else:
             draft.properties, draft.flag = encode_properties(messages[0].properties), messages[0].flag
             draft.body = messages[0].body

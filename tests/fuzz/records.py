@@ -23,7 +23,7 @@ from store.kernels.columns_to_records import (
 )
 from store.kernels.encode import encode_batch_records, encode_batch_records_plain
 from store.kernels.records_to_columns import find_properties, find_records, gather, read_records
-from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain, stamp_runs, stamp_runs_plain
+from store.kernels.stamp import Stamp, stamp_runs, stamp_runs_plain
 from store.message.batch import encode_batch
 from store.message.hosts import V4_BYTES, Host
 from store.message.message import Message
@@ -77,16 +77,6 @@ def batch(data: bytes) -> None:
         assert records_of(encode_batch_records, placed.data) == expected
 
 
-def stamp(data: bytes) -> None:
-    """Check that kernel and pure Python stamp a client's records equally, or both refuse them."""
-    host = V6 if data[:1] == b"\x06" else V4
-    data = data[1:]
-    wanted = Stamp("T", 1, 7, BASE, 99, host, V4, 4096)
-    expected = stamped(stamp_records_plain, bytearray(data), wanted)
-    for placed in FENCE.placed(data):
-        assert stamped(stamp_records, placed.data, wanted) == expected
-
-
 def stamped(kernel: Callable[[Any, Stamp], object], data: Any, wanted: Stamp) -> bytes | None:
     """Return the stamped records, or None if they are refused."""
     try:
@@ -96,13 +86,13 @@ def stamped(kernel: Callable[[Any, Stamp], object], data: Any, wanted: Stamp) ->
     return bytes(data)
 
 
-def runs(data: bytes) -> None:
+def runs(data: bytes, born_host: bytes = V4) -> None:
     """Check that runs are refused by the codec, or stamped equally by kernel and pure Python."""
     try:
         decoded = decode_runs(data)
     except MessageInvalid:
         return
-    wanted = Stamp("T", -1, -1, BASE, 99, V4, V4, 4096)
+    wanted = Stamp("T", BASE, 99, born_host, V4, 4096)
     offsets = [7 * number for number in range(len(decoded.queue_ids))]
 
     def stamped_by(kernel: Callable[..., None]) -> Callable[[Any, Stamp], object]:
@@ -119,8 +109,8 @@ _HEAD = struct.Struct(">BBH")
 def run_records(data: bytes) -> None:
     """Check runs as `runs` does, but with consistent headers, so that the check reaches the records.
 
-    The input is the number of runs, then for each run the increment of its queue id, its number of messages
-    and its size, then the records.
+    The input is the number of runs and (from 128) a born host with an IPv6 address, then for each run the
+    increment of its queue id, its number of messages and its size, then the records.
     """
     count = data[0] % 8 + 1 if data else 1
     heads_end = 1 + count * _HEAD.size
@@ -132,7 +122,7 @@ def run_records(data: bytes) -> None:
         taken = left if len(made) == count - 1 else min(size_bytes, left)
         made.append((queue_id, messages, taken))
         left -= taken
-    runs(with_heads(made, data[heads_end:]))
+    runs(with_heads(made, data[heads_end:]), V6 if data[0] >= 128 else V4)
 
 
 def with_heads(heads: list[tuple[int, int, int]], records: bytes) -> bytes:
@@ -353,14 +343,16 @@ def seeds_of_runs() -> list[bytes]:
 
 
 def seeds_of_run_records() -> list[bytes]:
-    """Return inputs of `run_records` with three runs of valid records, and with one."""
+    """Return inputs of `run_records` with three runs of valid records, and with one run of other records."""
     valid = [
         encode_record(RecordDraft("T", queue_id, bytes(queue_id), b"", born_host=V4), 0, 0, 0, V4)
         for queue_id in (0, 1, 1, 4)
     ]
     sizes = [len(each) for each in valid]
     heads = _HEAD.pack(0, 1, sizes[0]) + _HEAD.pack(0, 2, 2 * sizes[1]) + _HEAD.pack(2, 1, 0)
-    return [b"\x02" + heads + b"".join(valid), b"\x00" + _HEAD.pack(0, 1, 0) + valid[0]]
+    one, of_log = _HEAD.pack(0, 1, 0), _HEAD.pack(1, 2, 0)
+    logs = with_first(seeds_of_records(), b"\x00" + of_log, b"\x80" + of_log)
+    return [b"\x02" + heads + b"".join(valid), b"\x00" + one + valid[0], *logs]
 
 
 def with_first(seeds: list[bytes], *firsts: bytes) -> list[bytes]:

@@ -37,7 +37,6 @@ TARGETS: dict[str, Target] = {
     "table_text": Target(bodies.table_text, _TABLES),
     "record": Target(records.record, _LOG),
     "batch": Target(records.batch, records.seeds_of_batches()),
-    "stamp": Target(records.stamp, records.with_first(_LOG, b"\x04", b"\x06")),
     "runs": Target(records.runs, records.seeds_of_runs()),
     "run_records": Target(records.run_records, records.seeds_of_run_records()),
     "recovery": Target(records.recovery, _LOG),

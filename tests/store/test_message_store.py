@@ -90,11 +90,11 @@ def test_damaged_batch_is_refused_and_changes_nothing(stores, draft):
     assert store.append(draft()).queue_offset == 1
 
 
-def test_append_records_fills_in_fields_and_stores_client_records(stores, draft, read_all, drain, clock):
+def test_append_runs_fills_in_fields_and_stores_client_records(stores, draft, read_all, drain, clock):
     store = stores.open()
     store.append(draft())
     records = bytearray(b"".join(encode_record(draft(b"%d" % n), 0, 0, 0, bytes(8)) for n in range(10)))
-    result = store.append_records("Topic", 0, records, HOST)
+    result = store.append_runs("Topic", Runs([0], [10], [len(records)], memoryview(records)), HOST)
     assert (result.queue_offset, result.count) == (1, 10)
     drain(store)
     messages = read_all(store)[1:]
@@ -103,13 +103,13 @@ def test_append_records_fills_in_fields_and_stores_client_records(stores, draft,
     assert str(messages[0].born_host) == "127.0.0.1:8080"
 
 
-def test_append_records_refuses_all_if_one_is_of_another_queue(stores, draft):
+def test_append_runs_refuses_all_if_one_record_is_of_another_queue(stores, draft):
     store = stores.open()
     records = bytearray(
         encode_record(draft(), 0, 0, 0, bytes(8)) + encode_record(draft(queue_id=1), 0, 0, 0, bytes(8))
     )
     with pytest.raises(MessageInvalid, match="not of queue 0"):
-        store.append_records("Topic", 0, records, HOST)
+        store.append_runs("Topic", Runs([0], [2], [len(records)], memoryview(records)), HOST)
     assert store.positions.written == 0
 
 

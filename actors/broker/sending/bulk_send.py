@@ -10,17 +10,14 @@ from actors.broker.metadata.topics import DEFAULT_TOPIC
 from actors.broker.sending.responses import SendResponses, not_stored
 from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode
 from actors.remoting.command import MAX_FRAME_BYTES
 from actors.remoting.headers import (
     AppendBatchHeader,
     AppendBatchResponse,
-    SendRecordsHeader,
-    SendRecordsResponse,
     SendRunsHeader,
     SendRunsResponse,
 )
-from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_topic
 from store.clock import Clock
@@ -31,7 +28,7 @@ from store.store_errors import StoreError
 
 
 class BulkSender:
-    """Handles SEND_RECORDS, SEND_RUNS and APPEND_BATCH."""
+    """Handles SEND_RUNS and APPEND_BATCH."""
 
     def __init__(
         self,
@@ -66,38 +63,14 @@ class BulkSender:
         """Return the rows of the request table that this object handles."""
         code, pub = RayMQRequestCode, on_topic(Action.PUB)
         return (
-            RequestRow(
-                code.SEND_RECORDS, self.send_records, SendRecordsHeader, pub, Cost.SEND, MAX_FRAME_BYTES
-            ),
             RequestRow(code.SEND_RUNS, self.send_runs, SendRunsHeader, pub, Cost.SEND, MAX_FRAME_BYTES),
             RequestRow(
                 code.APPEND_BATCH, self.append_batch, AppendBatchHeader, pub, Cost.SEND, MAX_FRAME_BYTES
             ),
         )
 
-    def send_records(self, context: RequestContext) -> None:
-        """Handle SEND_RECORDS: append records (format V1) of one queue that the client has encoded."""
-        header: SendRecordsHeader = context.header
-        topic = self._targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
-        queue_id = self._targets.queue(topic, header.queue_id)
-        body = context.command.body
-        if not body:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "SEND_RECORDS without a record: send at least one")
-        assert not isinstance(body, bytes)  # received bodies are in the broker's memory, and writable
-        try:
-            result = self._store.append_records(
-                topic.topic_name, queue_id, body, context.connection.peer_bytes
-            )
-        except StoreError as error:
-            raise not_stored(error) from error
-        self._put(topic.topic_name, result.count, result.size_bytes)
-        response = SendRecordsResponse(
-            queue_id, result.queue_offset, result.physical_offset, result.count, result.store_timestamp
-        )
-        self._responses.when_confirmed(context, result, response.to_ext())
-
     def send_runs(self, context: RequestContext) -> None:
-        """Handle SEND_RUNS: append encoded records of several queues of one topic, all or none."""
+        """Handle SEND_RUNS: append encoded records of queues of one topic, all or none."""
         header: SendRunsHeader = context.header
         topic = self._targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
         runs = decode_runs(context.command.body)

@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 
 from actors.remoting.codes import RayMQRequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import SendRecordsHeader, SendRecordsResponse, SendRunsHeader
+from actors.remoting.headers import SendRunsHeader
 from cluster.client.config import ProducerConfig
 from cluster.client.errors import (
     BrokerRefused,
@@ -169,7 +169,7 @@ class Lanes:
         if not isinstance(outcome, ClientError):
             return outcome
         if len(batch.queues) > 1 and isinstance(outcome, BrokerRefused) and not is_retriable(outcome):
-            # Send the queues separately: one may be refused alone, and older brokers accept only one queue.
+            # Send the queues separately: one may be refused alone.
             return await self._deliver_apart(batch, {})
         return [outcome] * len(batch.queues)
 
@@ -205,33 +205,17 @@ class Lanes:
         """Send `batch` once. Return the offset of the first record of each run."""
         queue = batch.queues[0]
         address = self._instance.master_of(queue.topic, queue.broker_name)
-        command = self._send_one(batch) if len(batch.queues) == 1 else self._send_runs(batch)
-        response = await self._instance.request(address, command, timeout_ms)
-        if response.code not in STATUS_OF_CODE:
-            raise refused(response.code, response.remark, address)
-        if len(batch.queues) == 1:
-            return (SendRecordsResponse.from_ext(response.ext).queue_offset,)
-        try:
-            return decode_offsets(response.body, len(batch.queues))
-        except ValueError as error:
-            raise DataDamaged(f"{address} sent an invalid response: {error}") from error
-
-    def _send_one(self, batch: LaneBatch) -> RemotingCommand:
-        queue = batch.queues[0]
-        header = SendRecordsHeader(
-            queue.topic,
-            queue.queue_id,
-            batch.runs.messages[0],
-            producer_group=self._config.group,
-            default_topic_queue_nums=self._config.default_topic_queue_nums,
-        )
-        return RemotingCommand(RayMQRequestCode.SEND_RECORDS, header.to_ext(), parts=(batch.runs.records,))
-
-    def _send_runs(self, batch: LaneBatch) -> RemotingCommand:
         header = SendRunsHeader(
-            batch.queues[0].topic,
+            queue.topic,
             producer_group=self._config.group,
             default_topic_queue_nums=self._config.default_topic_queue_nums,
         )
         parts = (encode_heads(batch.runs), batch.runs.records)
-        return RemotingCommand(RayMQRequestCode.SEND_RUNS, header.to_ext(), parts=parts)
+        command = RemotingCommand(RayMQRequestCode.SEND_RUNS, header.to_ext(), parts=parts)
+        response = await self._instance.request(address, command, timeout_ms)
+        if response.code not in STATUS_OF_CODE:
+            raise refused(response.code, response.remark, address)
+        try:
+            return decode_offsets(response.body, len(batch.queues))
+        except ValueError as error:
+            raise DataDamaged(f"{address} sent an invalid response: {error}") from error

@@ -11,10 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from actors.broker.sending.bulk_send import BulkSender
-from actors.remoting.codes import RayMQRequestCode, ResponseCode
-from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext
+from actors.remoting.codes import RayMQRequestCode
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, TableReceipt
 from cluster.client.errors import ConfigInvalid, MessageRejected, TableSendFailed, TopicNotFound
 from store.message.message_id import UniqKeyBlock, UniqKeySequence
@@ -172,7 +169,7 @@ def test_batch_is_resent_before_its_successors_if_the_response_is_lost(
 ) -> None:
     cluster = clusters(brokers=1)
     proxy = ResponseDroppingProxy(
-        cluster, "a", lambda code, number: code == RayMQRequestCode.SEND_RECORDS and number in (3, 9)
+        cluster, "a", lambda code, number: code == RayMQRequestCode.SEND_RUNS and number in (3, 9)
     )
     cluster.stop_broker("a")
     cluster.start_broker("a", advertised_port=proxy.port)
@@ -255,21 +252,6 @@ def test_rows_of_other_queues_are_stored_if_a_queue_was_removed(clusters: Callab
     gone = [queue for queue in whole.queues if queue.queue_id >= 6]
     assert sorted(failed.value.failures) == sorted(gone)
     assert failed.value.acknowledged_rows == 400 - sum(whole.queues[queue].rows for queue in gone)
-
-
-def test_broker_without_send_runs_gets_one_request_per_queue(
-    clusters: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(sender: BulkSender, context: RequestContext) -> None:
-        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "response of an older broker")
-
-    monkeypatch.setattr(BulkSender, "send_runs", unknown)
-    cluster = clusters(brokers=1)
-    topic = cluster.topic(queues=8)
-    with Producer(cluster.address, "tables") as producer:
-        receipt = send(producer, topic, flights(400, aircraft=100))
-    assert receipt.rows == 400
-    assert_complete_and_ordered(stored(cluster, topic), 400)
 
 
 def test_broker_restart_during_a_table_send_keeps_rows_and_order(

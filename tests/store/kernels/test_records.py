@@ -24,7 +24,7 @@ from store.kernels.columns_to_records import (
 from store.kernels.crc32 import crc32_kernel, crc32_sliced
 from store.kernels.encode import encode_batch_records, encode_batch_records_plain, measure_batch
 from store.kernels.memory import find_byte
-from store.kernels.stamp import Stamp, stamp_records, stamp_records_plain, stamp_runs, stamp_runs_plain
+from store.kernels.stamp import Stamp, stamp_runs, stamp_runs_plain
 from store.message.batch import encode_batch, encode_elements
 from store.message.hosts import Host
 from store.message.message import Message
@@ -260,8 +260,6 @@ def test_queues_of_keys_equals_plain_python(keys: list[str], queue_count: int) -
 
 STAMP = Stamp(
     topic="T",
-    queue_id=3,
-    queue_offset=40,
     physical_offset=1 << 33,
     store_timestamp=1234,
     born_host=Host("1.2.3.4", 5).packed,
@@ -279,31 +277,6 @@ def built(body: bytes = b"body", **changes: object) -> RecordDraft:
     return replace(draft, **changes)  # type: ignore[arg-type]
 
 
-@given(
-    bodies=st.lists(st.binary(max_size=100)), topic=topics, born_host=packed_hosts, store_host=packed_hosts
-)
-def test_stamp_records_equals_plain_python(
-    bodies: list[bytes], topic: str, born_host: bytes, store_host: bytes
-) -> None:
-    stamp = STAMP._replace(topic=topic, born_host=born_host, store_host=store_host)
-    drafts = [built(body, topic=topic, born_host=bytes(len(born_host))) for body in bodies]
-    stamped, plain = (
-        client_records(*drafts, store_host=store_host),
-        client_records(*drafts, store_host=store_host),
-    )
-
-    assert stamp_records(stamped, stamp) == len(bodies) == stamp_records_plain(plain, stamp)
-
-    assert stamped == plain
-    messages = decode_records(stamped)
-    assert [message.queue_offset for message in messages] == [40 + index for index in range(len(bodies))]
-    position = stamp.physical_offset
-    for message in messages:
-        assert (message.commit_log_offset, message.store_timestamp) == (position, 1234)
-        assert (message.born_host.packed, message.store_host.packed) == (born_host, store_host)
-        position += message.store_size
-
-
 @pytest.mark.parametrize(
     ("bad", "remark"),
     [
@@ -318,10 +291,10 @@ def test_stamp_records_equals_plain_python(
     ],
 )
 def test_record_with_a_wrong_field_is_refused(bad: RecordDraft, remark: str) -> None:
-    for stamp in (stamp_records, stamp_records_plain):
-        records = client_records(built(), bad)
+    for stamp in (stamp_runs, stamp_runs_plain):
+        run = run_of(client_records(built(), bad))
         with pytest.raises(MessageInvalid, match=f"at byte {len(client_records(built()))} .*{remark}"):
-            stamp(records, STAMP)
+            stamp(run, STAMP, [0])
 
 
 @given(data=st.data())
@@ -329,23 +302,25 @@ def test_damaged_records_are_refused_by_kernel_and_plain_python(data: st.DataObj
     records = client_records(built(b"x"), built(b"yz"))
     records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
     records = records[: data.draw(st.integers(0, len(records)))]
-    other = bytearray(records)
+    run = run_of(records)
 
-    assert outcome(stamp_records, records) == outcome(stamp_records_plain, other)
-
-
-def outcome(stamp: Callable[[bytearray, Stamp], int], records: bytearray) -> tuple[int, bytes] | str:
-    """Return the number of records and the stamped bytes, or the error message."""
-    try:
-        return stamp(records, STAMP), bytes(records)
-    except MessageInvalid as error:
-        return error.remark
+    assert outcome_of_runs(stamp_runs, copy_of(run)) == outcome_of_runs(stamp_runs_plain, run)
 
 
-def runs_of(*bodies_by_queue: list[bytes], born_host: bytes = V4) -> Runs:
+def run_of(records: bytearray) -> Runs:
+    """Return one run of queue 3 with a header for two records."""
+    return Runs([3], [2], [len(records)], memoryview(records))
+
+
+def runs_of(
+    *bodies_by_queue: list[bytes], topic: str = "T", born_host: bytes = V4, store_host: bytes = V4
+) -> Runs:
     """Return runs of the queues 10, 11 and so on, with these bodies."""
     by_queue = [
-        client_records(*(built(body, queue_id=10 + number, born_host=born_host) for body in bodies))
+        client_records(
+            *(built(body, topic=topic, queue_id=10 + number, born_host=born_host) for body in bodies),
+            store_host=store_host,
+        )
         for number, bodies in enumerate(bodies_by_queue)
     ]
     records = bytearray(b"".join(by_queue))
@@ -359,15 +334,17 @@ def copy_of(runs: Runs) -> Runs:
 
 
 @given(
-    bodies=st.lists(st.lists(st.binary(max_size=60), min_size=1, max_size=4), max_size=5),
+    bodies=st.lists(st.lists(st.binary(max_size=100), min_size=1, max_size=4), max_size=5),
+    topic=topics,
     born_host=packed_hosts,
+    store_host=packed_hosts,
 )
 def test_stamp_runs_equals_plain_python_with_the_offsets_of_each_queue(
-    bodies: list[list[bytes]], born_host: bytes
+    bodies: list[list[bytes]], topic: str, born_host: bytes, store_host: bytes
 ) -> None:
-    runs = runs_of(*bodies, born_host=bytes(len(born_host)))
+    runs = runs_of(*bodies, topic=topic, born_host=bytes(len(born_host)), store_host=store_host)
     others = copy_of(runs)
-    stamp = STAMP._replace(born_host=born_host)
+    stamp = STAMP._replace(topic=topic, born_host=born_host, store_host=store_host)
     offsets = [1000 * number for number in range(len(bodies))]
 
     stamp_runs(runs, stamp, offsets)
@@ -383,7 +360,8 @@ def test_stamp_runs_equals_plain_python_with_the_offsets_of_each_queue(
     ]
     position = stamp.physical_offset
     for message in decode_records(stamped):
-        assert message.commit_log_offset == position
+        assert (message.commit_log_offset, message.store_timestamp) == (position, 1234)
+        assert (message.born_host.packed, message.store_host.packed) == (born_host, store_host)
         position += message.store_size
 
 
@@ -414,7 +392,7 @@ def test_run_that_differs_from_its_header_is_refused() -> None:
 def outcome_of_runs(stamp: Callable[[Runs, Stamp, list[int]], None], runs: Runs) -> bytes | str:
     """Return the stamped bytes, or the error message."""
     try:
-        stamp(runs, STAMP, [7, 70, 700])
+        stamp(runs, STAMP, [7, 70, 700][: len(runs.queue_ids)])
     except MessageInvalid as error:
         return error.remark
     return bytes(runs.records)

@@ -9,18 +9,17 @@ import pytest
 import structlog
 
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.headers import AppendBatchHeader, SendRecordsHeader, SendRunsHeader
+from actors.remoting.headers import AppendBatchHeader, SendRunsHeader
 from actors.remoting.hot_headers import SendMessageHeader
 from store.message.batch import encode_batch
 from store.message.message import Message
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
-from tests.actors.broker.sending.test_sending import some_records, some_runs
+from tests.actors.broker.sending.test_sending import some_runs
 
 BATCH = encode_batch([Message("T", b"body", tags="a", properties={"k": "v"}), Message("T", b"")])
 REQUESTS = {
     RequestCode.SEND_BATCH_MESSAGE: (SendMessageHeader("PG", "T", 0, batch=True), BATCH),
     RayMQRequestCode.APPEND_BATCH: (AppendBatchHeader("T", 0), BATCH),
-    RayMQRequestCode.SEND_RECORDS: (SendRecordsHeader("T", 0, 2), some_records("T", 0, 2)),
     RayMQRequestCode.SEND_RUNS: (SendRunsHeader("T"), some_runs("T", {0: 2, 1: 1})),
 }
 NUMBERS = (

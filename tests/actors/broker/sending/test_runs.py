@@ -10,8 +10,7 @@ import pytest
 from actors.remoting.admin_headers import BrokerStatsHeader
 from actors.remoting.bodies.broker import BrokerStatsData
 from actors.remoting.bodies.routes import decode_kv_table
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
-from actors.remoting.headers import SendRecordsHeader
+from actors.remoting.codes import RequestCode, ResponseCode
 from store.commitlog.commit_log import CommitLog
 from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
@@ -98,8 +97,7 @@ def test_runs_are_counted_for_their_topic_and_the_broker(tmp_path: Path) -> None
         assert (await puts_of(peer, "U"))[0] == 6
         refused = await send_runs(peer, some_runs("T", {0: 1, 1: 2})[:-1])
         assert refused.code == ResponseCode.MESSAGE_ILLEGAL
-        ext = SendRecordsHeader("T", 0, 3).to_ext()
-        await peer.ask(RayMQRequestCode.SEND_RECORDS, ext, some_records("T", 0, 3))
+        await send_runs(peer, some_runs("T", {0: 3}))
         assert await puts_of(peer, "T") == (206, 2 * len(records[0]) + len(records[1]))
         table = decode_kv_table((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
         assert table["msgPutTotalTodayNow"] == "212"

@@ -13,7 +13,7 @@ import pytest
 from actors.remoting.bodies.locks import LockRequest
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import CreateTopicHeader, SendRecordsHeader, SendRunsHeader
+from actors.remoting.headers import CreateTopicHeader, SendRunsHeader
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from store.clock import SystemClock
 from store.message.batch import encode_batch
@@ -219,9 +219,8 @@ def some_records(topic: str, queue_id: int, count: int) -> bytes:
 def test_records_encoded_by_a_client_are_stamped_and_stored(tmp_path: Path, count: int) -> None:
     async def story(peer: Peer) -> None:
         await peer.send("T")
-        ext = SendRecordsHeader("T", 0, count).to_ext()
-        sent = await peer.ask(RayMQRequestCode.SEND_RECORDS, ext, some_records("T", 0, count))
-        assert (sent.code, sent.ext["queueOffset"], sent.ext["count"]) == (0, "1", str(count))
+        sent = await send_runs(peer, some_runs("T", {0: count}))
+        assert (sent.code, decode_offsets(sent.body, 1), sent.ext["count"]) == (0, (1,), str(count))
         pulled = await peer.pull_records("T", 1)
         assert (pulled.ext["nextBeginOffset"], pulled.ext["count"]) == (str(count + 1), str(count))
         stored = decode_records(pulled.body)
@@ -238,7 +237,8 @@ def test_records_encoded_by_a_client_are_stamped_and_stored(tmp_path: Path, coun
 )
 def test_invalid_or_misdirected_records_are_refused_as_a_whole(tmp_path: Path, records: bytes) -> None:
     async def story(peer: Peer) -> None:
-        sent = await peer.ask(RayMQRequestCode.SEND_RECORDS, SendRecordsHeader("T", 0, 2).to_ext(), records)
+        head = encode_heads(Runs([0], [2], [len(records)], memoryview(records)))
+        sent = await send_runs(peer, head + records)
         assert sent.code == ResponseCode.MESSAGE_ILLEGAL
         assert sent.remark
         assert await peer.messages("T") == []

@@ -15,7 +15,6 @@ from actors.remoting.headers import (
     AppendBatchHeader,
     ConsumerSendMsgBackHeader,
     RecallMessageHeader,
-    SendRecordsHeader,
     SendRunsHeader,
 )
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
@@ -26,7 +25,7 @@ from store.message.recall_handle import RecallHandle
 from tests.actors.broker.auth.access_peers import DENIED
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.actors.broker.sending.test_replies import requester
-from tests.actors.broker.sending.test_sending import some_records, some_runs
+from tests.actors.broker.sending.test_sending import some_runs
 from tests.actors.broker.transactions.transactions import every, settled
 
 BROKER_ONLY = (
@@ -70,10 +69,6 @@ SENDS: dict[int, Callable[[str], tuple[dict[str, str], bytes]]] = {
             recall_handle=RecallHandle(topic, "broker-a", 2**42, "ID").encode(),
         ).to_ext(),
         b"",
-    ),
-    RayMQRequestCode.SEND_RECORDS: lambda topic: (
-        SendRecordsHeader(topic, 0, 1).to_ext(),
-        some_records(topic, 0, 1),
     ),
     RayMQRequestCode.SEND_RUNS: lambda topic: (SendRunsHeader(topic).to_ext(), some_runs(topic, {0: 1})),
     RayMQRequestCode.APPEND_BATCH: lambda topic: (AppendBatchHeader(topic, 0).to_ext(), BATCH),
