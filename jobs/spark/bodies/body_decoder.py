@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.job_errors import BodyInvalid, OptionInvalid
+from jobs.reading.row_filters import DROPMALFORMED, FAILFAST
 from jobs.reading.schema import BODY_ERROR
 
 Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -43,7 +44,7 @@ class BodyDecoder:
             fields: Names and types of the typed columns.
             body_format: "msgpack" or "avro".
             avro_schema: The Avro schema of the bodies as JSON.
-            mode: "PERMISSIVE", "DROPMALFORMED" or "FAILFAST", as in Spark's JSON reader.
+            mode: One of `jobs.reading.row_filters.MODES`.
             corrupt: The typed column that contains malformed bodies as base64, or None.
         """
         self._columns = list(columns)
@@ -68,7 +69,7 @@ class BodyDecoder:
         arrays = [
             self._column(field, values, faults) for field in self._fields if field.name != self._corrupt
         ]
-        if faults and self._mode == "FAILFAST":
+        if faults and self._mode == FAILFAST:
             self._fail(batch, bodies, faults)
         names = [field.name for field in self._fields if field.name != self._corrupt]
         typed = dict(zip(names, arrays, strict=True))
@@ -82,7 +83,7 @@ class BodyDecoder:
             [*kept, *(typed[name] for name in self._fields.names)],
             names=[*self._columns, *self._fields.names],
         )
-        if faults and self._mode == "DROPMALFORMED":
+        if faults and self._mode == DROPMALFORMED:
             valid: NDArray[np.bool_] = np.ones(len(bodies), np.bool_)
             valid[list(faults)] = False
             decoded = decoded.filter(pa.array(valid))
