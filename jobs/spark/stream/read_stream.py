@@ -90,9 +90,8 @@ def read_stream(
     directory.create()
     stream = TopicStream(spark, directory, read, planned)
     listener_of(spark).add(stream)
-    reader = StreamManifestReader(
-        reader_of(read), ClientConfig(read.nameservers).addresses(), directory.checkpoint
-    )
+    addresses = ClientConfig(read.nameservers).addresses()
+    reader = StreamManifestReader(reader_of(read), addresses, directory.checkpoint)
     return messages_of(stream.manifest_frame().repartition(partitions), reader, read.columns, bodies)
 
 
