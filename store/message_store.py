@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.clock import Clock
-from store.commitlog.flush import FlushJob
+from store.commitlog.flush import FlushJob, LogFlush
 from store.commitlog.holes import Hole
 from store.commitlog.positions import Callback
 from store.disk.disk_use import DiskProbe, disk_use
@@ -90,7 +90,7 @@ class MessageStore(ReadableStore):
         )
         self._log.make_file = self._maintenance.allocator.take
         self._failure: StoreError | None = None
-        self._flushing: FlushJob | None = None
+        self._flush = LogFlush(parts.log)
         self._is_closed = False
         self.is_superseded = False  # True if another writer opened the store: write nothing, no checkpoints
 
@@ -274,6 +274,7 @@ class MessageStore(ReadableStore):
                 f"{self.positions.written:,}",
                 self.root,
             )
+        self._flush.cancel()
         self._maintenance.allocator.discard()
         self._log.truncate_to(offset)
         self.positions.truncate_to(offset)
@@ -388,23 +389,16 @@ class MessageStore(ReadableStore):
         Returns None if everything is flushed, if a flush is under way, or if the store has failed. After the
         caller has run the job, it must call `flush_done` or `flush_failed`.
         """
-        positions = self.positions
-        if self._flushing is not None or positions.written == positions.flushed or self._failure is not None:
-            return None
-        directories, self._log.dirty_directories = self._log.dirty_directories, set()
-        descriptors = self._log.descriptors(positions.flushed, positions.written)
-        self._flushing = FlushJob(positions.written, self._appender.last_timestamp, descriptors, directories)
-        return self._flushing
+        return self._flush.begin(self._appender.last_timestamp) if self._failure is None else None
 
     def flush_done(self, job: FlushJob) -> None:
-        """Record that `job.run` has succeeded. Called by the thread that owns the store."""
-        self._flushing = None
-        self.positions.flushed = max(self.positions.flushed, min(job.target, self.positions.written))
-        self._parts.checkpoint.physic_msg_timestamp = job.timestamp
+        """Record that `job.run` has succeeded. Ignored if the log was truncated since the job began."""
+        if self._flush.end(job, is_flushed=True):
+            self._parts.checkpoint.physic_msg_timestamp = job.timestamp
 
     def flush_failed(self, job: FlushJob, error: Exception) -> None:
         """Record that `job.run` has raised `error`, and make the store read-only."""
-        self._flushing = None
+        self._flush.end(job, is_flushed=False)
         cause = explain(error) if isinstance(error, OSError) else repr(error)
         reason = f"flush to offset {job.target:,} failed: {cause}; restart the broker to recover"
         self._fail(StoreError(reason, self.root))

@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from store.commitlog.commit_log import CommitLog
 from store.disk.files import sync_directory
 
 
@@ -48,3 +49,43 @@ class FlushJob:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+
+class LogFlush:
+    """The flushes of one CommitLog: at most one job in flight, which `positions.flushed` follows."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._in_flight: FlushJob | None = None
+        self._directories: set[Path] = set()  # the directories that the job in flight syncs
+
+    def begin(self, timestamp: int) -> FlushJob | None:
+        """Return a job that flushes all written data; None if all is flushed or a job is in flight.
+
+        `timestamp` is the storeTimestamp of the last record, in ms.
+        """
+        positions = self._log.positions
+        if self._in_flight is not None or positions.written == positions.flushed:
+            return None
+        self._directories, self._log.dirty_directories = self._log.dirty_directories, set()
+        descriptors = self._log.descriptors(positions.flushed, positions.written)
+        self._in_flight = FlushJob(positions.written, timestamp, descriptors, self._directories)
+        return self._in_flight
+
+    def end(self, job: FlushJob, *, is_flushed: bool) -> bool:
+        """Handle the result of a job. Return False, and ignore it, if the job was cancelled."""
+        if job is not self._in_flight:
+            return False
+        self._in_flight = None
+        if is_flushed:
+            self._log.positions.flushed = job.target
+        return True
+
+    def cancel(self) -> None:
+        """Ignore the result of the job in flight, because the log is truncated.
+
+        The job may have begun before the bytes that are written next, so it proves nothing about them.
+        """
+        if self._in_flight is not None:
+            self._in_flight = None
+            self._log.dirty_directories |= self._directories
