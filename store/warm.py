@@ -79,6 +79,8 @@ def _send(store: MessageStore) -> None:
     record = encode_record(draft, 0, 0, 0, _HOST.packed)
     runs = Runs([0], [1], [len(record)], memoryview(bytearray(record)))
     store.append_runs(_TOPIC, runs, _HOST.packed)
+    end = store.positions.written
+    store.append_raw(end, encode_record(draft, 5, end, 0, _HOST.packed))
     store.advance()
     store.flush_now()
     store.advance()

@@ -208,26 +208,14 @@ class CommitLog:
         self.positions.written = position + sum(map(len, buffers))
 
     def append_raw(self, offset: int, data: Buffer) -> None:
-        """Append bytes from the log of another replica unchanged, including blank records.
+        """Write bytes from the log of another replica unchanged, including blank records.
 
-        Raises:
-            StoreError: `offset` is not the end of this log.
+        `offset` is the end of this log, or the first offset of an empty one. The bytes must fit into one
+        file. Raises OSError, StoreError.
         """
-        if not self._bases and self.positions.written == 0:
-            self.positions.set_all(offset, offset)  # an empty replica starts at the first offset that it gets
-        if offset != self.positions.written:
-            raise StoreError(
-                f"cannot append raw bytes at offset {offset:,}: the log ends at {self.positions.written:,}"
-            )
-        rest = memoryview(data)
-        while len(rest):
-            file = self._file_for_append(self.base_of(offset) if self._bases else offset)
-            self._last = file
-            part = rest[: file.end - offset]
-            file.write_at(offset - file.base, [part])
-            offset += len(part)
-            self.positions.written = offset
-            rest = rest[len(part) :]
+        file = self._last = self._file_for_append(self.base_of(offset) if self._bases else offset)
+        file.write_at(offset - file.base, [data])
+        self.positions.written = offset + len(data)
 
     def truncate_to(self, offset: int) -> None:
         """Drop all records from CommitLog offset `offset` on.

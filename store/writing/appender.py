@@ -20,6 +20,7 @@ from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_UNQUEUED
 from store.store_errors import MessageInvalid, StoreError
 from store.store_settings import StoreSettings
+from store.writing.raw_records import RawRecords
 
 _log = get_logger(__name__)
 
@@ -67,6 +68,7 @@ class Appender:
         in their consume queues yet.
         """
         self._log = log
+        self.raw = RawRecords(log)
         self._positions = log.positions
         self._queues = queues
         self._clock = clock
@@ -165,9 +167,11 @@ class Appender:
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes copied from another replica's log at CommitLog offset `offset`. Raises StoreError."""
         try:
-            self._log.append_raw(offset, data)
+            timestamp = self.raw.append(offset, data)
         except OSError as error:
             raise self._no_space(error) from error
+        # A promoted replica must not write earlier times than the replica that it replaces.
+        self.last_timestamp = max(self.last_timestamp, timestamp)
         self._positions.awaited = self._positions.written
         self.discard_assigned()
 
@@ -214,7 +218,15 @@ class Appender:
         """Compute the `assigned_offset` of each queue from the log.
 
         It is the queue offset after the last record in the log, whether this record is dispatched or not.
+        Raises StoreError if the last record is incomplete.
         """
+        written = self._positions.written
+        if self.raw.next_record != written:
+            reason = f"the log ends at {written:,}, inside the record before {self.raw.next_record:,}"
+            if self.raw.next_record < written:
+                reason = f"the log ends at {written:,}, inside the record at {self.raw.next_record:,}"
+            raise StoreError(f"{reason}: truncate it before new records are appended")
+        self.raw.forget()
         for queue in self._queues:
             queue.assigned_offset = queue.next_offset
         for topic, queue_id, following in self._undispatched():
