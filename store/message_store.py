@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from store.clock import Clock
 from store.commitlog.flush import FlushJob, LogFlush
@@ -29,7 +28,7 @@ from store.ownership.identity import (
 )
 from store.reading.message_reader import GetMessageResult, GetMessageStatus
 from store.reading.readable_store import ReadableStore
-from store.recovery.opening import StoreParts, open_parts, recover
+from store.recovery.opening import Recovered, StoreParts, open_parts, recover
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.upkeep.maintenance import Maintenance
@@ -38,17 +37,6 @@ from store.upkeep.retention import Retention
 from store.writing.appender import Appender, AppendResult
 
 _log = get_logger(__name__)
-
-
-class Recovered(NamedTuple):
-    """Result of recovery: the number of records read, and the CommitLog offset at which dispatch began.
-
-    `was_clean` is False if the previous writer was killed.
-    """
-
-    records: int
-    dispatched_from: int
-    was_clean: bool
 
 
 class MessageStore(ReadableStore):
@@ -264,25 +252,35 @@ class MessageStore(ReadableStore):
     def truncate_to(self, offset: int) -> None:
         """Drop all records from CommitLog offset `offset` on, and all data derived from them.
 
-        A record must begin at `offset`. Raises StoreError.
+        A record must begin at `offset`, or the log end there. Raises StoreError.
         """
-        self._maintenance.finish()
-        self._dispatch.finish()
-        if not self.positions.min <= offset <= self.positions.written:
+        if not self._may_truncate_to(offset):
             raise StoreError(
-                f"cannot truncate to {offset:,}: the log covers {self.positions.min:,} to "
-                f"{self.positions.written:,}",
+                f"cannot truncate to {offset:,}: no record begins there; the log covers "
+                f"{self.positions.min:,} to {self.positions.written:,}",
                 self.root,
             )
+        self._maintenance.finish()
+        self._dispatch.rewind()
         self._flush.cancel()
         self._maintenance.allocator.discard()
-        self._log.truncate_to(offset)
-        self.positions.truncate_to(offset)
-        self._parts.holes = [hole for hole in self._parts.holes if hole.position < offset]
-        for sink in self._parts.sinks:
-            sink.rewind(offset)
-        self._appender.discard_assigned()
-        self._maintenance.checkpoints.checkpoint_now()
+        try:
+            self._log.truncate_to(offset)
+            self.positions.truncate_to(offset)
+            self._parts.holes = [hole for hole in self._parts.holes if hole.position < offset]
+            for sink in self._parts.sinks:
+                sink.rewind(offset)
+            self._appender.rewind()
+            self._maintenance.checkpoints.checkpoint_now()
+        except OSError as error:  # what the disk holds is not known
+            reason = f"truncation to {offset:,} failed: {explain(error)}; restart the broker to recover"
+            self._fail(StoreError(reason, self.root))
+            raise self._refusal() from error
+
+    def _may_truncate_to(self, offset: int) -> bool:
+        is_end = self.positions.min <= offset == self._appender.raw.next_record <= self.positions.written
+        is_hole = any(hole.position == offset for hole in self._parts.holes)
+        return is_end or is_hole or self._log.has_record_at(offset)
 
     # ---- advance -------------------------------------------------------------------------------------------
 

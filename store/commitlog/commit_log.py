@@ -16,6 +16,7 @@ from pathlib import Path
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import HEAD_BYTES, MappedFile, file_name
 from store.commitlog.positions import Positions
+from store.disk.files import sync_directory
 from store.disk.residency import RECENT_BYTES, FileRange, NotResident, Residency
 from store.disk.retired import RetiredFile
 from store.kernels import walk
@@ -220,17 +221,30 @@ class CommitLog:
     def truncate_to(self, offset: int) -> None:
         """Drop all records from CommitLog offset `offset` on.
 
-        Later files are removed, and the file that contains `offset` is filled with zeros from there.
+        Later files are removed, and the file that contains `offset` is filled with zeros from there. When
+        this returns, the disk has it too. Raises OSError.
         """
         # Remove the last file first: a kill in between must not leave a gap between files.
-        for base in [base for base in reversed(self._bases) if base > self.base_of(offset)]:
+        removed = [base for base in reversed(self._bases) if base > self.base_of(offset)]
+        for base in removed:
             self._remove(base)
+        # Before the zeros: a power loss must not bring back records of the removed files after a hole.
+        for directory in self.dirty_directories if removed else ():
+            sync_directory(directory)
         if self._bases and self._bases[0] <= offset < self.end:
             file = self.file_at(offset)
             file.zero_from(offset - file.base)
             # Without the sync, a crash could restore the dropped records behind newly written ones.
             os.fdatasync(file.descriptor)
         self._last = None
+
+    def has_record_at(self, offset: int) -> bool:
+        """Return True if the header of a valid record, or of the blank end of a file, is at `offset`."""
+        if not self.positions.min <= offset < self.positions.written:
+            return False
+        file = self.file_at(offset)
+        place = offset - file.base
+        return bool(walk.check_record_at(file.array, place, file.size_bytes, file.base, False) >= walk.BLANK)
 
     def _remove(self, base: int) -> None:
         file = self._open.pop(base, None)

@@ -103,6 +103,11 @@ class LiveDispatch:
         else:
             self._done(step)
 
+    def rewind(self) -> None:
+        """Complete the step that is under way, because the log is about to be truncated."""
+        self.finish()
+        self._incomplete_before = -1
+
     def run(self) -> None:
         """Dispatch all confirmed records, and wait until all units are written."""
         self.finish()

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from store.background import BackgroundWork
 from store.commitlog.commit_log import CommitLog
@@ -29,6 +30,17 @@ _log = get_logger(__name__)
 CONSUME_QUEUE = "consumequeue"
 INDEX = "index"
 CHECKPOINT = "checkpoint"
+
+
+class Recovered(NamedTuple):
+    """Result of recovery: the number of records read, and the CommitLog offset at which dispatch began.
+
+    `was_clean` is False if the previous writer was killed.
+    """
+
+    records: int
+    dispatched_from: int
+    was_clean: bool
 
 
 @dataclass

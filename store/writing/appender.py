@@ -173,7 +173,7 @@ class Appender:
         # A promoted replica must not write earlier times than the replica that it replaces.
         self.last_timestamp = max(self.last_timestamp, timestamp)
         self._positions.awaited = self._positions.written
-        self.discard_assigned()
+        self.assigned_is_known = False
 
     def _mark_awaited(self, topic: str, queue_id: int) -> None:
         if (topic, queue_id) in self.awaited_queues:
@@ -207,12 +207,10 @@ class Appender:
             self.last_timestamp = now_ms
         return self.last_timestamp
 
-    def discard_assigned(self) -> None:
-        """Mark the `assigned_offset` of all queues as unknown; the next append computes these offsets again.
-
-        Called after the log was truncated, or extended with the bytes of another replica.
-        """
-        self.assigned_is_known = False
+    def rewind(self) -> None:
+        """Continue at `positions.written`, after the log was truncated there."""
+        self.raw.forget()
+        self.assigned_is_known = False  # the next append computes the offsets again
 
     def _recount_assigned(self) -> None:
         """Compute the `assigned_offset` of each queue from the log.

@@ -52,7 +52,7 @@ class RawRecords:
 
         Nothing is written of a part of `data` that is damaged; the log files before it keep theirs.
 
-        Returns the storeTimestamp in ms of the last complete record in `data`; 0 if there is none.
+        Returns the storeTimestamp in ms of the last complete record in `data`; 0 if no record is complete.
 
         Raises:
             RecordDamaged: A record in `data` is damaged, or is not the record of its position.
@@ -92,7 +92,9 @@ class RawRecords:
         buffer = np.frombuffer(records, dtype=np.uint8)
         place, code = walk.scan_records(buffer, 0, len(records), begin, False, found)
         timestamp = int(found[walk.SCAN_LAST_TIMESTAMP]) if found[walk.SCAN_COUNT] else 0
-        return _Checked(self._following(base, begin + place, records[place : place + 8], code), timestamp)
+        return _Checked(
+            self._following(base, begin + place, bytes(records[place : place + 8]), code), timestamp
+        )
 
     def _following(self, base: int, position: int, head: bytes, code: int) -> int:
         """Return the offset of the next record, given the reason why the scan stopped at `position`."""

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from store.store_errors import StoreError
+from tests.faults.power import PowerLossDisk
+
 
 def test_truncation_invalidates_the_flush_job_in_flight(stores, draft):
     """Bytes written after a truncation were never synced by a flush that began before it."""
@@ -33,3 +45,115 @@ def test_flush_begins_anew_after_a_truncation_without_waiting_for_the_old_job(st
     new.run()
     store.flush_done(new)
     assert store.positions.flushed == store.positions.written
+
+
+def test_truncation_inside_a_record_is_refused(stores, draft, drain, read_all):
+    store = stores.open()
+    first = store.append(draft(b"1" * 100))
+    second = store.append(draft(b"2" * 100))
+    drain(store)
+    for offset in (first.physical_offset + 10, second.physical_offset - 1, second.physical_offset + 1):
+        with pytest.raises(StoreError, match=f"cannot truncate to {offset:,}: no record begins there"):
+            store.truncate_to(offset)
+    assert len(read_all(store)) == 2
+    for offset in (store.positions.written, second.physical_offset, first.physical_offset):
+        store.truncate_to(offset)
+        assert store.positions.written == offset
+
+
+def test_incomplete_record_of_another_replica_may_be_truncated(stores, draft):
+    source, copy = stores.open("source"), stores.open("copy")
+    cut = source.append(draft(b"1")).size_bytes
+    source.append(draft(b"2" * 300))
+    data = next((source.root / "commitlog").iterdir()).read_bytes()[: source.positions.written]
+    copy.append_raw(0, data[:-10])
+    with pytest.raises(StoreError, match="no record begins there"):
+        copy.truncate_to(copy.positions.written)
+    copy.truncate_to(cut)
+    assert copy.append(draft(b"own")).physical_offset == cut
+
+
+def test_blank_end_of_a_file_may_be_truncated(stores, draft):
+    store = stores.open()
+    end = store.append(draft(b"1" * 5000)).size_bytes
+    store.append(draft(b"2" * 5000))
+    store.truncate_to(end)
+    assert store.append(draft(b"3")).physical_offset == end
+
+
+def test_records_after_a_truncated_incomplete_record_are_dispatched(stores, draft, drain, read_all):
+    source, copy = stores.open("source"), stores.open("copy")
+    for store in (source, copy):
+        store.append(draft(b"1"))
+        drain(store)
+    cut = source.positions.written
+    source.append(draft(b"2" * 300))
+    data = next((source.root / "commitlog").iterdir()).read_bytes()
+    copy.append_raw(cut, data[cut : source.positions.written - 10])
+    drain(copy)
+    assert not copy.has_more_to_dispatch
+    copy.truncate_to(cut)
+    copy.append(draft(b"3" * 290))
+    assert copy.has_more_to_dispatch
+    drain(copy)
+    assert [message.body for message in read_all(copy)] == [b"1", b"3" * 290]
+
+
+class _WorstCase(random.Random):
+    """Power loss keeps no name and no page that is not durable."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+    def random(self) -> float:
+        return 0.999
+
+
+def test_power_loss_never_brings_back_a_truncated_tail(stores, draft, drain, monkeypatch):
+    """The removal of later files is durable before the file of the cut is zeroed.
+
+    Otherwise the recovery would find the records of the later files after a hole, and keep them.
+    """
+    store = stores.open(flush="sync")
+    cut = 0
+    for number in range(8):
+        result = store.append(draft(b"%d" % number * 3000))
+        cut = result.physical_offset if number == 1 else cut
+    drain(store)
+    disk = PowerLossDisk(store.root, _WorstCase(), monkeypatch)
+    images: list[Path] = []
+    for name in ("fsync", "fdatasync"):
+
+        def cut_after(descriptor: int, sync: Callable[[int], None]) -> None:
+            sync(descriptor)
+            images.append(disk.cut(store.root.with_name(f"cut-{len(images)}")))
+
+        monkeypatch.setattr(os, name, partial(cut_after, sync=getattr(os, name)))
+    store.truncate_to(cut)
+    monkeypatch.undo()
+    disk.close()
+    ends = []
+    for image in images:
+        again = stores.open(image.name)
+        assert not again.holes, image.name
+        ends.append(again.positions.written)
+        again.close()
+    assert ends == sorted(ends, reverse=True)
+    assert ends[-1] == cut
+
+
+def test_failed_sync_of_a_truncation_makes_the_store_read_only(stores, draft, drain, monkeypatch):
+    store = stores.open()
+    store.append(draft(b"1"))
+    cut = store.append(draft(b"2")).physical_offset
+    drain(store)
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(StoreError, match=r"truncation to .* failed: Input/output error"):
+        store.truncate_to(cut)
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="restart the broker"):
+        store.append(draft(b"3"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,11 @@ FILE_BYTES = SMALL["commit_log_file_bytes"]
 def log_of(store) -> bytes:
     data = b"".join(path.read_bytes() for path in sorted((store.root / "commitlog").iterdir()))
     return data[: store.positions.written]
+
+
+def append_in_pieces(store, data, starts) -> None:
+    for begin, end in pairwise([*starts, len(data)]):
+        store.append_raw(begin, data[begin:end])
 
 
 @pytest.fixture
@@ -63,8 +69,7 @@ def test_damaged_record_is_refused_with_its_position(stores, source, place, faul
     bad = FILE_BYTES + len(source.record_at(FILE_BYTES))
     data[bad + place : bad + place + len(fault)] = fault
     with pytest.raises(RecordDamaged, match=f"offset {bad:,} is damaged: .*{reason}") as raised:
-        for start in range(0, len(data), piece):
-            copy.append_raw(start, data[start : start + piece])
+        append_in_pieces(copy, data, range(0, len(data), piece))
     assert raised.value.position == bad - FILE_BYTES
     assert f"{FILE_BYTES:020d}" in str(raised.value)
     assert copy.positions.written <= bad + max(piece, 2000)
@@ -103,8 +108,6 @@ def test_append_inside_the_blank_end_of_a_file_is_refused(stores, draft, source)
 def test_pieces_of_any_size_give_an_equal_log(stores, source, tmp_path_factory, cuts):
     copy = stores.open(tmp_path_factory.mktemp("copy").name)
     data = log_of(source)
-    borders = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
-    for begin, end in zip(borders, borders[1:], strict=False):
-        copy.append_raw(begin, data[begin:end])
+    append_in_pieces(copy, data, [0, *sorted(cut for cut in cuts if cut < len(data))])
     assert log_of(copy) == data
     copy.close()
