@@ -241,13 +241,13 @@ class MessageStore(ReadableStore):
         queue = self._queues.find(topic, queue_id)
         return offset == 0 if queue is None else offset == queue.next_offset == queue.assigned_offset
 
-    def await_messages(self, queues: Collection[tuple[str, int]]) -> None:
-        """Set the queues, given as (topic, queue id), for whose new messages the caller waits.
+    def await_messages(self, awaited: Collection[str | tuple[str, int]]) -> None:
+        """Set for whose new messages the caller waits: queues, as (topic, queue id), and whole topics.
 
-        An append to one of them updates `positions.awaited`, and `advance` returns those that received
+        An append to one of them updates `positions.awaited`, and `advance` returns the queues that received
         messages.
         """
-        self._appender.awaited_queues = self._parts.queue_sink.awaited = queues
+        self._appender.awaited = self._parts.queue_sink.awaited = awaited
 
     def truncate_to(self, offset: int) -> None:
         """Drop all records from CommitLog offset `offset` on, and all data derived from them.

@@ -45,6 +45,8 @@ from actors.broker.identity import BrokerIdentity
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import has_records_of_all
 from actors.broker.reading.pull import Puller
+from actors.broker.reading.queue_ends import QueueEnds
+from actors.broker.reading.queue_reader import QueueReader
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.registration import Registration
 from actors.broker.role import BrokerRole, Role, RoleService, periodic
@@ -311,7 +313,8 @@ def _reading_rows(
 ) -> Iterable[RequestRow]:
     store, reads = loop.store, loop.reads
     queries = QueueQueries(settings, store, reads, tables.topics, identity, access.may_read)
-    puller = Puller(settings, store, reads, tables, groups.clients, loop.held, loop.stats)
+    reader = QueueReader(store, reads, tables, groups.clients, loop.stats)
+    puller = Puller(settings, reader, reads, QueueEnds(store), tables.offsets, groups.clients, loop.held)
     return (*puller.rows(), *queries.rows())
 
 

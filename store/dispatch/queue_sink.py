@@ -95,8 +95,8 @@ class ConsumeQueueSink:
 
     def __init__(self, log: LogFiles, queues: ConsumeQueueTable, lane: Lane | None = None) -> None:
         """Create the sink; bulk writes run in a thread of `lane`, or on the store's thread if it is None."""
-        self.awaited: Collection[tuple[str, int]] = ()
-        """The queues, as (topic, queue id), for which new messages are reported as arrivals."""
+        self.awaited: Collection[str | tuple[str, int]] = ()
+        """The queues, as (topic, queue id), and topics whose new messages are reported as arrivals."""
         self._queues = queues
         self._out_of_order = OutOfOrderUnits(log)
         self._arrivals: list[Arrival] = []
@@ -176,7 +176,7 @@ class ConsumeQueueSink:
             self._add_arrival(queue, units)
 
     def _add_arrival(self, queue: ConsumeQueue, units: memoryview) -> None:
-        if (queue.topic, queue.queue_id) in self.awaited:
+        if (queue.topic, queue.queue_id) in self.awaited or queue.topic in self.awaited:
             self._arrivals.append(Arrival(queue, units))
 
     # ---- units that the other thread writes ----------------------------------------------------------------

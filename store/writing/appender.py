@@ -82,7 +82,7 @@ class Appender:
         self._undispatched = undispatched
         self.assigned_is_known = True
         """True if every queue's `assigned_offset` counts all records in the log."""
-        self.awaited_queues: Collection[tuple[str, int]] = ()
+        self.awaited: Collection[str | tuple[str, int]] = ()
 
     def append(self, draft: RecordDraft) -> AppendResult:
         """Append one message. Raises StoreError, MessageInvalid."""
@@ -152,8 +152,8 @@ class Appender:
         self._write(position, runs.records)
         for queue, messages in zip(queues, runs.messages, strict=True):
             queue.assigned_offset += messages
-        awaited = self.awaited_queues
-        if awaited and any((topic, queue_id) in awaited for queue_id in runs.queue_ids):
+        awaited = self.awaited
+        if awaited and (topic in awaited or any((topic, queue_id) in awaited for queue_id in runs.queue_ids)):
             self._positions.awaited = self._positions.written
         return AppendResult(
             position,
@@ -176,7 +176,7 @@ class Appender:
         self.assigned_is_known = False
 
     def _mark_awaited(self, topic: str, queue_id: int) -> None:
-        if (topic, queue_id) in self.awaited_queues:
+        if (topic, queue_id) in self.awaited or topic in self.awaited:
             self._positions.awaited = self._positions.written
 
     def _reserve(self, size_bytes: int) -> int:

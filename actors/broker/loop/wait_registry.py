@@ -6,8 +6,8 @@
                   ├── the connection closes ────────────────────────► dropped
                   └── close ────────────────────────────────────────► refused
 
-A held request is one small object, without a task or thread. An arrival checks only the requests of its key,
-and a heap of deadlines gives the next one that expires.
+A held request is one small object, without a task or thread. An arrival checks only the requests that wait
+on its queue or its topic, and a heap of deadlines gives the next one that expires.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.clock import NS_PER_MS, Clock
 
-Key = tuple[str, Any]
-"""The key that a request waits on: (topic, queue id), or (topic, group)."""
+Key = str | tuple[str, Any]
+"""The key that a request waits on: a topic with all of its queues, (topic, queue id), or (topic, group)."""
 ArrivalT = TypeVar("ArrivalT", contravariant=True)
 KeyT = TypeVar("KeyT", bound=Hashable)
+RequestT = TypeVar("RequestT", bound="HeldRequest[Any]")
 
 DEADLINE_SPAN_NS = 1 << 24
 """Deadlines are rounded up to a multiple of this (17 ms), because it is cheaper to respond to thousands of
@@ -139,9 +140,11 @@ class WaitRegistry(Generic[ArrivalT]):
             self._watched.add(connection)
             connection.on_close(self._drop_connection)
 
-    def arrived(self, key: Key, arrival: ArrivalT) -> list[HeldRequest[ArrivalT]]:
-        """Release and return the requests that an arrival at their key satisfies."""
-        return self._release([each for each in self._by_key.get(key, ()) if each.is_satisfied(arrival)])
+    def arrived(self, key: tuple[str, Any], arrival: ArrivalT) -> list[HeldRequest[ArrivalT]]:
+        """Release and return the requests that an arrival at their key, or in their topic, satisfies."""
+        by_key = self._by_key
+        waiting = (*by_key.get(key, ()), *by_key.get(key[0], ()))
+        return self._release([each for each in waiting if each.is_satisfied(arrival)])
 
     def expired(self) -> list[HeldRequest[ArrivalT]]:
         """Release and return the requests whose deadline has passed."""
@@ -153,13 +156,15 @@ class WaitRegistry(Generic[ArrivalT]):
 
     def of_topic(self, topic: str) -> list[HeldRequest[ArrivalT]]:
         """Release and return all requests of a topic; used when the topic is deleted."""
-        return self._release([each for key in self._by_key if key[0] == topic for each in self._by_key[key]])
+        keys = [key for key in self._by_key if topic == (key if isinstance(key, str) else key[0])]
+        return self._release([each for key in keys for each in self._by_key[key]])
 
     def of_connection(
-        self, connection: Connection, is_wanted: Callable[[HeldRequest[ArrivalT]], bool]
-    ) -> list[HeldRequest[ArrivalT]]:
-        """Release and return the requests of a connection for which `is_wanted` returns True."""
-        return self._release([each for each in self._by_connection.get(connection, ()) if is_wanted(each)])
+        self, connection: Connection, kind: type[RequestT], is_wanted: Callable[[RequestT], bool]
+    ) -> list[RequestT]:
+        """Release and return the requests of one kind that a connection has, if `is_wanted` returns True."""
+        requests = self._by_connection.get(connection, ())
+        return self._release([each for each in requests if isinstance(each, kind) and is_wanted(each)])
 
     def close(self) -> None:
         """Refuse all held and all further requests."""
@@ -171,7 +176,7 @@ class WaitRegistry(Generic[ArrivalT]):
         self._watched.discard(connection)
         self._release(list(self._by_connection.get(connection, ())))
 
-    def _release(self, requests: list[HeldRequest[ArrivalT]]) -> list[HeldRequest[ArrivalT]]:
+    def _release(self, requests: list[RequestT]) -> list[RequestT]:
         for request in requests:
             del self._by_deadline[self._deadlines_ns.pop(request)][request]
             _remove(self._by_key, request.key, request)

@@ -11,8 +11,6 @@ response contains slices of the memory-mapped CommitLog; no message body is copi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.compat.late_subscriptions import LateSubscriptions
@@ -20,10 +18,9 @@ from actors.broker.group.clients import Clients
 from actors.broker.group.subscriptions import compile_filter, compile_in_steps, filter_of, takes_long
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, suspend_ms
-from actors.broker.metadata.tables import BrokerTables
+from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.reading.queue_ends import QueueEnds, not_found_response, offset_fields
-from actors.broker.stats import BrokerStats
-from actors.remoting.bodies.groups import BROADCASTING
+from actors.broker.reading.queue_reader import Consumer, Queue, QueueReader, ReadLimits
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
@@ -34,8 +31,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, each_of, on_group, on_topic
-from store.message_store import Arrival, GetMessageResult, GetMessageStatus, MessageStore
-from store.reading.message_filter import MessageFilter
+from store.message_store import Arrival, GetMessageResult, GetMessageStatus
 
 # Bits of a pull's sysFlag (RocketMQ PullSysFlag).
 COMMIT_OFFSET = 0x1
@@ -52,24 +48,9 @@ _CODES = {
     GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-
-
-class Consumer(NamedTuple):
-    """The consumer group of a pull, and the filter for its messages."""
-
-    group: str
-    message_filter: MessageFilter
-    is_subscribed: bool = False
-    """True if heartbeats of the group reported the filter, False if the pull itself contains it."""
-
-
-class ReadLimits(NamedTuple):
-    """Limits of one response. A single message is returned even if it exceeds `max_bytes`."""
-
-    max_messages: int
-    max_bytes: int
 
 
 class PullRequest(HeldRequest[Arrival]):
@@ -77,11 +58,13 @@ class PullRequest(HeldRequest[Arrival]):
 
     __slots__ = ("_puller", "consumer", "limits", "offset", "wait_ms")
 
+    key: Queue
+
     def __init__(
         self,
         puller: Puller,
         context: RequestContext,
-        key: tuple[str, int],
+        key: Queue,
         offset: int,
         limits: ReadLimits,
         consumer: Consumer,
@@ -107,31 +90,20 @@ class PullRequest(HeldRequest[Arrival]):
         self._puller.resume(self)
 
 
-@dataclass(frozen=True, slots=True)
-class PullOutcome:
-    """The result of a pull: RocketMQ's response code, the offset of the next pull, and the messages."""
-
-    code: ResponseCode
-    next_offset: int
-    found: GetMessageResult
+def response_of(found: GetMessageResult, offset: int) -> RemotingCommand:
+    """Return the response to a pull at `offset`, with the messages as slices of the mapped CommitLog."""
+    code = code_of(found, offset)
+    remark = None if code == ResponseCode.SUCCESS else found.status.name
+    return RemotingCommand.response(code, remark, offset_fields(found), parts=found.slices)
 
 
-def outcome_of(found: GetMessageResult, offset: int) -> PullOutcome:
-    """Translate the result of a read at `offset` into a pull's outcome (RocketMQ PullMessageProcessor)."""
+def code_of(found: GetMessageResult, offset: int) -> ResponseCode:
+    """Return the response code for the result of a read at `offset` (RocketMQ PullMessageProcessor)."""
     code = _CODES.get(found.status)
-    if code is None:
-        # The queue is empty or does not exist yet: its end is offset 0, and other offsets are out of range.
-        code = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
-    return PullOutcome(code, found.next_begin_offset, found)
-
-
-def response_of(outcome: PullOutcome) -> RemotingCommand:
-    """Return the response to a pull, with the messages as slices of the mapped CommitLog."""
-    found = outcome.found
-    remark = None if outcome.code == ResponseCode.SUCCESS else found.status.name
-    ext = offset_fields(found)
-    ext["nextBeginOffset"] = str(outcome.next_offset)
-    return RemotingCommand.response(outcome.code, remark, ext, parts=found.slices)
+    if code is not None:
+        return code
+    # The queue is empty or does not exist yet: its end is offset 0, and other offsets are out of range.
+    return ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
 
 
 class Puller:
@@ -140,25 +112,33 @@ class Puller:
     def __init__(
         self,
         settings: BrokerSettings,
-        store: MessageStore,
+        reader: QueueReader,
         reads: Reads,
-        tables: BrokerTables,
+        ends: QueueEnds,
+        offsets: ConsumerOffsets,
         clients: Clients[Connection],
         held: WaitRegistry[Arrival],
-        stats: BrokerStats,
     ) -> None:
+        """Create the handler.
+
+        Args:
+            settings: the limits of responses and of waits.
+            reader: checks and reads the queues.
+            reads: reads without waiting for the disk on the loop.
+            ends: the responses to pulls at the ends of queues.
+            offsets: the groups' positions; a pull may commit one.
+            clients: the groups' subscriptions.
+            held: the held requests.
+        """
         self._settings = settings
-        self._store = store
+        self._reader = reader
         self._reads = reads
-        self._topics = tables.topics
-        self._groups = tables.groups
-        self._offsets = tables.offsets
+        self._ends = ends
+        self._offsets = offsets
         self._subscriptions = LateSubscriptions(clients, self.pull)
         self._clients = clients
         self._clients.on_subscription(self._complete_outdated_pulls)
         self._held = held
-        self._stats = stats
-        self._ends = QueueEnds(store)
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -181,8 +161,8 @@ class Puller:
             context.work(self._compile(context, self.pull))
             return
         group = header.consumer_group
-        self._check_group(group, header.topic)
-        self._check_queue(header.topic, header.queue_id)
+        self._reader.check_group(group, header.topic)
+        self._reader.check_queue(header.topic, header.queue_id)
         if header.sys_flag & SUBSCRIPTION:
             consumer = Consumer(group, compile_filter(header.subscription or "", header.expression_type))
         else:
@@ -216,8 +196,8 @@ class Puller:
             return
         group = header.consumer_group
         if group or header.commit_offset is not None:
-            self._check_group(group, header.topic)
-        self._check_queue(header.topic, header.queue_id)
+            self._reader.check_group(group, header.topic)
+        self._reader.check_queue(header.topic, header.queue_id)
         message_filter = compile_filter(header.subscription, header.expression_type)
         if header.commit_offset is not None and header.commit_offset >= 0:
             self._offsets.commit(group, header.topic, header.queue_id, header.commit_offset)
@@ -249,12 +229,16 @@ class Puller:
             context.connection.when_drained(lambda _: self.resume(request))
             return
         try:
-            if self._is_at_end(request):
-                self._check_queue(*request.key)
+            if self._reader.is_at_end(request.key, request.offset):
+                self._reader.check_queue(*request.key)
                 self._respond_at_end(request)
             else:
                 self._reads.admit(context.connection)
-                self._reads.serve(context, lambda: self._read_again(request), response_of)
+                self._reads.serve(
+                    context,
+                    lambda: self._read_again(request),
+                    lambda found: response_of(found, request.offset),
+                )
         except Exception as error:  # noqa: BLE001 - the error goes to this pull's client, and other pulls continue
             context.refuse(error)
 
@@ -262,30 +246,17 @@ class Puller:
         return wait_ms if self._settings.long_polling else min(wait_ms, SHORT_POLLING_MS)
 
     def _respond_or_hold(self, request: PullRequest) -> None:
-        if self._can_read(request):
+        if self._reader.can_read(request.key, request.offset):
             self._read_or_hold(request)
         else:
             self._reads.wait_for_dispatch(request.context, lambda _: self._read_or_hold(request))
 
-    def _can_read(self, request: PullRequest) -> bool:
-        """Return True if a pull need not wait for dispatch.
-
-        A pull waits only if it would find no message. Messages that are dispatched already can be read even
-        if dispatch is far behind in other queues, or fails because the disk is full.
-        """
-        store, offset = self._store, request.offset
-        return (
-            store.is_at_end(*request.key, offset)
-            or self._reads.catch_up()
-            or offset < store.max_offset(*request.key)
-        )
-
     def _read_or_hold(self, request: PullRequest) -> None:
-        if not self._is_at_end(request):
+        if not self._reader.is_at_end(request.key, request.offset):
             self._reads.serve(
                 request.context,
                 lambda: self._read(request),
-                lambda outcome: self._response_or_hold(request, outcome),
+                lambda found: self._response_or_hold(request, found),
             )
             return
         group = request.consumer.group
@@ -297,9 +268,10 @@ class Puller:
         else:
             self._respond_at_end(request)
 
-    def _response_or_hold(self, request: PullRequest, outcome: PullOutcome) -> RemotingCommand | None:
-        if outcome.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
-            return response_of(outcome)
+    def _response_or_hold(self, request: PullRequest, found: GetMessageResult) -> RemotingCommand | None:
+        response = response_of(found, request.offset)
+        if response.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
+            return response
         self._hold(request)
         return None
 
@@ -307,45 +279,15 @@ class Puller:
         self._held.hold(request, request.wait_ms)
         request.context.release_request()
 
-    def _is_at_end(self, request: PullRequest) -> bool:
-        """Return True if the pull starts at the end of its queue, so that no read is necessary."""
-        if self._offsets.resets or self._store.max_offset(*request.key) != request.offset:
-            return False
-        self._stats.gets_missed += 1
-        return True
-
     def _respond_at_end(self, request: PullRequest) -> None:
         request.context.reply(self._ends.response(*request.key, request.offset))
 
-    def _read_again(self, request: PullRequest) -> PullOutcome:
-        self._check_queue(*request.key)
+    def _read(self, request: PullRequest) -> GetMessageResult:
+        return self._reader.read(request.key, request.offset, request.limits, request.consumer)
+
+    def _read_again(self, request: PullRequest) -> GetMessageResult:
+        self._reader.check_queue(*request.key)
         return self._read(request)
-
-    def _read(self, request: PullRequest) -> PullOutcome:
-        if self._offsets.resets and (reset := self._take_reset(request)) is not None:
-            return reset
-        topic, queue_id = request.key
-        group = request.consumer.group
-        found = self._store.get_message(
-            topic, queue_id, request.offset, *request.limits, request.consumer.message_filter
-        )
-        self._stats.got(group, topic, found.message_count, found.size_bytes)
-        outcome = outcome_of(found, request.offset)
-        if group:
-            self._offsets.pulled[topic, group, queue_id] = outcome.next_offset
-        return outcome
-
-    def _take_reset(self, request: PullRequest) -> PullOutcome | None:
-        """Return the outcome that moves the client to a pending reset's offset, or None without a reset."""
-        offset = self._offsets.take_reset(request.consumer.group, *request.key)
-        if offset is None or offset == request.offset:
-            return None
-        found = self._empty_result(request.key, GetMessageStatus.OFFSET_RESET, offset)
-        return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, offset, found)
-
-    def _empty_result(self, key: tuple[str, int], status: GetMessageStatus, offset: int) -> GetMessageResult:
-        store = self._store
-        return GetMessageResult(status, offset, store.min_offset(*key), store.max_offset(*key))
 
     def _complete_outdated_pulls(self, group_name: str) -> None:
         """Complete held pulls whose filter differs from the group's new subscription.
@@ -355,8 +297,7 @@ class Puller:
         group = self._clients.group(group_name)
         assert group is not None, group_name  # its member's heartbeat is being handled
 
-        def is_outdated(request: HeldRequest[Arrival]) -> bool:
-            assert isinstance(request, PullRequest)
+        def is_outdated(request: PullRequest) -> bool:
             consumer = request.consumer
             if not consumer.is_subscribed or consumer.group != group_name:
                 return False
@@ -367,31 +308,7 @@ class Puller:
                 return True
 
         for connection in group.connections():
-            for request in self._held.of_connection(connection, is_outdated):
-                assert isinstance(request, PullRequest)
+            for request in self._held.of_connection(connection, PullRequest, is_outdated):
                 status = GetMessageStatus.NO_MATCHED_MESSAGE
-                request.context.reply(
-                    not_found_response(self._empty_result(request.key, status, request.offset))
-                )
-
-    def _check_group(self, name: str, topic: str) -> None:
-        config = self._groups.for_consuming(name, topic)
-        if config.consume_broadcast_enable:
-            return
-        group = self._clients.group(name)
-        if group is not None and group.message_model == BROADCASTING:
-            raise Refused(
-                ResponseCode.NO_PERMISSION,
-                # RocketMQ's remark up to the colon.
-                f"the consumer group[{name}] can not consume by broadcast way: use message model CLUSTERING, "
-                "or set the group's consumeBroadcastEnable to true",
-            )
-
-    def _check_queue(self, topic_name: str, queue_id: int) -> None:
-        topic = self._topics.for_pulling(topic_name)
-        if not 0 <= queue_id < topic.read_queue_nums:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"queue {queue_id} of topic {topic_name!r} does not exist: "
-                f"its read queues are 0 to {topic.read_queue_nums - 1}",
-            )
+                found = self._reader.empty_result(request.key, status, request.offset)
+                request.context.reply(not_found_response(found))

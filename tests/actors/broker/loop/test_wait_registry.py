@@ -98,6 +98,16 @@ def test_request_may_wait_for_a_group(held, peer) -> None:
     assert held.arrived(("T", "group"), 99) == [popped]
 
 
+def test_request_may_wait_for_a_topic(held, peer) -> None:
+    of_topic, of_queue = peer.request(key="Topic"), peer.request(key=("Topic", 1))
+    for request in (of_topic, of_queue, peer.request(key="To"), peer.request(key=("Topic", 2))):
+        held.hold(request, WAIT_MS)
+    assert held.arrived(("Topic", 1), 11) == [of_queue, of_topic]
+    assert held.arrived(("Topic", 1), 11) == []
+    assert len(held.of_topic("To")) == 1
+    assert len(held.of_topic("Topic")) == 1
+
+
 def test_only_an_earlier_deadline_is_reported(held, peer) -> None:
     reported: list[int | None] = []
     held.on_earlier_deadline(lambda: reported.append(held.next_deadline_ns))
@@ -196,7 +206,7 @@ def test_selected_requests_of_a_connection_are_released(held, peer, clock) -> No
     mine, not_chosen = peer.request(1), peer.request(2)
     for request in (mine, not_chosen, Peer().request(1)):
         held.hold(request, WAIT_MS)
-    assert held.of_connection(peer, lambda request: request.number == 1) == [mine]
+    assert held.of_connection(peer, Request, lambda request: request.number == 1) == [mine]
     assert len(held) == 2
 
 
