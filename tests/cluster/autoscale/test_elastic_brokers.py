@@ -34,7 +34,7 @@ def test_elastic_broker_survives_its_node_and_leaves_no_raylet(elastic: ElasticC
     # when the node is killed, while its disk survives
     record = read_record(elastic.ray.home)
     assert record is not None
-    elastic.lose_node(before.actor.node_ip)
+    elastic.ray.kill_node(before.actor.node_ip)
     # then the broker is reported as pending with the reason, and moves to another node with its store
     reasons = []
 
@@ -65,7 +65,7 @@ def test_broker_without_its_store_waits_until_it_returns_or_is_released(elastic:
     store, elsewhere = elastic.ray.home / "store" / "broker-1-0", elastic.ray.home / "elsewhere"
 
     def lose_node_and_disk() -> None:
-        elastic.lose_node(brokers(elastic)["broker-1-0"].actor.node_ip)
+        elastic.ray.kill_node(brokers(elastic)["broker-1-0"].actor.node_ip)
         store.rename(elsewhere)
         eventually(lambda: "the store of broker-1-0 is" in failing(), "the reason", within_s=120)
 
