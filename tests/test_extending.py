@@ -19,6 +19,7 @@ from actors.remoting.hot_headers import SendMessageHeader
 from actors.remoting.in_process import InProcessConnection
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
+from cluster.driver.kinds import KINDS
 from store.commitlog.positions import Positions
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, decode_records
@@ -131,3 +132,8 @@ def test_example_service_follows_the_role() -> None:
 def test_example_held_request_is_satisfied_by_messages() -> None:
     held = run_block("Wait registry")["HeldNotification"](None, ("T", "group"))
     assert (held.is_satisfied(0), held.is_satisfied(1)) == (False, True)
+
+
+def test_example_kind_of_process_is_created_after_all_others() -> None:
+    gateway = run_block("Kind of process")["GATEWAY"]
+    assert gateway.order > max(kind.order for kind in KINDS.values())
