@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
 
+from actors.remoting.clients.blocking import BlockingConnection
 from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import (
-    HEADER_LENGTH_MASK,
-    LENGTH_BYTES,
-    MAX_FRAME_BYTES,
-    RemotingCommand,
-    decode_command,
-    encode_command,
-)
-from actors.remoting.remoting_errors import ProtocolError
-from actors.remoting.tls.blocking import secured
+from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import RemotingError
 from actors.remoting.tls.contexts import ClientTls, OwnCertificate
 from cluster.client.tls import TlsConfig
 from cluster.driver.specs import ActorSpec
+from store.message.hosts import join_address
 
-PROBE_TIMEOUT_S = 2.0
+PROBE_TIMEOUT_MS = 2_000
 PAUSE_S = 0.1
 
 
@@ -37,7 +30,9 @@ def probe(spec: ActorSpec, peers: Sequence[ActorSpec]) -> str:
         return ""  # its state is that of its actor
     try:
         return spec.kind.probe(spec, peers, tls_of(spec))
-    except (OSError, ProtocolError, ValueError) as error:
+    except RemotingError as error:
+        return f"{spec.address}: {error.reason}"
+    except (OSError, ValueError) as error:
         return f"{spec.address}: {error or type(error).__name__}"
 
 
@@ -62,19 +57,19 @@ def tls_of(spec: ActorSpec) -> ClientTls | None:
 
 def accepts_connections(spec: ActorSpec, peers: Sequence[ActorSpec], tls: ClientTls | None) -> str:
     """Probe: the process must accept a connection."""
-    with socket.create_connection(spec.advertised, PROBE_TIMEOUT_S):
-        return ""
+    BlockingConnection(join_address(*spec.advertised), PROBE_TIMEOUT_MS).close()
+    return ""
 
 
 def responds(spec: ActorSpec, peers: Sequence[ActorSpec], tls: ClientTls | None) -> str:
     """Probe: the broker must respond. Any response will do: it listens only after it has opened its store."""
-    request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO), tls)
+    _exchange(spec, RequestCode.GET_BROKER_RUNTIME_INFO, tls)
     return ""
 
 
 def has_registered_brokers(spec: ActorSpec, peers: Sequence[ActorSpec], tls: ClientTls | None) -> str:
     """Probe: the nameserver must have registered all brokers among `peers` with their addresses."""
-    response = request(spec.advertised, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), tls)
+    response = _exchange(spec, RequestCode.GET_BROKER_CLUSTER_INFO, tls)
     if response.code != ResponseCode.SUCCESS:
         return f"response code {response.code}: {response.remark}"
     table = orjson.loads(bytes(response.body))["brokerAddrTable"]
@@ -87,30 +82,9 @@ def has_registered_brokers(spec: ActorSpec, peers: Sequence[ActorSpec], tls: Cli
     return f"has not registered {', '.join(missing)} yet" if missing else ""
 
 
-def request(
-    address: tuple[str, int], command: RemotingCommand, tls: ClientTls | None = None
-) -> RemotingCommand:
-    """Send `command` over a new connection and return the response. Raises OSError, ProtocolError."""
-    plain = socket.create_connection(address, PROBE_TIMEOUT_S)
-    with plain if tls is None else secured(plain, tls, address[0]) as connection:
-        connection.sendall(encode_command(command))
-        total = int.from_bytes(_receive(connection, LENGTH_BYTES), "big")
-        if not LENGTH_BYTES < total <= MAX_FRAME_BYTES:
-            raise ProtocolError(f"frame length {total} is outside {LENGTH_BYTES + 1} to {MAX_FRAME_BYTES}")
-        frame = _receive(connection, total)
-    mark = int.from_bytes(frame[:LENGTH_BYTES], "big")
-    header_end = LENGTH_BYTES + (mark & HEADER_LENGTH_MASK)
-    return decode_command(frame[LENGTH_BYTES:header_end], mark >> 24, frame[header_end:])
-
-
-def _receive(connection: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
-            raise ProtocolError("the connection was closed in the middle of a frame")
-        data += part
-    return bytes(data)
+def _exchange(spec: ActorSpec, code: RequestCode, tls: ClientTls | None) -> RemotingCommand:
+    with BlockingConnection(join_address(*spec.advertised), PROBE_TIMEOUT_MS, tls) as connection:
+        return connection.exchange(RemotingCommand(code))
 
 
 def wait_until_healthy(specs: Sequence[ActorSpec], timeout_s: float) -> dict[str, str]:
