@@ -266,7 +266,8 @@ class MessageStore(ReadableStore):
         self._maintenance.allocator.discard()
         try:
             self._log.truncate_to(offset)
-            self.positions.truncate_to(offset)
+            reason = "the log was truncated: this append can no longer be confirmed"
+            self.positions.truncate_to(offset, StoreError(reason, self.root))
             self._parts.holes = [hole for hole in self._parts.holes if hole.position < offset]
             for sink in self._parts.sinks:
                 sink.rewind(offset)
@@ -331,6 +332,14 @@ class MessageStore(ReadableStore):
         if positions.has_waiters and positions.first_waiting <= positions.confirmed:
             positions.run_callbacks()
         return True
+
+    def abandon_unconfirmed(self, error: StoreError) -> None:
+        """Call the callbacks of all offsets that are not confirmed with `error`; the store stays writable.
+
+        For a replica that is no longer the master, because nothing confirms these appends any more.
+        """
+        if self.confirm():
+            self.positions.fail(error, beyond=self.positions.confirmed)
 
     def advance(self) -> Sequence[Arrival]:
         """Confirm, dispatch one slice of the confirmed records, and handle finished background work.

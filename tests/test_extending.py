@@ -108,7 +108,11 @@ def test_example_confirm_policy_waits_for_replicas() -> None:
     policy = run_block("Confirm policy")["InSyncReplicas"](2)
     positions = Positions()
     positions.written = 100
-    assert [policy.confirmed(positions, replicas) for replicas in ([], [40], [40, 70])] == [0, 40, 70]
+    assert [policy.confirmed(positions, replicas) for replicas in ({}, {1: 40}, {1: 40, 2: 70})] == [
+        0,
+        40,
+        70,
+    ]
 
 
 def test_example_service_follows_the_role() -> None:

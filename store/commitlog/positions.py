@@ -7,7 +7,7 @@ this module only (design section 3, invariant 2). Acknowledgements are callbacks
 """
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from store.store_errors import StoreError
@@ -18,17 +18,17 @@ Callback = Callable[[StoreError | None], None]
 class ConfirmPolicy(Protocol):
     """Decides up to which offset messages are acknowledged as durable (design section 4)."""
 
-    def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
-        """Return the CommitLog offset before which all messages are confirmed, at most `positions.written`.
+    def confirmed(self, positions: "Positions", replicas: Mapping[int, int]) -> int:
+        """Return the CommitLog offset before which all messages are confirmed.
 
-        `replicas` are the CommitLog offsets that the replicas have acknowledged.
+        `replicas` maps the id of each replica to the CommitLog offset up to which it has the log.
         """
 
 
 class SyncFlush:
     """Confirms messages when they are flushed to disk."""
 
-    def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
+    def confirmed(self, positions: "Positions", replicas: Mapping[int, int]) -> int:
         """Return the flushed position: records before it are confirmed."""
         return positions.flushed
 
@@ -36,7 +36,7 @@ class SyncFlush:
 class AsyncFlush:
     """Confirms messages when they are written to the page cache."""
 
-    def confirmed(self, positions: "Positions", replicas: Sequence[int]) -> int:
+    def confirmed(self, positions: "Positions", replicas: Mapping[int, int]) -> int:
         """Return the written position: records before it are confirmed."""
         return positions.written
 
@@ -55,6 +55,7 @@ class Positions:
     """The positions of one CommitLog, and callbacks that are called when an offset is confirmed."""
 
     __slots__ = (
+        "_confirmed",
         "_order",
         "_policy",
         "_waiters",
@@ -62,6 +63,7 @@ class Positions:
         "dispatched",
         "flushed",
         "min",
+        "replicas",
         "written",
     )
 
@@ -72,14 +74,31 @@ class Positions:
         self.dispatched = 0
         self.awaited = 0
         """The end of the last message written to a queue for which a reader was waiting at that time."""
+        self.replicas: dict[int, int] = {}
+        """Maps the id of each replica to the CommitLog offset up to which it has the log."""
+        self._confirmed = 0
         self._policy = policy
         self._waiters: list[_Waiter] = []
         self._order = 0
 
     @property
     def confirmed(self) -> int:
-        """The CommitLog offset before which all messages are confirmed, as computed by the confirm policy."""
-        return self._policy.confirmed(self, ())
+        """The CommitLog offset before which all messages are confirmed, as computed by the confirm policy.
+
+        It falls only when the log is truncated: readers may have the messages before it already.
+        """
+        confirmed = self._policy.confirmed(self, self.replicas)
+        if confirmed > self._confirmed:
+            self._confirmed = min(confirmed, self.written)
+        return self._confirmed
+
+    def acknowledge(self, replica: int, offset: int) -> None:
+        """Record that a replica has the log up to CommitLog offset `offset`."""
+        self.replicas[replica] = offset
+
+    def remove_replica(self, replica: int) -> None:
+        """Forget the position of a replica, for example because its connection is closed."""
+        self.replicas.pop(replica, None)
 
     def set_all(self, min_offset: int, offset: int) -> None:
         """Set all positions after recovery.
@@ -87,14 +106,19 @@ class Positions:
         The records in [min_offset, offset) are flushed and dispatched.
         """
         self.min = min_offset
-        self.written = self.flushed = self.dispatched = offset
+        self.written = self.flushed = self.dispatched = self._confirmed = offset
 
-    def truncate_to(self, offset: int) -> None:
-        """Lower all positions to at most `offset`, after the log was truncated."""
+    def truncate_to(self, offset: int, error: StoreError) -> None:
+        """Lower all positions to at most `offset`, after the log was truncated.
+
+        The callbacks of later offsets are called with `error`: other records will be written there.
+        """
         self.written = min(self.written, offset)
         self.flushed = min(self.flushed, offset)
         self.dispatched = min(self.dispatched, offset)
         self.awaited = min(self.awaited, offset)
+        self._confirmed = min(self._confirmed, offset)
+        self.fail(error, beyond=offset)
 
     def on_confirmed(self, offset: int, callback: Callback) -> None:
         """Register a callback that `run_callbacks` calls after `confirmed` has reached `offset`.
@@ -139,8 +163,12 @@ class Positions:
         for waiter in waiters[:count]:
             waiter.callback(None)
 
-    def fail(self, error: StoreError) -> None:
-        """Call, and remove, all callbacks with `error`, because their offsets will not be confirmed."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+    def fail(self, error: StoreError, *, beyond: int = -1) -> None:
+        """Call, and remove, all callbacks of offsets after `beyond` with `error`.
+
+        These offsets will not be confirmed.
+        """
+        waiters = self._waiters
+        self._waiters = [waiter for waiter in waiters if waiter.offset <= beyond]
+        for waiter in waiters[len(self._waiters) :]:
             waiter.callback(error)

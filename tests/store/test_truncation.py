@@ -157,3 +157,31 @@ def test_failed_sync_of_a_truncation_makes_the_store_read_only(stores, draft, dr
     monkeypatch.undo()
     with pytest.raises(StoreError, match="restart the broker"):
         store.append(draft(b"3"))
+
+
+def test_truncated_append_is_abandoned_and_never_confirmed_by_later_bytes(stores, draft):
+    store = stores.open(flush="sync")
+    calls: list[StoreError | None] = []
+    result = store.append(draft(b"1"))
+    end = result.physical_offset + result.size_bytes
+    store.on_confirmed(end, calls.append)
+    store.truncate_to(result.physical_offset)
+    assert "can no longer be confirmed" in str(calls[0])
+    store.append(draft(b"2" * 500))
+    store.flush_now()
+    store.advance()
+    assert len(calls) == 1
+
+
+def test_abandoned_appends_get_the_error_and_the_store_stays_writable(stores, draft):
+    store = stores.open(flush="sync")
+    calls: list[StoreError | None] = []
+    store.append(draft(b"1"))
+    store.on_confirmed(store.positions.written, calls.append)
+    store.flush_now()
+    store.append(draft(b"2"))
+    store.on_confirmed(store.positions.written, calls.append)
+    error = StoreError("broker-a-1 is the master now")
+    store.abandon_unconfirmed(error)
+    assert calls == [None, error]
+    store.append(draft(b"3"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from store.commitlog.positions import CONFIRM_POLICIES, AsyncFlush, Positions
 from store.store_errors import StoreError
 
@@ -44,3 +46,56 @@ def test_fail_calls_all_callbacks_with_the_error():
     positions.fail(error)
     assert calls == [error]
     assert not positions.has_waiters
+
+
+class AllReplicas:
+    """Confirms what every replica has; before the first report, nothing."""
+
+    def confirmed(self, positions: Positions, replicas: Mapping[int, int]) -> int:
+        return min(replicas.values(), default=0)
+
+
+def test_confirmed_never_falls_when_a_replica_returns_or_joins_behind():
+    positions = Positions(AllReplicas())
+    positions.written = 100
+    positions.acknowledge(1, 60)
+    assert positions.confirmed == 60
+    positions.acknowledge(1, 40)  # an older report, or the replica has lost its last bytes
+    assert positions.replicas == {1: 40}
+    positions.acknowledge(2, 10)
+    assert positions.confirmed == 60
+    positions.remove_replica(1)
+    positions.remove_replica(2)
+    assert (positions.confirmed, dict(positions.replicas)) == (60, {})
+
+
+def test_replica_ahead_of_the_log_confirms_only_what_is_written():
+    positions = Positions(AllReplicas())
+    positions.written = 100
+    positions.acknowledge(1, 500)
+    assert positions.confirmed == 100
+    positions.written = 200
+    assert positions.confirmed == 200
+
+
+def test_truncation_abandons_the_callbacks_of_dropped_records():
+    positions = Positions(AllReplicas())
+    positions.written = 100
+    calls = []
+    for offset in (50, 100):
+        positions.on_confirmed(offset, lambda error, offset=offset: calls.append((offset, error)))
+    error = StoreError("truncated")
+    positions.truncate_to(60, error)
+    assert calls == [(100, error)]
+    positions.acknowledge(1, 60)
+    positions.run_callbacks()
+    assert calls == [(100, error), (50, None)]
+
+
+def test_truncation_below_confirmed_lowers_it():
+    positions = Positions(AsyncFlush())
+    positions.written = 100
+    assert positions.confirmed == 100
+    positions.truncate_to(30, StoreError("truncated"))
+    positions.written = 40
+    assert positions.confirmed == 40
