@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -16,15 +15,15 @@ from cluster.client.errors import ClientClosed
 from cluster.client.producer import aio_producer as aio
 from cluster.client.producer.arguments import as_message, chooser
 from cluster.client.producer.direct import DirectConnections
-from cluster.client.producer.producer_core import ProducerCore, open_producer, producer_config
+from cluster.client.producer.producer_core import ProducerCore, producer_config
 from cluster.client.producer.sender import Send
 from cluster.client.results import SendResult, TableReceipt
 from cluster.client.selectors import MessageQueueSelector
-from cluster.client.transport.faces import close_if_dropped, do_nothing, documented_by
+from cluster.client.transport.faces import BlockingFace, blocking, documented_by
 from cluster.client.transport.hooked_calls import hooks_of
 from cluster.client.transport.loop_thread import LoopThread
 from store.clock import Clock
-from store.message.message import Message, MessageExt
+from store.message.message import Message
 from store.message.message_id import UniqKeySource
 from store.message.message_queue import MessageQueue
 
@@ -35,15 +34,14 @@ if TYPE_CHECKING:
 
 
 class _Opened(NamedTuple):
-    """State of an open producer: the core on the loop of `thread`, and the callers' connections."""
+    """State of an open producer: the core on the event loop, and the callers' connections."""
 
-    thread: LoopThread
     core: ProducerCore
     connections: DirectConnections
 
 
 @documented_by(aio.Producer)
-class Producer:
+class Producer(BlockingFace[aio.Producer]):
     """Sends messages. Any number of threads may share a producer.
 
         with Producer("127.0.0.1:9876", group="orders") as producer:
@@ -76,12 +74,15 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         self._config = producer_config(nameservers, group, config)
-        self._build: Callable[[], ProducerCore] = partial(open_producer, self._config, clock)
+        self._clock = clock
+        super().__init__(self._make_face())
         self._opening = threading.Lock()
         self._opened: _Opened | None = None
         self._is_closed = False
-        self._if_dropped: Callable[[], object] = do_nothing
         _producers.add(self)
+
+    def _make_face(self) -> aio.Producer:
+        return aio.Producer(config=self._config, clock=self._clock)
 
     def reset_after_fork(self) -> None:
         """Reset a forked child's copy of the producer; it opens again at the next call.
@@ -92,6 +93,7 @@ class Producer:
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.connections.close()
+        self._face = self._make_face()
 
     def start(self) -> Self:
         """Open the producer, as `with` and the first send do too. It connects at the first send."""
@@ -102,9 +104,8 @@ class Producer:
         with self._opening:
             self._is_closed = True
             opened, self._opened = self._opened, None
-        self._if_dropped()
         if opened is not None:
-            opened.thread.run(opened.core.close())
+            self._thread.run(self._face.close())
             opened.connections.close()
 
     def __enter__(self) -> Self:
@@ -140,7 +141,7 @@ class Producer:
 
     def _start(self, opened: _Opened, send: Send) -> Future[SendResult]:
         future: Future[SendResult] = Future()
-        opened.thread.post(opened.core.sender.start, send, future)
+        self._thread.post(opened.core.sender.start, send, future)
         return future
 
     def send_async(
@@ -178,47 +179,12 @@ class Producer:
         opened = self._open()
         return self._send(opened, opened.core.prepare_batch(messages, sharding_key, queue, timeout_ms))
 
-    def send_oneway(
-        self,
-        message: Message | str,
-        body: bytes | str | None = None,
-        *,
-        tags: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        properties: dict[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        selector: MessageQueueSelector | None = None,
-        argument: object = None,
-    ) -> None:
-        thread, core, _ = self._open()
-        ready = as_message(message, body, tags, keys, properties)
-        choose = chooser(ready, sharding_key, queue, selector, argument)
-        thread.run(core.sender.oneway(core.prepare(ready, choose, None, is_oneway=True)))
-
-    def request(
-        self,
-        message: Message | str,
-        body: bytes | str | None = None,
-        *,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        timeout_ms: int | None = None,
-    ) -> MessageExt:
-        thread, core, _ = self._open()
-        ready = as_message(message, body, None, None, None)
-        return thread.run(core.request(ready, sharding_key, queue, timeout_ms))
-
-    def reply(
-        self,
-        request: MessageExt,
-        body: bytes | str,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout_ms: int | None = None,
-    ) -> SendResult:
-        thread, core, _ = self._open()
-        return thread.run(core.reply(request, body, properties, timeout_ms))
+    send_oneway = blocking(aio.Producer.send_oneway)
+    request = blocking(aio.Producer.request)
+    reply = blocking(aio.Producer.reply)
+    recall = blocking(aio.Producer.recall)
+    queues = blocking(aio.Producer.queues)
+    flush = blocking(aio.Producer.flush)
 
     def send_many(
         self,
@@ -256,32 +222,21 @@ class Producer:
     def _send_columns(self, topic: str, columns: TableColumns, queue: MessageQueue | None) -> TableReceipt:
         return self._open().core.tables.send(topic, columns, queue)
 
-    def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
-        thread, core, _ = self._open()
-        return thread.run(core.recall(topic, handle, timeout_ms))
-
-    def queues(self, topic: str) -> Sequence[MessageQueue]:
-        thread, core, _ = self._open()
-        return thread.run(core.queues_of(topic))
-
-    def flush(self) -> None:
-        thread, core, _ = self._open()
-        thread.run(core.sender.flush())
+    def _ensure_open(self) -> None:
+        self._open()
 
     def _open(self) -> _Opened:
         with self._opening:
             if self._opened is None:
                 if self._is_closed:
                     raise ClientClosed("the producer is closed: create a new one")
-                thread = LoopThread.shared()
-                core = thread.call(self._build)
+                self._thread = LoopThread.shared()  # another one in a forked child
+                core = self._thread.call(lambda: self._face.core)
                 config = self._config
                 connections = DirectConnections(
                     config.request_timeout_ms, hooks_of(config), config.load_tls()
                 )
-                self._opened = _Opened(thread, core, connections)
-                self._if_dropped()
-                self._if_dropped = close_if_dropped(self, "producer", core)
+                self._opened = _Opened(core, connections)
             return self._opened
 
 

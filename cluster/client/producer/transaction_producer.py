@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from functools import partial
 
 from cluster.client.config import Nameservers, ProducerConfig
 from cluster.client.errors import ConfigInvalid
@@ -18,7 +17,6 @@ from cluster.client.producer.transaction_core import (
     TransactionSendResult,
     check_function,
     checked_state,
-    open_transaction_producer,
 )
 from cluster.client.transport.faces import documented_by
 from store.clock import Clock
@@ -67,8 +65,14 @@ class TransactionProducer(Producer):
     ) -> None:
         check_function("check_listener", check_listener)
         assert check_listener is not None
+        self._check_listener = check_listener
+        self._topics = tuple(topics)
         super().__init__(nameservers, group, config=config, clock=clock)
-        self._build = partial(open_transaction_producer, self._config, clock, check_listener, tuple(topics))
+
+    def _make_face(self) -> aio.TransactionProducer:
+        return aio.TransactionProducer(
+            check_listener=self._check_listener, topics=self._topics, config=self._config, clock=self._clock
+        )
 
     def send_in_transaction(
         self,
@@ -83,10 +87,10 @@ class TransactionProducer(Producer):
                 "execute_local is a coroutine function: use cluster.client.aio.TransactionProducer or give a "
                 "plain function"
             )
-        thread, core, _ = self._open()
+        core = self._open().core
         assert isinstance(core, TransactionCore)
-        half = thread.run(core.begin(message, timeout_ms))
+        half = self._thread.run(core.begin(message, timeout_ms))
         state = LocalTransactionState.ROLLBACK
         if half.is_durable:
             state = checked_state(execute_local(half.message))
-        return thread.run(core.end(half, state))
+        return self._thread.run(core.end(half, state))

@@ -84,6 +84,11 @@ class AsyncFace(ABC, Generic[CoreT]):
     ) -> None:
         await self.close()
 
+    @property
+    def core(self) -> CoreT:
+        """The core of the client, which this opens. To be used on the event loop of the client only."""
+        return self._opened()
+
     def _opened(self) -> CoreT:
         if self._is_closed:
             raise ClientClosed(f"the {self._name} is closed: create a new one")
@@ -127,6 +132,9 @@ class BlockingFace(Generic[Face_co]):
         self._face = face
         self._thread = LoopThread.shared()
 
+    def _ensure_open(self) -> None:
+        """Open the client if a call must do that; called before each call of the asyncio client."""
+
 
 def blocking(
     method: Callable[Concatenate[Face_co, P], Coroutine[Any, Any, T]],
@@ -135,6 +143,7 @@ def blocking(
 
     @wraps(method)
     def call(self: BlockingFace[Face_co], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._ensure_open()
         return self._thread.run(method(self._face, *args, **kwargs))
 
     return call

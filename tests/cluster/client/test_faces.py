@@ -12,6 +12,7 @@ import pytest
 from cluster import client
 from cluster.client import aio
 from cluster.client.errors import ClientClosed
+from cluster.client.transport.faces import BlockingFace
 
 # Only the blocking producer returns futures and supports fork; the blocking consumer uses `acknowledged`.
 ONLY_BLOCKING = {
@@ -49,6 +50,11 @@ def test_blocking_and_asyncio_clients_have_the_same_methods(name: str) -> None:
         assert inspect.signature(one).return_annotation == inspect.signature(other).return_annotation, each
         if each not in ("__init__", "start"):
             assert one.__doc__ == other.__doc__, each
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_blocking_clients_are_faces_of_the_asyncio_clients(name: str) -> None:
+    assert issubclass(getattr(client, name), BlockingFace)
 
 
 def test_blocking_methods_show_parameters_and_result_type() -> None:

@@ -41,6 +41,8 @@ for _ in range(2):
     for producer in (opened, unopened):
         ids.append(in_child(lambda: producer.send(topic, b"child").msg_id))
         ids.append(in_child(lambda: producer.send_async(topic, b"child").result(600).msg_id))
+for producer in (opened, unopened):
+    assert in_child(lambda: len(producer.queues(topic))) == "2"
 ids.append(opened.send(topic, b"parent").msg_id)
 assert len(set(ids)) == len(ids) == 10, ids
 assert in_child(opened.close) == "None"
