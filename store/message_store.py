@@ -6,7 +6,7 @@ from pathlib import Path
 from store.clock import Clock
 from store.commitlog.flush import FlushJob, LogFlush
 from store.commitlog.holes import Hole
-from store.commitlog.positions import Callback
+from store.commitlog.positions import Callback, ConfirmPolicy
 from store.disk.disk_use import DiskProbe, disk_use
 from store.disk.files import explain, explained
 from store.dispatch.live_dispatch import LiveDispatch
@@ -99,6 +99,7 @@ class MessageStore(ReadableStore):
         store_host: Host | None = None,
         probe: DiskProbe = disk_use,
         sinks: Sequence[DispatchSink] = (),
+        confirm: ConfirmPolicy | None = None,
     ) -> "MessageStore":
         """Lock, load and recover the store at `root`; create it if it does not exist.
 
@@ -112,12 +113,13 @@ class MessageStore(ReadableStore):
                 later with `set_store_host`.
             probe: Returns the disk usage of a directory.
             sinks: They receive every dispatched record, in addition to index and consume queues.
+            confirm: The confirm policy; None: that of the setting `flush`.
 
         Raises:
             StoreError: The store belongs to another broker, is locked, or cannot be recovered.
         """
         with explained("cannot be opened", root):
-            store = cls._open(root, settings, identity, clock, probe, sinks, adopt=adopt)
+            store = cls._open(root, settings, identity, clock, probe, sinks, confirm, adopt=adopt)
         if store_host is not None:
             store.set_store_host(store_host)
         return store
@@ -131,6 +133,7 @@ class MessageStore(ReadableStore):
         clock: Clock,
         probe: DiskProbe,
         sinks: Sequence[DispatchSink],
+        confirm: ConfirmPolicy | None,
         *,
         adopt: bool,
     ) -> "MessageStore":
@@ -143,7 +146,7 @@ class MessageStore(ReadableStore):
             is_ours = existing_name is not None
             name = resolve_name(root, identity, settings, adopt=adopt)
             closed_cleanly = not guards.abort.exists
-            parts = open_parts(root, settings, sinks)
+            parts = open_parts(root, settings, sinks, confirm)
             guards.epoch.raise_epoch()
             guards.abort.create()
             recover(root, settings, parts, name.store_id, closed_cleanly=closed_cleanly, is_ours=is_ours)

@@ -103,10 +103,20 @@ class Positions:
     def set_all(self, min_offset: int, offset: int) -> None:
         """Set all positions after recovery.
 
-        The records in [min_offset, offset) are flushed and dispatched.
+        The records in [min_offset, offset) are flushed; the confirm policy decides which are dispatched.
         """
-        self.min = min_offset
-        self.written = self.flushed = self.dispatched = self._confirmed = offset
+        self.min = self._confirmed = min_offset
+        self.written = self.flushed = offset
+        self.dispatched = self.confirmed
+
+    def restore_confirmed(self, offset: int) -> int:
+        """Raise `confirmed` and `dispatched` to at least `offset`, which was confirmed before a restart.
+
+        Returns `confirmed`.
+        """
+        self._confirmed = max(self._confirmed, min(offset, self.written))
+        self.dispatched = self.confirmed
+        return self.dispatched
 
     def truncate_to(self, offset: int, error: StoreError) -> None:
         """Lower all positions to at most `offset`, after the log was truncated.

@@ -10,7 +10,7 @@ from store.background import BackgroundWork
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole, known_holes
 from store.commitlog.log_paths import LogPaths
-from store.commitlog.positions import CONFIRM_POLICIES, Positions
+from store.commitlog.positions import CONFIRM_POLICIES, ConfirmPolicy, Positions
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
@@ -73,13 +73,19 @@ class StoreParts:
         self.descriptors.close()
 
 
-def open_parts(root: Path, settings: StoreSettings, sinks: Sequence[DispatchSink] = ()) -> StoreParts:
+def open_parts(
+    root: Path,
+    settings: StoreSettings,
+    sinks: Sequence[DispatchSink] = (),
+    confirm: ConfirmPolicy | None = None,
+) -> StoreParts:
     """Create the components of a store, and check the names and sizes of its files.
 
     Nothing on disk is changed. `sinks` receive dispatched records in addition to index and consume queues.
+    `confirm` is the confirm policy; None: that of the setting `flush`.
     Raises StoreError for unexpected files and for files that were created with other settings.
     """
-    positions = Positions(CONFIRM_POLICIES[settings.flush])
+    positions = Positions(confirm or CONFIRM_POLICIES[settings.flush])
     residency = Residency()
     paths = LogPaths(
         root,
@@ -178,22 +184,21 @@ def recover(
     if log.bases:
         log.truncate_to(tail.position)
     if not closed_cleanly:
-        # These bytes may be only in the page cache after a kill, and they are reported as flushed below.
-        for descriptor in log.descriptors(min(start, max(tail.position - 1, log_min)), tail.position):
-            os.fdatasync(descriptor)
+        _sync(log, min(start, max(tail.position - 1, log_min)), tail.position)
     parts.positions.set_all(log_min, tail.position)
-    loaded = queues.load(tail.position, summary.queues if summary is not None else {})
+    end = parts.positions.restore_confirmed(_confirmed_before(parts, summary))
+    loaded = queues.load(end, summary.queues if summary is not None else {})
     _truncate_after_valid_units(queues, loaded, closed_cleanly=closed_cleanly)
     if index is not None:
         snapshots = summary.index_files if summary is not None and log.bases else None
         _load_index(index, snapshots, log_min, closed_cleanly=closed_cleanly)
     if not log.bases:
         queues.remove_all()
-    for sink in parts.sinks[:-1]:  # the last sink, the queues, was loaded up to the end of the log
-        sink.rewind(tail.position)
-    begin = dispatch_start(summary, log_min, tail.position, queues, loaded, parts.sinks)
+    for sink in parts.sinks[:-1]:  # the last sink, the queues, was loaded up to `end`
+        sink.rewind(end)
+    begin = dispatch_start(summary, log_min, end, queues, loaded, parts.sinks)
     parts.dispatched_from = begin.position
-    parts.positions.dispatched = parts.dispatcher.run(begin.position, tail.position, Mode.RECOVERY)
+    parts.positions.dispatched = parts.dispatcher.run(begin.position, end, Mode.RECOVERY)
     if summary is not None and tail.position >= summary.position:
         reserve_lost_offsets(queues, {key: each.next_offset for key, each in summary.queues.items()})
     for each in queues:
@@ -207,9 +212,27 @@ def recover(
         scanned_from=start,
         end=tail.position,
         dispatched_from=begin.position,
+        dispatched_to=end,
         dispatch_reasons=begin.reasons[:10],
         damaged_bytes=tail.damaged_bytes,
     )
+
+
+def _sync(log: CommitLog, begin: int, end: int) -> None:
+    """Sync bytes that may be only in the page cache after a kill: recovery reports them as flushed."""
+    for descriptor in log.descriptors(begin, end):
+        os.fdatasync(descriptor)
+
+
+def _confirmed_before(parts: StoreParts, summary: DerivedSummary | None) -> int:
+    """Return a CommitLog offset up to which the previous writer had confirmed the log.
+
+    A record of a replica may be confirmed later, or be truncated, so that it must not be dispatched yet.
+    """
+    if summary is not None:
+        return summary.position
+    last_record = parts.checkpoint.confirm_physical_offset
+    return last_record if parts.log.has_record_at(last_record) else 0
 
 
 def _load_index(

@@ -80,7 +80,7 @@ class Appender:
             self.last_timestamp = 0
         self.store_host = _DEFAULT_HOST.packed
         self._undispatched = undispatched
-        self.assigned_is_known = True
+        self.assigned_is_known = self._positions.dispatched == self._positions.written
         """True if every queue's `assigned_offset` counts all records in the log."""
         self.awaited: Collection[str | tuple[str, int]] = ()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from store.clock import Clock
+from store.commitlog.positions import ConfirmPolicy
 from store.disk.disk_use import DiskProbe, disk_use
 from store.dispatch.sink import DispatchSink
 from store.message.hosts import Host
@@ -51,6 +52,7 @@ class SmallStores:
         adopt: bool = False,
         probe: DiskProbe = disk_use,
         sinks: Sequence[DispatchSink] = (),
+        confirm: ConfirmPolicy | None = None,
         **settings: Any,
     ) -> MessageStore:
         """Open the store called `name`, with small files."""
@@ -64,6 +66,7 @@ class SmallStores:
             store_host=Host("127.0.0.1", 10911),
             probe=probe,
             sinks=sinks,
+            confirm=confirm,
         )
         self.opened.append(store)
         return store

@@ -1,0 +1,82 @@
+"""Recovery dispatches only what was confirmed, which the confirm policy of a replica may learn later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from store.commitlog.positions import Positions
+from store.recovery.checkpoint import StoreCheckpoint
+
+
+class Reported:
+    """Confirms the position that replica 1 reported."""
+
+    def confirmed(self, positions: Positions, replicas: Mapping[int, int]) -> int:
+        return replicas.get(1, 0)
+
+
+@pytest.fixture
+def partly_confirmed(stores, draft):
+    """Give a store with two confirmed messages and one that is only flushed."""
+    store = stores.open(confirm=Reported())
+    store.append(draft(b"1"))
+    store.append(draft(b"2"))
+    store.positions.acknowledge(1, store.positions.written)
+    store.append(draft(b"3"))
+    store.flush_now()
+    store.dispatch_now()
+    return store
+
+
+def test_injected_policy_sees_the_replicas(partly_confirmed):
+    positions = partly_confirmed.positions
+    assert positions.confirmed == positions.dispatched == positions.replicas[1] < positions.written
+    assert partly_confirmed.max_offset("Topic", 0) == 2
+
+
+@pytest.mark.parametrize("lost", [None, "raymq.derived"])
+def test_recovery_dispatches_to_the_confirmed_bound(stores, draft, read_all, partly_confirmed, lost):
+    positions = partly_confirmed.positions
+    confirmed, end = positions.confirmed, positions.written
+    second = len(partly_confirmed.record_at(0))
+    partly_confirmed.close()
+    if lost is not None:
+        (partly_confirmed.root / lost).unlink()
+    again = stores.open(confirm=Reported())
+    # Without the summary, the bound is the last record in the checkpoint, which begins before its end.
+    known = confirmed if lost is None else second
+    assert (again.positions.dispatched, again.positions.confirmed) == (known, known)
+    assert again.positions.written == end
+    assert again.max_offset("Topic", 0) == (2 if lost is None else 1)
+    fourth = again.append(draft(b"4"))
+    assert fourth.queue_offset == 3
+    again.positions.acknowledge(1, again.positions.written)
+    again.dispatch_now()
+    assert [message.body for message in read_all(again)] == [b"1", b"2", b"3", b"4"]
+
+
+def test_killed_replica_keeps_its_confirmed_bound(stores, partly_confirmed):
+    confirmed = partly_confirmed.positions.confirmed
+    partly_confirmed.truncate_to(partly_confirmed.positions.written)  # makes a checkpoint
+    stores.kill(partly_confirmed, "killed")
+    again = stores.open("killed", confirm=Reported())
+    assert (again.positions.dispatched, again.max_offset("Topic", 0)) == (confirmed, 2)
+
+
+def test_stale_checkpoint_that_names_no_record_is_not_a_bound(stores, partly_confirmed):
+    partly_confirmed.close()
+    path = partly_confirmed.root / "checkpoint"
+    checkpoint = StoreCheckpoint.read(path)
+    checkpoint.confirm_physical_offset += 5
+    path.write_bytes(checkpoint.encode())
+    (partly_confirmed.root / "raymq.derived").unlink()
+    assert stores.open(confirm=Reported()).positions.dispatched == 0
+
+
+def test_local_policy_dispatches_to_the_end_of_the_log(stores, partly_confirmed):
+    partly_confirmed.close()
+    again = stores.open()
+    assert again.positions.dispatched == again.positions.written
+    assert again.max_offset("Topic", 0) == 3
