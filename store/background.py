@@ -12,8 +12,9 @@ that no caller waits for the job forever.
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
 
 from store.logs import get_logger
 
@@ -21,6 +22,22 @@ _log = get_logger(__name__)
 
 Done = Callable[[Exception | None], None]
 Result = TypeVar("Result")
+Executors: TypeAlias = Callable[[str, int], Executor]
+"""Returns the executor of a new lane, given the lane's name and its maximum number of threads."""
+
+
+def thread_pool(name: str, threads: int) -> Executor:
+    """Return an executor of up to `threads` threads, which start on demand; their names start with `name`."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+
+def wait_for(future: Future[Any], timeout_s: float | None = None) -> None:
+    """Wait until a job is finished or cancelled, or until the time-out.
+
+    This requests its exception, because an executor without threads runs the job at the latest then.
+    """
+    with suppress(TimeoutError, CancelledError):
+        future.exception(timeout_s)
 
 
 def _ignore(_error: Exception | None = None) -> None:
@@ -35,7 +52,7 @@ class Lane:
 
     def __init__(
         self,
-        executor: ThreadPoolExecutor,
+        executor: Executor,
         add_done_job: Callable[[Done, Exception | None], None],
         wake: Callable[[], object],
         collect: Callable[[], None],
@@ -59,7 +76,8 @@ class Lane:
 
     def finish(self) -> None:
         """Wait until all jobs of this lane are finished, then call their `done` functions."""
-        wait(list(self._pending))
+        for future in list(self._pending):
+            wait_for(future)
         self._collect()
 
     def close(self) -> None:
@@ -85,7 +103,9 @@ class Lane:
 class BackgroundWork:
     """The lanes of one owner, for example a store. Only the owner's thread may call the methods."""
 
-    def __init__(self) -> None:
+    def __init__(self, executors: Executors = thread_pool) -> None:
+        """Create the owner's work; a simulator gives executors that run the jobs step by step."""
+        self._executors = executors
         self._lanes: list[Lane] = []
         self._done: deque[tuple[Done, Exception | None]] = deque()
         self._on_work_done: Callable[[], object] = _ignore
@@ -95,7 +115,7 @@ class BackgroundWork:
 
         The names of the threads start with `name`.
         """
-        executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        executor = self._executors(name, threads)
         lane = Lane(executor, self._add_done, lambda: self._on_work_done(), self.collect)
         self._lanes.append(lane)
         return lane

@@ -1,8 +1,10 @@
 """MessageStore: the interface to one broker's store. One thread, the owner, uses it."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
+from store.background import Executors, thread_pool
 from store.clock import Clock
 from store.commitlog.flush import FlushJob, LogFlush
 from store.commitlog.holes import Hole
@@ -100,6 +102,7 @@ class MessageStore(ReadableStore):
         probe: DiskProbe = disk_use,
         sinks: Sequence[DispatchSink] = (),
         confirm: ConfirmPolicy | None = None,
+        executors: Executors = thread_pool,
     ) -> "MessageStore":
         """Lock, load and recover the store at `root`; create it if it does not exist.
 
@@ -114,12 +117,14 @@ class MessageStore(ReadableStore):
             probe: Returns the disk usage of a directory.
             sinks: They receive every dispatched record, in addition to index and consume queues.
             confirm: The confirm policy; None: that of the setting `flush`.
+            executors: Return the executors of the background work.
 
         Raises:
             StoreError: The store belongs to another broker, is locked, or cannot be recovered.
         """
         with explained("cannot be opened", root):
-            store = cls._open(root, settings, identity, clock, probe, sinks, confirm, adopt=adopt)
+            make_parts = partial(open_parts, root, settings, sinks, confirm, executors)
+            store = cls._open(root, settings, identity, clock, probe, make_parts, adopt=adopt)
         if store_host is not None:
             store.set_store_host(store_host)
         return store
@@ -132,8 +137,7 @@ class MessageStore(ReadableStore):
         identity: StoreIdentity,
         clock: Clock,
         probe: DiskProbe,
-        sinks: Sequence[DispatchSink],
-        confirm: ConfirmPolicy | None,
+        make_parts: Callable[[], StoreParts],
         *,
         adopt: bool,
     ) -> "MessageStore":
@@ -146,7 +150,7 @@ class MessageStore(ReadableStore):
             is_ours = existing_name is not None
             name = resolve_name(root, identity, settings, adopt=adopt)
             closed_cleanly = not guards.abort.exists
-            parts = open_parts(root, settings, sinks, confirm)
+            parts = make_parts()
             guards.epoch.raise_epoch()
             guards.abort.create()
             recover(root, settings, parts, name.store_id, closed_cleanly=closed_cleanly, is_ours=is_ours)

@@ -15,10 +15,10 @@ locks the next and the current file in memory instead.
 
 import errno
 import os
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import partial
 
-from store.background import Lane
+from store.background import Lane, wait_for
 from store.clock import Clock
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.mapped_file import MappedFile, file_name
@@ -118,7 +118,7 @@ class AllocateMappedFileService:
         request = self._request(base)
         wait_s = _WAIT_S if self._log.bases else _FIRST_WAIT_S
         if not request.has_timed_out:
-            wait([request.future], wait_s)
+            wait_for(request.future, wait_s)
             request.has_timed_out = not request.future.done()
         if not request.future.done():
             path = str(self._log.paths.writable[0] / file_name(base))
@@ -165,7 +165,7 @@ class AllocateMappedFileService:
         self._last = None
 
     def _discard(self, request: _Request) -> None:
-        wait([request.future])
+        wait_for(request.future)
         del self._requests[request.base]
         if not request.has_failed:
             file = request.future.result()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from store.background import BackgroundWork
+from store.background import BackgroundWork, Executors, thread_pool
 from store.commitlog.commit_log import CommitLog
 from store.commitlog.holes import Hole, known_holes
 from store.commitlog.log_paths import LogPaths
@@ -21,6 +21,7 @@ from store.index.index_file import IndexSnapshot
 from store.index.index_service import IndexService
 from store.logs import get_logger
 from store.recovery.checkpoint import StoreCheckpoint
+from store.recovery.scan_ahead import ScanAhead
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, dispatch_start, find_tail, reserve_lost_offsets, scan_start
 from store.store_settings import StoreSettings
@@ -78,11 +79,12 @@ def open_parts(
     settings: StoreSettings,
     sinks: Sequence[DispatchSink] = (),
     confirm: ConfirmPolicy | None = None,
+    executors: Executors = thread_pool,
 ) -> StoreParts:
     """Create the components of a store, and check the names and sizes of its files.
 
     Nothing on disk is changed. `sinks` receive dispatched records in addition to index and consume queues.
-    `confirm` is the confirm policy; None: that of the setting `flush`.
+    `confirm` is the confirm policy; None: that of the setting `flush`. `executors` run its background work.
     Raises StoreError for unexpected files and for files that were created with other settings.
     """
     positions = Positions(confirm or CONFIRM_POLICIES[settings.flush])
@@ -110,7 +112,7 @@ def open_parts(
     )
     if index is not None:
         index.check_settings()
-    background = BackgroundWork()
+    background = BackgroundWork(executors)
     queue_sink = ConsumeQueueSink(log, queues, background.lane("store-units"))
     # The queues come last: when a message becomes readable, all other sinks have it.
     sinks = [*([] if index is None else [index]), *sinks, queue_sink]
@@ -146,9 +148,11 @@ def _walk_log(
     Store the result and the damaged ranges in `parts`.
     """
     confirmed = summary.position if summary is not None else 0
-    tail = find_tail(
-        parts.log, start, check_crc=settings.check_crc_on_recover, is_ours=is_ours, confirmed=confirmed
-    )
+    check_crc = settings.check_crc_on_recover
+    with ScanAhead(parts.log, check_crc=check_crc, background=parts.background) as scans:
+        tail = find_tail(
+            parts.log, start, check_crc=check_crc, is_ours=is_ours, confirmed=confirmed, scans=scans
+        )
     if tail.position < confirmed:
         _log.error("log_tail_missing", root=str(root), end=tail.position, expected_end=confirmed)
     parts.tail = tail

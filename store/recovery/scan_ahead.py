@@ -66,13 +66,13 @@ class ScanAhead:
     It is a context manager; its threads stop when it exits.
     """
 
-    def __init__(self, log: LogFiles, *, check_crc: bool) -> None:
-        """Prepare a scan of `log`; nothing is read before the first call of `scan`."""
+    def __init__(self, log: LogFiles, *, check_crc: bool, background: BackgroundWork | None = None) -> None:
+        """Prepare a scan of `log`, in a lane of `background`; nothing is read before the first `scan`."""
         self._log = log
         self._check_crc = check_crc
         self._ahead: deque[tuple[int, Future[Scan]]] = deque()
         self._threads = min(os.cpu_count() or 1, _THREADS_MAX)
-        self._lane = BackgroundWork().lane("scan", self._threads)
+        self._lane = (background or BackgroundWork()).lane("scan", self._threads)
 
     def __enter__(self) -> Self:
         return self

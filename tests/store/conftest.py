@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from store.background import Executors, thread_pool
 from store.clock import Clock
 from store.commitlog.positions import ConfirmPolicy
 from store.disk.disk_use import DiskProbe, disk_use
@@ -53,6 +54,7 @@ class SmallStores:
         probe: DiskProbe = disk_use,
         sinks: Sequence[DispatchSink] = (),
         confirm: ConfirmPolicy | None = None,
+        executors: Executors = thread_pool,
         **settings: Any,
     ) -> MessageStore:
         """Open the store called `name`, with small files."""
@@ -67,6 +69,7 @@ class SmallStores:
             probe=probe,
             sinks=sinks,
             confirm=confirm,
+            executors=executors,
         )
         self.opened.append(store)
         return store

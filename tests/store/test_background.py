@@ -8,6 +8,7 @@ import structlog.testing
 
 from store.background import BackgroundWork
 from tests.eventually import LIMIT_S
+from tests.store.stepped import StepByStep
 
 
 def failing(error: Exception) -> None:
@@ -61,3 +62,44 @@ def test_lanes_run_independently() -> None:
     assert not slow.done()
     may_continue.set()
     work.close()
+
+
+def test_given_executor_runs_jobs_when_it_is_stepped() -> None:
+    executor, ended = StepByStep(), []
+    work = BackgroundWork(lambda _name, _threads: executor)
+    lane = work.lane("test")
+    lane.submit(lambda: ended.append("run"), ended.append)
+    work.collect()
+    assert ended == []
+    assert executor.step()
+    assert ended == ["run"]
+    work.collect()
+    assert ended == ["run", None]
+    assert not executor.step()
+    lane.submit(lambda: ended.append("later"))
+    lane.finish()  # runs what is still waiting, instead of waiting forever
+    assert ended == ["run", None, "later"]
+    work.close()
+
+
+def test_store_with_a_given_executor_starts_no_thread(stores, draft, monkeypatch) -> None:
+    """Recovery, file allocation, checkpoints and units all run in steps of the executor."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise AssertionError("a thread was started")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    executor = StepByStep()
+    for _ in range(2):
+        store = stores.open(executors=lambda _name, _threads: executor, preallocate=True)
+        for number in range(20):
+            store.append(draft(b"x" * 1000, queue_id=number))
+        store.flush_now()
+        store.advance()
+        while executor.step():
+            store.advance()
+        store.dispatch_now()
+        copy = stores.kill(store, f"killed-{len(stores.opened)}")
+        store.close()
+    again = stores.open(copy.name, executors=lambda _name, _threads: executor)
+    assert again.max_offset("Topic", 0) == 2

@@ -167,17 +167,17 @@ def test_append_waits_once_for_a_hanging_disk_then_fails_immediately(stores, dra
 
 def test_append_waits_longer_for_the_first_log_file(stores, draft, monkeypatch):
     """Only appends wait for the first file, and refusing the first append after a start helps no client."""
-    is_awaited, allocate_now, wait = threading.Event(), os.posix_fallocate, allocate.wait
+    is_awaited, allocate_now, wait = threading.Event(), os.posix_fallocate, allocate.wait_for
 
-    def wait_for(futures, timeout_s: float):
+    def wait_for(future, timeout_s: float) -> None:
         is_awaited.set()
-        return wait(futures, timeout_s)
+        wait(future, timeout_s)
 
     def fallocate_once_awaited(*arguments) -> None:
         assert is_awaited.wait(LIMIT_S)
         allocate_now(*arguments)
 
-    monkeypatch.setattr(allocate, "wait", wait_for)
+    monkeypatch.setattr(allocate, "wait_for", wait_for)
     monkeypatch.setattr(mapped_file.os, "posix_fallocate", fallocate_once_awaited)
     monkeypatch.setattr(allocate, "_WAIT_S", 0)
     monkeypatch.setattr(allocate, "_FIRST_WAIT_S", NEVER_S)
