@@ -11,6 +11,7 @@ from typing import Annotated, Self
 from pydantic import AliasChoices, Field, model_validator
 
 from actors.host.cluster_access import AccessSettings
+from actors.host.metrics.endpoint import MetricsSettings
 from actors.remoting.settings_text import Addresses, HostName
 from store.live_settings import LIVE
 from store.store_settings import StoreSettings
@@ -23,7 +24,7 @@ def _alias(name: str, rocketmq_key: str) -> AliasChoices:
     return AliasChoices(name, rocketmq_key)
 
 
-class BrokerSettings(AccessSettings):
+class BrokerSettings(AccessSettings, MetricsSettings):
     """The settings of one broker process, including those of its store."""
 
     cluster_name: str = Field(

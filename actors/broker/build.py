@@ -26,6 +26,7 @@ from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.retry_state import build_retry_state
 from actors.broker.admin.topic_admin import TopicAdmin
+from actors.broker.admin.topic_figures import topic_figures
 from actors.broker.auth.access import BrokerAccess, build_access
 from actors.broker.auth.access_requests import AccessRequests
 from actors.broker.broker_settings import BrokerSettings
@@ -65,6 +66,7 @@ from actors.broker.transactions.build import build_transactions
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.cluster_tls import client_tls
 from actors.host.figures import Figure
+from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient, client_for
@@ -113,6 +115,7 @@ class Broker:
     drain: BrokerDrain
     handle: HandleApi
     figures: Sequence[Figure]
+    metrics: MetricsEndpoint
 
 
 def build_broker(
@@ -158,7 +161,7 @@ def build_broker(
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, clock)
     own_figures = broker_figures(settings, identity, loop, tables, role, drain, supervisor)
-    figures = (*own_figures, *chain.from_iterable(each.figures for each in capabilities))
+    figures = (*own_figures, *_more_figures(loop, tables, clock, capabilities))
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
     steps = (*interceptors, DeadLetters(tables, groups.locks), *_redirects(capabilities), delays)
     for rows in (
@@ -173,7 +176,7 @@ def build_broker(
         loop.requests.add_rows(rows)
     return Broker(
         identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
-        handle, figures,
+        handle, figures, MetricsEndpoint(settings, figures, identity.labels),
     )  # fmt: skip
 
 
@@ -184,6 +187,13 @@ def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
         tables.topics.register_again()
     if names & {"auto_create_topics", "default_topic_queues"}:
         tables.topics.update_default_topic()
+
+
+def _more_figures(
+    loop: BrokerLoop, tables: BrokerTables, clock: Clock, capabilities: Sequence[Capability]
+) -> Iterable[Figure]:
+    yield from topic_figures(loop.store, tables, loop.stats, clock)
+    yield from chain.from_iterable(each.figures for each in capabilities)
 
 
 def _redirects(capabilities: Sequence[Capability]) -> Iterable[SendInterceptor]:

@@ -23,6 +23,10 @@ class BrokerIdentity:
     node_ip: str = ""
     """The address of the broker's Ray node; empty outside of Ray."""
 
+    def labels(self) -> dict[str, str]:
+        """Return the labels of all metrics of the broker, as in RocketMQ."""
+        return {"cluster": self.cluster, "node_type": "broker", "node_id": self.name}
+
     @classmethod
     def of(cls, settings: BrokerSettings, listen_port: int, node_ip: str = "") -> BrokerIdentity:
         """Return the identity of a broker that listens on `listen_port`, on the Ray node `node_ip`.

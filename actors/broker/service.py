@@ -110,6 +110,7 @@ class BrokerService:
                 server = self.graph.loop.server
                 await server.start(settings.listen_host, port.number)
                 await self._listen_for_vip(port.number)
+                await self.graph.metrics.start()
                 self.graph.loop.flusher.start()
                 self.graph.loop.lag.start()
                 store.on_work_ended(self._post_tick())
@@ -137,6 +138,7 @@ class BrokerService:
         # Respond to held pulls: rocketmq-client 4.9 waits 30 s for a pull even if its connection has closed.
         loop.held.close()
         await self._respond_to_senders()
+        await broker.metrics.stop()
         await self._supervisor.stop()
         loop.turns.stop()
         loop.lag.stop()

@@ -2,6 +2,7 @@
 
 DESCRIBE_BROKER, details of an actor   `described`: by name, those with `is_described`
 GET_BROKER_RUNTIME_INFO                `runtime_table`: as text, by each of `runtime_names`
+/metrics                               `actors.host.metrics.page`: by `metric`
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ class Figure:
     """If False, the figure is not in DESCRIBE_BROKER; one with labels never is."""
     text: Callable[[Any], str] = text_of
     """Formats the value for GET_BROKER_RUNTIME_INFO."""
+    metric: str = ""
+    """Name on the page of metrics, with unit and `_total` as usual in Prometheus; empty: not there. It is
+    RocketMQ's name or begins with `raymq_`. Not for texts."""
 
     def samples(self) -> Iterable[Sample]:
         """Return the samples; a figure without labels has one."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, Field
 
 from actors.host.cluster_access import AccessSettings
+from actors.host.metrics.endpoint import MetricsSettings
 from actors.remoting.settings_text import HostName, changes_by_field, settings_as_texts
 from store.live_settings import LIVE
 
@@ -25,7 +26,7 @@ _CONSTANTS = {
 }
 
 
-class NameserverSettings(AccessSettings):
+class NameserverSettings(AccessSettings, MetricsSettings):
     """The settings of one nameserver process."""
 
     listen_host: HostName = "127.0.0.1"

@@ -7,6 +7,7 @@ from actors.access.access_file import RELOAD_MS, AccessFile
 from actors.host.cluster_tls import reload_tls, server_tls
 from actors.host.descriptors import connections_that_fit
 from actors.host.figures import Figure, Kind, described
+from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
 from actors.host.supervisor import GiveUp, Supervisor
 from actors.nameserver.access import build_access
@@ -75,15 +76,24 @@ class NameserverService:
         self._access_file = access_file
         self.figures = (
             Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
-            Figure("topics", Kind.GAUGE, "", lambda: len(routes.topics()), "Topics with a route."),
+            Figure(
+                "topics",
+                Kind.GAUGE,
+                "",
+                lambda: len(routes.topics()),
+                "Topics with a route.",
+                metric="raymq_nameserver_topics",
+            ),
             Figure(
                 "background_task_failures",
                 Kind.COUNTER,
                 "",
                 lambda: supervisor.failures,
                 "Failed background tasks.",
+                metric="raymq_background_task_failures_total",
             ),
         )
+        self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels)
 
     @property
     def address(self) -> str:
@@ -100,6 +110,7 @@ class NameserverService:
         settings = self.settings
         self.kv_config.load()
         await self.server.start(settings.listen_host, settings.listen_port)
+        await self.metrics.start()
         self._supervisor.every("broker-expiry", lambda: settings.scan_interval_ms, self.expire_brokers)
         if self._access_file is not None:
             self._supervisor.every("access-reload", lambda: RELOAD_MS, self._access_file.reload)
@@ -108,8 +119,13 @@ class NameserverService:
 
     async def stop(self) -> None:
         """Stop listening and close all connections."""
+        await self.metrics.stop()
         await self._supervisor.stop()
         await self.server.stop()
+
+    def _labels(self) -> dict[str, str]:
+        cluster = self.settings.cluster_name
+        return {"cluster": cluster, "node_type": "nameserver", "node_id": self.address}
 
     def describe(self) -> dict[str, object]:
         """Return the values of the figures."""

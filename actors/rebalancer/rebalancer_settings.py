@@ -6,12 +6,13 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from actors.host.cluster_access import AccessSettings
+from actors.host.metrics.endpoint import MetricsSettings
 from actors.remoting.settings_text import Addresses, HostName
 from actors.strategies import make_strategy
 from store.live_settings import LIVE
 
 
-class RebalancerSettings(AccessSettings):
+class RebalancerSettings(AccessSettings, MetricsSettings):
     """Settings of one rebalancer process."""
 
     listen_host: HostName = "127.0.0.1"

@@ -3,6 +3,7 @@
 from actors.host.cluster_access import inner_signer, inner_user_steps
 from actors.host.cluster_tls import client_tls, reload_tls, server_tls
 from actors.host.figures import Figure, Kind, described
+from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.supervisor import GiveUp, Supervisor
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.generations import Generations
@@ -64,8 +65,10 @@ class RebalancerService:
                 "",
                 lambda: supervisor.failures,
                 "Failed background tasks.",
+                metric="raymq_background_task_failures_total",
             ),
         )
+        self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels)
 
     @property
     def address(self) -> str:
@@ -77,6 +80,7 @@ class RebalancerService:
         settings, coordinator, every = self.settings, self.coordinator, self._supervisor.every
         coordinator.load()
         await self.server.start(settings.listen_host, settings.listen_port)
+        await self.metrics.start()
         every("route-refresh", lambda: settings.route_refresh_interval_ms, coordinator.refresh_routes)
         every("lease-expiry", lambda: settings.lease_check_interval_ms, coordinator.expire)
         reload_tls(self._supervisor, self.server.tls, self._client.tls)
@@ -84,9 +88,13 @@ class RebalancerService:
 
     async def stop(self) -> None:
         """Stop listening and close all connections. Members keep their queues."""
+        await self.metrics.stop()
         await self._supervisor.stop()
         await self.server.stop()
         await self._client.close()
+
+    def _labels(self) -> dict[str, str]:
+        return {"node_type": "rebalancer", "node_id": self.address}
 
     def describe(self) -> dict[str, object]:
         """Return the values of the figures."""

@@ -17,6 +17,7 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.build_loop import BrokerLoop
 from actors.broker.drain import BrokerDrain
 from actors.broker.identity import BrokerIdentity
+from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.role import BrokerRole
@@ -50,16 +51,36 @@ def broker_figures(
         *_identity(settings, identity),
         Figure("role", _TEXT, "", lambda: str(role.role), "Role of the broker."),
         Figure("drain_state", _TEXT, "", lambda: str(drain.state), "State of the drain."),
-        Figure("topics", _GAUGE, "", lambda: len(topics.topics), "Topics of the topic table."),
-        Figure("groups", _GAUGE, "", lambda: len(groups.groups), "Consumer groups of the group table."),
+        Figure(
+            "topics",
+            _GAUGE,
+            "",
+            lambda: len(topics.topics),
+            "Topics of the topic table.",
+            metric="rocketmq_topic_number",
+        ),
+        Figure(
+            "groups",
+            _GAUGE,
+            "",
+            lambda: len(groups.groups),
+            "Consumer groups of the group table.",
+            metric="rocketmq_consumer_group_number",
+        ),
         *_store(loop.store),
         *_requests(settings, loop),
+        *_reads(settings, loop.reads),
         *_messages(loop.stats),
         *_rates(loop.stats),
         *_rocketmq(loop),
         *loop.lag.figures(),
         Figure(
-            "background_task_failures", _COUNTER, "", lambda: supervisor.failures, "Failed background tasks."
+            "background_task_failures",
+            _COUNTER,
+            "",
+            lambda: supervisor.failures,
+            "Failed background tasks.",
+            metric="raymq_background_task_failures_total",
         ),
     )
 
@@ -73,7 +94,8 @@ def delay_figures(delays: Delays, tables: BrokerTables, store: MessageStore) -> 
 
     return (
         Figure(
-            "delayed_messages_skipped", _COUNTER, "", lambda: delays.skipped, "Undeliverable delayed ones."
+            "delayed_messages_skipped", _COUNTER, "", lambda: delays.skipped, "Undeliverable delayed ones.",
+            metric="raymq_delayed_messages_skipped_total",
         ),
         Figure(
             "delay_offsets", _TEXT, "", offsets, "Delivered and end offset of each delay level's queue.",
@@ -113,13 +135,20 @@ def _store(store: MessageStore) -> Sequence[Figure]:
         Figure(
             "written", _GAUGE, "bytes", lambda: positions.written, "End of the CommitLog.",
             runtime_names=("commitLogMaxOffset",),
+            metric="raymq_written_bytes",
         ),
         Figure("flushed", _GAUGE, "bytes", lambda: positions.flushed, "Position up to which it is flushed."),
         Figure("confirmed", _GAUGE, "bytes", lambda: positions.confirmed, "Position of acknowledgements."),
         Figure("dispatched", _GAUGE, "bytes", lambda: positions.dispatched, "Position of the dispatch."),
         Figure("write_refusal", _TEXT, "", lambda: store.write_refusal or "", "Why it refuses writes."),
-        Figure("log_holes", _GAUGE, "", lambda: len(store.holes), "Ranges of the log that are missing."),
-        Figure("messages_skipped", _COUNTER, "", lambda: store.skipped, "Damaged records that were skipped."),
+        Figure(
+            "log_holes", _GAUGE, "", lambda: len(store.holes), "Ranges of the log that are missing.",
+            metric="raymq_log_holes",
+        ),
+        Figure(
+            "messages_skipped", _COUNTER, "", lambda: store.skipped, "Damaged records that were skipped.",
+            metric="raymq_messages_skipped_total",
+        ),
         Figure("disk_percent", _GAUGE, "percent", lambda: _used_percent(store), "Used part of the disk."),
         runtime(
             "dispatch_behind_bytes", _GAUGE, "bytes", lambda: positions.written - positions.dispatched,
@@ -138,6 +167,7 @@ def _store(store: MessageStore) -> Sequence[Figure]:
             runtime_names=(
                 "commitLogDiskRatio", f"commitLogDiskRatio_{commit_log}", "consumeQueueDiskRatio",
             ),
+            metric="raymq_disk_ratio",
         ),
         runtime(
             "earliest_message_ms", _GAUGE, "ms", lambda: _earliest_ms(store),
@@ -148,44 +178,70 @@ def _store(store: MessageStore) -> Sequence[Figure]:
 
 
 def _requests(settings: BrokerSettings, loop: BrokerLoop) -> Sequence[Figure]:
-    positions, reads, hub = loop.store.positions, loop.reads, loop.server.hub
+    positions, hub = loop.store.positions, loop.server.hub
     flusher, held = loop.flusher, loop.held
     runtime = partial(Figure, is_described=False)
 
     def failed() -> int:
         return loop.counters.failed({row.code for row in loop.requests if row.cost == Cost.SEND})
 
-    def of_reads(end: str) -> tuple[str, ...]:
-        return tuple(f"{pool}ThreadPoolQueue{end}" for pool in _POOLS_OF_READS)
-
     return (
-        Figure("connections", _GAUGE, "", lambda: len(loop.server.connections), "Open connections."),
+        Figure(
+            "connections", _GAUGE, "", lambda: len(loop.server.connections), "Open connections.",
+            metric="raymq_connections",
+        ),
         Figure(
             "held_pulls", _GAUGE, "", lambda: len(held), "Pulls that wait for messages.",
             runtime_names=("heldPulls",),
+            metric="raymq_held_pulls",
         ),
         Figure(
             "sends_waiting", _GAUGE, "", lambda: positions.waiting, "Sends that wait for the disk.",
             runtime_names=("sendThreadPoolQueueSize",),
+            metric="raymq_sends_waiting",
         ),
-        Figure("flushes", _COUNTER, "", lambda: flusher.flushes, "Flushes of the CommitLog."),
+        Figure(
+            "flushes", _COUNTER, "", lambda: flusher.flushes, "Flushes of the CommitLog.",
+            metric="raymq_flushes_total",
+        ),
         Figure(
             "longest_flush_us", _GAUGE, "us", lambda: flusher.longest_flush_ns // 1000, "Longest flush."
         ),
-        Figure("unread_bytes", _GAUGE, "bytes", lambda: hub.unread_bytes, "Response bytes not sent yet."),
-        Figure("cold_reads", _COUNTER, "", lambda: reads.cold, "Reads that waited for the disk."),
-        Figure("requests_refused", _COUNTER, "", lambda: loop.admission.refused, "Requests not admitted."),
+        Figure(
+            "unread_bytes", _GAUGE, "bytes", lambda: hub.unread_bytes, "Response bytes not sent yet.",
+            metric="raymq_unread_bytes",
+        ),
+        Figure(
+            "requests_refused", _COUNTER, "", lambda: loop.admission.refused, "Requests not admitted.",
+            metric="raymq_requests_refused_total",
+        ),
         runtime(
             "failed_sends", _COUNTER, "", failed, "Send requests with an error response.",
             runtime_names=("putMessageFailedTimes",),
+            metric="raymq_failed_sends_total",
         ),
         runtime(
             "send_queue_capacity", _GAUGE, "", lambda: settings.send_queue_capacity,
             "Limit of sends that wait for the disk.", runtime_names=("sendThreadPoolQueueCapacity",),
         ),
+    )  # fmt: skip
+
+
+def _reads(settings: BrokerSettings, reads: Reads) -> Sequence[Figure]:
+    runtime = partial(Figure, is_described=False)
+
+    def of_reads(end: str) -> tuple[str, ...]:
+        return tuple(f"{pool}ThreadPoolQueue{end}" for pool in _POOLS_OF_READS)
+
+    return (
+        Figure(
+            "cold_reads", _COUNTER, "", lambda: reads.cold, "Reads that waited for the disk.",
+            metric="raymq_cold_reads_total",
+        ),
         runtime(
             "reads_waiting", _GAUGE, "", lambda: reads.waiting, "Reads that wait for the disk.",
             runtime_names=of_reads("Size"),
+            metric="raymq_reads_waiting",
         ),
         runtime(
             "read_queue_capacity", _GAUGE, "", lambda: settings.pull_queue_capacity,
@@ -214,14 +270,17 @@ def _messages(stats: BrokerStats) -> Sequence[Figure]:
         Figure(
             "messages_in", _COUNTER, "", lambda: stats.put_total.messages, "Messages that were put.",
             runtime_names=("msgPutTotalTodayNow", "putMessageTimesTotal"),
+            metric="raymq_messages_in_total",
         ),
         Figure(
             "messages_out", _COUNTER, "", lambda: stats.got_total.messages, "Messages that consumers got.",
             runtime_names=("msgGetTotalTodayNow",),
+            metric="raymq_messages_out_total",
         ),
         runtime(
             "bytes_in", _COUNTER, "bytes", lambda: stats.put_total.size_bytes, "Bytes of the messages put.",
             runtime_names=("putMessageSizeTotal",),
+            metric="raymq_bytes_in_total",
         ),
         runtime(
             "average_message_bytes", _GAUGE, "bytes", average_bytes, "Average size of the messages put.",
@@ -291,6 +350,7 @@ def _rocketmq(loop: BrokerLoop) -> Sequence[Figure]:
         runtime(
             "started_ms", _GAUGE, "ms", lambda: stats.started_ms, "Time of the start.",
             runtime_names=("bootTimestamp",),
+            metric="raymq_start_time_milliseconds",
         ),
         runtime(
             "uptime_s", _GAUGE, "s", lambda: stats.uptime_ms // 1000, "Seconds since the start.",

@@ -43,15 +43,18 @@ def build_retry_state(tables: BrokerTables, store: MessageStore, stats: BrokerSt
             Figure(
                 "retries_pending", Kind.GAUGE, "", retries, "Messages in retry topics.",
                 runtime_names=("retriesPending",),
-            ),
+            metric="raymq_retries_pending",
+        ),
             Figure(
                 "dead_letters_pending", Kind.GAUGE, "", dead_letters, "Messages in dead-letter topics.",
                 runtime_names=("deadLettersPending",),
-            ),
+            metric="raymq_dead_letters_pending",
+        ),
             Figure(
                 "messages_sent_back", Kind.COUNTER, "", sent_back, "Messages that consumers sent back.",
                 runtime_names=("messagesSentBack",),
-            ),
+            metric="raymq_messages_sent_back_total",
+        ),
         )
     )  # fmt: skip
 

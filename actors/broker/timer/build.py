@@ -68,10 +68,12 @@ def timer_figures(timer: TimerService, counts: TimerCounts) -> Sequence[Figure]:
         Figure(
             "pending_timers", gauge, "", lambda: timer.pending, "Messages that wait for their time.",
             runtime_names=("pendingTimers",),
+            metric="raymq_pending_timers",
         ),
         Figure(
             "timer_messages_skipped", counter, "", lambda: counts.skipped, "Undeliverable timer messages.",
             runtime_names=("timerMessagesSkipped",),
+            metric="raymq_timer_messages_skipped_total",
         ),
         Figure(
             "timer_rounds", counter, "", lambda: counts.rounds, "Rounds that delivered all due messages.",

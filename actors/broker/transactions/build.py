@@ -64,6 +64,7 @@ def build_transactions(
                 lambda: log.open_count,
                 "Transactions without a decision.",
                 runtime_names=("openTransactions",),
+                metric="raymq_open_transactions",
             ),
         ),
     )

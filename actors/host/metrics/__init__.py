@@ -1,0 +1,1 @@
+"""The page `/metrics` of a process, for Prometheus."""
