@@ -37,6 +37,7 @@ from store.upkeep.maintenance import Maintenance
 from store.upkeep.queue_file_swap import QueueFileSwap
 from store.upkeep.retention import Retention
 from store.writing.appender import Appender, AppendResult
+from store.writing.record_blocks import RecordBlocks
 
 _log = get_logger(__name__)
 
@@ -78,6 +79,7 @@ class MessageStore(ReadableStore):
             parts.tail.last_timestamp,
             lambda: parts.dispatcher.next_offsets(parts.positions.dispatched, parts.positions.written),
         )
+        self.blocks = RecordBlocks(self._appender, parts.queues, lambda: self.write_refusal)
         self._log.make_file = self._maintenance.allocator.take
         self._failure: StoreError | None = None
         self._flush = LogFlush(parts.log)
@@ -318,15 +320,16 @@ class MessageStore(ReadableStore):
         """
         self._parts.background.on_work_done(callback)
 
-    def on_confirmed(self, offset: int, callback: Callback) -> None:
+    def on_confirmed(self, offset: int, callback: Callback, messages: int = 1) -> None:
         """Register a callback that `confirm` calls after `positions.confirmed` has reached `offset`.
 
+        `messages` is the number of messages that wait for it, for `positions.waiting`.
         If the store has failed, the callback is called immediately with the error.
         """
         if self._failure is not None:
             callback(self._failure)
         else:
-            self.positions.on_confirmed(offset, callback)
+            self.positions.on_confirmed(offset, callback, messages)
 
     def confirm(self) -> bool:
         """Call the callbacks whose offset is confirmed.

@@ -33,6 +33,8 @@ _FAMILIES = (
     "index_check",
     "java_hash",
     "messages_to_batch",
+    "plain_sends",
+    "send_frames",
     "properties",
     "records_to_columns",
     "records_to_messages",

@@ -75,6 +75,13 @@ class Admission:
         elif cost is Cost.PULL:
             self.admit_response(connection)
 
+    def plain_sends_max(self, connection: Connection) -> int:
+        """Return how many sends of a connection are accepted now; 0 if each needs its own decision."""
+        settings = self._settings
+        if self._stalled_ms or settings.max_sends_per_s or self._waiting >= settings.send_queue_capacity:
+            return 0
+        return settings.max_pending_requests - connection.pending
+
     def admit_response(self, connection: Connection) -> None:
         """Raise Refused for a new or held pull if clients leave too many response bytes unread."""
         unread_bytes = connection.hub.unread_bytes

@@ -224,6 +224,10 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     """A client that sends no heartbeat for this long is removed."""
     busy_poll_us: int = Field(default=100, ge=0, le=10_000)
     """How long the event loop polls for further requests after a turn before it sleeps."""
+    compiled_turn: bool = True
+    """Whether ordinary messages that arrive together are appended by one call of compiled code. Sends with a
+    delay, a transaction or another special property, and signed sends, are always handled one by one.
+    """
     rebalancer_timeout_ms: int = Field(default=3000, ge=1)
     """The time-out of a request to a rebalancer."""
     start_timeout_ms: int = Field(default=10_000, ge=0)

@@ -55,6 +55,7 @@ from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
 from actors.broker.sending.interceptors import DeadLetters, SendInterceptor
 from actors.broker.sending.outstanding_requests import OtherBrokers, OutstandingRequests
+from actors.broker.sending.plain_sends import PlainSends
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
@@ -308,7 +309,17 @@ def _sending_rows(
     settings, store, stats = live.settings, loop.store, loop.stats
     targets = SendTargets(settings, tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
-    sender = Sender(store, targets, steps, properties, responses, stats)
+    plain = None
+    if PlainSends.may_be_used(settings, identity, steps):
+        names = (
+            *properties.property_names,
+            *chain.from_iterable(each.property_names or () for each in steps),
+        )
+        plain = PlainSends(
+            store, tables.topics, loop.admission, responses, loop.acks, stats, loop.counters, clock,
+            properties.added, names,
+        )  # fmt: skip
+    sender = Sender(store, targets, steps, properties, responses, stats, plain)
     bulk = BulkSender(settings, store, targets, properties.added, responses, stats, clock)
     return (*sender.rows(), *bulk.rows(), *replies(sender).rows())
 

@@ -162,19 +162,19 @@ class BrokerStats:
         """Milliseconds since the start, by the wall clock."""
         return self._clock.wall_ms() - self.started_ms
 
-    def put(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Count the messages that one send request appended."""
+    def put(self, topic: str, messages: int, size_bytes: int, calls: int = 1) -> None:
+        """Count the messages that `calls` send requests appended."""
         tally = self.puts.get(topic)
         if tally is None:
             tally = self.puts[topic] = Tally(self._clock.wall_ms())
         tally.messages += messages
         tally.size_bytes += size_bytes
-        tally.calls += 1
+        tally.calls += calls
         times = self.put_times
-        if times.puts:
-            times.puts += 1
-        else:
+        if not times.puts:
             times.begin()
+            calls -= 1
+        times.puts += calls
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """Count the messages that one read request returned; `messages` may be 0."""

@@ -30,7 +30,13 @@ class Chain:
         self.observers = tuple(observers)
         self.unknown = RequestRow(0, _reject_unknown_code)
         self.costly_codes = table.costly_codes
+        self.taken_codes = table.taken_codes
         self._rows = table.rows
+
+    def take(self, connection: Connection, data: bytearray, at: int, end: int) -> int:
+        """Handle frames at the front of `data[at:end]`; return the position after the last one, or `at`."""
+        take = self.table.take
+        return at if take is None else take(connection, data, at, end)
 
     def handle(self, connection: Connection, command: RemotingCommand) -> None:
         """Handle one request; any exception becomes its error response."""

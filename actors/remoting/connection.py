@@ -45,6 +45,15 @@ class Service(Protocol):
         """Codes of costly requests, such as pulls (see `actors.remoting.turn`)."""
         ...
 
+    @property
+    def taken_codes(self) -> CodeMarks:
+        """Codes of requests of which `take` handles undecoded frames."""
+        ...
+
+    def take(self, connection: "Connection", data: bytearray, at: int, end: int) -> int:
+        """Handle frames at the front of `data[at:end]`; return the position after the last one, or `at`."""
+        ...
+
     def handle(self, connection: "Connection", command: RemotingCommand) -> None:
         """Handle one request; an exception becomes its error response."""
         ...
@@ -82,8 +91,9 @@ class Connection(asyncio.BufferedProtocol):
         self._input = InputQueue(
             hub,
             self._output,
-            service.costly_codes,
+            service,
             partial(service.handle, self),
+            partial(service.take, self),
             self._calls.take_response,
             self._refuse_bytes,
         )
@@ -103,6 +113,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._output.is_empty:
             self.hub.mark_dirty(self)
         self._output.append(command)
+
+    def send_frames(self, frames: bytes) -> None:
+        """Write encoded frames at the end of the turn. Dropped if the connection is closed."""
+        if self.is_closed:
+            return
+        if self._output.is_empty:
+            self.hub.mark_dirty(self)
+        self._output.append_frames(frames)
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send a one-way request."""

@@ -27,6 +27,11 @@ class RequestCounters:
         self.duration_ns[code] += observation.duration_ns
         self.response_bytes[code] += observation.response_bytes
 
+    def add(self, code: int, status: int, count: int, duration_ns: int) -> None:
+        """Count `count` responses without a body, which took `duration_ns` together."""
+        self.responses[code, status] += count
+        self.duration_ns[code] += duration_ns
+
     def failed(self, codes: Container[int]) -> int:
         """Return the number of requests with these codes whose response code was not SUCCESS."""
         return sum(

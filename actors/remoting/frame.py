@@ -10,7 +10,7 @@ allocate memory by sending a large length.
 
 import mmap
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from actors.remoting.codes import SerializeType
@@ -114,6 +114,11 @@ class CodeMarks:
     def __contains__(self, code: int) -> bool:
         return code in self._codes
 
+    def begin(self, data: bytearray, at: int) -> bool:
+        """Return True if the frame at position `at` has one of the codes, judged by its undecoded header."""
+        marks = self.rocketmq if data[at + LENGTH_BYTES] == _ROCKETMQ else self.json
+        return data.startswith(marks, at + PREFIX.size)
+
     def add(self, code: int) -> None:
         """Add a request code."""
         self._codes.add(code)
@@ -203,6 +208,24 @@ class FrameReader:
             if not data.startswith(marks, at + PREFIX.size):
                 return False
             at += LENGTH_BYTES + total
+        return True
+
+    def may_take(self, codes: CodeMarks) -> bool:
+        """Return True if the next frame has one of `codes`, judged by its undecoded header."""
+        at = self._position
+        return self._long is None and self._end - at >= _SHOWN_BYTES and codes.begin(self._data, at)
+
+    def take_frames(self, take: Callable[[bytearray, int, int], int]) -> bool:
+        """Offer the undecoded frames to `take`; return True if it handled some of them.
+
+        `take(data, at, end)` handles frames at the front and returns the position after the last one.
+        """
+        at = self._position
+        self._position = take(self._data, at, self._end)
+        if self._position == at:
+            return False
+        self._was_long = False
+        self.frames += 1
         return True
 
     def next_command(self) -> RemotingCommand | None:
@@ -297,6 +320,17 @@ class FrameReader:
         self._long = memory
         self._long_bytes = min(size_bytes, len(memory))
         self._memory.release(old)
+
+
+def decode_frames(frames: bytes) -> Iterator[RemotingCommand]:
+    """Decode complete frames."""
+    at = 0
+    while at < len(frames):
+        total, mark = PREFIX.unpack_from(frames, at)
+        body = at + PREFIX.size + (mark & HEADER_LENGTH_MASK)
+        end = at + LENGTH_BYTES + total
+        yield decode_command(frames[at + PREFIX.size : body], mark >> 24, frames[body:end])
+        at = end
 
 
 def _bad_lengths(total: int, header_length: int, first: bytes) -> ProtocolError:

@@ -20,7 +20,7 @@ is handled immediately, because keeping it could take as much memory as a whole 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from actors.remoting.codes import FLAG_RESPONSE
 from actors.remoting.command import RemotingCommand
@@ -38,6 +38,22 @@ _STOPPED: Final[int] = 2
 _ASIDE_BYTES: Final = 16 * 1024
 # Number of requests of one connection between two checks of the clock.
 _REQUESTS_PER_CLOCK_CHECK: Final = 4
+# After a frame that `take` left, this many requests are decoded before frames are offered again.
+_DECODED_AFTER_REFUSAL: Final = 8
+
+
+class RequestCodes(Protocol):
+    """The codes of requests that are not decoded and handled one by one as they arrive."""
+
+    @property
+    def costly_codes(self) -> CodeMarks:
+        """Codes of requests that wait for the end of a turn."""
+        ...
+
+    @property
+    def taken_codes(self) -> CodeMarks:
+        """Codes of requests whose undecoded frames may be handled together."""
+        ...
 
 
 class InputQueue:
@@ -47,8 +63,9 @@ class InputQueue:
         self,
         hub: Hub,
         output: OutputBuffer,
-        costly_codes: CodeMarks,
+        codes: RequestCodes,
         handle_request: Callable[[RemotingCommand], None],
+        take: Callable[[bytearray, int, int], int],
         take_response: Callable[[RemotingCommand], None],
         refuse: Callable[[ProtocolError], None],
     ) -> None:
@@ -57,15 +74,19 @@ class InputQueue:
         Args:
             hub: Hub of the connection.
             output: Output buffer of the connection; the socket is not read while it is full.
-            costly_codes: Codes of requests that wait for the end of a turn.
+            codes: Codes of requests that wait for the end of a turn, and of those that `take` handles.
             handle_request: Called with each request.
+            take: Handles undecoded frames (see `FrameReader.take_frames`).
             take_response: Called with each response.
             refuse: Called if the bytes are not valid frames; must close the connection.
         """
         self._hub = hub
         self._turn = hub.turn
         self._output = output
-        self._costly_codes = costly_codes
+        self._costly_codes = codes.costly_codes
+        self._taken_codes = codes.taken_codes
+        self._take = take
+        self._untaken = 0  # requests to decode before frames are offered to `take` again
         self._handle_request = handle_request
         self._take_response = take_response
         self._refuse = refuse
@@ -208,7 +229,16 @@ class InputQueue:
         turn = self._turn
         count, began_ns, has_cheap = 0, turn.now_ns(), False
         try:
-            while (command := reader.next_command()) is not None:
+            while True:
+                if self._takes_frames():
+                    has_cheap = True
+                    if reader.unread_bytes and (turn.is_spent() or self._output.is_full):
+                        reader.set_aside()
+                        self._pause(is_new=False)
+                        break
+                command = reader.next_command()
+                if command is None:
+                    break
                 if command.flag & FLAG_RESPONSE:
                     self._take_response(command)
                 elif command.code in self._costly_codes and not command.body:
@@ -235,6 +265,19 @@ class InputQueue:
             turn.took_cheap(began_ns)
         if self._waiting:
             self._enqueue()
+
+    def _takes_frames(self) -> bool:
+        """Offer the undecoded frames to `take`; return True if it handled some of them."""
+        if self._untaken:
+            self._untaken -= 1
+            return False
+        reader = self._reader
+        if not reader.may_take(self._taken_codes):
+            return False
+        if reader.take_frames(self._take):
+            return True
+        self._untaken = _DECODED_AFTER_REFUSAL
+        return False
 
     def _pause(self, *, is_new: bool) -> None:
         if not self._is_paused and self._transport is not None and self._halted != _STOPPED:

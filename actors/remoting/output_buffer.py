@@ -78,6 +78,12 @@ class OutputBuffer:
         self._bytes += size_bytes
         self._turn.collect(size_bytes)
 
+    def append_frames(self, frames: bytes) -> None:
+        """Collect encoded frames for the next flush."""
+        self._parts.append(frames)
+        self._bytes += len(frames)
+        self._turn.collect(len(frames))
+
     def flush(self) -> None:
         """Write all collected responses in one call."""
         if self._transport is not None:

@@ -25,6 +25,10 @@ REMARK_CHARS_MAX: Final = 4096
 _NO_FIELDS: Final[dict[str, str]] = {}
 
 # Returns the response, or None if it is sent later or never. Raises Refused to reject the request.
+Take = Callable[[Connection, bytearray, int, int], int]
+"""Handles requests at the front of `data[at:end]` (connection, data, at, end); returns the position after the
+last one, which is `at` if the first one must be handled by the row's handler.
+"""
 Handler = Callable[["RequestContext"], RemotingCommand | None]
 Observer = Callable[["RequestContext", "Observation"], None]
 """Called with every response, including the unsent responses of one-way requests."""
@@ -86,6 +90,8 @@ class RequestRow:
     targets: Targets = no_targets
     cost: Cost = Cost.ADMIN
     body_bytes_max: int = BODY_BYTES_MAX
+    take: Take | None = None
+    """Handles undecoded frames of this code, several in one call."""
 
     def refuse_body(self, size_bytes: int) -> None:
         """Raise Refused for a body of `size_bytes`, which exceeds `body_bytes_max`."""

@@ -6,7 +6,7 @@ Access control, metrics, load shedding and the generated docs read the rows, so 
 from collections.abc import Iterable, Iterator, Mapping
 
 from actors.remoting.frame import CodeMarks
-from actors.remoting.request import COSTLY, Cost, Handler, HeaderType, RequestRow
+from actors.remoting.request import COSTLY, Cost, Handler, HeaderType, RequestRow, Take
 from actors.remoting.targets import Targets, no_targets
 
 
@@ -16,6 +16,8 @@ class RequestTable:
     def __init__(self, rows: Iterable[RequestRow] = ()) -> None:
         self._rows: dict[int, RequestRow] = {}
         self.costly_codes = CodeMarks()
+        self.taken_codes = CodeMarks()
+        self.take: Take | None = None
         self.add_rows(rows)
 
     def add(
@@ -41,6 +43,9 @@ class RequestTable:
             self._rows[code] = row
             if row.cost in COSTLY:
                 self.costly_codes.add(code)
+            if row.take is not None:
+                self.taken_codes.add(code)
+                self.take = row.take
 
     @property
     def rows(self) -> Mapping[int, RequestRow]:

@@ -159,6 +159,12 @@ class CommitLog:
             return written
         return self._reserve_in_next(size_bytes)
 
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that can be appended to the current file; 0 if the next append begins or opens a file."""
+        last = self._last
+        return 0 if last is None else last.end - self.positions.written - BLANK_BYTES
+
     def _reserve_in_next(self, size_bytes: int) -> int:
         if size_bytes + BLANK_BYTES > self.file_bytes:
             raise RecordTooLarge(

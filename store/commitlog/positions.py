@@ -49,6 +49,7 @@ class _Waiter(NamedTuple):
     offset: int
     order: int
     callback: Callback
+    messages: int
 
 
 class Positions:
@@ -64,6 +65,7 @@ class Positions:
         "flushed",
         "min",
         "replicas",
+        "waiting",
         "written",
     )
 
@@ -77,6 +79,8 @@ class Positions:
         self.replicas: dict[int, int] = {}
         """Maps the id of each replica to the CommitLog offset up to which it has the log."""
         self._confirmed = 0
+        self.waiting = 0
+        """The number of messages that wait for confirmation."""
         self._policy = policy
         self._waiters: list[_Waiter] = []
         self._order = 0
@@ -130,13 +134,14 @@ class Positions:
         self._confirmed = min(self._confirmed, offset)
         self.fail(error, beyond=offset)
 
-    def on_confirmed(self, offset: int, callback: Callback) -> None:
+    def on_confirmed(self, offset: int, callback: Callback, messages: int = 1) -> None:
         """Register a callback that `run_callbacks` calls after `confirmed` has reached `offset`.
 
         The argument of the callback is None. If the store fails before, `fail` calls it with the error.
         """
         self._order += 1
-        waiter = _Waiter(offset, self._order, callback)
+        self.waiting += messages
+        waiter = _Waiter(offset, self._order, callback, messages)
         if not self._waiters or self._waiters[-1].offset <= offset:
             self._waiters.append(waiter)
         else:
@@ -146,11 +151,6 @@ class Positions:
     def has_waiters(self) -> bool:
         """True if a callback is registered."""
         return bool(self._waiters)
-
-    @property
-    def waiting(self) -> int:
-        """The number of registered callbacks."""
-        return len(self._waiters)
 
     @property
     def first_waiting(self) -> int:
@@ -171,6 +171,7 @@ class Positions:
             return
         self._waiters = waiters[count:]
         for waiter in waiters[:count]:
+            self.waiting -= waiter.messages
             waiter.callback(None)
 
     def fail(self, error: StoreError, *, beyond: int = -1) -> None:
@@ -181,4 +182,5 @@ class Positions:
         waiters = self._waiters
         self._waiters = [waiter for waiter in waiters if waiter.offset <= beyond]
         for waiter in waiters[len(self._waiters) :]:
+            self.waiting -= waiter.messages
             waiter.callback(error)

@@ -24,6 +24,26 @@ _FILLER_ROW = np.frombuffer(FILLER, dtype=_UNIT_ROW)
 _READ_UNITS_MAX = 65_536
 
 
+class AssignedOffsets:
+    """The queue offset that the next appended message of each queue gets, in one array for compiled code."""
+
+    def __init__(self) -> None:
+        self.offsets = np.zeros(256, np.int64)
+        self.view = self.offsets.data
+        self.version = 0
+        """Changes when a queue was removed: its index is not used again."""
+        self._count = 0
+
+    def add(self) -> int:
+        """Return the index of a new queue."""
+        index = self._count
+        if index == len(self.offsets):
+            self.offsets = np.concatenate((self.offsets, np.zeros(index, np.int64)))
+            self.view = self.offsets.data
+        self._count += 1
+        return index
+
+
 class QueueFiles(NamedTuple):
     """The file size, open descriptors and other objects that all consume queues of a store share.
 
@@ -35,6 +55,7 @@ class QueueFiles(NamedTuple):
     descriptors: Descriptors
     changed: "list[ConsumeQueue]"
     residency: Residency
+    assigned: AssignedOffsets
 
 
 class QueueSnapshot(NamedTuple):
@@ -71,7 +92,7 @@ class ConsumeQueue:
         "_files",
         "_files_end",
         "_times_ns",
-        "assigned_offset",
+        "assigned_index",
         "end_physical_offset",
         "first_offset",
         "min_offset",
@@ -92,12 +113,21 @@ class ConsumeQueue:
         self.first_offset = 0  # the first unit of the first file
         self.min_offset = 0  # the first unit whose record is still in the log
         self.next_offset = 0
-        self.assigned_offset = 0
+        self.assigned_index = files.assigned.add()
         self.end_physical_offset = 0  # the end of the last unit's record
         self._files_end = 0  # files exist for offsets below this
         self._dirty_from = -1  # the first unit changed since the last snapshot; -1 if none
         self._crcs: list[int] = []  # CRC of the units of each file
         self._times_ns: list[int] = []  # modification time of each file, as in QueueSnapshot
+
+    @property
+    def assigned_offset(self) -> int:
+        """The queue offset that the next appended message gets."""
+        return self._files.assigned.view[self.assigned_index]
+
+    @assigned_offset.setter
+    def assigned_offset(self, offset: int) -> None:
+        self._files.assigned.view[self.assigned_index] = offset
 
     @property
     def directory(self) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.consumequeue.check import check_queue
-from store.consumequeue.consume_queue import ConsumeQueue, QueueFiles, QueueSnapshot
+from store.consumequeue.consume_queue import AssignedOffsets, ConsumeQueue, QueueFiles, QueueSnapshot
 from store.consumequeue.unit import UNIT_BYTES
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
@@ -42,8 +42,9 @@ class ConsumeQueueTable:
         self.root = root
         self._root = str(root)
         self._make_queue = make_queue
+        self.assigned = AssignedOffsets()
         self.files = QueueFiles(
-            file_bytes, file_bytes // UNIT_BYTES, descriptors, [], residency or Residency()
+            file_bytes, file_bytes // UNIT_BYTES, descriptors, [], residency or Residency(), self.assigned
         )
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._by_bytes: dict[tuple[bytes, int], ConsumeQueue] = {}
@@ -107,6 +108,7 @@ class ConsumeQueueTable:
         self.reset(*self)
 
     def _forget(self, queues: Collection[ConsumeQueue]) -> None:
+        self.assigned.version += 1
         for queue in queues:
             del self._queues[queue.topic, queue.queue_id]
             self.gone.append((queue.topic, queue.queue_id))

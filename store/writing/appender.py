@@ -5,6 +5,7 @@ An append writes all its records or none.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from store.clock import Clock
 from store.commitlog.commit_log import CommitLog
@@ -44,6 +45,14 @@ class AppendResult:
     count: int = 1
     physical_offsets: Sequence[int] = ()
     queue_offsets: Sequence[int] = ()
+
+
+class BlockRoom(NamedTuple):
+    """The CommitLog offset of the next append, the bytes that fit into its file, and its storeTimestamp."""
+
+    position: int
+    size_bytes: int
+    timestamp_ms: int
 
 
 class Appender:
@@ -163,6 +172,26 @@ class Appender:
             sum(runs.messages),
             queue_offsets=queue_offsets,
         )
+
+    def begin_block(self) -> BlockRoom | None:
+        """Return where the next records would be appended; None if they need a new file."""
+        if not self.assigned_is_known:
+            self._recount_assigned()
+        room_bytes = self._log.room_bytes
+        return BlockRoom(self._positions.written, room_bytes, self._now()) if room_bytes > 0 else None
+
+    def append_block(self, position: int, records: memoryview, *, is_awaited: bool) -> None:
+        """Append records that were encoded for `position`, and whose queue offsets are assigned.
+
+        Raises StoreError.
+        """
+        try:
+            self._write(position, records)
+        except StoreError:
+            self.assigned_is_known = False
+            raise
+        if is_awaited:
+            self._positions.awaited = self._positions.written
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes copied from another replica's log at CommitLog offset `offset`. Raises StoreError."""

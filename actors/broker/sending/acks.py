@@ -19,7 +19,9 @@ from store.store_errors import StoreError
 class ConfirmingStore(Protocol):
     """The method of `MessageStore` that `Acks` uses."""
 
-    def on_confirmed(self, offset: int, callback: Callable[[StoreError | None], None]) -> None:
+    def on_confirmed(
+        self, offset: int, callback: Callable[[StoreError | None], None], messages: int = 1
+    ) -> None:
         """Call `callback(None)` when the log is confirmed up to `offset`, or `callback(error)`."""
 
 
@@ -78,11 +80,11 @@ class Acks:
         buckets = [self._bucket, *(bucket for _, bucket in self._buckets)]
         return sum(not ack.is_done for bucket in buckets for ack in bucket)
 
-    def when_confirmed(self, offset: int, ack: PendingAck) -> None:
-        """Send the response `ack` when the log is confirmed up to `offset`."""
+    def when_confirmed(self, offset: int, ack: PendingAck, messages: int = 1) -> None:
+        """Send the response `ack` to `messages` sends when the log is confirmed up to `offset`."""
         if self._may_wait:
             self._bucket.append(ack)
-        self._store.on_confirmed(offset, ack)
+        self._store.on_confirmed(offset, ack, messages)
 
     def sweep(self) -> None:
         """Respond FLUSH_DISK_TIMEOUT to sends that have waited too long; called a few times per second."""

@@ -78,6 +78,8 @@ class DelayTimer:
 class Delays:
     """Stores the delayed messages of one broker and delivers them when they are due."""
 
+    property_names = (MessageConst.DELAY,)
+
     def __init__(
         self,
         store: MessageStore,

@@ -9,7 +9,7 @@ like RocketMQ, the broker stores them unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +41,15 @@ class SendDraft:
 class SendInterceptor(Protocol):
     """A step before the append."""
 
+    @property
+    def property_names(self) -> Collection[str] | None:
+        """Names of the properties of which a message must have one, or else `before_append` does nothing.
+
+        None if it may change any message: then no message takes the compiled path (`plain_sends`), which
+        messages to retry and dead-letter topics never take.
+        """
+        ...
+
     def before_append(self, draft: SendDraft) -> None:
         """Change the record and properties of the draft if needed. Raises Refused to refuse the message."""
         ...
@@ -52,6 +61,8 @@ class DeadLetters:
     A consumer sends a message to its retry topic if CONSUMER_SEND_MSG_BACK fails; an orderly consumer always
     does.
     """
+
+    property_names = ()
 
     def __init__(self, tables: BrokerTables, locks: QueueLocks) -> None:
         self._topics = tables.topics

@@ -33,13 +33,27 @@ class SendResponses:
         """
         self._acks = acks
         self._new_topics = new_topics
-        self._added_fields = added_fields
+        self.added_fields = added_fields
         self._store_host = store_host
-        self._id_prefix = store_host.hex().upper()
+        self.id_prefix = store_host.hex().upper()
+        """The first half of the offset message ids."""
 
     def message_id(self, result: AppendResult) -> str:
         """Return the offset message id of one appended message."""
-        return f"{self._id_prefix}{result.physical_offset:016X}"
+        return f"{self.id_prefix}{result.physical_offset:016X}"
+
+    def fields(self, message_id: str, queue_id: str, queue_offset: str, uniq_key: str) -> dict[str, str]:
+        """Return the header fields of the response to one message, without those that every response gets."""
+        return {
+            "msgId": message_id,
+            "queueId": queue_id,
+            "queueOffset": queue_offset,
+            "transactionId": uniq_key,
+        }
+
+    def is_new(self, topic: str) -> bool:
+        """Return True if responses to sends to the topic wait for its registration."""
+        return topic in self._new_topics.names
 
     def message_ids(self, result: AppendResult) -> str:
         """Return the offset message ids of an appended batch, separated by commas."""
@@ -49,7 +63,7 @@ class SendResponses:
         self, context: RequestContext, result: AppendResult, ext: dict[str, str], body: bytes = b""
     ) -> None:
         """Respond with `ext` and `body` when the append `result` is confirmed."""
-        ext.update(self._added_fields)
+        ext.update(self.added_fields)
         context.command.body = b""  # frees memory: the body is in the log, and the response may wait for long
         ack = SendAck(context, ext, body)
         new_topics = self._new_topics

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from actors.broker.sending.interceptors import SendDraft, SendInterceptor
+from actors.broker.sending.plain_sends import PlainSends
 from actors.broker.sending.responses import SendResponses, not_stored
 from actors.broker.sending.stored_properties import PropertyWriter, batch_properties, uniq_key_of
 from actors.broker.sending.targets import SendTargets
@@ -38,6 +39,7 @@ class Sender:
         properties: PropertyWriter,
         responses: SendResponses,
         stats: BrokerStats,
+        plain: PlainSends | None = None,
     ) -> None:
         """Create the handler.
 
@@ -48,8 +50,10 @@ class Sender:
             properties: writes the stored properties.
             responses: sends the responses after confirmation.
             stats: counts the messages.
+            plain: handles the plain frames of SEND_MESSAGE_V2 (setting `compiled_turn`).
         """
         self._store = store
+        self._plain = plain
         self._targets = targets
         self._before_append = tuple(each.before_append for each in interceptors)
         self._properties = properties
@@ -60,9 +64,10 @@ class Sender:
         """Return the rows of the request table that this object handles."""
         short, long, pub = SendMessageHeader, SendMessageHeaderV1, on_topic(Action.PUB)
         frame = MAX_FRAME_BYTES  # `check_size` applies max_message_bytes
+        take = None if self._plain is None else self._plain.take
         return (
             RequestRow(RequestCode.SEND_MESSAGE, self.send, long, pub, Cost.SEND, frame),
-            RequestRow(RequestCode.SEND_MESSAGE_V2, self.send, short, pub, Cost.SEND, frame),
+            RequestRow(RequestCode.SEND_MESSAGE_V2, self.send, short, pub, Cost.SEND, frame, take),
             RequestRow(RequestCode.SEND_BATCH_MESSAGE, self.send_batch, short, pub, Cost.SEND, frame),
         )
 
@@ -100,14 +105,20 @@ class Sender:
         except (StoreError, struct.error) as error:
             raise not_stored(error) from error
         self._put(record.topic, 1, result.size_bytes)
-        ext = {
-            "msgId": self._responses.message_id(result),
-            "queueId": str(queue_id),
-            "queueOffset": str(result.queue_offset),
-            "transactionId": uniq_key,
-        }
+        responses = self._responses
+        ext = responses.fields(
+            responses.message_id(result), str(queue_id), str(result.queue_offset), uniq_key
+        )
         ext.update(draft.response_fields)
-        self._responses.when_confirmed(context, result, ext)
+        responses.when_confirmed(context, result, ext)
+        plain, queue = self._plain, (record.topic, record.queue_id)
+        if (
+            plain is not None
+            and queue == (header.topic, header.queue_id)
+            and not plain.knows(*queue)
+            and not responses.is_new(record.topic)
+        ):
+            plain.learn(topic, queue_id)
 
     def send_batch(self, context: RequestContext) -> None:
         """Handle SEND_BATCH_MESSAGE: append a batch to one queue, all or nothing.

@@ -21,13 +21,14 @@ _DELAY = f"{MessageConst.DELAY}\x01"
 _NOT_OF_CLIENTS = (_TRANSIENT, _POP_CK, *_ADDED_NAMES)
 _OF_BATCH = frozenset({MessageConst.UNIQ_KEY, MessageConst.WAIT})
 _END = 2
-_TIMERS = frozenset(
-    {MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS, MessageConst.TIMER_DELIVER_MS}
-)
+TIMERS = frozenset({MessageConst.TIMER_DELAY_SEC, MessageConst.TIMER_DELAY_MS, MessageConst.TIMER_DELIVER_MS})
 
 
 class PropertyWriter:
     """Encodes the properties to store with the messages of one broker."""
+
+    property_names = (MessageConst.POP_CK, "MSG_REGION", "TRACE_ON", "CLUSTER")
+    """Names of the properties that `write` removes, besides those with TRANSIENT_PREFIX."""
 
     def __init__(self, settings: BrokerSettings, uniq_keys: UniqKeyGenerator) -> None:
         self._uniq_keys = uniq_keys
@@ -97,7 +98,7 @@ def is_timed(properties: str) -> bool:
     if "TIMER_DEL" not in properties:  # the common case
         return False
     pairs = (pair.partition("\x01") for pair in properties.split("\x02"))
-    return any(name in _TIMERS and value for name, _, value in pairs)  # an empty value is absent
+    return any(name in TIMERS and value for name, _, value in pairs)  # an empty value is absent
 
 
 def _may_have_removable(text: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.topics import TIMER_TOPIC
 from actors.broker.sending.interceptors import SendDraft
-from actors.broker.sending.stored_properties import PropertyWriter, delay_level, is_timed, uniq_key_of
+from actors.broker.sending.stored_properties import TIMERS, PropertyWriter, delay_level, is_timed, uniq_key_of
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.clock import Clock
@@ -50,6 +50,8 @@ _OF_BROKER = (
 
 class TimerMessages:
     """Send interceptor that stores timer messages in the timer topic."""
+
+    property_names = TIMERS
 
     def __init__(self, settings: BrokerSettings, clock: Clock, properties: PropertyWriter) -> None:
         """Create the interceptor; `properties` generates a UNIQ_KEY for a message without one."""

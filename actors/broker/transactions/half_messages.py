@@ -51,6 +51,8 @@ _OF_BROKER = (
 class HalfMessages:
     """Send interceptor that redirects transactional messages to the half topic."""
 
+    property_names = (MessageConst.TRANSACTION_PREPARED,)
+
     def __init__(self, properties: PropertyWriter) -> None:
         """Create the interceptor; `properties` generates a UNIQ_KEY for a message without one."""
         self._properties = properties

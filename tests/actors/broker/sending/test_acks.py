@@ -22,7 +22,9 @@ class StoreConfirmingLater:
     def __init__(self) -> None:
         self.callbacks: list[tuple[int, Callable[[StoreError | None], None]]] = []
 
-    def on_confirmed(self, offset: int, callback: Callable[[StoreError | None], None]) -> None:
+    def on_confirmed(
+        self, offset: int, callback: Callable[[StoreError | None], None], messages: int = 1
+    ) -> None:
         self.callbacks.append((offset, callback))
 
     def confirm(self, error: StoreError | None = None) -> None:

@@ -18,6 +18,8 @@ from tests.actors.broker.brokers import Peer, settings_of, with_broker
 class Quarantine:
     """Redirects messages of topic `Checked` to topic `Quarantine`, and refuses some of them."""
 
+    property_names = None
+
     def before_append(self, draft: SendDraft) -> None:
         """Redirect a message of topic `Checked`, or refuse it."""
         if draft.record.topic != "Checked":

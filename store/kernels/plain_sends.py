@@ -1,0 +1,402 @@
+"""take_sends: handles the plain SEND_MESSAGE_V2 frames at the front of a receive buffer in one compiled call.
+
+    frames ─► header scan (JSON or ROCKETMQ) ─► topic and queue ─► record ─► response
+
+It stops before the first frame that is not plain. Such a frame has another code, an escaped or unknown field,
+a value that needs a check in Python, a property that an interceptor handles, or a topic or queue that is not
+in the tables. Python handles it (`Sender.send`), with the same result for a plain frame too.
+
+The arguments of `take_sends`:
+
+    data: the receive buffer.
+    state: the fields AT to TOUCHED; the kernel updates AT, the sizes and TOUCHED.
+    topics: hash table of the known topics (columns NAME_AT to NEW_BYTES).
+    names: the names of the topics.
+    queues: for each queue of a topic, from QUEUES_AT on: its index in `assigned`, or -1 if unknown.
+    assigned: the queue offset that the next message of each queue gets; the kernel advances it.
+    pieces: the parts of `texts`.
+    texts: the constant parts of records and responses.
+    reserved: the first four bytes of each property name that Python must handle.
+    records: receives the records.
+    responses: receives the response frames.
+    sent: receives the index in `assigned` of each message.
+    touched: receives the slots of the topics with new messages.
+    fields: scratch memory: start and end of the value of each letter.
+"""
+
+from typing import Final
+
+import numpy as np
+from numba import types
+
+from store.kernels import send_frames
+from store.kernels.compiled import helper, kernel
+from store.kernels.crc32 import crc32_kernel
+from store.kernels.memory import (
+    BYTES,
+    I64,
+    U8,
+    WRITABLE_BYTES,
+    copy_bytes,
+    find_byte,
+    load_i16,
+    load_i32,
+    store_i16,
+    store_i32,
+    store_i64,
+    store_u8,
+)
+from store.kernels.send_frames import matches, number, scan_frame
+from store.message import record
+
+# ---- the fields of `state` ----
+(
+    AT,  # position of the next frame in the buffer; the kernel advances it
+    END,  # end of the received bytes
+    FRAMES_MAX,  # at most this many frames are taken
+    RECORDS_BYTES,  # room for records; the kernel sets the bytes written
+    RESPONSES_BYTES,  # room for responses; the kernel sets the bytes written
+    POSITION,  # CommitLog offset of the first record
+    NOW_MS,  # storeTimestamp
+    BODY_BYTES_MAX,
+    SLOT_MASK,  # number of topic slots - 1
+    TOUCHED,  # the kernel sets the number of topics with new messages
+) = range(10)
+STATE_FIELDS: Final = 10
+
+# ---- the columns of `topics`, a hash table by name ----
+NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT, NEW_MESSAGES, NEW_BYTES = range(6)
+TOPIC_FIELDS: Final = 6
+
+# ---- the rows of `pieces`: start and length of a part of `texts` ----
+# The parts of a response surround its values, for example JSON_QUEUE ends where the queue id begins.
+ADDED, HOSTS = range(2)  # properties that the broker adds to every message; born host, then store host
+JSON_ID, JSON_QUEUE, JSON_OFFSET, JSON_KEY, JSON_OPAQUE, JSON_END = range(2, 8)
+BINARY_OPAQUE, BINARY_ID, BINARY_QUEUE, BINARY_OFFSET, BINARY_KEY, BINARY_END = range(8, 14)
+PIECES: Final = 14
+
+_RESPONSE_OVERHEAD_BYTES: Final = 128
+_KEY_BYTES_MAX: Final = 255
+_BACKSLASH: Final = 92
+_NAME_END, _PAIR_END = 1, 2
+_ESCAPE = np.frombuffer(b"\\u000", np.uint8)
+_UNIQ_KEY = np.frombuffer(b"UNIQ_KEY\x01", np.uint8)
+_TRANSIENT: Final = int.from_bytes(b"__", "big")
+_ENTRIES_AT: Final = 8  # the length of a response's entries: after the opaque, flag and remark length
+
+
+@helper()
+def _find_topic(topics: I64, names: U8, mask: int, data: U8, at: int, length: int) -> int:
+    """Return the slot of the topic, or -1."""
+    slot = hash_name(data, at, length) & mask
+    while topics[slot, NAME_BYTES] >= 0:
+        if topics[slot, NAME_BYTES] == length:
+            name = topics[slot, NAME_AT]
+            index = 0
+            while index < length and names[name + index] == data[at + index]:
+                index += 1
+            if index == length:
+                return slot
+        slot = (slot + 1) & mask
+    return -1
+
+
+@kernel([types.int64(BYTES, types.int64, types.int64)], keeps_gil=True)
+def hash_name(data: U8, at: int, length: int) -> int:
+    """Return the FNV-1a hash of the topic name of `length` bytes at `at`."""
+    value = 2166136261
+    for index in range(at, at + length):
+        value = ((value ^ data[index]) * 16777619) & 0xFFFFFFFF
+    return value
+
+
+@helper()
+def _find_key(records: U8, begin: int, to: int, reserved: I64) -> tuple[int, int]:
+    """Return start and end of the UNIQ_KEY; (-1, -1) without one, or with a name that Python handles."""
+    key = key_end = -1
+    pair = begin
+    while pair < to:
+        stop = find_byte(records, pair, to, _PAIR_END)
+        if stop - pair >= 2 and load_i16(records, pair) == _TRANSIENT:
+            return -1, -1
+        if stop - pair >= 4:
+            word = load_i32(records, pair)
+            for index in range(len(reserved)):
+                if word == reserved[index]:
+                    return -1, -1
+            if key < 0 and matches(records, pair, stop, _UNIQ_KEY):
+                key = pair + len(_UNIQ_KEY)
+                key_end = stop
+        pair = stop + 1
+    return key, key_end
+
+
+@helper()
+def _copy_properties(
+    data: U8, at: int, end: int, records: U8, to: int, is_json: bool, reserved: I64
+) -> tuple[int, int, int]:
+    """Copy the properties; return their end, and start and end of the UNIQ_KEY. -1: not plain."""
+    begin = to
+    while at < end:
+        byte = data[at]
+        if byte == _BACKSLASH and is_json:
+            if not matches(data, at, end, _ESCAPE) or at + 6 > end:
+                return -1, -1, -1
+            byte = data[at + 5] - 48
+            if byte != _NAME_END and byte != _PAIR_END:
+                return -1, -1, -1
+            at += 6
+        elif byte > 126 or (byte < 32 and (is_json or (byte != _NAME_END and byte != _PAIR_END))):
+            return -1, -1, -1
+        else:
+            at += 1
+        store_u8(records, to, byte)
+        to += 1
+    if to > begin and records[to - 1] != _PAIR_END:
+        store_u8(records, to, _PAIR_END)
+        to += 1
+    key, key_end = _find_key(records, begin, to, reserved)
+    return (to, key, key_end) if 0 < key_end - key <= _KEY_BYTES_MAX else (-1, -1, -1)
+
+
+@helper()
+def _write_digits(out: U8, at: int, value: int) -> int:
+    digits = 1
+    rest = value
+    while rest >= 10:
+        rest //= 10
+        digits += 1
+    for index in range(digits):
+        store_u8(out, at + digits - 1 - index, 48 + value % 10)
+        value //= 10
+    return at + digits
+
+
+@helper()
+def _write_hex(out: U8, at: int, value: int) -> int:
+    for index in range(16):
+        digit = (value >> (60 - 4 * index)) & 15
+        store_u8(out, at + index, 48 + digit if digit < 10 else 55 + digit)
+    return at + 16
+
+
+@helper()
+def _put(out: U8, at: int, texts: U8, pieces: I64, piece: int) -> int:
+    length = pieces[piece, 1]
+    copy_bytes(out, at, texts, pieces[piece, 0], length)
+    return at + length
+
+
+@helper()
+def _respond_json(
+    out: U8, begin: int, texts: U8, pieces: I64, physical: int, queue_id: int, queue_offset: int,
+    records: U8, key: int, key_end: int, data: U8, opaque: int, opaque_end: int,
+) -> int:  # fmt: skip
+    at = _put(out, begin + 8, texts, pieces, JSON_ID)
+    at = _write_hex(out, at, physical)
+    at = _put(out, at, texts, pieces, JSON_QUEUE)
+    at = _write_digits(out, at, queue_id)
+    at = _put(out, at, texts, pieces, JSON_OFFSET)
+    at = _write_digits(out, at, queue_offset)
+    at = _put(out, at, texts, pieces, JSON_KEY)
+    copy_bytes(out, at, records, key, key_end - key)
+    at = _put(out, at + key_end - key, texts, pieces, JSON_OPAQUE)
+    copy_bytes(out, at, data, opaque, opaque_end - opaque)
+    at = _put(out, at + opaque_end - opaque, texts, pieces, JSON_END)
+    store_i32(out, begin, at - begin - 4)
+    store_i32(out, begin + 4, at - begin - 8)
+    return at
+
+
+@helper()
+def _respond_rocketmq(
+    out: U8, begin: int, texts: U8, pieces: I64, physical: int, queue_id: int, queue_offset: int,
+    records: U8, key: int, key_end: int, data: U8, opaque: int,
+) -> int:  # fmt: skip
+    at = _put(out, begin + 8, texts, pieces, BINARY_OPAQUE)
+    copy_bytes(out, at, data, opaque, 4)
+    entries = at + 4 + _ENTRIES_AT
+    at = _put(out, at + 4, texts, pieces, BINARY_ID)
+    at = _write_hex(out, at, physical)
+    start = _put(out, at, texts, pieces, BINARY_QUEUE)
+    at = _write_digits(out, start, queue_id)
+    store_i32(out, start - 4, at - start)
+    start = _put(out, at, texts, pieces, BINARY_OFFSET)
+    at = _write_digits(out, start, queue_offset)
+    store_i32(out, start - 4, at - start)
+    start = _put(out, at, texts, pieces, BINARY_KEY)
+    store_i32(out, start - 4, key_end - key)
+    copy_bytes(out, start, records, key, key_end - key)
+    at = _put(out, start + key_end - key, texts, pieces, BINARY_END)
+    store_i32(out, entries, at - entries - 4)
+    store_i32(out, begin, at - begin - 4)
+    store_i32(out, begin + 4, (at - begin - 8) | (1 << 24))
+    return at
+
+
+@helper()
+def _write_fields(
+    records: U8, place: int, end: int, texts: U8, pieces: I64, data: U8, fields: I64,
+    physical: int, queue_id: int, queue_offset: int, body: int, body_bytes: int, now_ms: int,
+) -> None:  # fmt: skip
+    """Write the fields of the record at `place` before its body."""
+    hosts = pieces[HOSTS, 0]
+    reconsume_times = max(number(data, fields[send_frames.J, 0], fields[send_frames.J, 1]), 0)
+    store_i32(records, place + record.BODY_CRC, crc32_kernel(data, body, body + body_bytes))
+    store_i32(records, place + record.QUEUE_ID, queue_id)
+    store_i32(records, place + record.FLAG, number(data, fields[send_frames.H, 0], fields[send_frames.H, 1]))
+    store_i64(records, place + record.QUEUE_OFFSET, queue_offset)
+    store_i64(records, place + record.PHYSICAL_OFFSET, physical)
+    store_i32(
+        records, place + record.SYS_FLAG, number(data, fields[send_frames.F, 0], fields[send_frames.F, 1])
+    )
+    store_i64(
+        records,
+        place + record.BORN_TIMESTAMP,
+        number(data, fields[send_frames.G, 0], fields[send_frames.G, 1]),
+    )
+    copy_bytes(records, place + record.BORN_HOST, texts, hosts, 8)
+    store_i64(records, place + record.STORE_TIMESTAMP, now_ms)
+    copy_bytes(records, place + record.STORE_HOST, texts, hosts + 8, 8)
+    store_i32(records, place + record.RECONSUME_TIMES, reconsume_times)
+    store_i64(records, place + record.PREPARED_TRANSACTION_OFFSET, 0)
+    store_i32(records, place + record.BODY_LENGTH, body_bytes)
+    store_i32(records, place + record.MAGIC, record.MAGIC_V1)
+    store_i32(records, place + record.TOTAL_SIZE, end - place)
+
+
+@helper()
+def _respond(
+    out: U8, at: int, texts: U8, pieces: I64, kind: int, physical: int, queue_id: int, queue_offset: int,
+    records: U8, key: int, key_end: int, data: U8, opaque: int, opaque_end: int,
+) -> int:  # fmt: skip
+    """Write the response frame at `at`, in the encoding of the request; return its end."""
+    if kind == 0:
+        return _respond_json(
+            out, at, texts, pieces, physical, queue_id, queue_offset, records, key, key_end, data, opaque,
+            opaque_end,
+        )  # fmt: skip
+    return _respond_rocketmq(
+        out, at, texts, pieces, physical, queue_id, queue_offset, records, key, key_end, data, opaque
+    )
+
+
+@helper()
+def _find_queue(
+    topics: I64, names: U8, queues: I64, mask: int, data: U8, fields: I64
+) -> tuple[int, int, int]:
+    """Return the topic's slot, the queue id and the queue's index in `assigned`, which is -1 if unknown."""
+    name, queue_id = fields[send_frames.B], number(data, fields[send_frames.E, 0], fields[send_frames.E, 1])
+    slot = _find_topic(topics, names, mask, data, name[0], name[1] - name[0])
+    if slot < 0 or not 0 <= queue_id < topics[slot, QUEUES]:
+        return -1, -1, -1
+    return slot, queue_id, queues[topics[slot, QUEUES_AT] + queue_id]
+
+
+@helper()
+def _write_record(
+    records: U8, place: int, state: I64, texts: U8, pieces: I64, reserved: I64, data: U8, fields: I64,
+    kind: int, queue_id: int, queue_offset: int, body: int, body_bytes: int,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Write the record at `place`; return its end, and start and end of the UNIQ_KEY. -1: not plain."""
+    name, name_end = fields[send_frames.B]
+    properties, properties_end = fields[send_frames.I]
+    # The properties in the header are at least as long as those in the record, except for a separator.
+    most = record.MIN_RECORD_BYTES + body_bytes + name_end - name + properties_end - properties + 1
+    if place + most + pieces[ADDED, 1] > state[RECORDS_BYTES]:
+        return -1, -1, -1
+    topic_at = place + record.BODY + body_bytes
+    properties_at = topic_at + 1 + name_end - name
+    to, key, key_end = _copy_properties(
+        data, properties, properties_end, records, properties_at + 2, kind == 0, reserved
+    )
+    properties_bytes = to + pieces[ADDED, 1] - properties_at - 2
+    if to < 0 or properties_bytes > record.MAX_PROPERTIES_BYTES:
+        return -1, -1, -1
+    to = _put(records, to, texts, pieces, ADDED)
+    copy_bytes(records, place + record.BODY, data, body, body_bytes)
+    store_u8(records, topic_at, name_end - name)
+    copy_bytes(records, topic_at + 1, data, name, name_end - name)
+    store_i16(records, properties_at, properties_bytes)
+    _write_fields(
+        records, place, to, texts, pieces, data, fields, state[POSITION] + place, queue_id, queue_offset,
+        body, body_bytes, state[NOW_MS],
+    )  # fmt: skip
+    return to, key, key_end
+
+
+@kernel(
+    [
+        types.int64(
+            BYTES,
+            types.int64[::1],
+            types.int64[:, ::1],
+            BYTES,
+            types.int64[::1],
+            types.int64[::1],
+            types.int64[:, ::1],
+            BYTES,
+            types.int64[::1],
+            WRITABLE_BYTES,
+            WRITABLE_BYTES,
+            types.int64[::1],
+            types.int64[::1],
+            types.int64[:, ::1],
+        )
+    ],
+    keeps_gil=True,
+)
+def take_sends(
+    data: U8,
+    state: I64,
+    topics: I64,
+    names: U8,
+    queues: I64,
+    assigned: I64,
+    pieces: I64,
+    texts: U8,
+    reserved: I64,
+    records: U8,
+    responses: U8,
+    sent: I64,
+    touched: I64,
+    fields: I64,
+) -> int:
+    """Take the plain frames at the front of `data[state[AT]:state[END]]`; return their number.
+
+    The arguments are described at the top of this file.
+    """
+    at, end = state[AT], state[END]
+    place = out = count = topics_touched = 0
+    while at + 8 <= end and count < state[FRAMES_MAX]:
+        kind, body, stop, opaque, opaque_end = scan_frame(data, at, end, state[BODY_BYTES_MAX], fields)
+        if kind < 0:
+            break
+        slot, queue_id, queue = _find_queue(topics, names, queues, state[SLOT_MASK], data, fields)
+        if queue < 0 or out + _KEY_BYTES_MAX + _RESPONSE_OVERHEAD_BYTES + len(texts) > state[RESPONSES_BYTES]:
+            break
+        to, key, key_end = _write_record(
+            records, place, state, texts, pieces, reserved, data, fields, kind, queue_id, assigned[queue],
+            body, stop - body,
+        )  # fmt: skip
+        if to < 0:
+            break
+        out = _respond(
+            responses, out, texts, pieces, kind, state[POSITION] + place, queue_id, assigned[queue], records,
+            key, key_end, data, opaque, opaque_end,
+        )  # fmt: skip
+        assigned[queue] += 1
+        if topics[slot, NEW_MESSAGES] == 0:
+            touched[topics_touched] = slot
+            topics_touched += 1
+        topics[slot, NEW_MESSAGES] += 1
+        topics[slot, NEW_BYTES] += to - place
+        sent[count] = queue
+        count += 1
+        place = to
+        at = stop
+    state[AT] = at
+    state[RECORDS_BYTES] = place
+    state[RESPONSES_BYTES] = out
+    state[TOUCHED] = topics_touched
+    return count
