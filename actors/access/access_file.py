@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 from actors.access.users import AccessTable
-from actors.signing import PRIVATE_MODE, CredentialsInvalid, check_private
+from actors.remoting.signing import PRIVATE_MODE, CredentialsInvalid, check_private
 from store.disk.files import sync_directory
 from store.logs import get_logger
 from store.store_errors import StoreError

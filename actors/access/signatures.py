@@ -8,7 +8,7 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
-from actors.signing import Credentials, Signer, signed_ms
+from actors.remoting.signing import Credentials, Signer, signed_ms
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 

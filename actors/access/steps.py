@@ -18,8 +18,8 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, TopicCheck
+from actors.remoting.signing import ACCESS_KEY, Signer
 from actors.remoting.targets import EVERY, Action, Resource, Target
-from actors.signing import ACCESS_KEY, Signer
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 _OF_GROUP: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)

@@ -13,7 +13,7 @@ from actors.remoting.bodies.access import TEXT_CHARS_MAX, AclInfo, UserInfo
 from actors.remoting.codes import ResponseCode
 from actors.remoting.json_fields import get_objects
 from actors.remoting.remoting_errors import Refused
-from actors.signing import Credentials, Signer
+from actors.remoting.signing import Credentials, Signer
 
 SUBJECT_PREFIX: Final = "User:"
 SUPER, NORMAL = "Super", "Normal"

@@ -69,7 +69,6 @@ from actors.host.cluster_tls import client_tls
 from actors.host.figures import Figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
-from actors.host.supervisor import Supervisor
 from actors.remoting.client import RemotingClient, client_for
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.codes import RequestCode
@@ -78,6 +77,7 @@ from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.request import RequestRow, UserOf
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, on_cluster
+from actors.supervisor import Supervisor
 from store.clock import Clock
 from store.live_settings import Difference, LiveSettings
 from store.message.message_id import UniqKeyGenerator

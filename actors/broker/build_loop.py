@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from actors.broker.admission import Admission
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.counters import RequestCounters
 from actors.broker.loop.flusher import Flusher
 from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.reads import Reads
@@ -18,7 +19,6 @@ from actors.host.cluster_tls import server_tls
 from actors.host.descriptors import connections_that_fit
 from actors.host.loop_lag import LoopLag
 from actors.remoting.chain import Step
-from actors.remoting.counters import RequestCounters
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable

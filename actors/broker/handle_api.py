@@ -55,7 +55,7 @@ from actors.remoting.raymq_requests import SplitsBody
 from actors.remoting.remoting_errors import Closed, Refused
 from actors.remoting.request import REMARK_CHARS_MAX, RequestContext
 from actors.remoting.server import RemotingServer
-from actors.signing import Credentials, CredentialsInvalid, Signer
+from actors.remoting.signing import Credentials, CredentialsInvalid, Signer
 from store.clock import Clock
 
 VERSION = 1

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from actors.host.supervisor import Supervisor
 from actors.remoting.bodies.routes import decode_kv_table
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused, RemotingError
+from actors.supervisor import Supervisor
 from store.logs import get_logger
 
 _log = get_logger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from actors.host.supervisor import Supervisor
+from actors.supervisor import Supervisor
 from store.logs import get_logger
 
 _log = get_logger(__name__)

@@ -18,7 +18,7 @@ from actors.broker.role import Role
 from actors.broker.sending.interceptors import SendInterceptor
 from actors.host.cluster_tls import reload_tls
 from actors.host.figures import described
-from actors.host.supervisor import GiveUp, Supervisor
+from actors.supervisor import GiveUp, Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.disk.disk_use import DiskProbe, disk_use
 from store.live_settings import LiveSettings

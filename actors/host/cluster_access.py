@@ -21,7 +21,7 @@ from actors.host.cluster_tls import TlsSettings
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
-from actors.signing import ACCESS_KEY, CredentialsInvalid, Signer, read_credentials
+from actors.remoting.signing import ACCESS_KEY, CredentialsInvalid, Signer, read_credentials
 from store.clock import Clock
 from store.store_errors import StoreError
 

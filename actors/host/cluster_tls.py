@@ -13,7 +13,6 @@ from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
-from actors.host.supervisor import Supervisor
 from actors.remoting.tls.contexts import (
     RELOAD_MS,
     ClientTls,
@@ -22,6 +21,7 @@ from actors.remoting.tls.contexts import (
     TlsContext,
     TlsInvalid,
 )
+from actors.supervisor import Supervisor
 from store.settings_model import SettingsModel
 from store.store_errors import StoreError
 

@@ -9,7 +9,6 @@ from actors.host.descriptors import connections_that_fit
 from actors.host.figures import Figure, Kind, described
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
-from actors.host.supervisor import GiveUp, Supervisor
 from actors.nameserver.access import build_access
 from actors.nameserver.kv_config import KVConfig
 from actors.nameserver.nameserver_requests import NameserverRequests
@@ -18,6 +17,7 @@ from actors.nameserver.route_table import RouteTable
 from actors.remoting.connection import Connection
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import RemotingServer
+from actors.supervisor import GiveUp, Supervisor
 from store.clock import Clock
 from store.live_settings import LiveSettings
 from store.logs import get_logger

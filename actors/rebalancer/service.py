@@ -4,7 +4,6 @@ from actors.host.cluster_access import inner_signer, inner_user_steps
 from actors.host.cluster_tls import client_tls, reload_tls, server_tls
 from actors.host.figures import Figure, Kind, described
 from actors.host.metrics.endpoint import MetricsEndpoint
-from actors.host.supervisor import GiveUp, Supervisor
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
@@ -12,6 +11,7 @@ from actors.rebalancer.route_watch import RouteWatch
 from actors.remoting.client import RemotingClient, client_for
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.server import RemotingServer
+from actors.supervisor import GiveUp, Supervisor
 from store.clock import Clock
 from store.live_settings import LiveSettings
 from store.logs import get_logger

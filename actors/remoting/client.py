@@ -11,10 +11,10 @@ from actors.remoting.connection import Connection
 from actors.remoting.hub import Hub
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import Closed, ConnectFailed, Refused, RemotingError, TimedOut
+from actors.remoting.signing import Signer
 from actors.remoting.table import RequestTable
 from actors.remoting.tls.contexts import ClientTls
 from actors.remoting.tls.transport import TlsTransport
-from actors.signing import Signer
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 from store.message.hosts import split_address

@@ -113,7 +113,7 @@ def running(
     root.mkdir(exist_ok=True)
     log_file = root / "broker.log"
     command = [
-        sys.executable, "-m", "actors.host.standalone", "--store-root", str(root), "--nameserver-port", "0",
+        sys.executable, "-m", "cluster.standalone", "--store-root", str(root), "--nameserver-port", "0",
         "--broker-port", "0", "--flush", flush, *(f"--store={each}" for each in (*NO_CLEANUP, *settings)),
         *(f"--tls={each}" for each in _tls_settings(tls)),
     ]  # fmt: skip

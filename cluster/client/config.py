@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from actors.remoting.command import RemotingCommand
+from actors.remoting.signing import Credentials, CredentialsInvalid, Signer, read_credentials
 from actors.remoting.tls.contexts import ClientTls
-from actors.signing import Credentials, CredentialsInvalid, Signer, read_credentials
 from actors.strategies import make_strategy
 from cluster.client.errors import ConfigInvalid
 from cluster.client.tls import TlsConfig
@@ -65,7 +65,7 @@ class ClientConfig:
         access_key: Name of the user as which requests are signed, if the brokers require authentication.
         secret_key: Secret key of this user; it is not part of the repr. Without both keys, the environment
             variable RAYMQ_CREDENTIALS may name a file that contains them (`raymq user credentials`).
-        signature: "raymq": requests are signed with their code, fields and time (`actors.signing`).
+        signature: "raymq": requests are signed with their code, fields and time (`actors.remoting.signing`).
             "rocketmq": RocketMQ's signature, which its brokers require. Empty: the environment variable
             RAYMQ_SIGNATURE, else "raymq".
         tls: TLS settings of the connections. None: the environment variables RAYMQ_TLS_CA,

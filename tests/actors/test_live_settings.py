@@ -59,7 +59,7 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
             "tests/actors/broker/test_hostile_peers.py",
             "test_limit_of_unread_bytes_follows_the_live_setting",
         ),
-        "persist_offsets_interval_ms": ("tests/actors/host/test_supervisor.py", EVERY),
+        "persist_offsets_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
     },
     StoreSettings: {
         "max_message_bytes": (BROKER, "test_changed_size_limits_apply_to_the_next_request"),
@@ -83,7 +83,7 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
     NameserverSettings: {
         "order_message_enable": (NAMESERVER, "test_kv_config_survives_a_restart"),
         "broker_expiry_ms": (NAMESERVER, "test_changed_broker_expiry_applies_to_the_next_registration"),
-        "scan_interval_ms": ("tests/actors/host/test_supervisor.py", EVERY),
+        "scan_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
     },
     RebalancerSettings: {
         "lease_ms": (REBALANCER, "test_changed_leases_apply_to_the_next_request"),
@@ -91,8 +91,8 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
         "max_lease_ms": (REBALANCER, "test_changed_leases_apply_to_the_next_request"),
         "allow_subscription_change": (REBALANCER, "test_changed_leases_apply_to_the_next_request"),
         "heartbeat_expiry_ms": (REBALANCER, "test_changed_heartbeat_expiry_applies_to_known_members"),
-        "lease_check_interval_ms": ("tests/actors/host/test_supervisor.py", EVERY),
-        "route_refresh_interval_ms": ("tests/actors/host/test_supervisor.py", EVERY),
+        "lease_check_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
+        "route_refresh_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
     },
 }
 """For each live setting the test that changes it while the service runs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from actors.signing import write_credentials
+from actors.remoting.signing import write_credentials
 from cluster.client import ConsumerConfig, Producer, ProducerConfig, PullConsumer, TlsConfig
 from cluster.client.errors import ClientError
 from cluster.session.environment import make_token

@@ -25,7 +25,7 @@ class RayMQ(Peer):
     ) -> None:
         """Choose the ports; nothing is started.
 
-        `settings` are entries of RocketMQ's broker.conf, `options` those of `actors.host.standalone`.
+        `settings` are entries of RocketMQ's broker.conf, `options` those of `cluster.standalone`.
         """
         self._more = list(options)
         self.root = root
@@ -57,7 +57,7 @@ class RayMQ(Peer):
         command = [
             sys.executable,
             "-m",
-            "actors.host.standalone",
+            "cluster.standalone",
             "--json",
             "--store-root",
             str(self.root / "store"),

@@ -23,7 +23,7 @@ class StandaloneProcess:
 
     def start(self) -> None:
         command = [
-            sys.executable, "-m", "actors.host.standalone", "--json", "--store-root", str(self._root),
+            sys.executable, "-m", "cluster.standalone", "--json", "--store-root", str(self._root),
             "--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1]),
             "--store", "commit_log_file_bytes=16777216", "--store", "index_slots=5000",
             "--store", "index_entries=20000",

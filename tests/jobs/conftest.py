@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from actors.host.standalone import StandaloneCluster, StandaloneSettings
 from cluster.client import Admin, Message, Producer, ProducerConfig
+from cluster.standalone import StandaloneCluster, StandaloneSettings
 from store.clock import SystemClock
 from store.store_settings import StoreSettings
 from tests.eventually import LIMIT_S

@@ -24,9 +24,9 @@ from actors.broker.role import BrokerRole
 from actors.broker.sending.delays import Delays
 from actors.broker.stats import RATE_SPANS_S, BrokerStats
 from actors.host.figures import Figure, Kind, Sample
-from actors.host.supervisor import Supervisor
 from actors.remoting.codes import VERSION_5_3_3
 from actors.remoting.request import Cost
+from actors.supervisor import Supervisor
 from store.clock import NS_PER_MS
 from store.message_store import MessageStore
 from store.store_errors import StoreError

@@ -13,8 +13,8 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.host.cluster_access import inner_signer
 from actors.remoting.chain import Step
 from actors.remoting.request import Permits, RequestContext, TopicCheck, UserOf
+from actors.remoting.signing import Signer
 from actors.remoting.targets import Action, Target
-from actors.signing import Signer
 from store.clock import Clock
 
 

@@ -25,8 +25,8 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.signing import ACCESS_KEY
 from actors.remoting.targets import Action, on_cluster
-from actors.signing import ACCESS_KEY
 
 
 @dataclass(frozen=True, slots=True)

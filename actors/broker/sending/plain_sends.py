@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from actors.broker.admission import Admission
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.counters import RequestCounters
 from actors.broker.identity import BrokerIdentity
 from actors.broker.metadata.topics import Topics
 from actors.broker.sending.acks import Acks, PendingAck
@@ -23,7 +24,6 @@ from actors.broker.stats import BrokerStats
 from actors.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
 from actors.remoting.command import PREFIX, RemotingCommand, encode_command
 from actors.remoting.connection import Connection
-from actors.remoting.counters import RequestCounters
 from actors.remoting.frame import decode_frames
 from store.clock import Clock
 from store.kernels import plain_sends as k

@@ -17,7 +17,7 @@ from actors.broker.timer.timer_messages import TimerMessages
 from actors.broker.timer.timer_requests import TimerRequests
 from actors.broker.timer.timer_service import TimerService
 from actors.host.figures import Figure, Kind
-from actors.host.supervisor import Supervisor
+from actors.supervisor import Supervisor
 from store.clock import Clock
 
 SAMPLE_MS = 1000

@@ -17,8 +17,8 @@ from actors.broker.transactions.half_messages import HalfMessages
 from actors.broker.transactions.op_messages import OpWriter
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.figures import Figure, Kind
-from actors.host.supervisor import Supervisor
 from actors.remoting.connection import Connection
+from actors.supervisor import Supervisor
 from store.clock import Clock
 
 SAVE_PROGRESS_MS = 1000

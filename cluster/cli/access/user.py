@@ -96,7 +96,7 @@ def credentials(
     The secret key is random unless --secret-file is given.
     """
 
-    from actors.signing import Credentials, CredentialsInvalid, write_credentials
+    from actors.remoting.signing import Credentials, CredentialsInvalid, write_credentials
 
     with exiting_on_errors():
         secret_key = secrets.token_urlsafe(SECRET_BYTES) if secret_file is None else _read_secret(secret_file)

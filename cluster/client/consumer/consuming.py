@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from actors.host.supervisor import Supervisor
+from actors.supervisor import Supervisor
 from cluster.client.config import PushConfig
 from cluster.client.consumer.listener import ListenerCall, Outcome
 from cluster.client.consumer.queue_work import QueueWork, Task

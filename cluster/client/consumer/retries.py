@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from actors.host.supervisor import Supervisor
+from actors.supervisor import Supervisor
 from cluster.client.config import PushConfig
 from cluster.client.consumer.queue_work import QueueWork, Task
 from cluster.client.consumer.send_back import DEAD_LETTER_LEVEL, SendBack

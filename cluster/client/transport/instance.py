@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from actors.host.supervisor import Supervisor
 from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.client import RemotingClient
 from actors.remoting.clients.nameservers import Nameservers
@@ -20,6 +19,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import RemotingError, TimedOut
 from actors.remoting.table import RequestTable
+from actors.supervisor import Supervisor
 from cluster.client.config import MIB, ClientConfig
 from cluster.client.errors import (
     BrokerUnreachable,

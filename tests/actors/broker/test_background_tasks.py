@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from actors import supervisor
 from actors.broker.drain import BrokerDrain
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.service import BrokerService
 from actors.broker.stats import BrokerStats
-from actors.host import supervisor
 from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver

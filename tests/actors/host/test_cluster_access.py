@@ -19,7 +19,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.hot_headers import SendMessageHeader
 from actors.remoting.limits import RemotingLimits
-from actors.signing import Credentials, Signer
+from actors.remoting.signing import Credentials, Signer
 from store.clock import SystemClock
 from store.store_errors import StoreError
 from tests.actors.broker.auth.access_peers import DENIED, INNER, inner_file

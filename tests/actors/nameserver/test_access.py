@@ -17,7 +17,7 @@ from actors.remoting.client import RemotingClient, SigningClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
-from actors.signing import Credentials, Signer
+from actors.remoting.signing import Credentials, Signer
 from store.clock import SystemClock
 from store.store_errors import StoreError
 from tests.actors.broker.auth.access_peers import DENIED, INNER, SECRETS, inner_file

@@ -11,7 +11,7 @@ import orjson
 import pytest
 import uvloop
 
-from actors.host import supervisor
+from actors import supervisor
 from actors.host.service_host import EXIT_SERVICE_FAILED, ServiceHost
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.route_table import RouteTable

@@ -11,7 +11,7 @@ import pytest
 import structlog
 import uvloop
 
-from actors.host import supervisor
+from actors import supervisor
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
 from actors.rebalancer.coordinator import GroupCoordinator

@@ -8,9 +8,9 @@ import pytest
 import structlog
 from remoting_peers import ECHO, echo, raw_peer, request, run, serving
 
+from actors.broker.counters import RequestCounters
 from actors.remoting.codes import FLAG_ONEWAY, ResponseCode
 from actors.remoting.command import PREFIX, RemotingCommand
-from actors.remoting.counters import RequestCounters
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.server import RemotingServer

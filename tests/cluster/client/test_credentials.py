@@ -16,7 +16,7 @@ from actors.remoting.admin_headers import AclHeader, UserHeader
 from actors.remoting.client import SigningClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.signing import SIGNATURE, Credentials, Signer, write_credentials
+from actors.remoting.signing import SIGNATURE, Credentials, Signer, write_credentials
 from cluster.client import (
     Admin,
     ClientConfig,

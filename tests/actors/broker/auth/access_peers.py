@@ -14,8 +14,8 @@ from actors.remoting.client import SigningClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.limits import RemotingLimits
+from actors.remoting.signing import Credentials, Signer, write_credentials
 from actors.remoting.table import RequestTable
-from actors.signing import Credentials, Signer, write_credentials
 from store.clock import Clock, SystemClock
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, settings_of, with_broker
 

@@ -16,7 +16,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader, ViewMessageHeader
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
-from actors.signing import SIGNATURE, Credentials, Signer
+from actors.remoting.signing import SIGNATURE, Credentials, Signer
 from store.clock import SystemClock
 from store.store_errors import StoreError
 from tests.actors.broker.auth.access_peers import (

@@ -16,8 +16,8 @@ from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.header import Header
 from actors.remoting.request import RequestContext
 from actors.remoting.server import RemotingServer
+from actors.remoting.signing import SIGNATURE, Credentials
 from actors.remoting.table import RequestTable
-from actors.signing import SIGNATURE, Credentials
 from store.clock import SystemClock
 from tests.actors.broker.auth.access_peers import INNER, SigningPeer, inner_file
 from tests.actors.broker.brokers import TIMEOUT_MS, run, settings_of

@@ -18,8 +18,8 @@ from actors.remoting.headers import FindRequestHeader
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import RequestContext
+from actors.remoting.signing import Credentials, Signer
 from actors.remoting.table import RequestTable
-from actors.signing import Credentials, Signer
 from store.clock import SystemClock
 from tests.actors.broker.auth.access_peers import (
     DENIED,

@@ -15,7 +15,7 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import TopicHeader
 from actors.remoting.hot_headers import PullMessageHeader, SendMessageHeader
-from actors.signing import SIGNATURE, Credentials, Signer
+from actors.remoting.signing import SIGNATURE, Credentials, Signer
 from store.clock import SystemClock
 from tests.actors.broker.auth.access_peers import DENIED, INNER, SECRETS, Connect, SigningPeer, with_access
 from tests.actors.broker.brokers import SUBSCRIPTION, TIMEOUT_MS, Peer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.host.supervisor import Supervisor
+from actors.supervisor import Supervisor
 from cluster.client.config import PushConfig
 from cluster.client.consumer import consuming as module
 from cluster.client.consumer.consuming import Consuming

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from actors.host.supervisor import Supervisor
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.supervisor import Supervisor
 from cluster.client.config import ConsumerConfig
 from cluster.client.consumer import fetcher as module
 from cluster.client.consumer.fetcher import Chunk, Fetcher, Puller

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.remoting.command import RemotingCommand
-from actors.signing import (
+from actors.remoting.signing import (
     ACCESS_KEY,
     SIGNATURE,
     Credentials,
@@ -66,7 +66,7 @@ def test_field_that_old_clients_add_after_signing_is_skipped(version: int, is_va
     assert Signer(Credentials(ACCESS, SECRET)).has_signed(command, signed_ms(command)) is is_valid
 
 
-# Computed with `openssl dgst -sha256 -hmac` over the bytes of the picture in `actors.signing`.
+# Computed with `openssl dgst -sha256 -hmac` over the bytes of the picture in `actors.remoting.signing`.
 NOW_MS, SIGNED_2 = 1_700_000_000_000, "v2:1700000000000:8F7HNvbpvsgTTANgUQmC3zmF8JJD2lZ+cdZIlgup/fQ="
 
 

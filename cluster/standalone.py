@@ -1,6 +1,6 @@
 """Run a whole cluster in one process, without Ray: for tests and benchmarks.
 
-    python -m actors.host.standalone --store-root DIR
+    python -m cluster.standalone --store-root DIR
 
 starts a nameserver, a rebalancer and one or more brokers on one event loop, prints `READY host:port` (the
 address of the nameserver), and serves until SIGTERM or SIGINT. Then it stops all services and exits.
@@ -25,11 +25,11 @@ from actors.access.access_file import FILE_NAME
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.service import BrokerService
 from actors.host import garbage
-from actors.host.supervisor import GiveUp
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
 from actors.rebalancer.service import build_rebalancer
+from actors.supervisor import GiveUp
 from store.clock import Clock, SystemClock
 from store.logs import log_to_handler
 from store.store_errors import StoreError
@@ -199,7 +199,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]:
     """Parse the command line; return the settings, and True if `--json` was given."""
     parser = argparse.ArgumentParser(
-        prog="python -m actors.host.standalone", description=(__doc__ or "").partition("\n")[0]
+        prog="python -m cluster.standalone", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--store-root", type=Path, required=True, help="directory of the brokers' stores")
     parser.add_argument("--nameserver-port", type=int, default=9876, help="default 9876; 0: a free port")

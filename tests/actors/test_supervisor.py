@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 import uvloop
 
-from actors.host.supervisor import Supervisor
+from actors.supervisor import Supervisor
 from tests.conftest import ClockAtRest
 from tests.eventually import LIMIT_S, eventually_async
 

@@ -13,8 +13,7 @@ import orjson
 import pytest
 import uvloop
 
-from actors.host import standalone, supervisor
-from actors.host.standalone import ServiceFailed, StandaloneCluster, StandaloneSettings, parse_arguments
+from actors import supervisor
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.remoting.bodies.groups import SyncGroupReply, SyncGroupRequest
 from actors.remoting.bodies.routes import TopicRouteData
@@ -22,7 +21,9 @@ from actors.remoting.client import RemotingClient, SigningClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.hot_headers import SendMessageHeader
-from actors.signing import Credentials, Signer
+from actors.remoting.signing import Credentials, Signer
+from cluster import standalone
+from cluster.standalone import ServiceFailed, StandaloneCluster, StandaloneSettings, parse_arguments
 from store.clock import SystemClock
 from store.store_settings import StoreSettings
 from tests.actors.broker.auth.access_peers import INNER, inner_file
@@ -30,7 +31,7 @@ from tests.actors.broker.brokers import SMALL_STORE, TIMEOUT_MS, run
 from tests.conftest import RocketStore
 from tests.eventually import LIMIT_S, eventually_async
 
-REPO = Path(__file__).parents[3]
+REPO = Path(__file__).parents[2]
 
 
 def test_options_are_parsed_and_invalid_ones_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +130,7 @@ def test_rocketmq_store_is_opened_only_with_adopt_store(
     given = f"--nameserver-port 0 --broker-port 0 --no-rebalancer --store-root {stores}".split()
     for name, value in sizes.items():
         given += ["--store", f"{name}={value}"]
-    command = [sys.executable, "-m", "actors.host.standalone", *given]
+    command = [sys.executable, "-m", "cluster.standalone", *given]
     refused = subprocess.run(
         command, cwd=REPO, capture_output=True, text=True, timeout=4 * LIMIT_S, check=False
     )
@@ -161,7 +162,7 @@ def test_program_exits_with_the_reason_if_a_service_gives_up(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_program_prints_ready_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     given = f"--json --nameserver-port 0 --broker-port 0 --store-root {tmp_path}"
-    command = [sys.executable, "-m", "actors.host.standalone", *given.split()]
+    command = [sys.executable, "-m", "cluster.standalone", *given.split()]
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         described = orjson.loads(process.stdout.readline())
