@@ -9,7 +9,7 @@ in the tables. Python handles it (`Sender.send`), with the same result for a pla
 The arguments of `take_sends`:
 
     data: the receive buffer.
-    state: the fields AT to TOUCHED; the kernel updates AT, the sizes and TOUCHED.
+    state: the fields AT to ONEWAY; the kernel updates AT, the sizes, TOUCHED and ONEWAY.
     topics: hash table of the known topics (columns NAME_AT to NEW_BYTES).
     names: the names of the topics.
     queues: for each queue of a topic, from QUEUES_AT on: its index in `assigned`, or -1 if unknown.
@@ -21,7 +21,7 @@ The arguments of `take_sends`:
     responses: receives the response frames.
     sent: receives the index in `assigned` of each message.
     touched: receives the slots of the topics with new messages.
-    fields: scratch memory: start and end of the value of each letter.
+    fields: scratch memory: start and end of the value of each letter, and the flag.
 """
 
 from typing import Final
@@ -61,8 +61,9 @@ from store.message import record
     BODY_BYTES_MAX,
     SLOT_MASK,  # number of topic slots - 1
     TOUCHED,  # the kernel sets the number of topics with new messages
-) = range(10)
-STATE_FIELDS: Final = 10
+    ONEWAY,  # the kernel sets the number of one-way frames, which get no response
+) = range(11)
+STATE_FIELDS: Final = 11
 
 # ---- the columns of `topics`, a hash table by name ----
 NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT, NEW_MESSAGES, NEW_BYTES = range(6)
@@ -367,7 +368,7 @@ def take_sends(
     The arguments are described at the top of this file.
     """
     at, end = state[AT], state[END]
-    place = out = count = topics_touched = 0
+    place = out = count = topics_touched = oneway = 0
     while at + 8 <= end and count < state[FRAMES_MAX]:
         kind, body, stop, opaque, opaque_end = scan_frame(data, at, end, state[BODY_BYTES_MAX], fields)
         if kind < 0:
@@ -381,10 +382,13 @@ def take_sends(
         )  # fmt: skip
         if to < 0:
             break
-        out = _respond(
-            responses, out, texts, pieces, kind, state[POSITION] + place, queue_id, assigned[queue], records,
-            key, key_end, data, opaque, opaque_end,
-        )  # fmt: skip
+        if fields[send_frames.FLAG, 0] == send_frames.ONEWAY:
+            oneway += 1
+        else:
+            out = _respond(
+                responses, out, texts, pieces, kind, state[POSITION] + place, queue_id, assigned[queue],
+                records, key, key_end, data, opaque, opaque_end,
+            )  # fmt: skip
         assigned[queue] += 1
         if topics[slot, NEW_MESSAGES] == 0:
             touched[topics_touched] = slot
@@ -399,4 +403,5 @@ def take_sends(
     state[RECORDS_BYTES] = place
     state[RESPONSES_BYTES] = out
     state[TOUCHED] = topics_touched
+    state[ONEWAY] = oneway
     return count

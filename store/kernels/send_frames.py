@@ -5,6 +5,8 @@ A JSON header has its keys in the order of RocketMQ's encoder:
     {"code":310,"extFields":{"a":"…","b":"…"},"flag":0,"language":"…","opaque":N,
      "serializeTypeCurrentRPC":"JSON","version":N}
 
+The flag of a one-way request, which gets no response, is 2.
+
 A ROCKETMQ header, all numbers big-endian:
 
     0      2          3         5        9      13               17              21
@@ -18,17 +20,21 @@ from typing import Final
 import numpy as np
 
 from store.kernels.compiled import helper
-from store.kernels.memory import I64, U8, find_byte, load_i16, load_i32, load_i64
+from store.kernels.memory import I64, U8, find_byte, load_i16, load_i32
 
 A, B, C, D, E, F, G, H, I, J, K, L, M = range(13)  # noqa: E741 - the names of the header's fields
 LETTERS: Final = 26
+FLAG: Final = LETTERS  # the row of `fields` with the flag
+SCANNED: Final = LETTERS + 1  # the rows of `fields`
+ONEWAY: Final = 2
 _I32_MAX: Final = 2**31 - 1
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF  # of the second word of a frame; the byte above it is the encoding
 _FRAME_BYTES_MAX: Final = 65_536
 _QUOTE, _COMMA, _COLON, _BACKSLASH, _BRACE = 34, 44, 58, 92, 125
 _CODE: Final = 310
 _HEAD = np.frombuffer(b'{"code":310,"extFields":{', np.uint8)
-_LANGUAGE = np.frombuffer(b',"flag":0,"language":"', np.uint8)
+_FLAG = np.frombuffer(b',"flag":', np.uint8)
+_LANGUAGE = np.frombuffer(b',"language":"', np.uint8)
 _OPAQUE = np.frombuffer(b'","opaque":', np.uint8)
 _VERSION = np.frombuffer(b',"serializeTypeCurrentRPC":"JSON","version":', np.uint8)
 _TRUE = np.frombuffer(b"true", np.uint8)
@@ -109,9 +115,10 @@ def _scan_json(data: U8, at: int, end: int, fields: I64) -> tuple[int, int]:
             break
         if data[stop + 1] != _COMMA:
             return -1, -1
-    if not matches(data, at, end, _LANGUAGE):
+    if not matches(data, at, end, _FLAG) or not matches(data, at + len(_FLAG) + 1, end, _LANGUAGE):
         return -1, -1
-    at = _plain_end(data, at + len(_LANGUAGE), end)
+    fields[FLAG, 0] = data[at + len(_FLAG)] - 48
+    at = _plain_end(data, at + len(_FLAG) + 1 + len(_LANGUAGE), end)
     if at < 0 or not matches(data, at, end, _OPAQUE):
         return -1, -1
     opaque = at + len(_OPAQUE)
@@ -130,10 +137,11 @@ def _scan_rocketmq(data: U8, at: int, end: int, fields: I64) -> tuple[int, int]:
     if (
         end - at < _FIXED_BYTES
         or load_i16(data, at) != _CODE
-        or load_i64(data, at + 9) != 0  # flag, length of the remark
+        or load_i32(data, at + 13) != 0  # length of the remark
         or at + _FIXED_BYTES + load_i32(data, at + 17) != end
     ):
         return -1, -1
+    fields[FLAG, 0] = load_i32(data, at + 9)
     entry = at + _FIXED_BYTES
     while entry < end:
         if entry + 7 > end or load_i16(data, entry) != 1:
@@ -212,6 +220,7 @@ def scan_frame(
             opaque, opaque_end = _scan_json(data, header, body, fields)
         elif kind == 1:
             opaque, opaque_end = _scan_rocketmq(data, header, body, fields)
-    if opaque < 0 or not _has_plain_fields(data, fields):
+    is_request = fields[FLAG, 0] == 0 or fields[FLAG, 0] == ONEWAY
+    if opaque < 0 or not is_request or not _has_plain_fields(data, fields):
         kind = -1
     return kind, body, stop, opaque, opaque_end

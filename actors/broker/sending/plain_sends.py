@@ -27,6 +27,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.frame import decode_frames
 from store.clock import Clock
 from store.kernels import plain_sends as k
+from store.kernels.send_frames import SCANNED
 from store.message.hosts import V4_BYTES
 from store.message.record import MAX_V1_TOPIC_BYTES
 from store.message_store import MessageStore
@@ -102,7 +103,7 @@ class PlainSends:
         self._responses = np.zeros(RESPONSES_BYTES, np.uint8)
         self._sent = np.zeros(FRAMES_MAX, np.int64)
         self._touched = np.zeros(FRAMES_MAX, np.int64)
-        self._fields = np.zeros((26, 2), np.int64)
+        self._fields = np.zeros((SCANNED, 2), np.int64)
         self._names = np.zeros(TOPICS_MAX * MAX_V1_TOPIC_BYTES, np.uint8)
         self._table = np.zeros((_SLOTS, k.TOPIC_FIELDS), np.int64)
         self._queues = np.zeros(QUEUES_MAX, np.int64)
@@ -182,9 +183,11 @@ class PlainSends:
         after, records_bytes, responses_bytes = (
             int(state[field]) for field in (k.AT, k.RECORDS_BYTES, k.RESPONSES_BYTES)
         )
-        block = _Block(self, connection, bytes(self._responses[:responses_bytes].data), count, began_ns)
+        pending = count - int(state[k.ONEWAY])
+        frames = bytes(self._responses[:responses_bytes].data)
+        block = _Block(self, connection, frames, count, pending, began_ns)
         self.taken += count
-        connection.add_pending(count)
+        connection.add_pending(pending)
         awaited = self._blocks.awaited
         is_awaited = bool(awaited) and any(
             queue in awaited or queue[0] in awaited
@@ -245,16 +248,23 @@ class PlainSends:
 class _Block(PendingAck):
     """The responses to the sends of one call, with the code SUCCESS."""
 
-    __slots__ = ("_began_ns", "_connection", "_count", "_frames", "_sends")
+    __slots__ = ("_began_ns", "_connection", "_count", "_frames", "_pending", "_sends")
 
     def __init__(
-        self, sends: PlainSends, connection: Connection, frames: bytes, count: int, began_ns: int
+        self,
+        sends: PlainSends,
+        connection: Connection,
+        frames: bytes,
+        count: int,
+        pending: int,
+        began_ns: int,
     ) -> None:
         super().__init__()
         self._sends = sends
         self._connection = connection
         self._frames = frames
         self._count = count
+        self._pending = pending
         self._began_ns = began_ns
 
     def respond(self, code: ResponseCode, remark: str | None) -> None:
@@ -267,7 +277,7 @@ class _Block(PendingAck):
             for command in decode_frames(frames):
                 command.code, command.remark, command.flag = code, remark, FLAG_RESPONSE
                 connection.send(command)
-        connection.add_pending(-self._count)
+        connection.add_pending(-self._pending)
         self._sends.answered(code, self._count, self._began_ns)
 
 

@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def frames(draw: st.DrawFn) -> bytes:
             case 5:
                 code = draw(st.sampled_from([310, 320, 34, 9999]))
             case 6:
-                flag = draw(st.sampled_from([0, 2]))
+                flag = draw(st.sampled_from([0, 1, 2, 3, 4, 20]))
             case 7:
                 more = draw(st.sampled_from([{"remark": "r"}, {"version": 0}, {"language": 'J"'}, {"x": 1}]))
             case 8:
@@ -184,6 +184,7 @@ def test_compiled_sends_store_and_respond_as_ordinary_ones(tmp_path: Path) -> No
         @given(st.lists(frames(), min_size=1, max_size=12), st.lists(st.integers(0, 9999), max_size=3))
         @example([json_frame(310, FIELDS, b"x", 5, 0)] * 12, [])
         @example([rocketmq_frame(310, FIELDS, b"x", 5, 0)] * 12, [10])
+        @example([rocketmq_frame(310, FIELDS, b"x", 5, 2), json_frame(310, FIELDS, b"x", 5, 2)] * 6, [])
         def check(requests: list[bytes], cuts: list[int]) -> None:
             stream = b"".join(requests)
             places = sorted({cut % len(stream) for cut in cuts})
@@ -214,6 +215,19 @@ def test_plain_frames_are_split_at_every_byte(tmp_path: Path) -> None:
         sent = broker.graph.loop.stats.put_total.messages - before
         assert sent == 3 * (2 * len(frame) - 1)
         assert taken(broker) - taken_before == sent
+        await broker.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("frame", [json_frame, rocketmq_frame])
+def test_oneway_sends_are_taken_and_get_no_response(tmp_path: Path, frame: Callable[..., bytes]) -> None:
+    async def story() -> None:
+        broker = await started(tmp_path, compiled_turn=True)
+        before = taken(broker)
+        responses = await exchange(broker, frame(310, FIELDS, b"body", 9, 2) * 20, ())
+        assert [each.opaque for each in responses] == [77]
+        assert taken(broker) - before == 21
         await broker.stop()
 
     asyncio.run(story())
