@@ -6,7 +6,7 @@ A setting that RocketMQ has too keeps RocketMQ's meaning and default, and accept
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
@@ -18,6 +18,14 @@ from store.store_settings import StoreSettings
 
 VIP_PORT_DISTANCE = 2
 """RocketMQ's VIP port is `listen_port` minus this (MixAll.brokerVIPChannel)."""
+
+SLAVE = "slave"
+"""Value of the setting `role`."""
+
+
+def broker_id_of(role: str, replica: int) -> int:
+    """Return the id under which a replica registers: 0 as the master, its number + 1 as a slave."""
+    return replica + 1 if role == SLAVE else 0
 
 
 def _alias(name: str, rocketmq_key: str) -> AliasChoices:
@@ -33,10 +41,14 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     """The cluster that the broker registers in."""
     broker_name: str = Field(default="broker-a", validation_alias=_alias("broker_name", "brokerName"))
     """The broker group's name."""
-    broker_id: int = Field(default=0, ge=0, validation_alias=_alias("broker_id", "brokerId"))
-    """The broker's id in its group; 0 is the master."""
     replica: int = Field(default=0, ge=0)
     """The index of this replica in its group; it stays the same when the role changes."""
+    role: Literal["master", "slave"] = "master"
+    """The role in the group. A master registers with broker id 0, a slave with `replica` + 1."""
+    slave_read_enable: Annotated[bool, LIVE] = Field(
+        default=False, validation_alias=_alias("slave_read_enable", "slaveReadEnable")
+    )
+    """Whether a slave serves pulls. If false, it refuses them with SYSTEM_BUSY, as RocketMQ's slaves do."""
 
     listen_host: HostName = "127.0.0.1"
     """The address to bind to."""

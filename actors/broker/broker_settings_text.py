@@ -6,20 +6,19 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from actors.broker.broker_settings import BrokerSettings
+from actors.broker.broker_settings import BrokerSettings, broker_id_of
 from actors.remoting.settings_text import changes_by_field, names_by_key, settings_as_texts
 from store.store_settings import StoreSettings
 
 STORE_KEY = "store"
 _FLUSH_KEY = "flushDiskType"
 _ADDRESS_KEY = "brokerIP1"
+_ROLES = {"master": "ASYNC_MASTER", "slave": "SLAVE"}
 _FLUSH = {"sync": "SYNC_FLUSH", "async": "ASYNC_FLUSH"}
 # Keys that RocketMQ's exportConfigs and exportMetrics read and that are not settings here.
 _CONSTANTS = {
-    "brokerRole": "ASYNC_MASTER",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
     "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
-    "slaveReadEnable": "false",
     "traceTopicEnable": "false",
     "useTLS": "false",
 }
@@ -51,6 +50,8 @@ def by_field(settings: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
 def as_properties(settings: BrokerSettings) -> dict[str, str]:
     """Return all settings and `_CONSTANTS` as texts, sorted by key."""
     values = _CONSTANTS | settings_as_texts(settings) | settings_as_texts(settings.store)
+    values["brokerRole"] = _ROLES[settings.role]
+    values["brokerId"] = str(broker_id_of(settings.role, settings.replica))
     values[_FLUSH_KEY] = _FLUSH[settings.store.flush]
     values[_ADDRESS_KEY] = settings.host  # RocketMQ reports an address even if it is not configured
     return dict(sorted(values.items()))

@@ -29,7 +29,7 @@ from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.admin.topic_figures import topic_figures
 from actors.broker.auth.access import BrokerAccess, build_access
 from actors.broker.auth.access_requests import AccessRequests
-from actors.broker.broker_settings import BrokerSettings
+from actors.broker.broker_settings import SLAVE, BrokerSettings, broker_id_of
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.build_loop import BrokerLoop, build_loop
 from actors.broker.capability import Capability
@@ -50,6 +50,7 @@ from actors.broker.reading.queue_ends import QueueEnds
 from actors.broker.reading.queue_reader import QueueReader
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.registration import Registration
+from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import BrokerRole, Role, RoleService, periodic
 from actors.broker.sending.bulk_send import BulkSender
 from actors.broker.sending.delays import Delays
@@ -69,12 +70,13 @@ from actors.host.cluster_tls import client_tls
 from actors.host.figures import Figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
+from actors.remoting.chain import Step
 from actors.remoting.client import RemotingClient, client_for
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.codes import RequestCode
 from actors.remoting.connection import Connection
 from actors.remoting.headers import RegisterBrokerHeader
-from actors.remoting.request import RequestRow, UserOf
+from actors.remoting.request import OnSlave, RequestRow, UserOf
 from actors.remoting.table import RequestTable
 from actors.remoting.targets import Action, on_cluster
 from actors.supervisor import Supervisor
@@ -143,11 +145,11 @@ def build_broker(
     settings = live.settings
     access = build_access(settings, clock, partial(has_records_of_all, cluster_name=settings.cluster_name))
     requests = OutstandingRequests(clock, access.user_of, is_enforced=access.control is not None)
-    loop = build_loop(live, clock, store, (*access.steps, *requests.steps))
+    of_slave = _slave_steps(settings, lambda: role.role, lambda: registration.master.master_addr)
+    loop = build_loop(live, clock, store, (*access.steps, *of_slave, *requests.steps))
     from_rebalancers = RequestTable()
     client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
-    tables, registration, new_topics = _build_metadata(settings, clock, identity, store, client, supervisor)
-    live.on_change(partial(_apply_changes, tables))
+    tables, registration, new_topics = _build_metadata(live, clock, identity, store, client, supervisor)
     groups = _build_groups(settings, clock, client, tables, registration, access.user_of)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     delays = Delays(store, clock, tables.delay_offsets, tables.topics, loop.reads.load_pages)
@@ -158,7 +160,7 @@ def build_broker(
     timer = build_timer(settings, clock, loop, tables, properties, supervisor)
     levels = Capability(figures=delay_figures(delays, tables, store))
     capabilities = (transaction_parts, timer, levels, build_retry_state(tables, store, loop.stats))
-    role = BrokerRole(_role_services(loop, registration, delays, capabilities, supervisor))
+    role = BrokerRole(_role_services(settings, loop, registration, delays, capabilities, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, clock)
     own_figures = broker_figures(settings, identity, loop, tables, role, drain, supervisor)
@@ -166,7 +168,7 @@ def build_broker(
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
     steps = (*interceptors, DeadLetters(tables, groups.locks), *_redirects(capabilities), delays)
     for rows in (
-        _sending_rows(live, clock, rng, identity, loop, tables, new_topics, steps, properties, replies),
+        _sending_rows(live, clock, rng, identity, loop, tables, new_topics, steps, properties, replies, role),
         SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
         *(each.rows for each in capabilities),
         _reading_rows(settings, identity, loop, tables, groups, access),
@@ -179,6 +181,13 @@ def build_broker(
         identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
         handle, figures, MetricsEndpoint(settings, figures, identity.labels),
     )  # fmt: skip
+
+
+def _slave_steps(
+    settings: BrokerSettings, role: Callable[[], Role], master: Callable[[], str | None]
+) -> Sequence[Step]:
+    # A broker that starts as a master has no step on its hot path.
+    return (SlaveRequests(settings, role, master),) if settings.role == SLAVE else ()
 
 
 def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
@@ -202,6 +211,7 @@ def _redirects(capabilities: Sequence[Capability]) -> Iterable[SendInterceptor]:
 
 
 def _role_services(
+    settings: BrokerSettings,
     loop: BrokerLoop,
     registration: Registration,
     delays: Delays,
@@ -216,34 +226,46 @@ def _role_services(
         # If another process has taken over the store, it has registered under the same name.
         await registration.stop(leave_routes=not loop.store.is_superseded)
 
+    def registers_as(role: Role) -> RoleService:
+        # One for each role: a change of role unregisters the former id and registers the new one.
+        broker_id = broker_id_of(role, settings.replica)
+        return RoleService(
+            "registration", frozenset({role}), partial(registration.start, broker_id), unregister
+        )
+
     master = frozenset({Role.MASTER})
     return (
         *chain.from_iterable(each.services for each in capabilities),
         periodic(supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
-        RoleService("registration", master, registration.start, unregister),
+        *map(registers_as, (Role.MASTER, Role.SLAVE)),
     )
 
 
 def _build_metadata(
-    settings: BrokerSettings,
+    live: LiveSettings[BrokerSettings],
     clock: Clock,
     identity: BrokerIdentity,
     store: MessageStore,
     client: RemotingClient,
     supervisor: Supervisor,
 ) -> tuple[BrokerTables, Registration, NewTopics]:
+    def header(broker_id: int) -> RegisterBrokerHeader:
+        return RegisterBrokerHeader(identity.name, identity.address, identity.cluster, broker_id)
+
+    settings = live.settings
     new_topics = NewTopics(lambda call: registration.when_registered(call))
     tables = BrokerTables(settings, store, clock, lambda: registration.changed(), new_topics.add)
     registration = Registration(
         client,
         settings.nameservers,
         settings.register_interval_ms,
-        RegisterBrokerHeader(identity.name, identity.address, identity.cluster, identity.broker_id).to_ext(),
+        header,
         tables.register_body,
         tables.topics.mark_ordered,
         supervisor,
     )
     tables.adopt_queues(store)
+    live.on_change(partial(_apply_changes, tables))
     return tables, registration, new_topics
 
 
@@ -305,6 +327,7 @@ def _sending_rows(
     steps: Sequence[SendInterceptor],
     properties: PropertyWriter,
     replies: Callable[[Sender], Replies],
+    role: BrokerRole,
 ) -> Iterable[RequestRow]:
     settings, store, stats = live.settings, loop.store, loop.stats
     targets = SendTargets(settings, tables.topics, rng)
@@ -317,7 +340,7 @@ def _sending_rows(
         )
         plain = PlainSends(
             store, tables.topics, loop.admission, responses, loop.acks, stats, loop.counters, clock,
-            properties.added, names,
+            properties.added, names, lambda: role.role,
         )  # fmt: skip
     sender = Sender(store, targets, steps, properties, responses, stats, plain)
     bulk = BulkSender(settings, store, targets, properties.added, responses, stats, clock)
@@ -392,6 +415,6 @@ def _broker_rows(
         *BrokerInfo(
             settings.cluster_name, loop.store, loop.reads, groups.clients, loop.stats, figures
         ).rows(),
-        RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get),
-        RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, update),
+        RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get, on_slave=OnSlave.SERVED),
+        RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, update, on_slave=OnSlave.SERVED),
     )

@@ -11,11 +11,10 @@ from store.message.hosts import Host, join_address
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """The cluster, name, id and address of one broker."""
+    """The cluster, name and address of one broker."""
 
     cluster: str
     name: str
-    broker_id: int
     address: str
     """The address that clients connect to, `host:port`."""
     host: Host
@@ -37,7 +36,7 @@ class BrokerIdentity:
         port = settings.advertised_port or listen_port
         host = Host(_resolved(settings.host), port)
         address = join_address(settings.host, port)
-        return cls(settings.cluster_name, settings.broker_name, settings.broker_id, address, host, node_ip)
+        return cls(settings.cluster_name, settings.broker_name, address, host, node_ip)
 
 
 def _resolved(host: str) -> str:

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from actors.remoting.bodies.routes import decode_kv_table
+from actors.remoting.bodies.routes import MASTER_ID, decode_kv_table
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
+from actors.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse
 from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.supervisor import Supervisor
 from store.logs import get_logger
@@ -60,7 +61,7 @@ class Registration:
         client: RemotingClient,
         nameservers: Sequence[str],
         interval_ms: int,
-        header: dict[str, str],
+        header: Callable[[int], RegisterBrokerHeader],
         body: Callable[[], Iterator[bytes]],
         on_ordered: Callable[[Iterable[str]], None],
         supervisor: Supervisor,
@@ -71,7 +72,7 @@ class Registration:
             client: connects to the nameservers.
             nameservers: their addresses, `host:port`.
             interval_ms: time between registrations if nothing changes.
-            header: the fields of RegisterBrokerHeader: names and addresses of the broker.
+            header: returns the names and addresses of the broker, for the broker id of its role.
             body: returns the current RegisterBrokerBody, encoded, in one or several parts.
             on_ordered: called with the topics in a nameserver's order configuration (ORDER_TOPIC_CONFIG).
             supervisor: runs one task for each nameserver.
@@ -89,9 +90,13 @@ class Registration:
         self._registered = dict.fromkeys(nameservers, 0)
         self._waiting: deque[_Waiting] = deque()
         self._watched: dict[str, Connection] = {}
+        self._broker_id = MASTER_ID
+        self.master = RegisterBrokerResponse()
+        """For a slave, the addresses of its master; None before a nameserver has returned them."""
 
-    async def start(self) -> None:
-        """Register with all nameservers, then start the tasks that repeat the registration."""
+    async def start(self, broker_id: int) -> None:
+        """Register this id with all nameservers, then start the tasks that repeat the registration."""
+        self._broker_id = broker_id
         await asyncio.gather(*map(self._register, self._changed))
         self._tasks = [
             self._supervisor.start(f"registration-{address}", partial(self._run, address, changed))
@@ -126,7 +131,7 @@ class Registration:
             self._waiting.popleft().release()
 
     async def stop(self, *, leave_routes: bool = True) -> None:
-        """Stop the tasks and unregister the broker.
+        """Stop the tasks and unregister the id that was registered.
 
         `leave_routes` is False if another process serves the broker now and has registered it: then the
         registration is kept.
@@ -166,27 +171,39 @@ class Registration:
             connection.on_close(lambda _: self._changed[address].set())
 
     async def _register_parts(self, address: str, parts: Iterator[bytes]) -> None:
-        header, part = dict(self._header), next(parts, None)
+        header, part = self._header(self._broker_id).to_ext(), next(parts, None)
         while part is not None:
             following = next(parts, None)
             if following is not None:
                 header[PARTIAL] = "true"
             command = RemotingCommand(RequestCode.REGISTER_BROKER, dict(header), part)
-            await self._send(address, command, REGISTER_TIMEOUT_MS)
+            response = await self._send(address, command, REGISTER_TIMEOUT_MS)
+            if response is not None:
+                self._note_master(response)
             part = None if address in self._failing else following
 
     async def _unregister(self, address: str) -> None:
-        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, dict(self._header))
+        header = self._header(self._broker_id).to_ext()
+        command = RemotingCommand(RequestCode.UNREGISTER_BROKER, header)
         await self._send(address, command, UNREGISTER_TIMEOUT_MS)
 
-    async def _send(self, address: str, command: RemotingCommand, timeout_ms: int) -> None:
+    def _note_master(self, response: RemotingCommand) -> None:
+        """Keep the addresses of the master; a nameserver without a live master returns none."""
+        master = RegisterBrokerResponse.from_ext(response.ext)
+        if master.master_addr and master != self.master:
+            self.master = master
+            _log.info("master_found", address=master.master_addr, ha_address=master.ha_server_addr)
+
+    async def _send(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand | None:
+        """Send a request; return its response if that is a success, else log the problem once."""
+        response = None
         try:
             response = await self._client.invoke(address, command, timeout_ms)
             if response.code == ResponseCode.SUCCESS:
                 self._on_ordered(decode_kv_table(response.body))
                 problem = None
             else:
-                problem = f"code {response.code}: {response.remark}"
+                problem, response = f"code {response.code}: {response.remark}", None
         except (RemotingError, Refused) as error:
             problem = str(error)
         if problem is not None and address not in self._failing:
@@ -195,3 +212,4 @@ class Registration:
         elif problem is None and address in self._failing:
             self._failing.discard(address)
             _log.info("registration_resumed", nameserver=address)
+        return response

@@ -1,11 +1,11 @@
 """BrokerRole: the role of a broker in its group, and the services that run only in some roles.
 
-    STOPPED ──start──> MASTER ──stop──> STOPPED
-                          └──another process has opened the store──> FENCED ──stop──> STOPPED
+    STOPPED ──start──> MASTER or SLAVE ──stop──> STOPPED
+                             └──another process has opened the store──> FENCED ──stop──> STOPPED
 
 A change of role first stops the services that the new role does not have, in reverse order of their start,
-and then starts the services that it adds. Replication adds its roles and services here; no other code of the
-broker depends on the role.
+and then starts the services that it adds. The requests that a slave refuses are refused by one chain step
+(`replication.slave_requests`); the broker id depends on the role.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from actors.broker.broker_settings import SLAVE
 from actors.supervisor import Supervisor
 from store.logs import get_logger
 
@@ -26,6 +27,8 @@ class Role(StrEnum):
 
     STOPPED = "stopped"
     MASTER = "master"
+    SLAVE = SLAVE
+    """The broker follows the master of its group: it copies the CommitLog and handles no writes."""
     FENCED = "fenced"
     """Another process has opened the store for writing; this broker serves reads until it is stopped."""
 

@@ -115,7 +115,7 @@ class BrokerService:
                 self.graph.loop.lag.start()
                 store.on_work_ended(self._post_tick())
                 # Last, because a nameserver may be slow; clients are already served.
-                await self.graph.role.become(Role.MASTER, store.epoch)
+                await self.graph.role.become(Role(settings.role), store.epoch)
             except BaseException:
                 store.close()
                 raise

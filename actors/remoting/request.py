@@ -66,6 +66,21 @@ class Cost(StrEnum):
     ADMIN = "admin"
 
 
+class OnSlave(StrEnum):
+    """What a broker does with a request while it is a slave."""
+
+    SERVED = "served"
+    """The slave handles it like a master."""
+    READ = "read"
+    """The slave handles it if its setting `slave_read_enable` is true; else as BUSY."""
+    BUSY = "busy"
+    """Refused with SYSTEM_BUSY, as RocketMQ's slaves refuse sends: clients retry with another broker."""
+    UNAVAILABLE = "unavailable"
+    """Refused with SLAVE_NOT_AVAILABLE, as by RocketMQ's slaves."""
+    REFUSED = "refused"
+    """Refused with SERVICE_NOT_AVAILABLE; the remark names the master."""
+
+
 COSTLY: Final = frozenset({Cost.PULL, Cost.QUERY})
 """Cost classes whose requests wait for the end of a turn (`actors.remoting.turn`)."""
 
@@ -92,6 +107,8 @@ class RequestRow:
     body_bytes_max: int = BODY_BYTES_MAX
     take: Take | None = None
     """Handles undecoded frames of this code, several in one call."""
+    on_slave: OnSlave = OnSlave.REFUSED
+    """What a broker does with the request while it is a slave; other processes ignore it."""
 
     def refuse_body(self, size_bytes: int) -> None:
         """Raise Refused for a body of `size_bytes`, which exceeds `body_bytes_max`."""

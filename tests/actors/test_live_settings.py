@@ -59,6 +59,10 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
             "tests/actors/broker/test_hostile_peers.py",
             "test_limit_of_unread_bytes_follows_the_live_setting",
         ),
+        "slave_read_enable": (
+            "tests/actors/broker/replication/test_slave_requests.py",
+            "test_slave_serves_pulls_only_while_slave_read_enable_is_true",
+        ),
         "persist_offsets_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
     },
     StoreSettings: {

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from actors.broker.broker_settings import BrokerSettings
+from actors.broker.broker_settings import BrokerSettings, broker_id_of
 from actors.broker.build_loop import BrokerLoop
 from actors.broker.drain import BrokerDrain
 from actors.broker.identity import BrokerIdentity
@@ -48,7 +48,7 @@ def broker_figures(
     """Return the figures of one broker."""
     topics, groups = tables.topics.table, tables.groups.table
     return (
-        *_identity(settings, identity),
+        *_identity(settings, identity, role),
         Figure("role", _TEXT, "", lambda: str(role.role), "Role of the broker."),
         Figure("drain_state", _TEXT, "", lambda: str(drain.state), "State of the drain."),
         Figure(
@@ -104,12 +104,15 @@ def delay_figures(delays: Delays, tables: BrokerTables, store: MessageStore) -> 
     )  # fmt: skip
 
 
-def _identity(settings: BrokerSettings, identity: BrokerIdentity) -> Sequence[Figure]:
+def _identity(settings: BrokerSettings, identity: BrokerIdentity, role: BrokerRole) -> Sequence[Figure]:
+    def broker_id() -> int:
+        return broker_id_of(role.role, settings.replica)
+
     root = str(settings.store_root.resolve())
     return (
         Figure("cluster", _TEXT, "", lambda: identity.cluster, "Name of the cluster."),
         Figure("broker", _TEXT, "", lambda: identity.name, "Name of the broker."),
-        Figure("broker_id", _GAUGE, "", lambda: identity.broker_id, "Id of the broker; 0 is the master."),
+        Figure("broker_id", _GAUGE, "", broker_id, "Id of the broker; 0 is the master."),
         Figure("replica", _GAUGE, "", lambda: settings.replica, "Number of the replica of this store."),
         Figure("address", _TEXT, "", lambda: identity.address, "Address that clients connect to."),
         Figure("pid", _GAUGE, "", os.getpid, "Id of the process."),

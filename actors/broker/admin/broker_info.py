@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import orjson
 
@@ -23,7 +24,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import (
     Action,
     DecodedRequest,
@@ -62,7 +63,8 @@ class BrokerInfo:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        code, row, get = RequestCode, RequestRow, on_cluster(Action.GET)
+        row = partial(RequestRow, on_slave=OnSlave.SERVED)
+        code, get = RequestCode, on_cluster(Action.GET)
         units = each_of(on_topic(Action.GET), on_group(Action.GET))
         return (
             row(code.VIEW_BROKER_STATS_DATA, self.stats_data, BrokerStatsHeader, each_of(get, _counted)),

@@ -9,7 +9,7 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster
 from store.logs import get_logger
 from store.message_store import MessageStore
@@ -36,8 +36,12 @@ class Cleaning:
         """Return the entries of the request table that this class handles."""
         code, delete = RequestCode, on_cluster(Action.DELETE)
         return (
-            RequestRow(code.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None, delete),
-            RequestRow(code.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired, None, delete),
+            RequestRow(
+                code.DELETE_EXPIRED_COMMITLOG, self.delete_expired, None, delete, on_slave=OnSlave.SERVED
+            ),
+            RequestRow(
+                code.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_expired, None, delete, on_slave=OnSlave.SERVED
+            ),
             RequestRow(code.CLEAN_UNUSED_TOPIC, self.clean_unused, None, delete),
         )
 

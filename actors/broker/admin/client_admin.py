@@ -29,7 +29,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader
 from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
-from actors.remoting.request import Permits, RequestContext, RequestRow, TopicCheck
+from actors.remoting.request import OnSlave, Permits, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, Resource, Target, each_of, on_every, on_group, on_topic
 from store.clock import NS_PER_MS, Clock
 from store.message.message_id import decode_message_id
@@ -66,7 +66,7 @@ class ClientAdmin:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        code, row = RequestCode, RequestRow
+        code, row = RequestCode, partial(RequestRow, on_slave=OnSlave.SERVED)
         get, update = on_group(Action.GET), on_group(Action.UPDATE)
         producers, every = on_group(Action.GET, "producer_group"), on_every(Resource.GROUP, Action.LIST)
         both = each_of(on_group(Action.GET, "group"), on_topic(Action.GET))

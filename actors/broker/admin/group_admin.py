@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -15,7 +16,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_group
 from store.metadata import SubscriptionGroupConfig
@@ -32,14 +33,15 @@ class GroupAdmin:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
+        served = partial(RequestRow, on_slave=OnSlave.SERVED)
         code, row, groups = RequestCode, RequestRow, on_every(Resource.GROUP, Action.LIST)
         get, delete = on_group(Action.GET, "group"), on_group(Action.DELETE, "group_name")
         return (
             row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update_group, None, _group),
             row(code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_groups, None, _listed_groups),
             row(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, DeleteGroupHeader, delete),
-            row(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, None, groups),
-            row(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GroupHeader, get),
+            served(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, None, groups),
+            served(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group_config, GroupHeader, get),
         )
 
     def update_group(self, context: RequestContext) -> RemotingCommand:

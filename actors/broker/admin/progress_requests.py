@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 
 from actors.broker.build_loop import BrokerLoop
 from actors.broker.group.clients import Clients
@@ -34,7 +35,7 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.headers import TopicHeader
-from actors.remoting.request import Permits, RequestContext, RequestRow
+from actors.remoting.request import OnSlave, Permits, RequestContext, RequestRow
 from actors.remoting.targets import (
     Action,
     DecodedRequest,
@@ -82,7 +83,7 @@ class ProgressRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        code, row = RequestCode, RequestRow
+        code, row = RequestCode, partial(RequestRow, on_slave=OnSlave.SERVED)
         by_topic, by_group = on_topic(Action.GET), on_group(Action.GET, "group")
         stats = each_of(on_group(Action.GET), _topics)
         every = each_of(on_every(Resource.GROUP, Action.LIST), on_every(Resource.TOPIC, Action.LIST))

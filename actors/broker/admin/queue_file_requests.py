@@ -9,7 +9,7 @@ from actors.remoting.admin_headers import ReplaceQueueFileHeader
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster
 from store.disk.files import explain
 from store.message_store import MessageStore
@@ -27,7 +27,7 @@ class QueueFileRequests:
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
         code, update = RayMQRequestCode.REPLACE_QUEUE_FILE, on_cluster(Action.UPDATE)
-        return (RequestRow(code, self.replace, ReplaceQueueFileHeader, update),)
+        return (RequestRow(code, self.replace, ReplaceQueueFileHeader, update, on_slave=OnSlave.SERVED),)
 
     def replace(self, context: RequestContext) -> None:
         """Handle REPLACE_QUEUE_FILE: verify the new file in another thread, and put it in place."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 
 import orjson
 
@@ -14,7 +15,7 @@ from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.admin_headers import MasterFlushOffsetHeader
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster
 from store.message_store import MessageStore
 
@@ -32,7 +33,8 @@ class ReplicaRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        code, row, get, update = RequestCode, RequestRow, on_cluster(Action.GET), on_cluster(Action.UPDATE)
+        row = partial(RequestRow, on_slave=OnSlave.SERVED)
+        code, get, update = RequestCode, on_cluster(Action.GET), on_cluster(Action.UPDATE)
         return (
             row(code.GET_ALL_CONSUMER_OFFSET, self.consumer_offsets, None, get),
             row(code.GET_ALL_DELAY_OFFSET, self.delay_offsets, None, get),

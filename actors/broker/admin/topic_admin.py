@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ from actors.remoting.header import QUEUES_MAX, too_long
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, TopicHeader
 from actors.remoting.json_fields import KEPT_BYTES_MAX, get_objects, load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import BODY_BYTES_MAX, RequestContext, RequestRow
+from actors.remoting.request import BODY_BYTES_MAX, OnSlave, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_topic
 from store.metadata import TopicConfig
@@ -55,13 +56,14 @@ class TopicAdmin:
         code, row = RequestCode, RequestRow
         update, get, delete = on_topic(Action.UPDATE), on_topic(Action.GET), on_topic(Action.DELETE)
         topics = on_every(Resource.TOPIC, Action.LIST)
+        served = partial(RequestRow, on_slave=OnSlave.SERVED)
         return (
             row(code.UPDATE_AND_CREATE_TOPIC, self.update_topic, CreateTopicHeader, update),
             row(code.UPDATE_AND_CREATE_TOPIC_LIST, self.update_topics, None, _listed_topics),
             row(code.DELETE_TOPIC_IN_BROKER, self.delete_topic, DeleteTopicHeader, delete),
-            row(code.GET_TOPIC_CONFIG, self.topic_config, TopicHeader, get),
-            row(code.GET_ALL_TOPIC_CONFIG, self.all_topics, None, topics),
-            row(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None, topics),
+            served(code.GET_TOPIC_CONFIG, self.topic_config, TopicHeader, get),
+            served(code.GET_ALL_TOPIC_CONFIG, self.all_topics, None, topics),
+            served(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, None, topics),
         )
 
     def update_topic(self, context: RequestContext) -> None:

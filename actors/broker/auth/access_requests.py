@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from actors.access.access_file import AccessFile
 from actors.access.policies import policy_type
@@ -24,7 +25,7 @@ from actors.remoting.bodies.body import encode_json
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.signing import ACCESS_KEY
 from actors.remoting.targets import Action, on_cluster
 
@@ -51,7 +52,7 @@ class AccessRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        code, row = RequestCode, RequestRow
+        code, row = RequestCode, partial(RequestRow, on_slave=OnSlave.SERVED)
         get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
         return (
             row(code.AUTH_CREATE_USER, self.create_user, UserHeader, update),

@@ -18,7 +18,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.header import ClientId, Group, Name, Topic
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target
 from actors.strategies import (
     AllocateMessageQueueAveragely,
@@ -60,7 +60,8 @@ class Assignments:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        return (RequestRow(RequestCode.QUERY_ASSIGNMENT, self.query, None, _targets, Cost.CLIENT),)
+        code, served = RequestCode.QUERY_ASSIGNMENT, OnSlave.SERVED
+        return (RequestRow(code, self.query, None, _targets, Cost.CLIENT, on_slave=served),)
 
     def query(self, context: RequestContext) -> None:
         """Handle QUERY_ASSIGNMENT: respond with the queues of a topic that are assigned to the client."""

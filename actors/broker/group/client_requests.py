@@ -25,7 +25,7 @@ from actors.remoting.connection import Connection
 from actors.remoting.headers import ConsumerGroupHeader, UnregisterClientHeader
 from actors.remoting.json_fields import get_object, load_request
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import HEARTBEAT_BYTES_MAX, Cost, RequestContext, RequestRow, UserOf
+from actors.remoting.request import HEARTBEAT_BYTES_MAX, Cost, OnSlave, RequestContext, RequestRow, UserOf
 from actors.remoting.slices import Steps, run_in_slices
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_cluster, on_group
 from store.logs import get_logger
@@ -76,22 +76,23 @@ class ClientRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
+        row = partial(RequestRow, on_slave=OnSlave.SERVED)
         code, cost, sub = RequestCode, Cost.CLIENT, on_group(Action.SUB)
         beat, size = Cost.HEARTBEAT, HEARTBEAT_BYTES_MAX
         leave = each_of(on_group(Action.PUB, "producer_group"), sub)
         return (
-            RequestRow(RayMQRequestCode.SYNC_GROUP, self.sync_group, None, _synced_group, cost),
-            RequestRow(code.GET_CONSUMER_LIST_BY_GROUP, self.members, ConsumerGroupHeader, sub, cost),
-            RequestRow(code.CHECK_CLIENT_CONFIG, self.check, cost=cost, body_bytes_max=size),
-            RequestRow(code.HEART_BEAT, self.heartbeat, None, _heartbeat_targets, beat, size),
-            RequestRow(code.UNREGISTER_CLIENT, self.unregister, UnregisterClientHeader, leave, cost),
+            row(RayMQRequestCode.SYNC_GROUP, self.sync_group, None, _synced_group, cost),
+            row(code.GET_CONSUMER_LIST_BY_GROUP, self.members, ConsumerGroupHeader, sub, cost),
+            row(code.CHECK_CLIENT_CONFIG, self.check, cost=cost, body_bytes_max=size),
+            row(code.HEART_BEAT, self.heartbeat, None, _heartbeat_targets, beat, size),
+            row(code.UNREGISTER_CLIENT, self.unregister, UnregisterClientHeader, leave, cost),
             *self.rebalancer_rows(),
         )
 
     def rebalancer_rows(self) -> Iterable[RequestRow]:
         """Return the rows for a rebalancer's requests, sent over the connection that this broker opened."""
         code, header, update = RayMQRequestCode.GROUP_CHANGED, ConsumerGroupHeader, on_cluster(Action.UPDATE)
-        return (RequestRow(code, self.group_changed, header, update, Cost.CLIENT),)
+        return (RequestRow(code, self.group_changed, header, update, Cost.CLIENT, on_slave=OnSlave.SERVED),)
 
     def heartbeat(self, context: RequestContext) -> None:
         """Handle HEART_BEAT: register the client in its groups.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.loop.reads import Reads
@@ -13,7 +14,7 @@ from actors.remoting.headers import OffsetResponse, QueryConsumerOffsetHeader, U
 from actors.remoting.json_fields import check_values
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, RefusedCommit
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_group, on_topic
 from store.message_store import MessageStore
@@ -37,12 +38,13 @@ class OffsetRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
+        row = partial(RequestRow, on_slave=OnSlave.SERVED)
         code, cost = RequestCode, Cost.CLIENT
         both = each_of(on_group(Action.SUB), on_topic(Action.SUB))
         return (
-            RequestRow(code.QUERY_CONSUMER_OFFSET, self.query, QueryConsumerOffsetHeader, both, cost),
-            RequestRow(code.UPDATE_CONSUMER_OFFSET, self.update, UpdateConsumerOffsetHeader, both, cost),
-            RequestRow(
+            row(code.QUERY_CONSUMER_OFFSET, self.query, QueryConsumerOffsetHeader, both, cost),
+            row(code.UPDATE_CONSUMER_OFFSET, self.update, UpdateConsumerOffsetHeader, both, cost),
+            row(
                 RayMQRequestCode.COMMIT_OFFSETS,
                 self.commit_all,
                 None,

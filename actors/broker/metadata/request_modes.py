@@ -15,7 +15,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.json_fields import load_kept_object
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, each_of, on_every
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.metadata import MessageRequestMode, MessageRequestModeTable
@@ -45,7 +45,7 @@ class RequestModes:
         every = each_of(on_every(Resource.GROUP, Action.LIST), on_every(Resource.TOPIC, Action.LIST))
         return (
             RequestRow(code.SET_MESSAGE_REQUEST_MODE, self.set, None, _targets),
-            RequestRow(code.GET_ALL_MESSAGE_REQUEST_MODE, self.all, None, every),
+            RequestRow(code.GET_ALL_MESSAGE_REQUEST_MODE, self.all, None, every, on_slave=OnSlave.SERVED),
         )
 
     def set(self, context: RequestContext) -> RemotingCommand:

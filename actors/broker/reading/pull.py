@@ -11,6 +11,7 @@ response contains slices of the memory-mapped CommitLog; no message body is copi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.compat.late_subscriptions import LateSubscriptions
@@ -28,7 +29,7 @@ from actors.remoting.headers import PullRecordsHeader
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.raymq_requests import PULL_RECORDS_BYTES_MAX
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, each_of, on_group, on_topic
 from store.message_store import Arrival, GetMessageResult, GetMessageStatus
@@ -142,12 +143,13 @@ class Puller:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
+        row = partial(RequestRow, on_slave=OnSlave.READ)
         sub = each_of(on_topic(Action.SUB), on_group(Action.SUB))
         pull, cost = PullMessageHeader, Cost.PULL
         return (
-            RequestRow(RequestCode.PULL_MESSAGE, self.pull, pull, sub, cost),
-            RequestRow(RequestCode.LITE_PULL_MESSAGE, self.pull, pull, sub, cost),
-            RequestRow(RayMQRequestCode.PULL_RECORDS, self.pull_records, PullRecordsHeader, sub, cost),
+            row(RequestCode.PULL_MESSAGE, self.pull, pull, sub, cost),
+            row(RequestCode.LITE_PULL_MESSAGE, self.pull, pull, sub, cost),
+            row(RayMQRequestCode.PULL_RECORDS, self.pull_records, PullRecordsHeader, sub, cost),
         )
 
     def pull(self, context: RequestContext) -> None:

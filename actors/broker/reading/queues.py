@@ -23,7 +23,7 @@ from actors.remoting.headers import (
 )
 from actors.remoting.raymq_requests import QueueRange, SplitsBody
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow, TopicCheck
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, on_topic
 from store.consumequeue.unit import UNIT_BYTES
 from store.message.record import decode_record
@@ -58,17 +58,18 @@ class QueueQueries:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
+        row = partial(RequestRow, on_slave=OnSlave.SERVED)
         code, get, query = RequestCode, on_topic(Action.GET), Cost.QUERY
         queue, search = TopicQueueHeader, SearchOffsetHeader
         splits = RayMQRequestCode.DESCRIBE_SPLITS
         return (
-            RequestRow(code.GET_MAX_OFFSET, self.max_offset, queue, get, query),
-            RequestRow(code.GET_MIN_OFFSET, self.min_offset, queue, get, query),
-            RequestRow(code.SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset, search, get, query),
-            RequestRow(code.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time, queue, get, query),
-            RequestRow(code.VIEW_MESSAGE_BY_ID, self.view_message, ViewMessageHeader, get, query),
-            RequestRow(code.QUERY_MESSAGE, self.query_message, QueryMessageHeader, get, query),
-            RequestRow(splits, self.describe_splits, TopicHeader, get, query),
+            row(code.GET_MAX_OFFSET, self.max_offset, queue, get, query),
+            row(code.GET_MIN_OFFSET, self.min_offset, queue, get, query),
+            row(code.SEARCH_OFFSET_BY_TIMESTAMP, self.search_offset, search, get, query),
+            row(code.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time, queue, get, query),
+            row(code.VIEW_MESSAGE_BY_ID, self.view_message, ViewMessageHeader, get, query),
+            row(code.QUERY_MESSAGE, self.query_message, QueryMessageHeader, get, query),
+            row(splits, self.describe_splits, TopicHeader, get, query),
         )
 
     def max_offset(self, context: RequestContext) -> RemotingCommand | None:

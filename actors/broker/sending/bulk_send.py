@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.topics import DEFAULT_TOPIC
@@ -18,7 +19,7 @@ from actors.remoting.headers import (
     SendRunsHeader,
     SendRunsResponse,
 )
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_topic
 from store.clock import Clock
 from store.message.record import RecordDraft
@@ -61,12 +62,11 @@ class BulkSender:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the rows of the request table that this object handles."""
+        row = partial(RequestRow, on_slave=OnSlave.BUSY)
         code, pub = RayMQRequestCode, on_topic(Action.PUB)
         return (
-            RequestRow(code.SEND_RUNS, self.send_runs, SendRunsHeader, pub, Cost.SEND, MAX_FRAME_BYTES),
-            RequestRow(
-                code.APPEND_BATCH, self.append_batch, AppendBatchHeader, pub, Cost.SEND, MAX_FRAME_BYTES
-            ),
+            row(code.SEND_RUNS, self.send_runs, SendRunsHeader, pub, Cost.SEND, MAX_FRAME_BYTES),
+            row(code.APPEND_BATCH, self.append_batch, AppendBatchHeader, pub, Cost.SEND, MAX_FRAME_BYTES),
         )
 
     def send_runs(self, context: RequestContext) -> None:

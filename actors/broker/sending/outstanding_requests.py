@@ -21,7 +21,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import FindRequestHeader
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import Cost, RequestContext, RequestRow, UserOf
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow, UserOf
 from actors.remoting.targets import Action, on_cluster
 from store.clock import NS_PER_MS, Clock
 from store.message.properties import MessageConst, decode_properties
@@ -84,7 +84,9 @@ class OutstandingRequests:
     def rows(self) -> Iterable[RequestRow]:
         """Return the row of FIND_REQUEST, which only the processes of the cluster may send."""
         code, targets = RayMQRequestCode.FIND_REQUEST, on_cluster(Action.UPDATE)
-        return (RequestRow(code, self.find, FindRequestHeader, targets, Cost.CLIENT),)
+        return (
+            RequestRow(code, self.find, FindRequestHeader, targets, Cost.CLIENT, on_slave=OnSlave.SERVED),
+        )
 
     def find(self, context: RequestContext) -> RemotingCommand:
         """Handle FIND_REQUEST: respond with SUCCESS or QUERY_NOT_FOUND."""

@@ -6,7 +6,7 @@ when a definition changes: so `Sender` decides which sends are permitted, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.counters import RequestCounters
 from actors.broker.identity import BrokerIdentity
 from actors.broker.metadata.topics import Topics
+from actors.broker.role import Role
 from actors.broker.sending.acks import Acks, PendingAck
 from actors.broker.sending.interceptors import SendInterceptor
 from actors.broker.sending.responses import SendResponses
@@ -72,6 +73,7 @@ class PlainSends:
         clock: Clock,
         added: bytes,
         reserved: Iterable[str],
+        role: Callable[[], Role],
     ) -> None:
         """Create the object.
 
@@ -86,6 +88,7 @@ class PlainSends:
             clock: measures the time of the requests.
             added: the encoded properties that every message gets.
             reserved: names of properties with which a send is not plain.
+            role: returns the role of the broker; only a master takes sends.
         """
         self._blocks = store.blocks
         self._store_settings = store.settings
@@ -95,6 +98,7 @@ class PlainSends:
         self._stats = stats
         self._counters = counters
         self._clock = clock
+        self._role = role
         self._texts = _texts(responses, added)
         words = {int.from_bytes(name.encode()[:_RESERVED_BYTES], "big") for name in reserved}
         self._reserved = np.array(sorted(words), np.int64)
@@ -153,6 +157,8 @@ class PlainSends:
 
         The responses are sent when the messages are confirmed.
         """
+        if self._role() is not Role.MASTER:
+            return at
         frames_max = min(self._admission.plain_sends_max(connection), FRAMES_MAX)
         if frames_max <= 0 or len(connection.peer_bytes) != V4_BYTES:
             return at

@@ -10,6 +10,7 @@ client that has sent the request with its correlation id (`OutstandingRequests`)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from actors.broker.group.clients import CLIENT_TIMEOUT_MS, Clients, Member
 from actors.broker.metadata.topics import refuse_broker_only
@@ -20,7 +21,7 @@ from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.remoting_errors import Refused, RemotingError
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_topic
 from store.clock import Clock
 from store.message.properties import MessageConst, decode_properties, encode_properties
@@ -61,11 +62,12 @@ class Replies:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the rows of the request table that this object handles."""
+        row = partial(RequestRow, on_slave=OnSlave.BUSY)
         code, pub, frame = RequestCode, on_topic(Action.PUB), MAX_FRAME_BYTES
         return (
             *self._requests.rows(),
-            RequestRow(code.SEND_REPLY_MESSAGE, self.send, SendMessageHeaderV1, pub, Cost.SEND, frame),
-            RequestRow(code.SEND_REPLY_MESSAGE_V2, self.send, SendMessageHeader, pub, Cost.SEND, frame),
+            row(code.SEND_REPLY_MESSAGE, self.send, SendMessageHeaderV1, pub, Cost.SEND, frame),
+            row(code.SEND_REPLY_MESSAGE_V2, self.send, SendMessageHeader, pub, Cost.SEND, frame),
         )
 
     def send(self, context: RequestContext) -> None:

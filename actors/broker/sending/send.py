@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from actors.broker.sending.interceptors import SendDraft, SendInterceptor
 from actors.broker.sending.plain_sends import PlainSends
@@ -18,7 +19,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import MAX_FRAME_BYTES
 from actors.remoting.hot_headers import SendMessageHeader, SendMessageHeaderV1
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_topic
 from store.kernels.batch_properties import with_properties
 from store.message.record import RecordDraft
@@ -62,13 +63,14 @@ class Sender:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the rows of the request table that this object handles."""
+        row = partial(RequestRow, on_slave=OnSlave.BUSY)
         short, long, pub = SendMessageHeader, SendMessageHeaderV1, on_topic(Action.PUB)
         frame = MAX_FRAME_BYTES  # `check_size` applies max_message_bytes
         take = None if self._plain is None else self._plain.take
         return (
-            RequestRow(RequestCode.SEND_MESSAGE, self.send, long, pub, Cost.SEND, frame),
-            RequestRow(RequestCode.SEND_MESSAGE_V2, self.send, short, pub, Cost.SEND, frame, take),
-            RequestRow(RequestCode.SEND_BATCH_MESSAGE, self.send_batch, short, pub, Cost.SEND, frame),
+            row(RequestCode.SEND_MESSAGE, self.send, long, pub, Cost.SEND, frame),
+            row(RequestCode.SEND_MESSAGE_V2, self.send, short, pub, Cost.SEND, frame, take),
+            row(RequestCode.SEND_BATCH_MESSAGE, self.send_batch, short, pub, Cost.SEND, frame),
         )
 
     def send(self, context: RequestContext) -> None:

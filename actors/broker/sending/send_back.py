@@ -18,7 +18,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow, TopicCheck
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, on_group
 from store.message.message import MessageExt
 from store.message.properties import MessageConst, properties_text
@@ -56,7 +56,8 @@ class SendBack:
     def rows(self) -> Iterable[RequestRow]:
         """Return the rows of the request table that this object handles."""
         back, header = RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackHeader
-        return (RequestRow(back, self.send_back, header, on_group(Action.SUB, "group"), Cost.SEND),)
+        sub = on_group(Action.SUB, "group")
+        return (RequestRow(back, self.send_back, header, sub, Cost.SEND, on_slave=OnSlave.BUSY),)
 
     def send_back(self, context: RequestContext) -> None:
         """Append the message to the retry or dead-letter topic; respond when it is confirmed."""

@@ -14,7 +14,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RecallMessageHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_topic
 from store.clock import Clock
 from store.message.properties import MessageConst, encode_properties
@@ -49,8 +49,8 @@ class Recall:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        code = RequestCode.RECALL_MESSAGE
-        return (RequestRow(code, self.recall, RecallMessageHeader, on_topic(Action.PUB), Cost.SEND),)
+        code, pub, on_slave = RequestCode.RECALL_MESSAGE, on_topic(Action.PUB), OnSlave.UNAVAILABLE
+        return (RequestRow(code, self.recall, RecallMessageHeader, pub, Cost.SEND, on_slave=on_slave),)
 
     def recall(self, context: RequestContext) -> RemotingCommand | None:
         """Handle RECALL_MESSAGE: append the message that cancels the other one; respond when confirmed."""

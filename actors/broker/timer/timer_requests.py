@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -10,7 +11,7 @@ import orjson
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster
 from store.timer.timer_checkpoint import TimerCheckpoint
 
@@ -33,10 +34,11 @@ class TimerRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
+        row = partial(RequestRow, on_slave=OnSlave.SERVED)
         get = on_cluster(Action.GET)
         return (
-            RequestRow(RequestCode.GET_TIMER_CHECK_POINT, self.checkpoint, None, get),
-            RequestRow(RequestCode.GET_TIMER_METRICS, self.metrics, None, get),
+            row(RequestCode.GET_TIMER_CHECK_POINT, self.checkpoint, None, get),
+            row(RequestCode.GET_TIMER_METRICS, self.metrics, None, get),
         )
 
     def checkpoint(self, context: RequestContext) -> RemotingCommand:

@@ -23,7 +23,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import EndTransactionHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import Cost, RequestContext, RequestRow, TopicCheck
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, each_of, on_group, on_topic
 from store.logs import get_logger
 from store.message.message import MessageExt
@@ -62,7 +62,8 @@ class EndTransaction:
         targets = each_of(on_topic(Action.PUB), on_group(Action.PUB, "producer_group"))
         code = RequestCode.END_TRANSACTION
         # Not Cost.SEND, whose requests are refused under load: a one-way request is lost if it is refused.
-        return (RequestRow(code, self.end, EndTransactionHeader, targets, Cost.CLIENT),)
+        on_slave = OnSlave.UNAVAILABLE
+        return (RequestRow(code, self.end, EndTransactionHeader, targets, Cost.CLIENT, on_slave=on_slave),)
 
     def end(self, context: RequestContext) -> RemotingCommand | None:
         """Handle END_TRANSACTION. The response is sent when the outcome is confirmed."""

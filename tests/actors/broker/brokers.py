@@ -191,6 +191,22 @@ async def registered_broker(root: Path) -> AsyncIterator[tuple[NameserverService
         await nameserver.stop()
 
 
+@asynccontextmanager
+async def slave_of(master: Peer, root: Path, replica: int = 1, **settings: Any) -> AsyncIterator[Peer]:
+    """Yield a client of a slave that is registered with the nameservers of `master`."""
+    nameservers = master.broker.settings.nameservers
+    root = root / f"replica-{replica}"
+    own = settings_of(root, role="slave", replica=replica, nameservers=nameservers, **settings)
+    broker = BrokerService(own, SystemClock())
+    await broker.start()
+    peer = Peer(broker)
+    try:
+        yield peer
+    finally:
+        await peer.client.close()
+        await broker.stop()
+
+
 def hang_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Make each fdatasync wait until the returned event is set."""
     may_continue = threading.Event()

@@ -1,0 +1,139 @@
+"""A slave serves reads, and refuses what only a master handles with RocketMQ's codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+
+from actors.broker.replication.slave_requests import SlaveRequests
+from actors.broker.role import Role
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.headers import CreateTopicHeader
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
+from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, slave_of, with_broker
+
+MASTER = "10.0.0.1:10911"
+BUSY = {
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RayMQRequestCode.SEND_RUNS,
+    RayMQRequestCode.APPEND_BATCH,
+}
+UNAVAILABLE = {RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE}
+READS = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RayMQRequestCode.PULL_RECORDS}
+REFUSED = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+}
+
+
+def outcome(row: RequestRow, role: Role = Role.SLAVE, *, may_read: bool = False) -> tuple[int, str]:
+    """Return the code and remark with which the step refuses a request; (0, "") if it does not."""
+    settings = cast("Any", SimpleNamespace(slave_read_enable=may_read, broker_name="broker-a"))
+    step = SlaveRequests(settings, lambda: role, lambda: MASTER)
+    try:
+        step(cast("RequestContext", SimpleNamespace(row=row)))
+    except Refused as error:
+        return error.code, error.remark
+    return 0, ""
+
+
+def test_every_row_of_the_request_table_has_its_outcome_on_a_slave(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        rows = peer.broker.graph.loop.requests.rows
+        assert rows.keys() >= {*map(int, BUSY | UNAVAILABLE | READS | REFUSED)}
+        for code, row in rows.items():
+            status, remark = outcome(row)
+            if code in BUSY or code in READS:
+                assert status == ResponseCode.SYSTEM_BUSY, code
+                assert remark.startswith("[REJECTREQUEST]system busy, start flow control for a while"), code
+            elif code in UNAVAILABLE:
+                assert status == ResponseCode.SLAVE_NOT_AVAILABLE, code
+            elif code in REFUSED or row.on_slave is OnSlave.REFUSED:
+                assert status == ResponseCode.SERVICE_NOT_AVAILABLE, code
+            else:
+                assert (status, row.on_slave) == (0, OnSlave.SERVED), code
+                assert row.cost is not Cost.SEND, code
+            assert (MASTER in remark) == bool(status)
+            assert outcome(row, Role.MASTER) == (0, "")
+            if code in READS:
+                assert outcome(row, may_read=True) == (0, "")
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_slave_refuses_writes_with_the_address_of_its_master(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        before = peer.broker.graph.loop.store.positions.written
+        sent = await peer.send("T")
+        assert sent.code == ResponseCode.SYSTEM_BUSY
+        assert (sent.remark or "").startswith("[REJECTREQUEST]system busy")
+        header = CreateTopicHeader("T", read_queue_nums=1, write_queue_nums=1, perm=6)
+        created = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
+        assert created.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "master of broker-a, which is not registered" in (created.remark or "")
+        assert peer.broker.graph.loop.store.positions.written == before
+        assert (await peer.ask(RayMQRequestCode.DESCRIBE_BROKER)).code == 0
+
+    with_broker(story, settings_of(tmp_path, role="slave"))
+
+
+def test_slave_serves_pulls_only_while_slave_read_enable_is_true(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        assert (await peer.pull("BenchmarkTest")).code == ResponseCode.SYSTEM_BUSY
+        body = b"slaveReadEnable=true\n"
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
+        assert (await peer.pull("BenchmarkTest")).code == ResponseCode.PULL_NOT_FOUND
+
+    with_broker(story, settings_of(tmp_path, role="slave"))
+
+
+def test_former_master_takes_no_send_by_the_compiled_path(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        graph = peer.broker.graph
+        await graph.role.become(Role.MASTER, 1)
+        for _ in range(3):  # the first one makes the queue known to the compiled path
+            assert (await peer.send("T")).code == 0
+        await graph.role.become(Role.SLAVE, 1)
+        before = graph.loop.store.positions.written
+        assert (await peer.send("T")).code == ResponseCode.SYSTEM_BUSY
+        assert graph.loop.store.positions.written == before
+
+    with_broker(story, settings_of(tmp_path, role="slave"))
+
+
+def test_broker_config_reports_role_and_id_in_rocketmqs_terms(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        lines = (await peer.ask(RequestCode.GET_BROKER_CONFIG)).body.decode().splitlines()
+        assert {"brokerRole=SLAVE", "brokerId=2", "slaveReadEnable=false"} <= set(lines)
+        described = orjson.loads((await peer.ask(RayMQRequestCode.DESCRIBE_BROKER)).body)
+        assert (described["role"], described["broker_id"]) == ("slave", 2)
+
+    with_broker(story, settings_of(tmp_path, role="slave", replica=1))
+
+
+def test_remark_names_the_registered_master(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with registered_broker(tmp_path) as (_, master), slave_of(master, tmp_path) as slave:
+            refused = await slave.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+            assert f"send it to the master of broker-a, {master.broker.address}" in (refused.remark or "")
+
+    run(story)
