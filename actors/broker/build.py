@@ -26,7 +26,6 @@ from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.retry_state import build_retry_state
 from actors.broker.admin.topic_admin import TopicAdmin
-from actors.broker.admin.topic_figures import topic_figures
 from actors.broker.auth.access import BrokerAccess, build_access
 from actors.broker.auth.access_requests import AccessRequests
 from actors.broker.broker_settings import SLAVE, BrokerSettings, broker_id_of
@@ -45,6 +44,7 @@ from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import has_records_of_all
+from actors.broker.metrics.build import build_metrics
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queue_ends import QueueEnds
 from actors.broker.reading.queue_reader import QueueReader
@@ -158,15 +158,15 @@ def build_broker(
         settings, clock, identity, loop, tables, groups.clients, properties, access, supervisor
     )
     timer = build_timer(settings, clock, loop, tables, properties, supervisor)
-    levels = Capability(figures=delay_figures(delays, tables, store))
-    capabilities = (transaction_parts, timer, levels, build_retry_state(tables, store, loop.stats))
+    reports = _reports(settings, clock, loop, tables, groups, delays)
+    capabilities = (transaction_parts, timer, *reports)
     role = BrokerRole(_role_services(settings, loop, registration, delays, capabilities, supervisor))
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, clock)
     own_figures = broker_figures(settings, identity, loop, tables, role, drain, supervisor)
-    figures = (*own_figures, *_more_figures(loop, tables, clock, capabilities))
+    figures = (*own_figures, *chain.from_iterable(each.figures for each in capabilities))
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
-    steps = (*interceptors, DeadLetters(tables, groups.locks), *_redirects(capabilities), delays)
+    steps = (*interceptors, DeadLetters(tables, groups.locks, loop.stats), *_redirects(capabilities), delays)
     for rows in (
         _sending_rows(live, clock, rng, identity, loop, tables, new_topics, steps, properties, replies, role),
         SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
@@ -183,6 +183,22 @@ def build_broker(
     )  # fmt: skip
 
 
+def _reports(
+    settings: BrokerSettings,
+    clock: Clock,
+    loop: BrokerLoop,
+    tables: BrokerTables,
+    groups: BrokerGroups,
+    delays: Delays,
+) -> Sequence[Capability]:
+    """Return the capabilities that only add figures."""
+    return (
+        Capability(figures=delay_figures(delays, tables, loop.store)),
+        build_retry_state(tables, loop.store, loop.stats),
+        build_metrics(settings, clock, loop, tables, groups.clients),
+    )
+
+
 def _slave_steps(
     settings: BrokerSettings, role: Callable[[], Role], master: Callable[[], str | None]
 ) -> Sequence[Step]:
@@ -197,13 +213,6 @@ def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
         tables.topics.register_again()
     if names & {"auto_create_topics", "default_topic_queues"}:
         tables.topics.update_default_topic()
-
-
-def _more_figures(
-    loop: BrokerLoop, tables: BrokerTables, clock: Clock, capabilities: Sequence[Capability]
-) -> Iterable[Figure]:
-    yield from topic_figures(loop.store, tables, loop.stats, clock)
-    yield from chain.from_iterable(each.figures for each in capabilities)
 
 
 def _redirects(capabilities: Sequence[Capability]) -> Iterable[SendInterceptor]:

@@ -15,10 +15,11 @@ Equal consecutive samples share one object, so twenty thousand idle topics need 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from actors.broker.put_times import PutTimes
 from store.clock import NS_PER_MS, Clock
@@ -30,6 +31,8 @@ _WINDOWS = ((10_000, 7), (600_000, 7), (3_600_000, 25))  # milliseconds between 
 SHORTEST_MS = 1000
 SECONDS_KEPT = 600
 RATE_SPANS_S = (10, 60, 600)
+SIZE_BOUNDS = (1024, 4096, 512 * 1024, 1 << 20, 2 << 20, 4 << 20)
+"""Upper bounds of record sizes (RocketMQ BrokerMetricsManager); further ones have no bound."""
 
 
 class Count(NamedTuple):
@@ -95,6 +98,27 @@ class Tally:
         return Change(grown, max(now_ms - begin_ms, SHORTEST_MS))
 
 
+class PutTally(Tally):
+    """A counter of messages put, with the sizes of their records."""
+
+    __slots__ = ("ordered", "sizes")
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self.sizes = [0] * (len(SIZE_BOUNDS) + 1)
+        """Number of messages by record size; the messages of a batch all count with their average."""
+        self.ordered: PutTally | None = None
+        """The part of the messages that have a sharding key (RocketMQ's type `fifo`)."""
+
+    def add_ordered(self, messages: int, size_bytes: int, bucket: int) -> None:
+        """Count messages with a sharding key, which are in the counter already."""
+        if self.ordered is None:
+            self.ordered = PutTally(self.created_ms)
+        self.ordered.messages += messages
+        self.ordered.size_bytes += size_bytes
+        self.ordered.sizes[bucket] += messages
+
+
 class Total:
     """A counter that is the sum of others, including those that were removed."""
 
@@ -144,10 +168,12 @@ class BrokerStats:
         self._got = Total(now_ms)
         self.gets_missed = 0
         self.put_times = PutTimes(clock)
-        self.puts: dict[str, Tally] = {}
+        self.puts: dict[str, PutTally] = {}
         self.gets: dict[tuple[str, str], Tally] = {}
         """By topic and group; the group is empty for reads without a group."""
         self.send_backs: dict[tuple[str, str], Tally] = {}
+        self.dead_letters: Counter[tuple[str, str]] = Counter()
+        """Number of messages moved to the dead-letter topic, by their own topic and group."""
         self._sampled_ms = tuple(deque[int](maxlen=kept) for _, kept in _WINDOWS)
         self._next_sample_ns = [clock.monotonic_ns()] * len(_WINDOWS)
         self._seconds: deque[Second] = deque(maxlen=SECONDS_KEPT + 1)
@@ -162,11 +188,28 @@ class BrokerStats:
         """Milliseconds since the start, by the wall clock."""
         return self._clock.wall_ms() - self.started_ms
 
-    def put(self, topic: str, messages: int, size_bytes: int, calls: int = 1) -> None:
-        """Count the messages that `calls` send requests appended."""
+    def put(
+        self,
+        topic: str,
+        messages: int,
+        size_bytes: int,
+        calls: int = 1,
+        is_ordered: bool = False,
+        by_size: Sequence[int] = (),
+    ) -> None:
+        """Count the messages that `calls` send requests appended.
+
+        Args:
+            topic: their topic.
+            messages: their number.
+            size_bytes: the size of their records.
+            calls: the number of requests.
+            is_ordered: True if they have a sharding key.
+            by_size: their number by the first buckets of SIZE_BOUNDS; if empty, all have the average size.
+        """
         tally = self.puts.get(topic)
         if tally is None:
-            tally = self.puts[topic] = Tally(self._clock.wall_ms())
+            tally = self.puts[topic] = PutTally(self._clock.wall_ms())
         tally.messages += messages
         tally.size_bytes += size_bytes
         tally.calls += calls
@@ -175,6 +218,14 @@ class BrokerStats:
             times.begin()
             calls -= 1
         times.puts += calls
+        if by_size:
+            for bucket, count in enumerate(by_size):
+                tally.sizes[bucket] += count
+            return
+        bucket = bisect_left(SIZE_BOUNDS, size_bytes // messages)
+        tally.sizes[bucket] += messages
+        if is_ordered:
+            tally.add_ordered(messages, size_bytes, bucket)
 
     def got(self, group: str, topic: str, messages: int, size_bytes: int) -> None:
         """Count the messages that one read request returned; `messages` may be 0."""
@@ -201,8 +252,10 @@ class BrokerStats:
     def _forget(self, is_removed: Callable[[tuple[str, str]], bool]) -> None:
         for key in [key for key in self.gets if is_removed(key)]:
             self._got.removed.add(self.gets.pop(key).count)
-        for key in [key for key in self.send_backs if is_removed(key)]:
-            del self.send_backs[key]
+        tables: tuple[dict[tuple[str, str], Any], ...] = (self.send_backs, self.dead_letters)
+        for table in tables:
+            for key in [key for key in table if is_removed(key)]:
+                del table[key]
 
     # ---- sampling, by a timer ------------------------------------------------------------------------------
 

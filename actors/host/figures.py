@@ -7,8 +7,9 @@ GET_BROKER_RUNTIME_INFO                `runtime_table`: as text, by each of `run
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, cast
@@ -33,6 +34,27 @@ class Histogram(NamedTuple):
     """The number of values in each bucket."""
     total: float
     """The sum of all values."""
+
+
+class Buckets:
+    """A histogram that is counted; `bounds` are the upper bounds of its buckets, except the last one."""
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    @property
+    def histogram(self) -> Histogram:
+        """The present values."""
+        return Histogram(self._bounds, tuple(self._counts), self._total)
 
 
 Value = int | float | str | Histogram
@@ -76,6 +98,9 @@ class Figure:
     metric: str = ""
     """Name on the page of metrics, with unit and `_total` as usual in Prometheus; empty: not there. It is
     RocketMQ's name or begins with `raymq_`. Not for texts."""
+    refresh: Callable[[], Awaitable[None]] | None = None
+    """Computes what `read` returns, if that takes long or reads the disk; awaited before the page is made. It
+    runs in slices too. Figures with an equal function are refreshed together."""
 
     def samples(self) -> Iterable[Sample]:
         """Return the samples; a figure without labels has one."""

@@ -145,6 +145,7 @@ class RequestContext:
         "connection",
         "header",
         "row",
+        "was_held",
     )
 
     def __init__(
@@ -163,6 +164,8 @@ class RequestContext:
         self._started_ns = connection.hub.clock.monotonic_ns() if observers else 0
         self._has_replied = False
         self._is_pending = False
+        self.was_held = False
+        """True if the request waited for an event, such as the next message of a queue."""
 
     def reply(self, response: RemotingCommand) -> None:
         """Send the response; also after the handler has returned.
@@ -200,6 +203,7 @@ class RequestContext:
 
     def release_request(self) -> None:
         """Release header, fields and body of a held request; the handler keeps what it needs."""
+        self.was_held = True
         self.header = None
         self.command.ext = _NO_FIELDS
         self.command.body = b""

@@ -10,7 +10,7 @@ The arguments of `take_sends`:
 
     data: the receive buffer.
     state: the fields AT to ONEWAY; the kernel updates AT, the sizes, TOUCHED and ONEWAY.
-    topics: hash table of the known topics (columns NAME_AT to NEW_BYTES).
+    topics: hash table of the known topics (columns NAME_AT to NEW_MEDIUM).
     names: the names of the topics.
     queues: for each queue of a topic, from QUEUES_AT on: its index in `assigned`, or -1 if unknown.
     assigned: the queue offset that the next message of each queue gets; the kernel advances it.
@@ -66,8 +66,11 @@ from store.message import record
 STATE_FIELDS: Final = 11
 
 # ---- the columns of `topics`, a hash table by name ----
-NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT, NEW_MESSAGES, NEW_BYTES = range(6)
-TOPIC_FIELDS: Final = 6
+# NEW_SMALL and NEW_MEDIUM count the messages whose records have up to SMALL_BYTES and MEDIUM_BYTES.
+NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT, NEW_MESSAGES, NEW_BYTES, NEW_SMALL, NEW_MEDIUM = range(8)
+TOPIC_FIELDS: Final = 8
+SMALL_BYTES: Final = 1024
+MEDIUM_BYTES: Final = 4096
 
 # ---- the rows of `pieces`: start and length of a part of `texts` ----
 # The parts of a response surround its values, for example JSON_QUEUE ends where the queue id begins.
@@ -395,6 +398,10 @@ def take_sends(
             topics_touched += 1
         topics[slot, NEW_MESSAGES] += 1
         topics[slot, NEW_BYTES] += to - place
+        if to - place <= SMALL_BYTES:
+            topics[slot, NEW_SMALL] += 1
+        elif to - place <= MEDIUM_BYTES:
+            topics[slot, NEW_MEDIUM] += 1
         sent[count] = queue
         count += 1
         place = to

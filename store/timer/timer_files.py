@@ -170,6 +170,10 @@ class TimerFiles:
         """Return the number of messages that are due in `from_second` or later."""
         return 0 if self._wheel is None else max(self._wheel.pending(from_second), 0)
 
+    def due_within(self, begin: int, end: int) -> int:
+        """Return the number of messages that are due in the seconds [begin, end), at most SLOTS."""
+        return 0 if self._wheel is None else max(self._wheel.due_within(begin, end), 0)
+
     def clear(self, second: int) -> None:
         """Remove all units of a second from the wheel."""
         if self._wheel is not None:

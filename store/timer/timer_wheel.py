@@ -90,6 +90,18 @@ class TimerWheel:
         table = self.table()
         return int(table["messages"][table["second"] >= from_second].sum(dtype=np.int64))
 
+    def due_within(self, begin: int, end: int) -> int:
+        """Return the number of messages that are due in the seconds [begin, end), at most SLOTS."""
+        table, found = self.table(), 0
+        while begin < end:
+            slot = begin % SLOTS
+            count = min(end - begin, SLOTS - slot)
+            part = table[slot : slot + count]
+            is_due = part["second"] == np.arange(begin, begin + count)
+            found += int(part["messages"][is_due].sum(dtype=np.int64))
+            begin += count
+        return found
+
     def sync(self) -> None:
         """Flush the file. Raises OSError."""
         os.fdatasync(self._file.descriptor)

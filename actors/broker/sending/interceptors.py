@@ -16,7 +16,9 @@ from typing import Protocol
 from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.sending.stored_properties import dead_letter_properties
+from actors.broker.stats import BrokerStats
 from actors.remoting.hot_headers import SendMessageHeader
+from store.message.properties import MessageConst, decode_properties
 from store.message.record import RecordDraft
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
@@ -64,7 +66,8 @@ class DeadLetters:
 
     property_names = ()
 
-    def __init__(self, tables: BrokerTables, locks: QueueLocks) -> None:
+    def __init__(self, tables: BrokerTables, locks: QueueLocks, stats: BrokerStats) -> None:
+        self._stats = stats
         self._topics = tables.topics
         self._groups = tables.groups
         self._locks = locks
@@ -80,6 +83,9 @@ class DeadLetters:
         # orderly consumer has already used up its retries: a later delivery would be out of order.
         if header.reconsume_times <= limit and not self._locks.is_orderly(group.group_name):
             return
+        properties = decode_properties(draft.properties.encode("utf-8", "replace"))
+        origin = properties.get(MessageConst.RETRY_TOPIC, draft.record.topic)
+        self._stats.dead_letters[origin, group.group_name] += 1
         draft.record.topic = self._topics.ensure(f"{DLQ_TOPIC_PREFIX}{group.group_name}", 1).topic_name
         draft.record.queue_id = 0
         draft.properties = dead_letter_properties(draft.properties)

@@ -211,13 +211,17 @@ class PlainSends:
     def _count_messages(self, touched: int) -> None:
         for slot in self._touched[:touched].tolist():
             row = self._table[slot]
-            messages, size_bytes = row[k.NEW_MESSAGES :].tolist()
+            messages, size_bytes, small, medium = row[k.NEW_MESSAGES :].tolist()
             row[k.NEW_MESSAGES :] = 0
-            self._stats.put(self._name_of[slot], messages, size_bytes, messages)
+            by_size = (small, medium, messages - small - medium)
+            self._stats.put(self._name_of[slot], messages, size_bytes, messages, by_size=by_size)
 
-    def answered(self, code: int, count: int, began_ns: int) -> None:
-        """Count the responses of a block."""
-        self._counters.add(_CODE, code, count, (self._clock.monotonic_ns() - began_ns) * count)
+    def answered(self, code: int, count: int, oneway: int, began_ns: int) -> None:
+        """Count the responses of a block; `oneway` of its `count` requests got none."""
+        duration_ns = self._clock.monotonic_ns() - began_ns
+        for responses, is_oneway in ((count - oneway, False), (oneway, True)):
+            if responses:
+                self._counters.add((_CODE, code, False, is_oneway), responses, duration_ns)
 
     @property
     def _is_outdated(self) -> bool:
@@ -245,7 +249,7 @@ class PlainSends:
         slot = k.hash_name(self._names, at, len(name)) & (_SLOTS - 1)
         while self._table[slot, k.NAME_BYTES] >= 0:
             slot = (slot + 1) & (_SLOTS - 1)
-        self._table[slot] = (at, len(name), queues, self._queues_end, 0, 0)
+        self._table[slot] = (at, len(name), queues, self._queues_end, 0, 0, 0, 0)
         self._queues[self._queues_end : self._queues_end + queues] = -1
         self._queues_end += queues
         return int(slot)
@@ -284,7 +288,7 @@ class _Block(PendingAck):
                 command.code, command.remark, command.flag = code, remark, FLAG_RESPONSE
                 connection.send(command)
         connection.add_pending(-self._pending)
-        self._sends.answered(code, self._count, self._began_ns)
+        self._sends.answered(code, self._count, self._count - self._pending, self._began_ns)
 
 
 def _texts(responses: SendResponses, added: bytes) -> _Texts:

@@ -22,11 +22,15 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_topic
 from store.kernels.batch_properties import with_properties
+from store.message.properties import MessageConst
 from store.message.record import RecordDraft
 from store.message.sys_flag import TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 from store.store_errors import StoreError
+
+_ORDERED = f"{MessageConst.SHARDING_KEY}\x01"
+"""In the properties of a message of an ordered queue (RocketMQ BrokerMetricsManager.getMessageType)."""
 
 
 class Sender:
@@ -106,7 +110,7 @@ class Sender:
             result = self._store.append(record)
         except (StoreError, struct.error) as error:
             raise not_stored(error) from error
-        self._put(record.topic, 1, result.size_bytes)
+        self._put(record.topic, 1, result.size_bytes, 1, _ORDERED in draft.properties)
         responses = self._responses
         ext = responses.fields(
             responses.message_id(result), str(queue_id), str(result.queue_offset), uniq_key

@@ -99,6 +99,8 @@ class SendBack:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         origin = message.properties.get(MessageConst.RETRY_TOPIC, message.topic)
         self._stats.sent_back(group.group_name, origin, result.size_bytes)
+        if is_dead:
+            self._stats.dead_letters[origin, group.group_name] += 1
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
         return None
 

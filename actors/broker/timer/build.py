@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.build_loop import BrokerLoop
@@ -13,10 +12,10 @@ from actors.broker.role import Role, RoleService, periodic
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.timer.recall import Recall
 from actors.broker.timer.timer_counts import TimerCounts
+from actors.broker.timer.timer_figures import TIMER_DISABLED, timer_figures, timer_metrics
 from actors.broker.timer.timer_messages import TimerMessages
 from actors.broker.timer.timer_requests import TimerRequests
 from actors.broker.timer.timer_service import TimerService
-from actors.host.figures import Figure, Kind
 from actors.supervisor import Supervisor
 from store.clock import Clock
 
@@ -39,7 +38,7 @@ def build_timer(
     messages = TimerMessages(settings, clock, properties)
     if not settings.timer_wheel_enable:
         return Capability(
-            rows=tuple(TimerRequests(None, None).rows()), interceptors=(messages,), figures=_DISABLED
+            rows=tuple(TimerRequests(None, None).rows()), interceptors=(messages,), figures=TIMER_DISABLED
         )
     counts = TimerCounts(settings.store_root, clock)
     timer = TimerService(
@@ -57,62 +56,8 @@ def build_timer(
             periodic(supervisor, "timer-progress", master, flush_ms, timer.save_progress),
             periodic(supervisor, "timer-rates", master, SAMPLE_MS, counts.sample),
         ),
-        figures=timer_figures(timer, counts),
+        figures=(*timer_figures(timer, counts), *timer_metrics(timer, counts, tables.topics, clock)),
     )
-
-
-def timer_figures(timer: TimerService, counts: TimerCounts) -> Sequence[Figure]:
-    """Return the figures of an enabled timer."""
-    counter, gauge = Kind.COUNTER, Kind.GAUGE
-    return (
-        Figure(
-            "pending_timers", gauge, "", lambda: timer.pending, "Messages that wait for their time.",
-            runtime_names=("pendingTimers",),
-            metric="raymq_pending_timers",
-        ),
-        Figure(
-            "timer_messages_skipped", counter, "", lambda: counts.skipped, "Undeliverable timer messages.",
-            runtime_names=("timerMessagesSkipped",),
-            metric="raymq_timer_messages_skipped_total",
-        ),
-        Figure(
-            "timer_rounds", counter, "", lambda: counts.rounds, "Rounds that delivered all due messages.",
-            runtime_names=("timerRounds",),
-        ),
-        Figure(
-            "timer_read_behind", gauge, "s", lambda: timer.read_behind_s, "Delay of the delivery.",
-            runtime_names=("timerReadBehind",),
-        ),
-        Figure(
-            "timer_offset_behind", gauge, "", lambda: timer.offset_behind, "Messages not in the wheel yet.",
-            runtime_names=("timerOffsetBehind",),
-        ),
-        Figure(
-            "timer_congest_num", gauge, "", lambda: timer.pending, "RocketMQ's name of `pending_timers`.",
-            runtime_names=("timerCongestNum",),
-        ),
-        Figure(
-            "timer_enqueue_tps", gauge, "messages/s", lambda: counts.enqueue_tps, "Messages added.",
-            runtime_names=("timerEnqueueTps",),
-        ),
-        Figure(
-            "timer_dequeue_tps", gauge, "messages/s", lambda: counts.dequeue_tps, "Messages delivered.",
-            runtime_names=("timerDequeueTps",),
-        ),
-    )  # fmt: skip
-
-
-_DISABLED = (
-    Figure(
-        "timer_disabled", Kind.TEXT, "", lambda: "0", "Counts of a disabled timer.",
-        runtime_names=("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), is_described=False,
-    ),
-    Figure(
-        "timer_disabled_tps", Kind.TEXT, "", lambda: "0.0", "Rates of a disabled timer.",
-        runtime_names=("timerEnqueueTps", "timerDequeueTps"), is_described=False,
-    ),
-)  # fmt: skip
-"""RocketMQ's tools expect these entries even from a broker without timer."""
 
 
 def _task(supervisor: Supervisor, timer: TimerService) -> RoleService:

@@ -111,6 +111,21 @@ class TimerService:
         schedule = self._schedule
         return 0 if schedule is None else max(self._clock.wall_ms() // 1000 - schedule.read_second, 0)
 
+    def due_within(self, begin_s: int, end_s: int) -> int:
+        """Return the number of messages in the wheel that are due from `begin_s` to `end_s` seconds from now.
+
+        Those before now, with a negative `begin_s`, are late.
+        """
+        now_s = self._clock.wall_ms() // 1000
+        return 0 if self._schedule is None else self._files.due_within(now_s + begin_s, now_s + end_s)
+
+    async def next_stored_ms(self) -> int | None:
+        """Return the store time of the first message that is not in the wheel yet; None without one."""
+        if not self.offset_behind:
+            return None
+        offset, read = self._queue_offset, self._store.store_timestamp
+        return await self._reads.read(partial(read, TIMER_TOPIC, TIMER_QUEUE_ID, offset))
+
     async def start(self) -> None:
         """Open the files and find the first message that is not in them."""
         await self._reads.caught_up()
@@ -221,7 +236,7 @@ class TimerService:
             return
         if timer.delete_key is not None:
             schedule.delete((timer.due_ms - 1) // 1000, timer.delete_key, is_in_wheel=True)
-        self._counts.enqueued_one(timer)
+        self._counts.enqueued_one(timer, message.born_timestamp)
 
     async def _deliver(self, schedule: TimerSchedule, now_ms: int) -> bool:
         """Deliver some of the messages that are due at `now_ms`; return True if there may be more."""

@@ -15,6 +15,7 @@ from actors.broker.transactions.checks import TransactionChecks
 from actors.broker.transactions.end_transaction import EndTransaction
 from actors.broker.transactions.half_messages import HalfMessages
 from actors.broker.transactions.op_messages import OpWriter
+from actors.broker.transactions.transaction_counts import TransactionCounts
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.figures import Figure, Kind
 from actors.remoting.connection import Connection
@@ -46,7 +47,8 @@ def build_transactions(
     ops = OpWriter(store, loop.acks, clock, identity.host.packed, loop.server.request_tick)
     log = TransactionLog(store, reads, topics, tables.offsets, ops)
     checks = TransactionChecks(settings, store, log, topics, clients, clock)
-    end = EndTransaction(store, reads, log, topics, loop.acks, loop.stats, access.may_send)
+    counts = TransactionCounts(clock, topics)
+    end = EndTransaction(store, reads, log, topics, loop.acks, loop.stats, access.may_send, counts)
     master, check_ms = frozenset({Role.MASTER}), settings.transaction_check_interval_ms
     return log, Capability(
         rows=tuple(end.rows()),
@@ -57,6 +59,7 @@ def build_transactions(
             periodic(supervisor, "transaction-checks", master, check_ms, checks.check),
         ),
         figures=(
+            *counts.figures(),
             Figure(
                 "open_transactions",
                 Kind.GAUGE,

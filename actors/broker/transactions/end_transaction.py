@@ -18,6 +18,7 @@ from actors.broker.sending.responses import SendAck
 from actors.broker.stats import BrokerStats
 from actors.broker.transactions.half_messages import first_offset, real_queue
 from actors.broker.transactions.open_transactions import HalfPlace
+from actors.broker.transactions.transaction_counts import TransactionCounts
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -48,7 +49,9 @@ class EndTransaction:
         acks: Acks,
         stats: BrokerStats,
         may_send: TopicCheck,
+        counts: TransactionCounts,
     ) -> None:
+        self._counts = counts
         self._store = store
         self._reads = reads
         self._transactions = transactions
@@ -119,6 +122,7 @@ class EndTransaction:
             self._commit(context, half, topic, queue_id, place)
         else:
             self._transactions.finish(place.offset, first_offset(half), SendAck(context, {}))
+            self._counts.rolled_back(topic, half)
         return None
 
     def _commit(
@@ -135,6 +139,7 @@ class EndTransaction:
         except StoreError as error:
             raise _refusal(header, str(error), ResponseCode.SERVICE_NOT_AVAILABLE) from error
         self._stats.put(topic, 1, result.size_bytes)
+        self._counts.committed(topic, half)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))
 
 

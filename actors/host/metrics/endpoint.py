@@ -124,6 +124,9 @@ class MetricsEndpoint:
             return 500, plain, "a figure could not be read: see metrics_page_failed in the log\n"
 
     async def _page(self) -> str:
+        for refresh in dict.fromkeys(each.refresh for each in self._figures if each.metric):
+            if refresh is not None:
+                await refresh()
         parts = []
         for part in page(self._figures, self._labels(), self._settings.metrics_max_series):
             parts.append(part)

@@ -1,0 +1,216 @@
+"""Lags: how many messages each consumer group is behind, and how old the first one is.
+
+    queue   | … acknowledged … | in flight | ready … | end
+                                 ▲           ▲
+                   lag latency ──┘           └── queueing latency: age of the first message there
+
+The groups are those with committed offsets. Groups without connected members are included, unlike in
+RocketMQ: their lag grows, so an alert must see it.
+
+Store times ascend with the position in the CommitLog. So of the first messages of all queues, the one with
+the lowest position is the oldest, and only its record is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.metric_labels import GROUP_LABELS, of_group
+from actors.host.figures import Figure, Kind, Sample
+from actors.remoting.remoting_errors import Refused
+from store.clock import NS_PER_MS, Clock
+from store.message_store import MessageStore
+from store.store_errors import StoreError
+
+LAGS_KEPT_NS = 1_000 * NS_PER_MS
+"""Clients that read the page within this time get the same lags."""
+SLICE_NS = NS_PER_MS
+QUEUES_PER_CHECK = 32
+"""Queues between two looks at the clock."""
+
+
+class Lag(NamedTuple):
+    """The messages of one topic that a group has not acknowledged."""
+
+    topic: str
+    group: str
+    in_flight: int
+    """Delivered to a member."""
+    ready: int
+    """Not delivered yet."""
+    unacknowledged_ms: int | None
+    """Store time of the oldest message; None if there is none, or if its record cannot be read."""
+    ready_ms: int | None
+    """The same of the oldest message that is not delivered yet."""
+
+
+class _Behind(NamedTuple):
+    """A queue with messages that are not acknowledged."""
+
+    queue_id: int
+    acknowledged: int
+    delivered: int
+    end: int
+
+
+class Lags:
+    """The lags of all groups on one broker, computed in slices by `refresh`."""
+
+    def __init__(self, store: MessageStore, reads: Reads, tables: BrokerTables, clock: Clock) -> None:
+        self._store = store
+        self._reads = reads
+        self._tables = tables
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._computed: list[Lag] = []
+        self._computed_ns = -LAGS_KEPT_NS
+        self._slice_ns = 0
+        # CommitLog position by topic, queue id and offset: the offset of a group that stands still is read
+        # once. The second table is that of the next refresh.
+        self._known: dict[tuple[str, int, int], int] = {}
+        self._seen: dict[tuple[str, int, int], int] = {}
+
+    def __iter__(self) -> Iterator[Lag]:
+        return iter(self._computed)
+
+    async def refresh(self) -> None:
+        """Compute the lags, unless they are newer than LAGS_KEPT_NS."""
+        async with self._lock:
+            self._slice_ns = self._clock.monotonic_ns()
+            if self._slice_ns - self._computed_ns < LAGS_KEPT_NS:
+                return
+            computed = []
+            for key, committed in list(self._tables.offsets.table.offsets.items()):
+                await self._pause()
+                topic, _, group = key.partition("@")
+                if (config := self._tables.topics.find(topic)) is not None:
+                    behind = await self._behind(topic, group, committed, config.read_queue_nums)
+                    computed.append(await self._lag(topic, group, behind))
+            self._known, self._seen = self._seen, {}
+            self._computed, self._computed_ns = computed, self._clock.monotonic_ns()
+
+    async def _behind(
+        self, topic: str, group: str, committed: Mapping[int, int], queues: int
+    ) -> list[_Behind]:
+        max_offset, pulled = self._store.max_offset, self._tables.offsets.pulled
+        found = []
+        for queue_id in range(queues):
+            if queue_id % QUEUES_PER_CHECK == QUEUES_PER_CHECK - 1:
+                await self._pause()
+            acknowledged = committed.get(queue_id, 0)
+            end = max_offset(topic, queue_id)
+            if acknowledged < end:
+                delivered = min(max(pulled.get((topic, group, queue_id), 0), acknowledged), end)
+                found.append(_Behind(queue_id, acknowledged, delivered, end))
+        return found
+
+    async def _lag(self, topic: str, group: str, behind: Sequence[_Behind]) -> Lag:
+        unacknowledged, ready = [], []
+        for queue_id, acknowledged, delivered, end in behind:
+            unacknowledged.append(await self._position(topic, queue_id, acknowledged))
+            if delivered < end:
+                ready.append(await self._position(topic, queue_id, delivered))
+        return Lag(
+            topic,
+            group,
+            sum(each.delivered - each.acknowledged for each in behind),
+            sum(each.end - each.delivered for each in behind),
+            await self._oldest_ms(unacknowledged),
+            await self._oldest_ms(ready),
+        )
+
+    async def _position(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the CommitLog position of the first message at or after a queue offset."""
+        place = (topic, queue_id, offset)
+        position = self._seen.get(place, self._known.get(place))
+        if position is None or position < self._store.positions.min:
+            await self._pause()
+            try:
+                position = await self._reads.read(partial(self._read_position, *place))
+            except (StoreError, Refused):  # reported as unknown
+                position = None
+        if position is not None:
+            self._seen[place] = position
+        return position
+
+    def _read_position(self, topic: str, queue_id: int, offset: int) -> int | None:
+        first = max(offset, self._store.min_offset(topic, queue_id))
+        units = self._store.units(topic, queue_id, first, 1)
+        return units[0].physical_offset if units else None
+
+    async def _oldest_ms(self, positions: Sequence[int | None]) -> int | None:
+        known = [position for position in positions if position is not None]
+        if not known:
+            return None
+        try:
+            return await self._reads.read(partial(self._store.record_timestamp, min(known)))
+        except (StoreError, Refused):
+            return None
+
+    async def _pause(self) -> None:
+        """Let other tasks run if the present slice has taken SLICE_NS."""
+        if self._clock.monotonic_ns() - self._slice_ns >= SLICE_NS:
+            await asyncio.sleep(0)
+            self._slice_ns = self._clock.monotonic_ns()
+
+
+def lag_figures(lags: Lags, tables: BrokerTables, clock: Clock) -> Sequence[Figure]:
+    """Return the figures of the lag by topic and group."""
+
+    def messages(amount: Callable[[Lag], int]) -> Callable[[], Iterator[Sample]]:
+        def samples() -> Iterator[Sample]:
+            for lag in lags:
+                yield Sample(of_group(tables.topics, lag.topic, lag.group), amount(lag))
+
+        return samples
+
+    def ages(
+        count: Callable[[Lag], int], stored_ms: Callable[[Lag], int | None]
+    ) -> Callable[[], Iterator[Sample]]:
+        def samples() -> Iterator[Sample]:
+            now_ms = clock.wall_ms()
+            for lag in lags:
+                first_ms = stored_ms(lag)
+                # Unknown is not 0: the sample is omitted.
+                if first_ms is not None or not count(lag):
+                    age_ms = 0 if first_ms is None else max(now_ms - first_ms, 0)
+                    yield Sample(of_group(tables.topics, lag.topic, lag.group), age_ms)
+
+        return samples
+
+    def all_of(lag: Lag) -> int:
+        return lag.in_flight + lag.ready
+
+    def figure(name: str, unit: str, read: Callable[[], Iterator[Sample]], metric: str, text: str) -> Figure:
+        return Figure(name, Kind.GAUGE, unit, read, text, GROUP_LABELS, metric=metric, refresh=lags.refresh)
+
+    return (
+        figure(
+            "lag_by_group", "", messages(all_of), "rocketmq_consumer_lag_messages",
+            "Messages that the group has not acknowledged.",
+        ),
+        figure(
+            "ready_by_group", "", messages(lambda lag: lag.ready), "rocketmq_consumer_ready_messages",
+            "Messages that were not delivered to the group.",
+        ),
+        figure(
+            "in_flight_by_group", "", messages(lambda lag: lag.in_flight),
+            "rocketmq_consumer_inflight_messages",
+            "Messages that were delivered to the group and not acknowledged.",
+        ),
+        figure(
+            "lag_latency_by_group", "ms", ages(all_of, lambda lag: lag.unacknowledged_ms),
+            "rocketmq_consumer_lag_latency_milliseconds",
+            "Age of the oldest message that the group has not acknowledged.",
+        ),
+        figure(
+            "queueing_latency_by_group", "ms", ages(lambda lag: lag.ready, lambda lag: lag.ready_ms),
+            "rocketmq_consumer_queueing_latency_milliseconds",
+            "Age of the oldest message that was not delivered to the group.",
+        ),
+    )  # fmt: skip
