@@ -298,6 +298,16 @@ def _find_queue(
 
 
 @helper()
+def _count_message(topics: I64, slot: int, size_bytes: int) -> None:
+    topics[slot, NEW_MESSAGES] += 1
+    topics[slot, NEW_BYTES] += size_bytes
+    if size_bytes <= SMALL_BYTES:
+        topics[slot, NEW_SMALL] += 1
+    elif size_bytes <= MEDIUM_BYTES:
+        topics[slot, NEW_MEDIUM] += 1
+
+
+@helper()
 def _write_record(
     records: U8, place: int, state: I64, texts: U8, pieces: I64, reserved: I64, data: U8, fields: I64,
     kind: int, queue_id: int, queue_offset: int, body: int, body_bytes: int,
@@ -396,12 +406,7 @@ def take_sends(
         if topics[slot, NEW_MESSAGES] == 0:
             touched[topics_touched] = slot
             topics_touched += 1
-        topics[slot, NEW_MESSAGES] += 1
-        topics[slot, NEW_BYTES] += to - place
-        if to - place <= SMALL_BYTES:
-            topics[slot, NEW_SMALL] += 1
-        elif to - place <= MEDIUM_BYTES:
-            topics[slot, NEW_MEDIUM] += 1
+        _count_message(topics, slot, to - place)
         sent[count] = queue
         count += 1
         place = to

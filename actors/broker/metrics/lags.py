@@ -44,7 +44,7 @@ class Lag(NamedTuple):
     ready: int
     """Not delivered yet."""
     unacknowledged_ms: int | None
-    """Store time of the oldest message; None if there is none, or if its record cannot be read."""
+    """Store time of the oldest message; None without one, or if its record cannot be read."""
     ready_ms: int | None
     """The same of the oldest message that is not delivered yet."""
 
