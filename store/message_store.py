@@ -56,16 +56,19 @@ class MessageStore(ReadableStore):
         clock: Clock,
         guards: Guards,
         parts: StoreParts,
+        recovered: Recovered,
         probe: DiskProbe,
     ) -> None:
         """Create the store from its parts. Only `open` calls this."""
-        self._maintenance = Maintenance(root, settings, name.store_id, clock, parts)
+        self._maintenance = Maintenance(root, settings, name.store_id, clock, parts, recovered)
         mark_changed = self._maintenance.checkpoints.mark_changed
         super().__init__(parts, Retention(settings, clock, parts, probe, mark_changed), clock)
         self.queue_files = QueueFileSwap(parts)
         self.root = root
         self.settings = settings
         self.identity = name
+        self.recovered = recovered
+        """Result of the recovery when the store was opened."""
         self._clock = clock
         self._guards = guards
         self._dispatch = LiveDispatch(
@@ -76,11 +79,10 @@ class MessageStore(ReadableStore):
             parts.queues,
             settings,
             clock,
-            parts.tail.last_timestamp,
+            recovered.tail.last_timestamp,
             lambda: parts.dispatcher.next_offsets(parts.positions.dispatched, parts.positions.written),
         )
         self.blocks = RecordBlocks(self._appender, parts.queues, lambda: self.write_refusal)
-        self._log.make_file = self._maintenance.allocator.take
         self._failure: StoreError | None = None
         self._flush = LogFlush(parts.log)
         self._is_closed = False
@@ -125,7 +127,7 @@ class MessageStore(ReadableStore):
             StoreError: The store belongs to another broker, is locked, or cannot be recovered.
         """
         with explained("cannot be opened", root):
-            make_parts = partial(open_parts, root, settings, sinks, confirm, executors)
+            make_parts = partial(open_parts, root, settings, clock, sinks, confirm, executors)
             store = cls._open(root, settings, identity, clock, probe, make_parts, adopt=adopt)
         if store_host is not None:
             store.set_store_host(store_host)
@@ -155,13 +157,12 @@ class MessageStore(ReadableStore):
             parts = make_parts()
             guards.epoch.raise_epoch()
             guards.abort.create()
-            recover(root, settings, parts, name.store_id, closed_cleanly=closed_cleanly, is_ours=is_ours)
+            recovered = recover(
+                root, settings, parts, name.store_id, closed_cleanly=closed_cleanly, is_ours=is_ours
+            )
             if name != existing_name:
                 write_name(root, name)
-            parts.checkpoint.physic_msg_timestamp = parts.tail.last_timestamp  # `recover` has flushed the log
-            parts.was_clean = closed_cleanly
-            parts.residency.written_from = parts.positions.written
-            store = cls(root, settings, name, clock, guards, parts, probe)
+            store = cls(root, settings, name, clock, guards, parts, recovered, probe)
             store._maintenance.checkpoints.checkpoint_now()
         except BaseException:
             if parts is not None:
@@ -177,12 +178,7 @@ class MessageStore(ReadableStore):
     @property
     def holes(self) -> Sequence[Hole]:
         """The damaged ranges of the CommitLog that recovery found."""
-        return self._parts.holes
-
-    @property
-    def recovered(self) -> Recovered:
-        """Result of the recovery when the store was opened."""
-        return Recovered(self._parts.tail.records, self._parts.dispatched_from, self._parts.was_clean)
+        return self.recovered.holes.all
 
     # ---- append --------------------------------------------------------------------------------------------
 
@@ -272,12 +268,12 @@ class MessageStore(ReadableStore):
         self._maintenance.finish()
         self._dispatch.rewind()
         self._flush.cancel()
-        self._maintenance.allocator.discard()
+        self._parts.allocator.discard()
         try:
             self._log.truncate_to(offset)
             reason = "the log was truncated: this append can no longer be confirmed"
             self.positions.truncate_to(offset, StoreError(reason, self.root))
-            self._parts.holes = [hole for hole in self._parts.holes if hole.position < offset]
+            self.recovered.holes.truncate_to(offset)
             for sink in self._parts.sinks:
                 sink.rewind(offset)
             self._appender.rewind()
@@ -289,7 +285,7 @@ class MessageStore(ReadableStore):
 
     def _may_truncate_to(self, offset: int) -> bool:
         is_end = self.positions.min <= offset == self._appender.raw.next_record <= self.positions.written
-        is_hole = any(hole.position == offset for hole in self._parts.holes)
+        is_hole = any(hole.position == offset for hole in self.holes)
         return is_end or is_hole or self._log.has_record_at(offset)
 
     # ---- advance -------------------------------------------------------------------------------------------
@@ -411,7 +407,7 @@ class MessageStore(ReadableStore):
     def flush_done(self, job: FlushJob) -> None:
         """Record that `job.run` has succeeded. Ignored if the log was truncated since the job began."""
         if self._flush.end(job, is_flushed=True):
-            self._parts.checkpoint.physic_msg_timestamp = job.timestamp
+            self._maintenance.checkpoints.log_flushed(job.timestamp)
 
     def flush_failed(self, job: FlushJob, error: Exception) -> None:
         """Record that `job.run` has raised `error`, and make the store read-only."""

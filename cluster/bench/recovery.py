@@ -46,7 +46,7 @@ def scan(store: Path, settings: StoreSettings, messages: int) -> Run:
 
     Raises BenchFailed if records are damaged or missing.
     """
-    parts = open_parts(store, settings)
+    parts = open_parts(store, settings, SystemClock())
     try:
         started = time.perf_counter()
         tail = find_tail(parts.log, 0, check_crc=True, is_ours=True)

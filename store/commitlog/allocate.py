@@ -20,8 +20,9 @@ from functools import partial
 
 from store.background import Lane, wait_for
 from store.clock import Clock
-from store.commitlog.commit_log import CommitLog
+from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import MappedFile, file_name
+from store.commitlog.positions import Positions
 from store.disk.touch_ahead import AHEAD_BYTES, touch_sequentially
 from store.logs import get_logger
 from store.store_errors import StoreError
@@ -60,39 +61,39 @@ class AllocateMappedFileService:
     The thread that owns the log calls all public methods; the background thread does not access the log.
     """
 
-    def __init__(self, log: CommitLog, clock: Clock, settings: StoreSettings, lane: Lane) -> None:
-        """Create the service for `log`; files are allocated in threads of `lane`.
+    def __init__(
+        self, paths: LogPaths, positions: Positions, clock: Clock, settings: StoreSettings, lane: Lane
+    ) -> None:
+        """Create the service for the log in `paths`; files are allocated in threads of `lane`.
 
         If the setting `preallocate` is false, `take` allocates each file when it is called, in the calling
         thread.
         """
-        self._log = log
-        self._positions = log.positions
+        self._paths = paths
+        self._file_bytes = settings.commit_log_file_bytes
+        self._positions = positions
         self._clock = clock
         self._settings = settings
         self._requests: dict[int, _Request] = {}
         self._lane = lane
-        self._check_at = -1  # no request is due before `written` exceeds this offset
+        self.look_after = -1
+        """`look` must be called once the log is written beyond this CommitLog offset."""
         self._last: MappedFile | None = None
         self._cannot_lock = False
 
-    def turn(self) -> None:
-        """Request the files that will be needed soon. Called in every `advance` of the store."""
-        if self._positions.written > self._check_at:
-            self._request_next_files()
-
-    def _request_next_files(self) -> None:
-        end, file_bytes = self._log.end, self._log.file_bytes
+    def look(self, end: int) -> None:
+        """Request the files that will be needed soon; `end` is the end of the log's last file, 0 if none."""
+        file_bytes = self._file_bytes
         if not self._settings.preallocate or not end:
             return
         written = self._positions.written
-        self._check_at = end - file_bytes + file_bytes // 8
-        if written > self._check_at:
+        self.look_after = end - file_bytes + file_bytes // 8
+        if written > self.look_after:
             self._request(end)
-            self._check_at = end - file_bytes // 4
-        if written > self._check_at:
+            self.look_after = end - file_bytes // 4
+        if written > self.look_after:
             self._request(end + file_bytes)
-            self._check_at = end
+            self.look_after = end
 
     def take(self, base: int) -> MappedFile:
         """Return the log file that begins at CommitLog offset `base`. Wait for its allocation if necessary.
@@ -101,14 +102,14 @@ class AllocateMappedFileService:
             OSError: The file cannot be allocated, or not within the time limit.
             StoreError: The allocation failed with another error.
         """
-        self._check_at = -1
+        self.look_after = -1
         for request in list(self._requests.values()):
-            if request.base < base or (request.base - base) % self._log.file_bytes:
+            if request.base < base or (request.base - base) % self._file_bytes:
                 self._discard(request)  # a replica's log may start at another offset than the file allocated
         if self._settings.preallocate or base in self._requests:
             file = self._await(base)
         else:
-            file = self._log.paths.make(base, self._log.file_bytes)
+            file = self._paths.make(base, self._file_bytes)
         if self._settings.warm_mapped_file and self._last is not None:
             self._lane.submit(self._last.unlock_from_memory)
         self._last = file
@@ -116,12 +117,13 @@ class AllocateMappedFileService:
 
     def _await(self, base: int) -> MappedFile:
         request = self._request(base)
-        wait_s = _WAIT_S if self._log.bases else _FIRST_WAIT_S
+        is_first = self._positions.written == self._positions.min
+        wait_s = _FIRST_WAIT_S if is_first else _WAIT_S
         if not request.has_timed_out:
             wait_for(request.future, wait_s)
             request.has_timed_out = not request.future.done()
         if not request.future.done():
-            path = str(self._log.paths.writable[0] / file_name(base))
+            path = str(self._paths.writable[0] / file_name(base))
             raise OSError(
                 errno.EAGAIN,
                 f"the next CommitLog file was not allocated within {wait_s:g} s: try again",
@@ -133,7 +135,7 @@ class AllocateMappedFileService:
             raise
         except Exception as error:
             reason = f"the next CommitLog file cannot be allocated: {error!r}"
-            raise StoreError(reason, str(self._log.paths)) from error
+            raise StoreError(reason, str(self._paths)) from error
         del self._requests[base]
         return file
 
@@ -157,7 +159,7 @@ class AllocateMappedFileService:
         """Remove all files allocated ahead, because the log will be continued at another offset."""
         for request in list(self._requests.values()):
             self._discard(request)
-        self._check_at = -1
+        self.look_after = -1
 
     def close(self) -> None:
         """Remove all files allocated ahead, as RocketMQ does on a clean shutdown."""
@@ -175,7 +177,7 @@ class AllocateMappedFileService:
     # ---- background thread ---------------------------------------------------------------------------------
 
     def _make(self, base: int) -> MappedFile:
-        file = self._log.paths.make(base, self._log.file_bytes)
+        file = self._paths.make(base, self._file_bytes)
         if self._settings.warm_mapped_file:
             self._lock(file)
         else:

@@ -46,6 +46,7 @@ class CommitLog:
         max_open_files: int = 512,
         read_only: bool = False,
         residency: Residency | None = None,
+        make_file: Callable[[int], MappedFile] | None = None,
     ) -> None:
         """Scan the directories for log files.
 
@@ -56,6 +57,8 @@ class CommitLog:
             max_open_files: Number of mapped files above which flushed, least recently used files are closed.
             read_only: Map files copy-on-write, and change nothing on disk.
             residency: Checks whether reads would wait for the disk.
+            make_file: Returns the new file that begins at a CommitLog offset; None: it is allocated when it
+                is needed.
 
         Raises:
             StoreError: A directory contains other files, or a log file is missing or has the wrong size.
@@ -71,8 +74,7 @@ class CommitLog:
         self._open: OrderedDict[int, MappedFile] = OrderedDict()
         self._last: MappedFile | None = None  # the file that appends go to
         self.dirty_directories: set[Path] = set()
-        self.make_file: Callable[[int], MappedFile] = lambda base: paths.make(base, file_bytes)
-        """Returns the new file at an offset. The store replaces it with AllocateMappedFileService.take."""
+        self._make_file = make_file or (lambda base: paths.make(base, file_bytes))
         if not read_only:
             paths.remove_empty_file(self.end)
 
@@ -188,7 +190,7 @@ class CommitLog:
 
     def _file_for_append(self, base: int) -> MappedFile:
         if base >= self.end or not self._bases:
-            file = self.make_file(base)
+            file = self._make_file(base)
             self._bases.append(base)
             self._directory_of[base] = file.path.parent
             self._open[base] = file

@@ -9,10 +9,11 @@ consume queue units that point into a hole. The queue offsets of the records aft
 each record contains its queue offset.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from store.commitlog.mapped_file import HEAD_BYTES, MappedFile
+from store.commitlog.positions import Positions
 from store.kernels import resync, walk
 
 _MAGIC_END = HEAD_BYTES - 1  # last byte of the magic; an append writes the first 8 bytes last
@@ -55,6 +56,23 @@ class Hole(NamedTuple):
             "bytes": self.size_bytes,
             "reason": self.reason,
         }
+
+
+class KnownHoles:
+    """The holes of an open store's log, less those that are truncated or whose files are deleted."""
+
+    def __init__(self, positions: Positions, holes: Iterable[Hole]) -> None:
+        self._positions = positions
+        self._holes = tuple(holes)
+
+    @property
+    def all(self) -> Sequence[Hole]:
+        """The holes in the log, in ascending order."""
+        return tuple(hole for hole in self._holes if hole.position >= self._positions.min)
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the holes at or after the CommitLog offset `offset`."""
+        self._holes = tuple(hole for hole in self._holes if hole.position < offset)
 
 
 def next_valid(log: LogFiles, position: int, not_before_ms: int | None) -> int | None:

@@ -64,6 +64,7 @@ class Positions:
         "dispatched",
         "flushed",
         "min",
+        "recovered",
         "replicas",
         "waiting",
         "written",
@@ -74,6 +75,8 @@ class Positions:
         self.written = 0
         self.flushed = 0
         self.dispatched = 0
+        self.recovered = 0
+        """The end of the log when the store was opened: this process wrote all records after it."""
         self.awaited = 0
         """The end of the last message written to a queue for which a reader was waiting at that time."""
         self.replicas: dict[int, int] = {}
@@ -110,7 +113,7 @@ class Positions:
         The records in [min_offset, offset) are flushed; the confirm policy decides which are dispatched.
         """
         self.min = self._confirmed = min_offset
-        self.written = self.flushed = offset
+        self.written = self.flushed = self.recovered = offset
         self.dispatched = self.confirmed
 
     def restore_confirmed(self, offset: int) -> int:
@@ -130,6 +133,7 @@ class Positions:
         self.written = min(self.written, offset)
         self.flushed = min(self.flushed, offset)
         self.dispatched = min(self.dispatched, offset)
+        self.recovered = min(self.recovered, offset)
         self.awaited = min(self.awaited, offset)
         self._confirmed = min(self._confirmed, offset)
         self.fail(error, beyond=offset)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
@@ -89,12 +89,16 @@ class Residency:
     disk.
     """
 
-    __slots__ = ("_pages", "_pages_address", "_seen", "is_required", "written_from")
+    __slots__ = ("_pages", "_pages_address", "_seen", "_written_from", "is_required")
 
-    def __init__(self) -> None:
+    def __init__(self, written_from: Callable[[], int] = lambda: 0) -> None:
+        """Create the checks of one store.
+
+        `written_from` returns the log offset from which on this process wrote the log, and has therefore
+        accessed its pages.
+        """
         self.is_required = False
-        self.written_from = 0
-        """From this log offset on, this process wrote the log and has therefore accessed its pages."""
+        self._written_from = written_from
         self._pages = bytearray(_CHECKED_PAGES_MAX)
         self._pages_address = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
         self._seen: dict[str, bytearray] = {}  # by file: for each chunk, 1 if this process has read it
@@ -115,7 +119,7 @@ class Residency:
         has not read before. Returns None if all bytes are resident. Only the first 64 MiB are checked.
         """
         missing = self.uncached_range(file, begin, end)
-        if end - begin < READ_AHEAD_FROM_BYTES or file.base + begin >= self.written_from:
+        if end - begin < READ_AHEAD_FROM_BYTES or file.base + begin >= self._written_from():
             return missing
         seen = self._seen_of(file)
         first, stop = begin // _SEEN_CHUNK_BYTES, -(-end // _SEEN_CHUNK_BYTES)

@@ -16,7 +16,7 @@ MARGIN_MS = 3_000  # storeTimestamps may be out of order by at most this much
 _FIELDS = Struct(">qqqqq")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
     """The fields of the checkpoint file.
 

@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from store.background import BackgroundWork, Executors, thread_pool
+from store.clock import Clock
+from store.commitlog.allocate import AllocateMappedFileService
 from store.commitlog.commit_log import CommitLog
-from store.commitlog.holes import Hole, known_holes
+from store.commitlog.holes import KnownHoles, known_holes
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.positions import CONFIRM_POLICIES, ConfirmPolicy, Positions
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
@@ -34,22 +36,32 @@ CHECKPOINT = "checkpoint"
 
 
 class Recovered(NamedTuple):
-    """Result of recovery: the number of records read, and the CommitLog offset at which dispatch began.
+    """Result of recovery.
 
-    `was_clean` is False if the previous writer was killed.
+    `holes` are the damaged ranges of the log, `checkpoint` is the checkpoint with the time of the last record
+    of the log, all of which is flushed. Dispatch began at the CommitLog offset `dispatched_from`. `was_clean`
+    is False if the previous writer was killed.
     """
 
-    records: int
+    tail: Tail
+    holes: KnownHoles
+    checkpoint: StoreCheckpoint
     dispatched_from: int
     was_clean: bool
 
+    @property
+    def records(self) -> int:
+        """Number of records that the search of the log's end has read."""
+        return self.tail.records
 
-@dataclass
+
+@dataclass(frozen=True)
 class StoreParts:
     """The components of an open store."""
 
     positions: Positions
     log: CommitLog
+    allocator: AllocateMappedFileService
     queues: ConsumeQueueTable
     index: IndexService | None
     sinks: Sequence[DispatchSink]
@@ -58,11 +70,6 @@ class StoreParts:
     descriptors: Descriptors
     residency: Residency
     background: BackgroundWork
-    checkpoint: StoreCheckpoint
-    tail: Tail
-    dispatched_from: int
-    holes: list[Hole] = field(default_factory=list)
-    was_clean: bool = True
 
     def close(self) -> None:
         """Stop background work and close all files; nothing is written."""
@@ -77,6 +84,7 @@ class StoreParts:
 def open_parts(
     root: Path,
     settings: StoreSettings,
+    clock: Clock,
     sinks: Sequence[DispatchSink] = (),
     confirm: ConfirmPolicy | None = None,
     executors: Executors = thread_pool,
@@ -88,12 +96,16 @@ def open_parts(
     Raises StoreError for unexpected files and for files that were created with other settings.
     """
     positions = Positions(confirm or CONFIRM_POLICIES[settings.flush])
-    residency = Residency()
+    residency = Residency(lambda: positions.recovered)
+    background = BackgroundWork(executors)
     paths = LogPaths(
         root,
         settings.commit_log_paths,
         settings.read_only_commit_log_paths,
         full_percent=lambda: settings.disk_force_clean_percent,
+    )
+    allocator = AllocateMappedFileService(
+        paths, positions, clock, settings, background.lane("store-allocate")
     )
     log = CommitLog(
         paths,
@@ -101,6 +113,7 @@ def open_parts(
         positions,
         max_open_files=settings.max_open_files,
         residency=residency,
+        make_file=allocator.take,
     )
     descriptors = Descriptors(settings.max_open_files)
     queues = ConsumeQueueTable(
@@ -112,15 +125,14 @@ def open_parts(
     )
     if index is not None:
         index.check_settings()
-    background = BackgroundWork(executors)
     queue_sink = ConsumeQueueSink(log, queues, background.lane("store-units"))
     # The queues come last: when a message becomes readable, all other sinks have it.
     sinks = [*([] if index is None else [index]), *sinks, queue_sink]
     dispatcher = Dispatcher(log, sinks, settings.delay_levels_ms(), settings.dispatch_slice_bytes)
-    checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
     return StoreParts(
         positions,
         log,
+        allocator,
         queues,
         index,
         sinks,
@@ -129,9 +141,6 @@ def open_parts(
         descriptors,
         residency,
         background,
-        checkpoint,
-        Tail(0, -1, 0, 0),
-        0,
     )
 
 
@@ -143,10 +152,7 @@ def _walk_log(
     start: int,
     is_ours: bool,
 ) -> Tail:
-    """Read the log from the record at `start` to its end.
-
-    Store the result and the damaged ranges in `parts`.
-    """
+    """Read the log from the record at `start` to its end."""
     confirmed = summary.position if summary is not None else 0
     check_crc = settings.check_crc_on_recover
     with ScanAhead(parts.log, check_crc=check_crc, background=parts.background) as scans:
@@ -155,8 +161,6 @@ def _walk_log(
         )
     if tail.position < confirmed:
         _log.error("log_tail_missing", root=str(root), end=tail.position, expected_end=confirmed)
-    parts.tail = tail
-    parts.holes = known_holes(summary.holes if summary is not None else (), tail.holes, start, tail.position)
     return tail
 
 
@@ -168,7 +172,7 @@ def recover(
     *,
     closed_cleanly: bool,
     is_ours: bool,
-) -> None:
+) -> Recovered:
     """Lock the log's directories, truncate damaged ends, and dispatch records that derived files lack.
 
     `is_ours` is True if RayMQ wrote this store, so that no old records follow the end of its log. Raises
@@ -179,6 +183,7 @@ def recover(
     for directory in (CONSUME_QUEUE, INDEX):
         (root / directory).mkdir(parents=True, exist_ok=True)
     log, queues, index = parts.log, parts.queues, parts.index
+    checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
     summary = read_summary(root, store_id)
     log_min = log.bases[0] if log.bases else 0
     if summary is not None and log_min < summary.min_offset:
@@ -190,7 +195,7 @@ def recover(
     if not closed_cleanly:
         _sync(log, min(start, max(tail.position - 1, log_min)), tail.position)
     parts.positions.set_all(log_min, tail.position)
-    end = parts.positions.restore_confirmed(_confirmed_before(parts, summary))
+    end = parts.positions.restore_confirmed(_confirmed_before(log, checkpoint, summary))
     loaded = queues.load(end, summary.queues if summary is not None else {})
     _truncate_after_valid_units(queues, loaded, closed_cleanly=closed_cleanly)
     if index is not None:
@@ -201,14 +206,21 @@ def recover(
     for sink in parts.sinks[:-1]:  # the last sink, the queues, was loaded up to `end`
         sink.rewind(end)
     begin = dispatch_start(summary, log_min, end, queues, loaded, parts.sinks)
-    parts.dispatched_from = begin.position
     parts.positions.dispatched = parts.dispatcher.run(begin.position, end, Mode.RECOVERY)
     if summary is not None and tail.position >= summary.position:
         reserve_lost_offsets(queues, {key: each.next_offset for key, each in summary.queues.items()})
     for each in queues:
         each.correct_min_offset(log_min)
+    holes = known_holes(summary.holes if summary is not None else (), tail.holes, start, tail.position)
+    recovered = Recovered(
+        tail,
+        KnownHoles(parts.positions, holes),
+        replace(checkpoint, physic_msg_timestamp=tail.last_timestamp),
+        begin.position,
+        closed_cleanly,
+    )
     if not log.bases and summary is None and not loaded:
-        return  # a new store: nothing to report
+        return recovered  # a new store: nothing to report
     _log.info(
         "store_recovered",
         root=str(root),
@@ -220,6 +232,7 @@ def recover(
         dispatch_reasons=begin.reasons[:10],
         damaged_bytes=tail.damaged_bytes,
     )
+    return recovered
 
 
 def _sync(log: CommitLog, begin: int, end: int) -> None:
@@ -228,15 +241,15 @@ def _sync(log: CommitLog, begin: int, end: int) -> None:
         os.fdatasync(descriptor)
 
 
-def _confirmed_before(parts: StoreParts, summary: DerivedSummary | None) -> int:
+def _confirmed_before(log: CommitLog, checkpoint: StoreCheckpoint, summary: DerivedSummary | None) -> int:
     """Return a CommitLog offset up to which the previous writer had confirmed the log.
 
     A record of a replica may be confirmed later, or be truncated, so that it must not be dispatched yet.
     """
     if summary is not None:
         return summary.position
-    last_record = parts.checkpoint.confirm_physical_offset
-    return last_record if parts.log.has_record_at(last_record) else 0
+    last_record = checkpoint.confirm_physical_offset
+    return last_record if log.has_record_at(last_record) else 0
 
 
 def _load_index(

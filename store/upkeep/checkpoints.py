@@ -20,7 +20,7 @@ from store.commitlog.positions import Callback
 from store.disk.files import explain, replace_file, sync_directory, sync_files
 from store.dispatch.dispatcher import Step
 from store.logs import get_logger
-from store.recovery.opening import CHECKPOINT, StoreParts
+from store.recovery.opening import CHECKPOINT, Recovered, StoreParts
 from store.recovery.summary import DerivedSummary, QueueSnapshots, summary_path
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
@@ -79,7 +79,14 @@ class Checkpoints:
     """The checkpoints of one store. Used only on the store's thread."""
 
     def __init__(
-        self, root: Path, settings: StoreSettings, store_id: str, clock: Clock, parts: StoreParts, lane: Lane
+        self,
+        root: Path,
+        settings: StoreSettings,
+        store_id: str,
+        clock: Clock,
+        parts: StoreParts,
+        recovered: Recovered,
+        lane: Lane,
     ) -> None:
         self._root = root
         self._store_id = store_id
@@ -87,7 +94,9 @@ class Checkpoints:
         self._clock = clock
         self._parts = parts
         self._lane = lane
-        self._last = Step(-1, parts.tail.last_record, parts.tail.last_timestamp)
+        self._last = Step(-1, recovered.tail.last_record, recovered.tail.last_timestamp)
+        self._checkpoint = recovered.checkpoint
+        self._holes = recovered.holes
         self._checkpoint_position = -1
         self._snapshots = QueueSnapshots(parts.queues)
         self._draft: DerivedSummary | None = None  # the summary, while snapshots are being taken
@@ -117,6 +126,10 @@ class Checkpoints:
         The next checkpoint is then not skipped.
         """
         self._checkpoint_position = -1
+
+    def log_flushed(self, timestamp_ms: int) -> None:
+        """Record that the CommitLog is flushed up to a record with the storeTimestamp `timestamp_ms`."""
+        self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=timestamp_ms)
 
     def add_step(self, step: Step) -> None:
         """Record the result of a dispatch step that all sinks have completed."""
@@ -204,12 +217,13 @@ class Checkpoints:
             paths += parts.index.take_dirty_paths()
             directories.append(parts.index.directory)
             draft = replace(draft, index_files=parts.index.snapshots())
-        holes = tuple(hole for hole in parts.holes if hole.position >= parts.positions.min)
-        draft = replace(draft, holes=holes)
-        checkpoint = parts.checkpoint
-        checkpoint.logics_msg_timestamp = self._last.timestamp
-        checkpoint.index_msg_timestamp = parts.index.end_timestamp if parts.index is not None else 0
-        checkpoint.confirm_physical_offset = max(self._last.last_record, 0)
+        draft = replace(draft, holes=tuple(self._holes.all))
+        checkpoint = replace(
+            self._checkpoint,
+            logics_msg_timestamp=self._last.timestamp,
+            index_msg_timestamp=parts.index.end_timestamp if parts.index is not None else 0,
+            confirm_physical_offset=max(self._last.last_record, 0),
+        )
         return CheckpointJob(
             paths,
             directories,

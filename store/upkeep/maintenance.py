@@ -8,7 +8,6 @@ from itertools import count
 from pathlib import Path
 
 from store.clock import Clock
-from store.commitlog.allocate import AllocateMappedFileService
 from store.commitlog.positions import Callback
 from store.disk.files import sync_directory
 from store.disk.retired import RemoveTreeJob
@@ -16,7 +15,7 @@ from store.disk.touch_ahead import TouchAhead, touch, touch_sequentially
 from store.dispatch.dispatcher import Step
 from store.index.index_ahead import IndexFileAhead
 from store.logs import get_logger
-from store.recovery.opening import StoreParts
+from store.recovery.opening import Recovered, StoreParts
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.upkeep.checkpoints import Checkpoints
@@ -30,7 +29,13 @@ class Maintenance:
     """Background maintenance of one store; the store's `advance` calls `turn`."""
 
     def __init__(
-        self, root: Path, settings: StoreSettings, store_id: str, clock: Clock, parts: StoreParts
+        self,
+        root: Path,
+        settings: StoreSettings,
+        store_id: str,
+        clock: Clock,
+        parts: StoreParts,
+        recovered: Recovered,
     ) -> None:
         self._root = root
         self._parts = parts
@@ -38,10 +43,8 @@ class Maintenance:
         # A separate lane: deleting the files of 20,000 queues may take a minute.
         self._removals = parts.background.lane("store-removals")
         self._is_closing = False
-        self.checkpoints = Checkpoints(root, settings, store_id, clock, parts, background)
-        self.allocator = AllocateMappedFileService(
-            parts.log, clock, settings, parts.background.lane("store-allocate")
-        )
+        self.checkpoints = Checkpoints(root, settings, store_id, clock, parts, recovered, background)
+        self._allocator = parts.allocator
         self._index_ahead = IndexFileAhead(root, parts.index, background, clock, settings)
         # A separate lane: a checkpoint may take seconds, and appends do not wait for pages to be touched.
         self._touches = parts.background.lane("store-touch")
@@ -62,8 +65,9 @@ class Maintenance:
 
     def turn(self) -> None:
         """Start the background tasks that are due; called by every `advance` of the store."""
-        self.allocator.turn()
         written = self._parts.positions.written
+        if written > self._allocator.look_after:
+            self._allocator.look(self._parts.log.end)
         if written >= self._log_touches.look_at:
             file = self._parts.log.file_at(written - 1)
             self._log_touches.look(file.name, file.base, file.size_bytes, written)
@@ -102,13 +106,13 @@ class Maintenance:
 
     def finish(self) -> None:
         """Wait for file preallocation and for the checkpoint under way."""
-        self.allocator.finish()
+        self._allocator.finish()
         self.checkpoints.finish()
 
     def close(self) -> None:
         """Stop the background work. The next start deletes the files that are not deleted yet."""
         self._is_closing = True
-        self.allocator.close()
+        self._allocator.close()
         self.finish()
         self._removals.finish()
         self._index_ahead.discard()
@@ -116,11 +120,11 @@ class Maintenance:
     def close_cleanly(self) -> None:
         """Make the last checkpoint; the log must be flushed and dispatched. Raises OSError."""
         log = self._parts.log
-        self.allocator.discard()
+        self._allocator.discard()
         self._index_ahead.discard()
         if log.bases:
             log.remove_unused_files()
             for directory in log.dirty_directories:
                 sync_directory(directory)
-        self._parts.checkpoint.physic_msg_timestamp = self.checkpoints.dispatched_timestamp
+        self.checkpoints.log_flushed(self.checkpoints.dispatched_timestamp)
         self.checkpoints.checkpoint_now()

@@ -251,7 +251,6 @@ class Retention:
             return
         retired = [parts.log.retire_first()]
         parts.positions.min = first = parts.log.bases[0]
-        parts.holes = [hole for hole in parts.holes if hole.position >= first]
         if parts.index is not None:
             retired += [RetiredFile(file.path, file.release) for file in parts.index.take_dead_files(first)]
         _log.info("log_file_deleted", path=str(retired[0].path), min_offset=first)

@@ -159,10 +159,9 @@ def test_long_range_of_an_earlier_process_is_missing_until_read_once(
     path = tmp_path / f"{0:020d}"
     path.write_bytes(os.urandom(READ_AHEAD_FROM_BYTES * 4))
     file = MappedFile(path, 0, READ_AHEAD_FROM_BYTES * 4)
-    residency = Residency()
     long = READ_AHEAD_FROM_BYTES
-    assert residency.missing_range(file, 0, long) is None  # this process has written it
-    residency.written_from = 2 * long
+    assert Residency().missing_range(file, 0, long) is None  # this process has written it
+    residency = Residency(lambda: 2 * long)
     assert residency.missing_range(file, 10, long + 10) == FileRange(str(path), 10, long + 10)
     assert residency.missing_range(file, 10, long + 10) is None
     assert residency.missing_range(file, 0, PAGE_BYTES) is None  # short ranges are not read in a thread
@@ -176,8 +175,7 @@ def test_chunks_after_a_cold_range_must_be_read_once_again(tmp_path: Path) -> No
     long = READ_AHEAD_FROM_BYTES
     path.write_bytes(os.urandom(long * 4))
     file = MappedFile(path, 0, long * 4)
-    residency = Residency()
-    residency.written_from = long * 4
+    residency = Residency(lambda: long * 4)
     for begin in range(0, long * 4, long):
         residency.missing_range(file, begin, begin + long)
     assert residency.missing_range(file, long, long * 2) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -69,8 +70,8 @@ def test_stale_checkpoint_that_names_no_record_is_not_a_bound(stores, partly_con
     partly_confirmed.close()
     path = partly_confirmed.root / "checkpoint"
     checkpoint = StoreCheckpoint.read(path)
-    checkpoint.confirm_physical_offset += 5
-    path.write_bytes(checkpoint.encode())
+    moved = replace(checkpoint, confirm_physical_offset=checkpoint.confirm_physical_offset + 5)
+    path.write_bytes(moved.encode())
     (partly_confirmed.root / "raymq.derived").unlink()
     assert stores.open(confirm=Reported()).positions.dispatched == 0
 
