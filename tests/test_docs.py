@@ -45,6 +45,60 @@ def test_every_handled_request_code_is_used_by_a_test() -> None:
     assert untested == []
 
 
+CITED = re.compile(r"(docs/[\w-]+\.md)(?:#([\w-]+))?")
+BY_NUMBER = re.compile(
+    r"\b([Dd]esign,?\s+(section|§|invariant)|[Ss]tore\s+format,?\s+(section\s+)?\d+\.\d|[Ii]nvariant\s\d)"
+)
+SOURCES = [
+    path
+    for root in ("actors", "cluster", "jobs", "store", "tests")
+    for path in sorted((DOCS.parent / root).rglob("*.py"))
+    if path != Path(__file__)
+]
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {anchor_of(heading) for heading in headings}
+
+
+def anchor_of(heading: str) -> str:
+    """Return the anchor of a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_pages_and_sections_cited_by_code_exist() -> None:
+    """Docstrings cite a page by its path, and a section by the anchor of its heading."""
+    cited = [(path, *found) for path in SOURCES for found in CITED.findall(path.read_text())]
+    pages = {page: DOCS.parent / page for _, page, _ in cited}
+    anchors = {page: anchors_of(path) for page, path in pages.items() if path.exists()}
+    missing = [
+        f"{path.relative_to(DOCS.parent)}: {page}#{anchor}"
+        for path, page, anchor in cited
+        if page not in anchors or (anchor and anchor not in anchors[page])
+    ]
+    assert len(cited) > 50
+    assert missing == []
+
+
+def test_code_cites_no_section_by_a_number_of_another_document() -> None:
+    numbered = [
+        f"{path.relative_to(DOCS.parent)}: {found[0]}: cite docs/design.md#… or docs/store-format.md#…"
+        for path in SOURCES
+        if (found := BY_NUMBER.search(path.read_text()))
+    ]
+    assert numbered == []
+
+
+def test_every_section_of_the_store_format_is_cited() -> None:
+    """The page holds what the code cites, and nothing that becomes old unseen."""
+    text = "\n".join(path.read_text() for path in SOURCES)
+    title, *sections = re.findall(r"^#+ (.+)$", (DOCS / "store-format.md").read_text(), re.MULTILINE)
+    assert title == "The store on disk"
+    assert [each for each in sections if f"store-format.md#{anchor_of(each)}" not in text] == []
+
+
 FILE = re.compile(
     r"`((?:actors|benchmarks|cluster|configs|docs|jobs|store|tests)/[\w./-]+)(?:::\w+)?`|\]\(([\w./-]+)\)"
 )

@@ -1,4 +1,6 @@
-"""HandleApi: implements the methods of a broker's actor handle; requests and replies are msgpack (design §5).
+"""HandleApi: implements the methods of a broker's actor handle; requests and replies are msgpack.
+
+See docs/design.md#actor-handles.
 
 Each call becomes one or more requests of the wire protocol, sent over an in-process connection. They pass the
 same chain as requests from sockets, and a refusal has the same code and remark.

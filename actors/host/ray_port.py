@@ -79,7 +79,7 @@ def create(
 ) -> None:
     """Create a detached actor that Ray always restarts, on a node that has these amounts of `resources`.
 
-    Ray never retries its calls (design, invariant 13). Raises ValueError if the name is in use.
+    Ray never retries its calls (docs/design.md#invariant-13). Raises ValueError if the name is in use.
     """
     import ray
 

@@ -3,8 +3,8 @@
     commitlog/00000000000000000000  |record|record|…|blank|      a blank record fills the end of a file in
     commitlog/00000000001073741824  |record|record|00000…        which the next record does not fit
 
-The format is section 1 of the store format. The CommitLog is the source of truth (design section 3,
-invariant 1); consume queues and index files are derived from it.
+See docs/store-format.md#commitlog. The CommitLog is the source of truth (docs/design.md#invariant-1); consume
+queues and index files are derived from it.
 """
 
 import errno

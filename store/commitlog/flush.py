@@ -1,7 +1,7 @@
 """Flushing the CommitLog to disk.
 
 The thread that owns the store creates a job, another thread runs it, and the owner handles the result. A
-failed fdatasync is final (design section 3, invariant 7): the kernel may have marked the lost pages clean, so
+failed fdatasync is final (docs/design.md#invariant-7): the kernel may have marked the lost pages clean, so
 that a retry would report success without writing them.
 """
 

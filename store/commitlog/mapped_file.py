@@ -1,6 +1,6 @@
 """MappedFile: one file of the CommitLog, fully allocated before use, memory-mapped, and never shortened.
 
-See design section 3, invariant 5.
+See docs/design.md#invariant-5.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def allocate_file(path: Path, size_bytes: int, scratch: Path) -> None:
 class MappedFile:
     """A memory-mapped log file; `base` is the CommitLog offset of its first byte.
 
-    Slices of `view` keep the map alive after `close` (design section 3, invariant 10).
+    Slices of `view` keep the map alive after `close` (docs/design.md#invariant-10).
     """
 
     __slots__ = (
@@ -108,8 +108,8 @@ class MappedFile:
     def write_at(self, place: int, buffers: Sequence[Buffer]) -> None:
         """Write `buffers` contiguously at byte position `place` of the file, the first 8 bytes last.
 
-        A record whose first 8 bytes are missing is invalid, so readers never see half an append (design
-        section 3, invariant 6). Raises OSError.
+        A record whose first 8 bytes are missing is invalid, so readers never see half an append
+        (docs/design.md#invariant-6). Raises OSError.
         """
         first = buffers[0]
         if len(buffers) == 1 and len(first) < PWRITE_FROM_BYTES:

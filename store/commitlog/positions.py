@@ -3,7 +3,7 @@
     min ≤ dispatched ≤ confirmed ≤ written, and flushed ≤ written
 
 Each position is a CommitLog offset: everything before it is written, flushed and so on. They are computed in
-this module only (design section 3, invariant 2). Acknowledgements are callbacks on `confirmed`.
+this module only (docs/design.md#invariant-2). Acknowledgements are callbacks on `confirmed`.
 """
 
 from bisect import insort
@@ -16,7 +16,7 @@ Callback = Callable[[StoreError | None], None]
 
 
 class ConfirmPolicy(Protocol):
-    """Decides up to which offset messages are acknowledged as durable (design section 4)."""
+    """Decides up to which offset messages are acknowledged as durable (docs/extending.md#confirm-policy)."""
 
     def confirmed(self, positions: "Positions", replicas: Mapping[int, int]) -> int:
         """Return the CommitLog offset before which all messages are confirmed.

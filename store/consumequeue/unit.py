@@ -1,6 +1,6 @@
 """A consume queue unit: the position of one message in the CommitLog.
 
-20 bytes, big-endian (store format, section 3):
+20 bytes, big-endian (docs/store-format.md#consume-queue):
 
     0                8      12         20
     | physicalOffset | size | tagsCode |

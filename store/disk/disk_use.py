@@ -1,4 +1,6 @@
-"""Disk usage, and the levels at which a store deletes files or refuses writes (store format, section 8).
+"""Disk usage, and the levels at which a store deletes files or refuses writes.
+
+See docs/store-format.md#retention.
 
     usage in percent   0 ……………… max ……………… force ……………… refuse ……… 100
     log files          expired ones  expired ones   the oldest one, the oldest one, and

@@ -1,6 +1,6 @@
 """Residency: checks which bytes of the store's files are resident, and loads the others.
 
-The thread that owns a store never waits for disk reads (design section 3, invariant 4). In the context
+The thread that owns a store never waits for disk reads (docs/design.md#invariant-4). In the context
 `store.resident_only`, a read that would wait raises `NotResident` with the missing ranges. `WarmJob` reads
 these ranges into the page cache in another thread, and the caller repeats the read. Between the two reads,
 the caller keeps only file names, so the repeated read sees the effects of retention or truncation meanwhile.

@@ -1,7 +1,7 @@
 """Background jobs that remove files of a store and measure its disks.
 
-A retired file is unlinked immediately, and unmapped when no response in flight refers to it any more (design
-section 3, invariant 10). Unlinking and unmapping a file of 1 GiB take tens of milliseconds each.
+A retired file is unlinked immediately, and unmapped when no response in flight refers to it any more
+(docs/design.md#invariant-10). Unlinking and unmapping a file of 1 GiB take tens of milliseconds each.
 """
 
 import os

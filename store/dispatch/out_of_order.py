@@ -1,6 +1,6 @@
 """OutOfOrderUnits: writes consume queue units that do not directly follow the last unit of their queue.
 
-The rules are those of the store format, section 3.2. Such a unit is already in the queue, comes after a gap,
+See docs/store-format.md#units-out-of-order. Such a unit is already in the queue, comes after a gap,
 belongs to a topic that was deleted and recreated, or belongs to a queue that lost its first files. The queue
 offset of its record may also be damaged, because the record CRC does not cover the queue offset. A gap is
 closed with filler units, which reserve the queue offsets of records that no longer exist.

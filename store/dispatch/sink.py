@@ -1,4 +1,6 @@
-"""DispatchSink: the interface of everything that is derived from log records (design section 4).
+"""DispatchSink: the interface of everything that is derived from log records.
+
+See docs/extending.md#dispatch-sink.
 
 The dispatcher passes every dispatched record to each registered sink. Records come in batches of columns, one
 slice of the log at a time, so that a kernel can process a whole batch. Consume queues and index are two such

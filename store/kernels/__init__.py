@@ -1,4 +1,4 @@
-"""Loops compiled with numba, and pure-Python equivalents with which tests compare them.
+"""Loops compiled with numba. Tests compare them with pure-Python equivalents (`tests/store/kernels`).
 
 Importing a module of this package compiles its kernels or loads them from the cache.
 """

@@ -21,9 +21,8 @@ from store.kernels.memory import (
     store_u8,
 )
 from store.message import batch as element
-from store.message.batch import decode_batch, encode_element
 from store.message.buffers import Buffer
-from store.message.properties import decode_properties, encode_properties
+from store.message.properties import encode_properties
 from store.message.record import MAX_PROPERTIES_BYTES
 from store.store_errors import MessageInvalid
 
@@ -59,19 +58,6 @@ def with_properties(batch: Buffer, properties: Mapping[str, str], max_added_byte
     if size_bytes < 0:
         raise _too_long(-1 - size_bytes)
     return merged[:size_bytes].data
-
-
-def with_properties_plain(batch: Buffer, properties: Mapping[str, str]) -> bytes:
-    """Pure-Python equivalent of `with_properties` without its limits, for tests."""
-    merged = bytearray()
-    for message in decode_batch(batch):
-        own = message.properties
-        missing = properties.keys() - decode_properties(own).keys()
-        if missing and own and own[-1] != _PAIR_END:
-            own += bytes([_PAIR_END])
-        own += encode_properties({name: properties[name] for name in properties if name in missing})
-        merged += encode_element(message._replace(properties=own))
-    return bytes(merged)
 
 
 def _key_of(name: bytes) -> int:

@@ -38,23 +38,6 @@ def split_into_batches(records: memoryview, count: int, queue_id: int, max_bytes
     ]
 
 
-def split_into_batches_plain(records: memoryview, count: int, queue_id: int, max_bytes: int) -> list[Piece]:
-    """Pure-Python equivalent of `split_into_batches`, for tests."""
-    pieces: list[Piece] = []
-    start = position = counted = 0
-    while position < len(records):
-        size_bytes = int.from_bytes(records[position + TOTAL_SIZE : position + TOTAL_SIZE + 4], "big")
-        if counted and position + size_bytes - start > max_bytes:
-            pieces.append(Piece(counted, records[start:position]))
-            start, counted = position, 0
-        records[position + QUEUE_ID : position + QUEUE_ID + 4] = queue_id.to_bytes(4, "big")
-        position += size_bytes
-        counted += 1
-    if counted:
-        pieces.append(Piece(counted, records[start:]))
-    return pieces
-
-
 @kernel(
     types.int64(WRITABLE_BYTES, types.int64, types.int64, types.int64[::1], types.int64[::1]),
 )

@@ -8,7 +8,6 @@ The record fields that only the broker knows stay 0, and so does bodyCRC: the br
 `store.kernels.stamp`).
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,15 +30,12 @@ from store.message.hosts import V4_BYTES
 from store.message.message_id import SEQUENCE_HEX, UniqKeyBlock
 from store.message.properties import MessageConst
 from store.message.record import (
-    BODY_CRC,
     MAX_PROPERTIES_BYTES,
     QUEUE_ID,
     RecordDraft,
-    encode_record,
     record_template,
     topic_field,
 )
-from store.message.tags import java_hash
 from store.store_errors import MessageInvalid
 
 _I64 = types.Array(types.int64, 1, "C", readonly=True)
@@ -51,11 +47,11 @@ _TAGS = np.frombuffer(f"{MessageConst.TAGS}\x01".encode(), np.uint8)
 _NAME_VALUE_SEPARATOR = 0x01
 _SEPARATOR = 0x02
 
-_BAD_QUEUE = 1
-_BAD_BODY = 2
-_BAD_PROPERTIES = 3
-_BAD_TEXT = 4
-_NO_BODY = 5
+BAD_QUEUE = 1
+BAD_BODY = 2
+BAD_PROPERTIES = 3
+BAD_TEXT = 4
+NO_BODY = 5
 
 
 class TextColumn(NamedTuple):
@@ -134,7 +130,7 @@ def plan_rows(rows: RowBatch) -> RowPlan:
         starts[1:],
     )
     if fault:
-        raise _row_error(rows, row, fault)
+        raise row_error(rows, row, fault)
     np.cumsum(first_rows, out=first_rows)
     np.cumsum(starts, out=starts)
     order = np.empty(count, np.int64)
@@ -171,37 +167,6 @@ def encode_queues(rows: RowBatch, plan: RowPlan, first: int, end: int) -> memory
     return records.data
 
 
-def encode_rows_plain(rows: RowBatch) -> list[bytes]:
-    """Pure-Python equivalent of `plan_rows` followed by `encode_queues`, for tests.
-
-    Returns the encoded records of each queue, by queue index.
-    """
-    fixed = _common(rows)[2]
-    by_queue: list[list[bytes]] = [[] for _ in rows.queue_ids]
-    for row, queue in enumerate(rows.queues.tolist()):
-        body, keys, tags = rows.bodies.row(row), rows.keys.row(row), rows.tags.row(row)
-        properties = fixed + rows.uniq_keys.key(row)[-SEQUENCE_HEX:].encode() + b"\x02"
-        for name, value in ((_KEYS, keys), (_TAGS, tags)):
-            properties += name.tobytes() + value + b"\x02" if value else b""
-        properties += rows.own_properties.row(row)
-        if not 0 <= queue < len(by_queue):
-            raise _row_error(rows, row, _BAD_QUEUE)
-        if not body:
-            raise _row_error(rows, row, _NO_BODY)
-        if len(body) > rows.max_body_bytes:
-            raise _row_error(rows, row, _BAD_BODY)
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise _row_error(rows, row, _BAD_PROPERTIES)
-        if {_NAME_VALUE_SEPARATOR, _SEPARATOR} & set(keys + tags):
-            raise _row_error(rows, row, _BAD_TEXT)
-        queue_id = int(rows.queue_ids[queue])
-        draft = replace(rows.draft, queue_id=queue_id, body=body, properties=properties)
-        record = bytearray(encode_record(draft, 0, 0, 0, bytes(rows.store_host_bytes)))
-        record[BODY_CRC : BODY_CRC + 4] = bytes(4)  # the broker fills it in
-        by_queue[queue].append(bytes(record))
-    return [b"".join(records) for records in by_queue]
-
-
 def queues_of_keys(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
     """Return a queue index for each row, by the hash of its key as in RocketMQ's SelectMessageQueueByHash.
 
@@ -210,15 +175,6 @@ def queues_of_keys(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
     queue_ids = np.empty(len(keys.offsets) - 1, np.int32)
     _queues_of_keys(keys.offsets, keys.data, queue_count, queue_ids)
     return queue_ids
-
-
-def queues_of_keys_plain(keys: TextColumn, queue_count: int) -> npt.NDArray[np.int32]:
-    """Pure-Python equivalent of `queues_of_keys`, for tests."""
-    rows = range(len(keys.offsets) - 1)
-    # RocketMQ computes abs(hash % count). Java's remainder has the sign of the hash: this is abs(hash) %
-    # count.
-    hashes = [abs(java_hash(keys.row(row).decode("utf-8", "replace"))) for row in rows]
-    return np.array([value % queue_count for value in hashes], np.int32)
 
 
 def _common(rows: RowBatch) -> tuple[bytes, bytes, bytes]:
@@ -233,14 +189,15 @@ def _common(rows: RowBatch) -> tuple[bytes, bytes, bytes]:
     return template, topic_field(rows.draft.topic)[1], fixed
 
 
-def _row_error(rows: RowBatch, row: int, fault: int) -> MessageInvalid:
+def row_error(rows: RowBatch, row: int, fault: int) -> MessageInvalid:
+    """Return the error for row `row`; `fault` is NO_BODY or one of the BAD_ codes."""
     body_bytes = int(rows.bodies.offsets[row + 1] - rows.bodies.offsets[row])
     faults = {
-        _BAD_QUEUE: f"queue {rows.queues[row]} is not one of the topic's {len(rows.queue_ids)} queues",
-        _BAD_BODY: f"body of {body_bytes:,} bytes is over max_message_bytes {rows.max_body_bytes:,}",
-        _BAD_PROPERTIES: f"the properties are over the limit of {MAX_PROPERTIES_BYTES:,} bytes",
-        _NO_BODY: "the body is missing or empty",
-        _BAD_TEXT: "the keys or tags contain a separator character (0x01 or 0x02)",
+        BAD_QUEUE: f"queue {rows.queues[row]} is not one of the topic's {len(rows.queue_ids)} queues",
+        BAD_BODY: f"body of {body_bytes:,} bytes is over max_message_bytes {rows.max_body_bytes:,}",
+        BAD_PROPERTIES: f"the properties are over the limit of {MAX_PROPERTIES_BYTES:,} bytes",
+        NO_BODY: "the body is missing or empty",
+        BAD_TEXT: "the keys or tags contain a separator character (0x01 or 0x02)",
     }
     return MessageInvalid(f"row {row}: {faults[fault]}")
 
@@ -282,12 +239,12 @@ def _measure_rows(
     for row in range(len(queues)):
         queue = queues[row]
         if queue < 0 or queue >= len(counts):
-            return row, _BAD_QUEUE
+            return row, BAD_QUEUE
         body = body_offsets[row + 1] - body_offsets[row]
         if body <= 0:
-            return row, _NO_BODY
+            return row, NO_BODY
         if body > max_body_bytes:
-            return row, _BAD_BODY
+            return row, BAD_BODY
         keys = key_offsets[row + 1] - key_offsets[row]
         tags = tag_offsets[row + 1] - tag_offsets[row]
         properties = fixed_properties_bytes + property_offsets[row + 1] - property_offsets[row]
@@ -296,11 +253,11 @@ def _measure_rows(
         if tags > 0:
             properties += len(_TAGS) + tags + 1
         if properties > MAX_PROPERTIES_BYTES:
-            return row, _BAD_PROPERTIES
+            return row, BAD_PROPERTIES
         if _has_separator(key_data, key_offsets[row], key_offsets[row + 1]) or _has_separator(
             tag_data, tag_offsets[row], tag_offsets[row + 1]
         ):
-            return row, _BAD_TEXT
+            return row, BAD_TEXT
         counts[queue] += 1
         sizes[queue] += bare_bytes + body + properties
     return -1, 0

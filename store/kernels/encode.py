@@ -4,7 +4,6 @@ Each record starts as a copy of a template (the header of a record with an empty
 fills in the fields that differ.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +26,9 @@ from store.kernels.memory import (
 )
 from store.message import batch as element
 from store.message import record
-from store.message.batch import decode_batch
 from store.message.buffers import Buffer
 from store.message.properties import PROPERTY_SEPARATOR, MessageConst
-from store.message.record import RecordDraft, encode_record, record_template, topic_field
+from store.message.record import RecordDraft, record_template, topic_field
 from store.store_errors import MessageInvalid
 
 _SEPARATOR = ord(PROPERTY_SEPARATOR)
@@ -61,7 +59,7 @@ def measure_batch(
     """
     count, unterminated, longest = _measured(batch)
     common_bytes = len(draft.properties)
-    _check_room(longest, common_bytes)
+    check_room(longest, common_bytes)
     if append_crc and longest + common_bytes > record.MAX_PROPERTIES_BYTES - record.CRC_PROPERTY_BYTES:
         raise record.no_room_for_crc(longest + common_bytes)
     empty_record = RecordDraft(draft.topic, 0, b"", born_host=draft.born_host)
@@ -125,37 +123,8 @@ def encode_batch_records(
     return EncodedRecords(records.data, positions)
 
 
-def encode_batch_records_plain(
-    batch: Buffer,
-    draft: RecordDraft,
-    queue_offset: int,
-    physical_offset: int,
-    store_timestamp: int,
-    store_host: bytes,
-    *,
-    append_crc: bool = False,
-) -> EncodedRecords:
-    """Pure-Python equivalent of `encode_batch_records`, for tests."""
-    records = bytearray()
-    positions: list[int] = []
-    for index, message in enumerate(decode_batch(batch)):
-        positions.append(len(records))
-        own = message.properties
-        if draft.properties and own and own[-1] != _SEPARATOR:
-            own += PROPERTY_SEPARATOR.encode()
-        _check_room(len(own), len(draft.properties))
-        records += encode_record(
-            replace(draft, flag=message.flag, body=message.body, properties=own + draft.properties),
-            queue_offset + index,
-            physical_offset + len(records),
-            store_timestamp,
-            store_host,
-            append_crc=append_crc,
-        )
-    return EncodedRecords(memoryview(records), np.array(positions, np.int64))
-
-
-def _check_room(own_bytes: int, common_bytes: int) -> None:
+def check_room(own_bytes: int, common_bytes: int) -> None:
+    """Raise MessageInvalid if a message's own properties and the common ones are too long together."""
     if common_bytes and own_bytes + common_bytes > record.MAX_PROPERTIES_BYTES:
         raise MessageInvalid(
             f"properties of {own_bytes + common_bytes:,} bytes (including {common_bytes:,} that the broker "
@@ -198,7 +167,10 @@ def _measure_batch(batch: U8) -> tuple[int, int, int, int]:
 
 @helper()
 def write_crc_property(records: U8, start: int, end: int) -> None:
-    """Write the CRC of the record `records[start:end]` into its last 20 bytes (store format, section 1.6)."""
+    """Write the CRC of the record `records[start:end]` into its last 20 bytes.
+
+    See docs/store-format.md#crc-property.
+    """
     property_start = end - record.CRC_PROPERTY_BYTES
     digits = property_start + len(_CRC_NAME)
     remaining = crc32_kernel(records, start, property_start)

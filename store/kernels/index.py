@@ -1,4 +1,6 @@
-"""Reads and writes an index file: a hash table from keys to CommitLog offsets (store format, section 4).
+"""Reads and writes an index file: a hash table from keys to CommitLog offsets.
+
+See docs/store-format.md#index-file.
 
     0                40                    40 + 4 · slots
     | header         | slot 0 | slot 1 | … | entry 0 (never used) | entry 1 | …
@@ -13,9 +15,6 @@ a chain, a linked list from the newest entry to the oldest. Entries are identifi
 The header field `count` is the index at which the next entry will be stored; it starts at 1. All numbers are
 big-endian.
 """
-
-from struct import Struct
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,35 +220,3 @@ def cut_entries(index: Bytes, slots: int, cut: int, written: int) -> None:
         index[0:32] = 0
     store_i32(index, 32, used)
     store_i32(index, 36, cut)
-
-
-_HEADER = Struct(">qqqqii")
-_SLOT = Struct(">i")
-_ENTRY = Struct(">iqii")
-
-
-def plain_insert_keys(index: Any, slots: int, capacity: int, keys: list[tuple[int, int, int]]) -> int:
-    """Pure-Python equivalent of `insert_keys`, for tests.
-
-    `index` is a writable buffer with the index file; `keys` are tuples (hash, CommitLog offset,
-    storeTimestamp).
-    """
-    inserted = 0
-    for key_hash, physical_offset, timestamp in keys:
-        begin, _, begin_offset, _, used, count = _HEADER.unpack_from(index, 0)
-        count = max(count, 1)
-        if count >= capacity:
-            break
-        place = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
-        (previous,) = _SLOT.unpack_from(index, place)
-        previous = previous if 0 < previous <= count else 0
-        seconds = min(max((timestamp - begin) // 1000, 0), _SECONDS_MAX) if begin > 0 else 0
-        entry = HEADER_BYTES + SLOT_BYTES * slots + ENTRY_BYTES * count
-        _ENTRY.pack_into(index, entry, key_hash, physical_offset, seconds, previous)
-        _SLOT.pack_into(index, place, count)
-        if count == 1:
-            begin, begin_offset = timestamp, physical_offset
-        used += previous == 0
-        _HEADER.pack_into(index, 0, begin, timestamp, begin_offset, physical_offset, used, count + 1)
-        inserted += 1
-    return inserted

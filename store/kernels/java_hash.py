@@ -126,11 +126,6 @@ def key_hash(value: int) -> int:
     return 0 if signed == -0x80000000 else abs(signed)
 
 
-def plain_hash(text: bytes) -> int:
-    """Pure-Python equivalent of `hash_bytes` with seed 0, for tests."""
-    return java_hash(text.decode("utf-8", "replace")) & _MASK
-
-
 def plain_key_hash(text: bytes) -> int:
     """Return the keyHash of an index entry for the key `text` (UTF-8 bytes), without compiled code."""
     signed = java_hash(text.decode("utf-8", "replace"))

@@ -1,6 +1,7 @@
 """Encodes Message objects as the body of a batch request, without a Python loop over the messages.
 
-msgspec encodes the messages as MessagePack, and a kernel converts that to batch elements (store format 1.8):
+msgspec encodes the messages as MessagePack, and a kernel converts that to batch elements
+(docs/store-format.md#batch):
 
     | array | map 4 | "topic" str | "body" bin | "properties" map: str str … | "flag" int | map 4 | …
       ──→   | totalSize | magic 0 | bodyCRC 0 | flag | bodyLength | body | propertiesLength | properties | …

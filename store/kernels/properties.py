@@ -78,7 +78,7 @@ def tags_code_of(buffer: Bytes, found: Numbers, timestamp: int, delays_ms: Numbe
 
 @kernel()
 def _delivery_time(buffer: Bytes, start: int, end: int, timestamp: int, delays_ms: Numbers) -> int:
-    """Return the time at which a delayed message is to be delivered, in ms (store format, section 2).
+    """Return the time at which a delayed message is to be delivered, in ms (docs/store-format.md#tags-code).
 
     The value of DELAY at [start, end) is the delay level. Returns 0 if it is not a positive number.
     """

@@ -1,6 +1,6 @@
 """Finds the records to which consume-queue units point.
 
-Each record is checked and compared with its unit before it is served (design section 3, invariant 8).
+Each record is checked and compared with its unit before it is served (docs/design.md#invariant-8).
 """
 
 import numpy as np
@@ -174,32 +174,3 @@ def record_spans(
         messages += 1
         size_bytes += size
     return count, messages
-
-
-def plain_record_spans(
-    limit: int, base: int, units: list[tuple[int, int, int]], codes: frozenset[int] | None, max_messages: int,
-    max_bytes: int, gap: int, spans_max: int,
-) -> tuple[list[tuple[int, int]], int]:  # fmt: skip
-    """Pure-Python equivalent of `record_spans`, for tests.
-
-    `units` are tuples (CommitLog offset, size, tags code). Begins with the first unit.
-    """
-    spans: list[tuple[int, int]] = []
-    messages = size_bytes = 0
-    low = {code & 0xFFFFFFFF for code in codes} if codes is not None else None
-    for physical_offset, size, tags_code in units:
-        if size == FILLER_SIZE or (low is not None and tags_code & 0xFFFFFFFF not in low):
-            continue
-        begin, end = physical_offset - base, physical_offset - base + size
-        is_enough = messages >= max_messages or (messages > 0 and size_bytes + size > max_bytes)
-        if is_enough or begin < 0 or size <= 0 or end > limit:
-            break
-        if spans and spans[-1][0] <= begin <= spans[-1][1] + gap:
-            spans[-1] = (spans[-1][0], max(spans[-1][1], end))
-        elif len(spans) < spans_max:
-            spans.append((begin, end))
-        else:
-            break
-        messages += 1
-        size_bytes += size
-    return spans, messages

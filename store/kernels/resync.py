@@ -4,8 +4,6 @@ To exclude bytes that only look like a record, its physicalOffset must equal its
 right. A blank record that ends exactly at the end of its file is also accepted.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +12,6 @@ from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import find_byte, load_i32, load_i64
 from store.kernels.walk import (
     check_record_at,
-    plain_check_record_at,
     record_parts,
     record_size,
     store_timestamp_at,
@@ -23,9 +20,6 @@ from store.message.record import (
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_DIGITS,
     MAGIC_BLANK,
-    RecordVerdict,
-    check_record,
-    decode_record,
 )
 
 Bytes = NDArray[np.uint8]
@@ -110,7 +104,7 @@ def next_bad_crc_property(buffer: Bytes, start: int, end: int) -> tuple[int, int
     """Find the next record in [start, end) whose whole-record CRC is wrong.
 
     Returns the position and size of the record, or (end, 0) if no such record exists. Records without the
-    property that contains this CRC (store format 1.6) are skipped.
+    property that contains this CRC (docs/store-format.md#crc-property) are skipped.
     """
     position = start
     while position < end:
@@ -128,50 +122,4 @@ def next_bad_crc_property(buffer: Bytes, start: int, end: int) -> tuple[int, int
             if stated != crc32_kernel(buffer, position, last) or buffer[position + size - 1] != _SEPARATOR:
                 return position, size
         position += size
-    return end, 0
-
-
-def plain_next_record(buffer: Any, start: int, stop: int, size: int, base: int) -> int:
-    """Pure-Python equivalent of `next_record`, for tests."""
-    for position in range(start, stop - _HEAD_BYTES + 1):
-        if plain_check_record_at(buffer, position, size, base, True) > 0:
-            return position
-    return stop
-
-
-def plain_closing_blank(buffer: Any, start: int, stop: int, size: int) -> int:
-    """Pure-Python equivalent of `closing_blank`, for tests."""
-    for position in range(start, stop - _HEAD_BYTES + 1):
-        head = (size - position).to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True)
-        if bytes(buffer[position : position + _HEAD_BYTES]) == head:
-            return position
-    return stop
-
-
-def plain_append_end(buffer: Any, start: int, size: int, base: int) -> int:
-    """Pure-Python equivalent of `append_end`, for tests."""
-    position, expected = start, None
-    while (code := plain_check_record_at(buffer, position, size, base, True)) > 0:
-        message = decode_record(buffer, position)
-        made_by = (message.topic, message.queue_id, message.store_timestamp, message.queue_offset)
-        if expected is not None and made_by != expected:
-            break
-        expected = (*made_by[:3], message.queue_offset + 1)
-        position += code
-    return position
-
-
-def plain_next_bad_crc_property(buffer: Any, start: int, end: int) -> tuple[int, int]:
-    """Pure-Python equivalent of `next_bad_crc_property`, for tests."""
-    view = memoryview(buffer)[:end]
-    position = start
-    while position < end:
-        check = check_record(view, position, check_crc=False)
-        if check.verdict != RecordVerdict.RECORD:
-            break
-        whole = bytes(view[position : position + check.size_bytes])
-        has_one = whole[-CRC_PROPERTY_BYTES:].startswith(b"__CRC32#\x01")
-        if has_one and check_record(whole, force_crc_property=True).verdict != RecordVerdict.RECORD:
-            return position, check.size_bytes
-        position += check.size_bytes
     return end, 0

@@ -8,7 +8,6 @@ A run is a sequence of consecutive records of one queue (`store.message.runs`).
 """
 
 from collections.abc import Sequence
-from struct import pack_into
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,9 +17,7 @@ from store.kernels.compiled import helper, kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import BYTES, I64, U8, WRITABLE_BYTES, copy_bytes, load_i32, store_i32, store_i64
 from store.kernels.walk import record_parts, record_size
-from store.message.crc import crc32
 from store.message.hosts import V6_BYTES
-from store.message.message import MessageExt
 from store.message.record import (
     BODY_CRC,
     BORN_HOST,
@@ -29,22 +26,21 @@ from store.message.record import (
     QUEUE_ID,
     QUEUE_OFFSET,
     SYS_FLAG,
-    decode_record,
     topic_field,
 )
 from store.message.runs import Runs
 from store.message.sys_flag import BORN_HOST_V6, COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, STORE_HOST_V6
-from store.store_errors import MessageInvalid, RecordDamaged
+from store.store_errors import MessageInvalid
 
 # sysFlag bits that a client may set. Transactions and RocketMQ's inner batches are not allowed in bulk sends.
 FREE_FLAGS = COMPRESSED | COMPRESSION_MASK | MULTI_TAGS
 
-_BAD_RECORD = -1
-_BAD_TOPIC = -2
-_BAD_QUEUE = -3
-_BAD_FLAGS = -4
-_BAD_BODY = -5
-_BAD_COUNT = -6
+BAD_RECORD = -1
+BAD_TOPIC = -2
+BAD_QUEUE = -3
+BAD_FLAGS = -4
+BAD_BODY = -5
+BAD_COUNT = -6
 
 
 Shared: TypeAlias = tuple[int, U8, int, int, int, U8, U8]
@@ -108,76 +104,30 @@ def stamp_runs(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
         stamp.shared,
     )
     if fault:
-        raise _run_error(stamp, runs, number, position, fault)
+        raise run_error(stamp, runs, number, position, fault)
 
 
-def stamp_runs_plain(runs: Runs, stamp: Stamp, queue_offsets: Sequence[int]) -> None:
-    """Pure-Python equivalent of `stamp_runs`, for tests."""
-    position = 0
-    for number, (queue_id, messages, size_bytes, queue_offset) in enumerate(
-        zip(*runs.heads, queue_offsets, strict=True)
-    ):
-        end = position + size_bytes
-        count = _stamp_run_plain(runs.records[:end], position, queue_id, queue_offset, stamp)
-        position = end
-        if count != messages:
-            raise _run_error(stamp, runs, number, position, _BAD_COUNT)
-
-
-def _stamp_run_plain(view: memoryview, begin: int, queue_id: int, queue_offset: int, stamp: Stamp) -> int:
-    """Check and stamp the records of one queue in `view[begin:]`. Return the number of records."""
-    hosts = stamp.born_host + stamp.store_timestamp.to_bytes(8, "big") + stamp.store_host
-    position = begin
-    count = 0
-    while position < len(view):
-        try:
-            message = decode_record(view, position, check_crc=False)
-        except RecordDamaged:
-            raise _record_error(stamp, queue_id, position, _BAD_RECORD) from None
-        magic = int.from_bytes(view[position + MAGIC :][:4], "big", signed=True)
-        fault = _find_fault_plain(message, magic, queue_id, stamp)
-        if fault:
-            raise _record_error(stamp, queue_id, position, fault)
-        pack_into(">i", view, position + BODY_CRC, crc32(message.body))
-        pack_into(
-            ">qq", view, position + QUEUE_OFFSET, queue_offset + count, stamp.physical_offset + position
-        )
-        view[position + BORN_HOST :][: len(hosts)] = hosts
-        position += message.store_size
-        count += 1
-    return count
-
-
-def _find_fault_plain(message: MessageExt, magic: int, queue_id: int, stamp: Stamp) -> int:
-    """Return the code of the first fault of a record, or 0 if the record is valid."""
-    if message.sys_flag & ~FREE_FLAGS != stamp.host_flags:
-        return _BAD_FLAGS
-    if (message.topic, magic) != (stamp.topic, topic_field(stamp.topic)[0]):
-        return _BAD_TOPIC
-    if message.queue_id != queue_id:
-        return _BAD_QUEUE
-    return _BAD_BODY if len(message.body) > stamp.max_body_bytes else 0
-
-
-def _record_error(stamp: Stamp, queue_id: int, position: int, fault: int) -> MessageInvalid:
+def record_error(stamp: Stamp, queue_id: int, position: int, fault: int) -> MessageInvalid:
+    """Return the error for the record at byte `position`; `fault` is one of the BAD_ codes."""
     faults = {
-        _BAD_RECORD: "is truncated or malformed",
-        _BAD_FLAGS: "has a sysFlag of a transaction, an inner batch, or hosts of another size",
-        _BAD_TOPIC: f"is not of the topic {stamp.topic!r}",
-        _BAD_QUEUE: f"is not of queue {queue_id}",
-        _BAD_BODY: f"has a body over max_message_bytes {stamp.max_body_bytes:,} (raise it on the broker)",
+        BAD_RECORD: "is truncated or malformed",
+        BAD_FLAGS: "has a sysFlag of a transaction, an inner batch, or hosts of another size",
+        BAD_TOPIC: f"is not of the topic {stamp.topic!r}",
+        BAD_QUEUE: f"is not of queue {queue_id}",
+        BAD_BODY: f"has a body over max_message_bytes {stamp.max_body_bytes:,} (raise it on the broker)",
     }
     return MessageInvalid(f"the record at byte {position} of the batch {faults[fault]}")
 
 
-def _run_error(stamp: Stamp, runs: Runs, number: int, position: int, fault: int) -> MessageInvalid:
+def run_error(stamp: Stamp, runs: Runs, number: int, position: int, fault: int) -> MessageInvalid:
+    """Return the error for run `number`, whose check stopped at byte `position` with this fault."""
     queue_id = runs.queue_ids[number]
-    if fault == _BAD_COUNT:
+    if fault == BAD_COUNT:
         return MessageInvalid(
             f"the run of queue {queue_id} that ends at byte {position} of the batch does not contain "
             f"{runs.messages[number]:,} records, the number in its header"
         )
-    return _record_error(stamp, queue_id, position, fault)
+    return record_error(stamp, queue_id, position, fault)
 
 
 @helper()
@@ -198,19 +148,19 @@ def _find_fault(
     """
     size = record_size(records, position, end)
     if size <= 0:
-        return _BAD_RECORD, 0, 0, 0
+        return BAD_RECORD, 0, 0, 0
     body, body_length, _, _, _, _ = record_parts(records, position, size)
     if body_length < 0:
-        return _BAD_RECORD, 0, 0, 0
+        return BAD_RECORD, 0, 0, 0
     fault = 0
     if load_i32(records, position + SYS_FLAG) & ~FREE_FLAGS != host_flags:
-        fault = _BAD_FLAGS
+        fault = BAD_FLAGS
     elif load_i32(records, position + MAGIC) != magic or not _same_bytes(records, body + body_length, topic):
-        fault = _BAD_TOPIC
+        fault = BAD_TOPIC
     elif load_i32(records, position + QUEUE_ID) != queue_id:
-        fault = _BAD_QUEUE
+        fault = BAD_QUEUE
     elif body_length > max_body_bytes:
-        fault = _BAD_BODY
+        fault = BAD_BODY
     return fault, size, body, body + body_length
 
 
@@ -281,7 +231,7 @@ def _stamp_runs(records: U8, runs: I64, physical_offset: int, shared: Shared) ->
             records, begin, end, queue_id, queue_offset, physical_offset, shared
         )
         if fault == 0 and count != wanted:
-            fault = _BAD_COUNT
+            fault = BAD_COUNT
         if fault != 0:
             return number, position, fault
         begin = end

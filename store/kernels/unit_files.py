@@ -3,7 +3,7 @@
 With tens of thousands of queues, a Python loop would take longer than the system calls.
 
 The path of a queue's file, relative to the directory of all queues, ends with the byte position of the file
-in the queue (store format 3):
+in the queue (docs/store-format.md#consume-queue):
 
     <topic>/<queueId>/<20 digits>
 
@@ -14,7 +14,6 @@ A group contains the units of one queue from one call of `store.kernels.units.di
 """
 
 import os
-from pathlib import Path
 
 import numpy as np
 from numba import types
@@ -177,37 +176,5 @@ def _write_units(
         written = _pwrite(descriptor, units.ctypes.data + first, size_bytes, within)
         _close(descriptor)
         if written != size_bytes:
-            return done
-    return len(chosen)
-
-
-def write_units_plain(
-    directory: Path,
-    file_bytes: int,
-    log: bytes,
-    groups: Numbers,
-    chosen: list[int],
-    is_new: list[bool],
-    units: bytes,
-) -> int:
-    """Pure-Python equivalent of `write_units`, for tests."""
-    for done, number in enumerate(chosen):
-        group = groups[number].tolist()
-        topic = log[group[GROUP_TOPIC] : group[GROUP_TOPIC] + group[GROUP_TOPIC_LENGTH]].decode()
-        place = group[GROUP_FIRST_QUEUE_OFFSET] * UNIT_BYTES
-        base = place - place % file_bytes
-        path = directory / topic / str(group[GROUP_QUEUE_ID]) / f"{base:020d}"
-        first = group[GROUP_FIRST_UNIT] * UNIT_BYTES
-        try:
-            if is_new[done]:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch(_FILE_MODE)
-                os.truncate(path, file_bytes)
-            with path.open("r+b", buffering=0) as file:
-                file.seek(place - base)
-                part = units[first : first + group[GROUP_COUNT] * UNIT_BYTES]
-                if file.write(part) != len(part):
-                    return done
-        except OSError:
             return done
     return len(chosen)

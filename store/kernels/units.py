@@ -1,22 +1,20 @@
 """The dispatch kernel: converts records of the log to consume queue units and index keys.
 
-This is the only dispatch (design section 3, invariant 3). It reads records that were checked when they were
+This is the only dispatch (docs/design.md#invariant-3). It reads records that were checked when they were
 written or recovered. The records of one call that belong to the same queue form a group. The units of a group
 are stored contiguously, so that each queue needs one write regardless of its number of records.
 
-A unit has 20 bytes, big-endian (store format 3.1):
+A unit has 20 bytes, big-endian (docs/store-format.md#consume-queue):
 
     0                8      12         20
     | physicalOffset | size | tagsCode |
 """
 
-from typing import Any, NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from store.kernels.compiled import kernel
-from store.kernels.java_hash import byte_at, hash_bytes, plain_key_hash
+from store.kernels.java_hash import byte_at, hash_bytes
 from store.kernels.memory import load_i32, load_i64, store_i32, store_i64
 from store.kernels.properties import add_keys, find_properties, tags_code_of
 from store.kernels.walk import (
@@ -31,9 +29,7 @@ from store.kernels.walk import (
     record_size,
     store_timestamp_at,
 )
-from store.message.record import decode_record
 from store.message.sys_flag import TRANSACTION_MASK, TRANSACTION_ROLLBACK, TRANSACTION_UNQUEUED
-from store.message.tags import tags_code
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
@@ -310,52 +306,3 @@ def valid_units(units: Bytes, count: int, previous_end: int, log_end: int) -> tu
             return index, end
         end = physical + size
     return count, end
-
-
-class PlainUnit(NamedTuple):
-    """The result of `plain_dispatch` for one record: its consume queue unit, and its index keys.
-
-    `unit` is None for a transaction's record that belongs to no consume queue.
-    """
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    unit: tuple[int, int, int] | None
-    keys: list[tuple[int, int, int]]
-
-
-def plain_dispatch(buffer: Any, start: int, end: int, base: int, delays_ms: list[int]) -> list[PlainUnit]:
-    """Pure-Python equivalent of `dispatch_records`, for tests.
-
-    Stops at the first invalid record header.
-    """
-    made: list[PlainUnit] = []
-    position = start
-    while position < end and record_size(np.frombuffer(buffer, dtype=np.uint8), position, end) > 0:
-        message = decode_record(buffer, position, check_crc=False)
-        properties = message.properties
-        code = tags_code(properties.get("TAGS"))
-        level = min(int(properties.get("DELAY", "0")), len(delays_ms) - 1)
-        if message.topic == "SCHEDULE_TOPIC_XXXX" and level > 0:
-            code = message.store_timestamp + delays_ms[level]
-        names = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
-        names += [name for name in properties.get("KEYS", "").split(" ") if name]
-        physical = base + position
-        keys = [
-            (plain_key_hash(f"{message.topic}#{name}".encode()), physical, message.store_timestamp)
-            for name in names
-        ]
-        transaction = message.sys_flag & TRANSACTION_MASK
-        unit = None if transaction & TRANSACTION_UNQUEUED else (physical, message.store_size, code)
-        made.append(
-            PlainUnit(
-                message.topic,
-                message.queue_id,
-                message.queue_offset,
-                unit,
-                [] if transaction == TRANSACTION_ROLLBACK else keys,
-            )
-        )
-        position += message.store_size
-    return made

@@ -1,11 +1,11 @@
-"""Checks the records of a CommitLog file (store format 6.1). Recovery and dispatch use the same rules.
+"""Checks the records of a CommitLog file. Recovery and dispatch use the same rules.
+
+See docs/store-format.md#record-check.
 
 Most functions return a check code: the size of a valid record, BLANK for a blank record, or one of the
 negative constants below, the reason why no valid record starts at the position. In addition to RocketMQ's
 rules, the physicalOffset of a record must equal its position.
 """
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from store.kernels.compiled import kernel
 from store.kernels.crc32 import crc32_kernel
 from store.kernels.memory import load_i16, load_i32, load_i64
-from store.message.record import RecordVerdict, check_record, decode_record
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
@@ -186,24 +185,3 @@ def scan_records(
     if last >= 0:
         found[SCAN_LAST_TIMESTAMP] = store_timestamp_at(buffer, last)
     return position, code
-
-
-def plain_check_record_at(buffer: Any, position: int, limit: int, base: int, check_crc: bool) -> int:
-    """Pure-Python equivalent of `check_record_at`, for tests. Returns BAD_PARTS for every kind of damage."""
-    view = memoryview(buffer)[:limit]
-    check = check_record(view, position, check_crc=check_crc)
-    if check.verdict == RecordVerdict.BLANK:
-        return BLANK
-    if check.verdict == RecordVerdict.DAMAGED:
-        return BAD_PARTS
-    own_place = int.from_bytes(view[position + 28 : position + 36], "big", signed=True)
-    message = decode_record(view, position, check_crc=False)
-    topic = message.topic
-    is_name = bool(topic.strip(".")) and min(topic) > " " and "/" not in topic
-    end = position + check.size_bytes
-    hosts = sum(12 for bit in (0x10, 0x20) if message.sys_flag & bit)
-    width = 1 if view[position + 7] == _V1 & 0xFF else 2
-    name = position + 88 + hosts + len(message.body)
-    properties = name + width + int.from_bytes(view[name : name + width], "big") + 2
-    is_torn = end > properties and view[end - 1] == 0
-    return check.size_bytes if own_place == base + position and is_name and not is_torn else BAD_PARTS

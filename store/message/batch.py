@@ -1,4 +1,4 @@
-"""Codec of a batch: the body of one request that stores many messages (store format, section 1.8).
+"""Codec of a batch: the body of one request that stores many messages (docs/store-format.md#batch).
 
 A batch is a sequence of elements, one per message. All numbers are big-endian. magic and bodyCRC are 0: the
 broker computes them when it stores the message.

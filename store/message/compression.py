@@ -1,4 +1,4 @@
-"""Compress and decompress message bodies (store format 1.4).
+"""Compress and decompress message bodies (docs/store-format.md#sysflag).
 
 Clients compress and decompress; brokers store bodies as received.
 """

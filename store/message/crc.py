@@ -1,7 +1,8 @@
 """CRC-32 (IEEE), with the implementation of the isal package if it is installed, else of zlib.
 
-`crc32` clears the sign bit, as RocketMQ does in records (store format 1.2). `running_crc` returns all 32 bits
-and takes the CRC of the preceding bytes as second argument. Compiled kernels use `store.kernels.crc32`.
+`crc32` clears the sign bit, as RocketMQ does in records (docs/store-format.md#record). `running_crc` returns
+all 32 bits and takes the CRC of the preceding bytes as second argument. Compiled kernels use
+`store.kernels.crc32`.
 """
 
 from store.message.buffers import Buffer

@@ -1,4 +1,6 @@
-"""Addresses: their text forms, and their encoding in records and message ids (store format, 1.2 and 10).
+"""Addresses: their text forms, and their encoding in records and message ids.
+
+See docs/store-format.md#record and docs/store-format.md#message-ids.
 
 The text form is `host:port`, or `[v6]:port` for an IPv6 address.
 

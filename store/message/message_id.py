@@ -1,4 +1,6 @@
-"""Message ids: offsetMsgId, assigned by the broker, and UNIQ_KEY, assigned by the producer (store format 10).
+"""Message ids: offsetMsgId, assigned by the broker, and UNIQ_KEY, assigned by the producer.
+
+See docs/store-format.md#message-ids.
 
     offsetMsgId, 16 or 28 bytes          UNIQ_KEY, 16 or 28 bytes
     0    4|16   8|20                     0    4|16  6|18   10|22   14|26

@@ -1,4 +1,6 @@
-"""Codec of message properties: a map in memory, a string on disk and on the wire (store format, section 1.5).
+"""Codec of message properties: a map in memory, a string on disk and on the wire.
+
+See docs/store-format.md#properties.
 
     name 0x01 value 0x02  name 0x01 value 0x02 …
 

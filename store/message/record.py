@@ -1,4 +1,6 @@
-"""Codec of a record: one message as stored in the CommitLog and returned by a pull (store format 1.2).
+"""Codec of a record: one message as stored in the CommitLog and returned by a pull.
+
+See docs/store-format.md#record.
 
 The layout with two IPv4 hosts; all numbers are big-endian:
 
@@ -53,7 +55,7 @@ MAX_V1_TOPIC_BYTES = 127  # RocketMQ reads the length as a signed byte
 MAX_PROPERTIES_BYTES = 32_767
 
 # The optional CRC of the whole record is its last property, of 20 bytes; d are its decimal digits, the lowest
-# first, padded with zeros (store format 1.6):
+# first, padded with zeros (docs/store-format.md#crc-property):
 #   __CRC32# 0x01 dddddddddd 0x02
 CRC_PROPERTY_DIGITS = 10
 CRC_PROPERTY_BYTES = len(MessageConst.CRC32) + 1 + CRC_PROPERTY_DIGITS + 1
@@ -248,7 +250,7 @@ class _Parsed(NamedTuple):
 def check_record(
     buffer: Buffer, position: int = 0, *, check_crc: bool = True, force_crc_property: bool = False
 ) -> RecordCheck:
-    """Check whether a valid record or blank record starts at `position` (store format 6.1).
+    """Check whether a valid record or blank record starts at `position` (docs/store-format.md#record-check).
 
     Args:
         buffer: Bytes of a CommitLog file, up to the end of the file.

@@ -1,4 +1,4 @@
-"""The bits of a record's sysFlag (store format, section 1.4).
+"""The bits of a record's sysFlag (docs/store-format.md#sysflag).
 
     0x700         0x80    0x40     0x20       0x10      0x0C          0x2          0x1
     | compression | batch | unwrap | store v6 | born v6 | transaction | multi tags | compressed |

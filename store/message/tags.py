@@ -1,4 +1,4 @@
-"""The hash of a message's tag, by which brokers filter messages (store format, section 2)."""
+"""The hash of a message's tag, by which brokers filter messages (docs/store-format.md#tags-code)."""
 
 from array import array
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Checks of topics, groups, bodies and properties (store format, section 1.7).
+"""Checks of topics, groups, bodies and properties (docs/store-format.md#limits).
 
 Each function raises MessageInvalid if its check fails.
 """

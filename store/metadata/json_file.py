@@ -1,4 +1,4 @@
-"""One of RocketMQ's `config/*.json` files and its `.bak` backup (store format, section 5.4).
+"""One of RocketMQ's `config/*.json` files and its `.bak` backup (docs/store-format.md#json-tables).
 
 A save writes the new content to a temporary file in the store's root, renames the present file to `.bak`, and
 renames the temporary file to the file's name. After a crash at any point either the file is complete (with

@@ -1,4 +1,4 @@
-"""MessageFilter: decides which messages of a queue a consumer receives (design section 4).
+"""MessageFilter: decides which messages of a queue a consumer receives (docs/extending.md#message-filter).
 
 A read applies a filter in two steps. The first needs only the consume queue unit, the second needs the
 record:

@@ -71,7 +71,9 @@ class GetMessageResult:
 
 
 def out_of_range_result(queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
-    """Return the result for a read at `offset` if the queue does not contain this offset (store format 3.8).
+    """Return the result for a read at `offset` if the queue does not contain this offset.
+
+    See docs/store-format.md#read-status.
 
     Returns None if the queue contains the offset.
     """

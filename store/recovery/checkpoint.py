@@ -1,4 +1,4 @@
-"""StoreCheckpoint: the file `checkpoint`, which lists what is durable (store format 5.1).
+"""StoreCheckpoint: the file `checkpoint`, which lists what is durable (docs/store-format.md#checkpoint).
 
 RocketMQ's recovery reads this file. It has 4,096 bytes, big-endian, zeros after the last field:
 

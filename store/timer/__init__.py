@@ -1,1 +1,4 @@
-"""RocketMQ's timer: a wheel of seconds over a log of pending timer messages (store format 12)."""
+"""RocketMQ's timer: a wheel of seconds over a log of pending timer messages.
+
+See docs/store-format.md#timer-messages.
+"""

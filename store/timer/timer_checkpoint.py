@@ -1,4 +1,6 @@
-"""TimerCheckpoint: the file `config/timercheck`, the progress of the timer (store format 12.4).
+"""TimerCheckpoint: the file `config/timercheck`, the progress of the timer.
+
+See docs/store-format.md#timer-checkpoint.
 
 4,096 bytes, big-endian, zeros after the last field:
 

@@ -1,4 +1,6 @@
-"""TimerLog: the units of all timer messages, in the order of their arrival (store format 12.3).
+"""TimerLog: the units of all timer messages, in the order of their arrival.
+
+See docs/store-format.md#timer-files.
 
     timerlog/00000000000000000000  |unit|unit|…|blank|     a blank of at least 16 bytes ends a full file
     timerlog/00000000000104857600  |unit|unit|00000…

@@ -1,4 +1,4 @@
-"""A timer unit: one pending timer message in the timer log (store format 12.3).
+"""A timer unit: one pending timer message in the timer log (docs/store-format.md#timer-files).
 
 52 bytes, big-endian:
 

@@ -1,6 +1,6 @@
 """TimerWheel: for each second of two weeks, the units of the timer log that are due in it.
 
-Store format 12.3:
+See docs/store-format.md#timer-files:
 
     timerwheel: 1,209,600 slots of 32 bytes = 38,707,200 bytes; second s has slot s mod 1,209,600
 

@@ -174,7 +174,7 @@ class StoreImage:
     def _abnormal_start(self) -> int:
         """Return the base (first CommitLog offset) of the log file that RocketMQ reads first after a crash.
 
-        The rule is in the store format, section 6.2.
+        See docs/store-format.md#recovery-start.
         """
         durable_ms = self._checkpoint().min_timestamp
         for base in reversed(self.log.bases):

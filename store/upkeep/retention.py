@@ -1,4 +1,4 @@
-"""Retention: deletes old log files and the derived data of their records (store format, section 8).
+"""Retention: deletes old log files and the derived data of their records (docs/store-format.md#retention).
 
 A log file is expired `file_reserved_time_h` hours after its last change, whether its messages have been
 consumed or not. Expired files are deleted at the hours of `delete_when_h`, while the disk is fuller than

@@ -99,7 +99,7 @@ class Steps:
         insert = IndexFile.insert
 
         def write_at(file: MappedFile, place: int, buffers: Sequence[Buffer]) -> None:
-            """Write through the map in the order of invariant 6, with a step before each part."""
+            """Write through the map, with a step before each part (docs/design.md#invariant-6)."""
             whole = b"".join(bytes(buffer) for buffer in buffers)
             middle = (HEAD_BYTES + len(whole)) // 2
             for start, end in ((HEAD_BYTES, middle), (middle, len(whole)), (0, 3), (3, HEAD_BYTES)):

@@ -18,12 +18,11 @@ from store.kernels.columns_to_records import (
     RowBatch,
     TextColumn,
     encode_queues,
-    encode_rows_plain,
     plan_rows,
 )
-from store.kernels.encode import encode_batch_records, encode_batch_records_plain
+from store.kernels.encode import encode_batch_records
 from store.kernels.records_to_columns import find_properties, find_records, gather, read_records
-from store.kernels.stamp import Stamp, stamp_runs, stamp_runs_plain
+from store.kernels.stamp import Stamp, stamp_runs
 from store.message.batch import encode_batch
 from store.message.hosts import V4_BYTES, Host
 from store.message.message import Message
@@ -41,6 +40,8 @@ from store.message.record import (
 from store.message.runs import Runs, decode_runs, encode_heads
 from store.store_errors import MessageInvalid, RecordDamaged
 from tests.fuzz.fence import Bytes, Fence
+from tests.store.kernels import plain_dispatch
+from tests.store.kernels.plain_records import encode_batch_records_plain, encode_rows_plain, stamp_runs_plain
 
 V4 = Host("10.0.0.1", 1234).packed
 V6 = Host("fd00::2", 65535).packed
@@ -136,12 +137,12 @@ def recovery(data: bytes) -> None:
     size = len(data)
     found = np.zeros(walk.SCAN_FIELDS, np.int64)
     end, code = 0, 1
-    while (code := walk.plain_check_record_at(data, end, size, BASE, True)) > 0:
+    while (code := plain_dispatch.plain_check_record_at(data, end, size, BASE, True)) > 0:
         end += code
     following = first_record(data)
-    append_end = resync.plain_append_end(data, 0, size, BASE)
-    blank = resync.plain_closing_blank(data, 0, size, size)
-    bad = resync.plain_next_bad_crc_property(data, 0, size)
+    append_end = plain_dispatch.plain_append_end(data, 0, size, BASE)
+    blank = plain_dispatch.plain_closing_blank(data, 0, size, size)
+    bad = plain_dispatch.plain_next_bad_crc_property(data, 0, size)
     for placed in FENCE.placed(data):
         stopped, why = walk.scan_records(placed, 0, size, BASE, True, found)
         assert (stopped, min(why, 0)) == (end, code if code == walk.BLANK else min(why, -1))
@@ -155,7 +156,7 @@ def first_record(data: bytes) -> int:
     """Return what `next_record` must find: the first position of a magic with a valid record."""
     at = 3
     while (at := data.find(b"\xda\xa3\x20", at + 1)) >= 0:
-        if walk.plain_check_record_at(data, at - 4, len(data), BASE, True) > 0:
+        if plain_dispatch.plain_check_record_at(data, at - 4, len(data), BASE, True) > 0:
             return at - 4
     return len(data)
 

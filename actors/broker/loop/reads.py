@@ -1,4 +1,4 @@
-"""Reads: reads the store on the event loop without waiting for the disk (design, invariant 4).
+"""Reads: reads the store on the event loop without waiting for the disk (docs/design.md#invariant-4).
 
     read ── all pages resident ───────────────────────────────────► result
       ▲        └─ NotResident ──► a thread loads those pages ─┐

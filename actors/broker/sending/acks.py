@@ -1,4 +1,4 @@
-"""Acks: delays the responses to sends until their messages are confirmed (design, invariant 2).
+"""Acks: delays the responses to sends until their messages are confirmed (docs/design.md#invariant-2).
 
 The store confirms an append in the same turn under async flush, and after the next flush under sync flush. If
 that takes longer than `sync_flush_timeout_ms`, the response is FLUSH_DISK_TIMEOUT: the message is stored but

@@ -1,8 +1,9 @@
 """Delays: messages with one of RocketMQ's 18 delay levels.
 
     sent with DELAY = level         →  SCHEDULE_TOPIC_XXXX, queue level − 1, with REAL_TOPIC and REAL_QID
-    at storeTimestamp + the delay   →  its own topic and queue, the same properties (store format 12.1)
+    at storeTimestamp + the delay   →  its own topic and queue, the same properties
 
+The form of these messages is in docs/store-format.md#delay-levels.
 All messages in a queue of SCHEDULE_TOPIC_XXXX have the same delay, so they become due in the order of the
 queue. `delayOffset.json` holds the offset up to which each queue has been delivered. After a crash, messages
 delivered since the last save are delivered again.

@@ -1,7 +1,8 @@
 """SendBack: a consumer sends back a message that it could not process (CONSUMER_SEND_MSG_BACK).
 
-The broker appends the message again to the group's retry topic, delayed and with `reconsume_times` + 1 (store
-format 13.1), or to its dead-letter topic if `reconsume_times` has reached the group's `retry_max_times`.
+The broker appends the message again to the group's retry topic, delayed and with `reconsume_times` + 1, or to
+its dead-letter topic if `reconsume_times` has reached the group's `retry_max_times`. See
+docs/store-format.md#retries.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Timer messages: how they are stored until they are due, and after.
 
     SEND_MESSAGE with TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS
-        →  rmq_sys_wheel_timer, queue 0, with REAL_TOPIC, REAL_QID and TIMER_OUT_MS (store format 12.2)
+        →  rmq_sys_wheel_timer, queue 0, with REAL_TOPIC, REAL_QID and TIMER_OUT_MS
     when it is due
         →  its own topic and queue, with TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS
 
-TIMER_OUT_MS is the second of the wheel. This broker also stores the exact time, as TIMER_DELIVER_MS; a
-message that RocketMQ has stored without it is due when RocketMQ would deliver it, at the end of its second.
-A message with TIMER_DEL_UNIQKEY is not delivered, but cancels another one of the same second.
+See docs/store-format.md#timer-messages. TIMER_OUT_MS is the second of the wheel. This broker also stores the
+exact time, as TIMER_DELIVER_MS; a message that RocketMQ has stored without it is due when RocketMQ would
+deliver it, at the end of its second. A message with TIMER_DEL_UNIQKEY is not delivered, but cancels another
+one of the same second.
 """
 
 from __future__ import annotations

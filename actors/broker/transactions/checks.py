@@ -9,7 +9,8 @@
                                           finishes the transaction
 
 The producer responds with END_TRANSACTION. The copies are necessary because the saved progress in the half
-queue is a single offset (store format 11.4): without copies, the oldest open transaction would hold it back.
+queue is a single offset (docs/store-format.md#transaction-checks): without copies, the oldest open
+transaction would hold it back.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     END_TRANSACTION, commit            →  REAL_TOPIC, queue REAL_QID, with the same properties
 
 The sysFlag of a half message has no transaction bits. The sysFlag of the committed message has COMMIT, and
-its `preparedTransactionOffset` is the CommitLog offset of the half message (store format 11.1 and 11.2).
+its `preparedTransactionOffset` is the CommitLog offset of the half message
+(docs/store-format.md#half-messages).
 
 Before each check the broker appends a copy of the half message, which replaces all earlier copies. In a copy,
 property TRAN_PREPARED_QUEUE_OFFSET is the queue offset of the first half message, and TRANSACTION_CHECK_TIMES

@@ -1,4 +1,4 @@
-"""Op messages: records that mark half messages as finished (store format 11.3).
+"""Op messages: records that mark half messages as finished (docs/store-format.md#op-messages).
 
     RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0, tag `d`, body `12,13,`: the queue offsets of finished half messages
 

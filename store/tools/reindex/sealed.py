@@ -34,7 +34,7 @@ _HEADER = np.dtype(
         ("position", ">i8"),
     ]
 )
-"""The first fields of a record (store format, section 1)."""
+"""The first fields of a record (docs/store-format.md#record)."""
 
 
 class SealedFile(NamedTuple):

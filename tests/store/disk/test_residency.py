@@ -19,6 +19,7 @@ from store.message.record import decode_record, decode_records
 from store.message_store import GetMessageStatus, MessageStore
 from store.reading.message_filter import TagFilter
 from tests.store.cold_disk import make_cold, settled
+from tests.store.kernels.plain_dispatch import plain_record_spans
 
 
 @pytest.fixture
@@ -242,5 +243,5 @@ def test_record_spans_kernel_equals_its_plain_python_version(
         20_000, base, np.frombuffer(data, dtype=np.uint8), np.fromiter(codes or (), dtype=np.int64),
         codes is not None, max_messages, max_bytes, progress, gap, spans,
     )  # fmt: skip
-    expected = kernel.plain_record_spans(20_000, base, rows, codes, max_messages, max_bytes, gap, spans_max)
+    expected = plain_record_spans(20_000, base, rows, codes, max_messages, max_bytes, gap, spans_max)
     assert ([tuple(span) for span in spans[:count].tolist()], messages) == expected

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.kernels.batches import split_into_batches, split_into_batches_plain
+from store.kernels.batches import split_into_batches
 from store.message.record import RecordDraft, decode_records, encode_record
+from tests.store.kernels.plain_records import split_into_batches_plain
 
 
 def records(body_sizes: list[int]) -> bytearray:

@@ -15,6 +15,7 @@ from store.kernels.units import valid_units
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft, encode_blank, encode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from tests.store.kernels import plain_dispatch
 
 DELAYS_MS = [0, 1000, 5000, 10_000]
 BASE = 4096
@@ -84,7 +85,7 @@ def dispatch(log: bytearray, rows: int = 1000, groups: int = 64):
 @quick
 def test_dispatch_equals_plain_python(messages):
     log = a_log(messages)
-    plain = units.plain_dispatch(log, 0, len(log), BASE, DELAYS_MS)
+    plain = plain_dispatch.plain_dispatch(log, 0, len(log), BASE, DELAYS_MS)
     position, status, count, queues, keys = dispatch(log)
     expected = {}
     for made in plain:
@@ -103,7 +104,7 @@ def test_check_record_at_equals_plain_python_for_damaged_logs(messages, data):
         log[data.draw(st.integers(0, len(log) - 1))] = data.draw(st.integers(0, 255))
     for position in range(0, len(log), 1):
         code = walk.check_record_at(as_array(log), position, len(log), BASE, True)
-        plain = walk.plain_check_record_at(log, position, len(log), BASE, True)
+        plain = plain_dispatch.plain_check_record_at(log, position, len(log), BASE, True)
         assert code == plain or (code < 0 and plain < 0), position
 
 
@@ -131,7 +132,7 @@ ascii_text = st.text(st.characters(max_codepoint=127), min_size=8)
 def test_java_hash_kernels_equal_plain_python(data):
     array = np.frombuffer(data, dtype=np.uint8)
     value = java_hash.hash_bytes(array, 0, len(array), 0)
-    assert value == java_hash.plain_hash(data)
+    assert value == plain_dispatch.plain_hash(data)
     assert java_hash.key_hash(value) == java_hash.plain_key_hash(data)
 
 
@@ -164,7 +165,11 @@ def test_insert_keys_equals_plain_python(keys, step):
         )
         for first in range(0, len(keys), step)
     )
-    assert inserted == index.plain_insert_keys(plain, SLOTS, CAPACITY, keys) == min(len(keys), CAPACITY - 1)
+    assert (
+        inserted
+        == plain_dispatch.plain_insert_keys(plain, SLOTS, CAPACITY, keys)
+        == min(len(keys), CAPACITY - 1)
+    )
     assert compiled == plain
     assert index.index_is_valid(as_array(compiled), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
 
@@ -174,8 +179,8 @@ def test_insert_keys_equals_plain_python(keys, step):
 def test_cut_entries_restores_the_earlier_state(keys, data):
     cut = data.draw(st.integers(0, min(len(keys), CAPACITY - 1)))
     truncated, before = an_index(), an_index()
-    index.plain_insert_keys(truncated, SLOTS, CAPACITY, keys)
-    index.plain_insert_keys(before, SLOTS, CAPACITY, keys[:cut])
+    plain_dispatch.plain_insert_keys(truncated, SLOTS, CAPACITY, keys)
+    plain_dispatch.plain_insert_keys(before, SLOTS, CAPACITY, keys[:cut])
     written = index.written_entries(as_array(truncated), SLOTS, CAPACITY)
     index.cut_entries(as_array(truncated), SLOTS, cut + 1, written)
     before[39] = max(before[39], 1)  # cut_entries writes the count 1, a new file has 0; both mean empty
@@ -190,7 +195,7 @@ def test_cut_entries_restores_the_earlier_state(keys, data):
 @quick
 def test_select_key_returns_the_newest_entries_first(keys):
     content = an_index()
-    count = index.plain_insert_keys(content, SLOTS, CAPACITY, keys)
+    count = plain_dispatch.plain_insert_keys(content, SLOTS, CAPACITY, keys)
     for key_hash in {key[0] for key in keys[:count]}:
         found = np.empty(64, np.int64)
         matches = index.select_key(as_array(content), SLOTS, key_hash, 0, 1 << 60, found)
@@ -203,7 +208,7 @@ def test_select_key_returns_the_newest_entries_first(keys):
 def test_index_is_valid_detects_damage(place):
     damaged = an_index()
     keys = [(n * 7, n, 1_700_000_000_000 + n) for n in range(1, 20)]
-    index.plain_insert_keys(damaged, SLOTS, CAPACITY, keys)
+    plain_dispatch.plain_insert_keys(damaged, SLOTS, CAPACITY, keys)
     damaged[place] ^= 0x80
     is_valid = index.index_is_valid(as_array(damaged), SLOTS, CAPACITY, np.zeros(SLOTS, np.int32))
     assert is_valid == (place == 8)  # endTimestamp is not checked: it is stored in the header only

@@ -16,15 +16,13 @@ from store.kernels.columns_to_records import (
     RowBatch,
     TextColumn,
     encode_queues,
-    encode_rows_plain,
     plan_rows,
     queues_of_keys,
-    queues_of_keys_plain,
 )
 from store.kernels.crc32 import crc32_kernel, crc32_sliced
-from store.kernels.encode import encode_batch_records, encode_batch_records_plain, measure_batch
+from store.kernels.encode import encode_batch_records, measure_batch
 from store.kernels.memory import find_byte
-from store.kernels.stamp import Stamp, stamp_runs, stamp_runs_plain
+from store.kernels.stamp import Stamp, stamp_runs
 from store.message.batch import encode_batch, encode_elements
 from store.message.hosts import Host
 from store.message.message import Message
@@ -34,6 +32,12 @@ from store.message.record import RecordDraft, RecordVerdict, check_record, decod
 from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_PREPARED
 from store.store_errors import MessageInvalid
+from tests.store.kernels.plain_records import (
+    encode_batch_records_plain,
+    encode_rows_plain,
+    queues_of_keys_plain,
+    stamp_runs_plain,
+)
 
 V4 = Host("10.0.0.1", 1234).packed
 V6 = Host("fd00::2", 65535).packed

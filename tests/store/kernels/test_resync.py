@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from store.kernels import resync
 from store.message.record import RecordDraft, encode_blank, encode_record
+from tests.store.kernels import plain_dispatch
 
 BASE = 4096
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -61,11 +62,13 @@ def test_resync_kernels_equal_plain_python_for_damaged_logs(appends, data):
     array, size = as_array(log), len(log)
     for start in range(0, size, data.draw(st.integers(1, 40))):
         stop = data.draw(st.integers(start, size))
-        plain = resync.plain_next_record(log, start, stop, size, BASE)
+        plain = plain_dispatch.plain_next_record(log, start, stop, size, BASE)
         assert resync.next_record(array, start, stop, size, BASE) == plain
-        plain = resync.plain_closing_blank(log, start, stop, size)
+        plain = plain_dispatch.plain_closing_blank(log, start, stop, size)
         assert resync.closing_blank(array, start, stop, size) == plain
-        assert resync.append_end(array, start, size, BASE) == resync.plain_append_end(log, start, size, BASE)
+        assert resync.append_end(array, start, size, BASE) == plain_dispatch.plain_append_end(
+            log, start, size, BASE
+        )
 
 
 def test_append_end_stops_at_the_records_of_the_next_append():
@@ -86,6 +89,6 @@ def test_next_bad_crc_property_equals_plain_python(bodies, data):
     assert resync.next_bad_crc_property(as_array(log), 0, len(log)) == (len(log), 0)
     if log:
         log[data.draw(st.integers(0, len(log) - 1))] ^= data.draw(st.integers(1, 255))
-    assert resync.next_bad_crc_property(as_array(log), 0, len(log)) == resync.plain_next_bad_crc_property(
-        log, 0, len(log)
-    )
+    assert resync.next_bad_crc_property(
+        as_array(log), 0, len(log)
+    ) == plain_dispatch.plain_next_bad_crc_property(log, 0, len(log))

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.kernels import units
-from store.kernels.unit_files import write_units, write_units_plain
+from store.kernels.unit_files import write_units
+from tests.store.kernels.plain_dispatch import write_units_plain
 
 FILE_BYTES = 400
 PER_FILE = FILE_BYTES // units.UNIT_BYTES
