@@ -98,23 +98,7 @@ def open_parts(
     positions = Positions(confirm or CONFIRM_POLICIES[settings.flush])
     residency = Residency(lambda: positions.recovered)
     background = BackgroundWork(executors)
-    paths = LogPaths(
-        root,
-        settings.commit_log_paths,
-        settings.read_only_commit_log_paths,
-        full_percent=lambda: settings.disk_force_clean_percent,
-    )
-    allocator = AllocateMappedFileService(
-        paths, positions, clock, settings, background.lane("store-allocate")
-    )
-    log = CommitLog(
-        paths,
-        settings.commit_log_file_bytes,
-        positions,
-        max_open_files=settings.max_open_files,
-        residency=residency,
-        make_file=allocator.take,
-    )
+    log, allocator = _open_log(root, settings, clock, positions, residency, background)
     descriptors = Descriptors(settings.max_open_files)
     queues = ConsumeQueueTable(
         root / CONSUME_QUEUE, settings.consume_queue_file_bytes, descriptors, residency=residency
@@ -142,6 +126,33 @@ def open_parts(
         residency,
         background,
     )
+
+
+def _open_log(
+    root: Path,
+    settings: StoreSettings,
+    clock: Clock,
+    positions: Positions,
+    residency: Residency,
+    background: BackgroundWork,
+) -> tuple[CommitLog, AllocateMappedFileService]:
+    paths = LogPaths(
+        root,
+        settings.commit_log_paths,
+        settings.read_only_commit_log_paths,
+        full_percent=lambda: settings.disk_force_clean_percent,
+    )
+    lane = background.lane("store-allocate")
+    allocator = AllocateMappedFileService(paths, positions, clock, settings, lane)
+    log = CommitLog(
+        paths,
+        settings.commit_log_file_bytes,
+        positions,
+        max_open_files=settings.max_open_files,
+        residency=residency,
+        make_file=allocator.take,
+    )
+    return log, allocator
 
 
 def _walk_log(
@@ -178,10 +189,7 @@ def recover(
     `is_ours` is True if RayMQ wrote this store, so that no old records follow the end of its log. Raises
     StoreError, OSError.
     """
-    parts.log.paths.prepare()
-    parts.log.paths.lock()
-    for directory in (CONSUME_QUEUE, INDEX):
-        (root / directory).mkdir(parents=True, exist_ok=True)
+    _prepare_directories(root, parts.log)
     log, queues, index = parts.log, parts.queues, parts.index
     checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
     summary = read_summary(root, store_id)
@@ -194,6 +202,7 @@ def recover(
         log.truncate_to(tail.position)
     if not closed_cleanly:
         _sync(log, min(start, max(tail.position - 1, log_min)), tail.position)
+    holes = known_holes(summary.holes if summary is not None else (), tail.holes, start, tail.position)
     parts.positions.set_all(log_min, tail.position)
     end = parts.positions.restore_confirmed(_confirmed_before(log, checkpoint, summary))
     loaded = queues.load(end, summary.queues if summary is not None else {})
@@ -211,28 +220,28 @@ def recover(
         reserve_lost_offsets(queues, {key: each.next_offset for key, each in summary.queues.items()})
     for each in queues:
         each.correct_min_offset(log_min)
-    holes = known_holes(summary.holes if summary is not None else (), tail.holes, start, tail.position)
-    recovered = Recovered(
-        tail,
-        KnownHoles(parts.positions, holes),
-        replace(checkpoint, physic_msg_timestamp=tail.last_timestamp),
-        begin.position,
-        closed_cleanly,
-    )
-    if not log.bases and summary is None and not loaded:
-        return recovered  # a new store: nothing to report
-    _log.info(
-        "store_recovered",
-        root=str(root),
-        closed_cleanly=closed_cleanly,
-        scanned_from=start,
-        end=tail.position,
-        dispatched_from=begin.position,
-        dispatched_to=end,
-        dispatch_reasons=begin.reasons[:10],
-        damaged_bytes=tail.damaged_bytes,
-    )
-    return recovered
+    if log.bases or summary is not None or loaded:  # else it is a new store: nothing to report
+        _log.info(
+            "store_recovered",
+            root=str(root),
+            closed_cleanly=closed_cleanly,
+            scanned_from=start,
+            end=tail.position,
+            dispatched_from=begin.position,
+            dispatched_to=end,
+            dispatch_reasons=begin.reasons[:10],
+            damaged_bytes=tail.damaged_bytes,
+        )
+    known = KnownHoles(parts.positions, holes)
+    flushed = replace(checkpoint, physic_msg_timestamp=tail.last_timestamp)
+    return Recovered(tail, known, flushed, begin.position, closed_cleanly)
+
+
+def _prepare_directories(root: Path, log: CommitLog) -> None:
+    log.paths.prepare()
+    log.paths.lock()
+    for directory in (CONSUME_QUEUE, INDEX):
+        (root / directory).mkdir(parents=True, exist_ok=True)
 
 
 def _sync(log: CommitLog, begin: int, end: int) -> None:
