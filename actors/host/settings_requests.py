@@ -18,7 +18,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from store.clock import Clock
 from store.live_settings import Difference, LiveSettings, Settings
-from store.metadata import DataVersion
+from store.message.data_version import DataVersion
 
 # Keys that RocketMQ's brokers and nameservers refuse to change by request.
 BLACK_LIST = frozenset(

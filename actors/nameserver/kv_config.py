@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
-from store.metadata import JsonConfigFile
-from store.metadata.fields import table_entries
+from store.json_file import JsonConfigFile
+from store.message.json_fields import table_entries
 
 CHARS_MAX: Final = 4 << 20
 """Largest size of the whole table: a namespace must fit into one response."""

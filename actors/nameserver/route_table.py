@@ -24,7 +24,7 @@ from actors.remoting.bodies.routes import (
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
-from store.metadata.data_version import DataVersion
+from store.message.data_version import DataVersion
 
 _log = get_logger(__name__)
 

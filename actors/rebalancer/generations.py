@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from store.clock import Clock
-from store.metadata import JsonConfigFile
-from store.metadata.fields import table_entries, typed
+from store.json_file import JsonConfigFile
+from store.message.json_fields import table_entries, typed
 
 BLOCK: Final = 100
 

@@ -39,8 +39,8 @@ class MessageSelector:
         position of the syntax error if the expression is invalid.
         """
         # Imported here, because most clients do not need the parser.
-        from store.filter.operands import ExpressionInvalid
-        from store.filter.sql92 import compile_expression
+        from store.message.filter.operands import ExpressionInvalid
+        from store.message.filter.sql92 import compile_expression
 
         if not isinstance(expression, str):
             raise ConfigInvalid(f"the SQL92 expression is {expression!r}: give a string")

@@ -34,7 +34,7 @@ from jobs.reading.selection import parse_selector
 from jobs.reading.splits import cut_splits
 from jobs.reading.starting_offsets import EARLIEST, LATEST, Offsets, parse_offsets
 from jobs.reading.times import Times, parse_times
-from store.reading.columns import ALL_FIELDS
+from store.kernels.arrow import ALL_FIELDS
 
 Offset = int | datetime | str | Mapping[str, Mapping[str, Mapping[int, int | str]]]
 

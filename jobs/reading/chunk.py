@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store.kernels.arrow import BodiesTooLarge, records_at_to_arrow
 from store.message.buffers import Buffer
-from store.reading.columns import BodiesTooLarge, records_at_to_arrow
 
 Numbers = NDArray[np.int64]
 

@@ -5,24 +5,18 @@ Topics, subscription groups, consumer offsets, delay offsets, consumer filters a
 
 from store.metadata.consumer_filters import ConsumerFilterData, ConsumerFilterTable
 from store.metadata.consumer_offsets import ConsumerOffsetTable
-from store.metadata.data_version import DataVersion
 from store.metadata.delay_offsets import DelayOffsetTable
-from store.metadata.json_file import JsonConfigFile
 from store.metadata.message_request_modes import MessageRequestMode, MessageRequestModeTable
-from store.metadata.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from store.metadata.topics import TopicConfig, TopicConfigTable
+from store.metadata.subscription_groups import SubscriptionGroupTable
+from store.metadata.topics import TopicConfigTable
 
 __all__ = [
     "ConsumerFilterData",
     "ConsumerFilterTable",
     "ConsumerOffsetTable",
-    "DataVersion",
     "DelayOffsetTable",
-    "JsonConfigFile",
     "MessageRequestMode",
     "MessageRequestModeTable",
-    "SubscriptionGroupConfig",
     "SubscriptionGroupTable",
-    "TopicConfig",
     "TopicConfigTable",
 ]

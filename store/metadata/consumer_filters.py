@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from store.metadata.fields import ConfigObject, entries, fields_except, store_errors_for, table_entries
+from store.message.json_fields import ConfigObject, entries, fields_except, store_errors_for, table_entries
 
 _BY_TOPIC = "filterDataByTopic"
 _BY_GROUP = "groupFilterData"

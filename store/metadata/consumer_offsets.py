@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store.clock import Clock
-from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import fields_except, store_errors_for, typed
+from store.message.data_version import DATA_VERSION, DataVersion
+from store.message.json_fields import fields_except, store_errors_for, typed
 from store.metadata.pieces import table_pieces
 
 COMMITS_PER_VERSION = 500  # RocketMQ's consumerOffsetUpdateVersionStep

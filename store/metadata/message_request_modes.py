@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.metadata.fields import ConfigObject, entries, fields_except, store_errors_for, table_entries
+from store.message.json_fields import ConfigObject, entries, fields_except, store_errors_for, table_entries
 
 _TABLE = "messageRequestModeMap"
 

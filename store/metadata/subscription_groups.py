@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from store.clock import Clock
-from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import (
-    ConfigObject,
+from store.message.data_version import DATA_VERSION, DataVersion
+from store.message.group_config import SubscriptionGroupConfig
+from store.message.json_fields import (
     JsonOfTable,
-    Name,
     entries,
     fields_except,
     store_errors_for,
@@ -21,26 +18,6 @@ from store.metadata.fields import (
 
 _TABLE = "subscriptionGroupTable"
 _FORBIDDEN = "forbiddenTable"
-
-
-class SubscriptionGroupConfig(ConfigObject, frozen=True):
-    """The settings of a consumer group, with the defaults of RocketMQ's SubscriptionGroupConfig."""
-
-    group_name: Name
-    consume_enable: bool = True
-    consume_from_min_enable: bool = True
-    consume_broadcast_enable: bool = True
-    consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
-    group_retry_policy: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "CUSTOMIZED"})
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
-    notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minutes: int = msgspec.field(name="consumeTimeoutMinute", default=15)
-    subscription_data_set: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
-    attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(slots=True)

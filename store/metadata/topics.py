@@ -4,36 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from store.clock import Clock
-from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import (
-    ConfigObject,
-    JsonOfTable,
-    Name,
-    fields_except,
-    store_errors_for,
-    table_entries,
-)
+from store.message.data_version import DATA_VERSION, DataVersion
+from store.message.json_fields import JsonOfTable, fields_except, store_errors_for, table_entries
+from store.message.topic_config import TopicConfig
 
 _TABLE = "topicConfigTable"
-
-
-class TopicConfig(ConfigObject, frozen=True):
-    """The settings of a topic, with the defaults of RocketMQ's TopicConfig.
-
-    `perm` is the sum of 4 (read), 2 (write) and 1 (inherit).
-    """
-
-    topic_name: Name
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
-    topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
-    order: bool = False
-    attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from store.filter.operands import Truth
-from store.filter.sql92 import compile_expression
+from store.message.filter.operands import Truth
+from store.message.filter.sql92 import compile_expression
 from store.message.record import record_properties
 from store.reading.message_filter import MessageFilter
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from store.json_file import JsonConfigFile
 from store.logs import get_logger
-from store.metadata.data_version import DATA_VERSION, DataVersion
-from store.metadata.fields import store_errors_for, typed
-from store.metadata.json_file import JsonConfigFile
+from store.message.data_version import DATA_VERSION, DataVersion
+from store.message.json_fields import store_errors_for, typed
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actors.remoting.codes import ResponseCode
-from store.filter.operands import ExpressionInvalid
-from store.filter.sql92 import compile_expression
+from store.message.filter.operands import ExpressionInvalid
+from store.message.filter.sql92 import compile_expression
 from tests.compat.agent import Agent, Facts, OperationFailed
 from tests.compat.build import JavaKit
 from tests.compat.conftest import Names
 from tests.compat.processes import Program
 from tests.eventually import LIMIT_S, eventually
-from tests.store.filter.expressions import Condition, Properties, conditions, encoded, properties
+from tests.store.message.filter.expressions import Condition, Properties, conditions, encoded, properties
 
 pytestmark = pytest.mark.java
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from store.commitlog.positions import Callback
 from store.disk.disk_use import DiskUse
+from store.json_file import JsonConfigFile
 from store.message.batch import encode_batch
 from store.message.hosts import Host
 from store.message.message import Message
 from store.message.record import RecordDraft
 from store.message_store import AppendResult, MessageStore
-from store.metadata import JsonConfigFile
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from tests.checkers import Operation, Recorder

@@ -19,7 +19,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_group
-from store.metadata import SubscriptionGroupConfig
+from store.message.group_config import SubscriptionGroupConfig
 
 
 class GroupAdmin:

@@ -21,7 +21,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import BODY_BYTES_MAX, OnSlave, RequestContext, RequestRow
 from actors.remoting.slices import Steps
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_every, on_topic
-from store.metadata import TopicConfig
+from store.message.topic_config import TopicConfig
 
 
 class TopicAdmin:

@@ -6,7 +6,7 @@ from weakref import WeakValueDictionary, finalize
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
-from store.filter.operands import ExpressionInvalid
+from store.message.filter.operands import ExpressionInvalid
 from store.reading.message_filter import MessageFilter
 from store.sized_cache import SizedCache
 

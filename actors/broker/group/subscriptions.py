@@ -12,8 +12,8 @@ from actors.remoting.connection import Connection
 from actors.remoting.header import EXPRESSION_CHARS_MAX
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.remoting_errors import Refused
-from store.filter.operands import ExpressionInvalid
-from store.filter.sql92 import CHARACTERS_MAX, compile_steps
+from store.message.filter.operands import ExpressionInvalid
+from store.message.filter.sql92 import CHARACTERS_MAX, compile_steps
 from store.message.tags import tags_code
 from store.reading.message_filter import MATCH_ALL, MessageFilter, TagFilter
 from store.reading.sql_filter import SqlFilter

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from store.json_file import JsonConfigFile
 from store.logs import get_logger
-from store.metadata import JsonConfigFile
 from store.metadata.pieces import content_pieces
 
 _log = get_logger(__name__)

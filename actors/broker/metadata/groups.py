@@ -12,8 +12,9 @@ from actors.remoting.bodies.routes import PERM_READ
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
+from store.message.group_config import SubscriptionGroupConfig
 from store.message.validate import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
-from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
+from store.metadata import SubscriptionGroupTable
 from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)

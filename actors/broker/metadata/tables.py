@@ -23,17 +23,17 @@ from actors.broker.metadata.request_modes import RequestModes
 from actors.broker.metadata.topics import Topics
 from actors.remoting.bodies.routes import RegisterBrokerBody
 from store.clock import Clock
+from store.message.data_version import DataVersion
+from store.message.json_fields import table_entries, typed
 from store.message_store import MessageStore
 from store.metadata import (
     ConsumerFilterTable,
     ConsumerOffsetTable,
-    DataVersion,
     DelayOffsetTable,
     MessageRequestModeTable,
     SubscriptionGroupTable,
     TopicConfigTable,
 )
-from store.metadata.fields import table_entries, typed
 from store.metadata.pieces import table_pieces
 
 REGISTRATION_BYTES = 1 << 20

@@ -17,8 +17,9 @@ from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
+from store.message.topic_config import TopicConfig
 from store.message.validate import DLQ_TOPIC_PREFIX, LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
-from store.metadata import TopicConfig, TopicConfigTable
+from store.metadata import TopicConfigTable
 from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)

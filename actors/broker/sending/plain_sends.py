@@ -31,8 +31,8 @@ from store.kernels import plain_sends as k
 from store.kernels.send_frames import SCANNED
 from store.message.hosts import V4_BYTES
 from store.message.record import MAX_V1_TOPIC_BYTES
+from store.message.topic_config import TopicConfig
 from store.message_store import MessageStore
-from store.metadata import TopicConfig
 from store.store_errors import StoreError
 
 FRAMES_MAX: Final = 128

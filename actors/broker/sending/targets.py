@@ -9,7 +9,7 @@ from actors.broker.metadata.topics import Topics
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import Buffer
 from actors.remoting.remoting_errors import Refused
-from store.metadata import TopicConfig
+from store.message.topic_config import TopicConfig
 
 
 class SendTargets:

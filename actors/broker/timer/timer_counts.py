@@ -11,7 +11,7 @@ from typing import Any
 from actors.broker.timer.timer_messages import TimerMessage
 from actors.host.figures import Buckets
 from store.clock import NS_PER_MS, Clock
-from store.metadata.json_file import JsonConfigFile
+from store.json_file import JsonConfigFile
 from store.timer.timer_metrics import TimerMetrics
 from store.timer.timer_unit import MS_PER_SECOND
 

@@ -15,8 +15,8 @@ from actors.remoting.command import Buffer
 from actors.remoting.header import AnyListOf, AnyTableOf, Int, ListOf, Long, Name, Text, Topic, too_long
 from actors.remoting.json_fields import conform, get_object, load_object
 from actors.remoting.remoting_errors import Refused
+from store.message.data_version import DataVersion
 from store.message.validate import MAX_RETRY_TOPIC_CHARS
-from store.metadata.data_version import DataVersion
 
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4

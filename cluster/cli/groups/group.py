@@ -83,7 +83,7 @@ def create(
     with open_admin(nameserver, as_json=as_json) as (admin, out):
         from msgspec.structs import replace
 
-        from store.metadata import SubscriptionGroupConfig
+        from store.message.group_config import SubscriptionGroupConfig
 
         before = admin.groups().get(group) or SubscriptionGroupConfig(group)
         given: dict[str, Any] = {

@@ -12,7 +12,7 @@ from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Topic, Y
 
 if TYPE_CHECKING:
     from cluster.client import Admin
-    from store.metadata import TopicConfig
+    from store.message.topic_config import TopicConfig
 
 app = typer.Typer(no_args_is_help=True, help="Topics: list, create, describe, change, delete.")
 
@@ -177,7 +177,7 @@ def delete(
 def _settings_of(admin: Admin, topic: str) -> TopicConfig:
     """Return the settings of a topic, with the most queues of any broker, or those of a new topic."""
     from cluster.client.errors import TopicNotFound
-    from store.metadata import TopicConfig
+    from store.message.topic_config import TopicConfig
 
     try:
         configs = list(admin.topic_configs(topic).values())

@@ -21,7 +21,7 @@ from cluster.client.errors import BrokerUnreachable, ConfigInvalid, TopicNotFoun
 from store.message.fetched import decode_all
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
-from store.metadata import TopicConfig
+from store.message.topic_config import TopicConfig
 
 # The consumer group of RocketMQ's own tools (MixAll.TOOLS_CONSUMER_GROUP). It exists on every broker.
 TOOLS_GROUP = "TOOLS_CONSUMER"

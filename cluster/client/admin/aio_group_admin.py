@@ -26,7 +26,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import ConsumerGroupHeader, TopicHeader
 from cluster.client.admin.admin_core import AdminCore
 from cluster.client.errors import BrokerRefused, GroupNotFound
-from store.metadata import SubscriptionGroupConfig
+from store.message.group_config import SubscriptionGroupConfig
 
 
 class GroupAdmin(AdminCore):

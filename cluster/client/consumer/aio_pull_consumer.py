@@ -109,7 +109,7 @@ class PullConsumer(AsyncFace[PullCore]):
     async def poll_arrow(
         self, max_rows: int = 65_536, timeout_ms: int = 1_000, columns: Sequence[str] | None = None
     ) -> pa.RecordBatch:
-        """Return the next messages of one queue as Arrow rows of `store.reading.columns.RECORD_SCHEMA`.
+        """Return the next messages of one queue as Arrow rows of `store.kernels.arrow.RECORD_SCHEMA`.
 
         Like `poll`, this acknowledges the messages returned before, and raises the same errors.
 
@@ -271,7 +271,7 @@ def empty_rows(columns: list[str] | None) -> pa.RecordBatch:
     """Return a record batch without rows that has the schema of `poll_arrow` for `columns`."""
     import pyarrow as pa
 
-    from store.reading.columns import ALL_FIELDS, RECORD_SCHEMA
+    from store.kernels.arrow import ALL_FIELDS, RECORD_SCHEMA
 
     schema = RECORD_SCHEMA
     if columns is not None:

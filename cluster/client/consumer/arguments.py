@@ -118,7 +118,7 @@ def columns_of(columns: Sequence[str] | None) -> list[str] | None:
     """Return the names of columns of ALL_FIELDS as a list; None means those of RECORD_SCHEMA."""
     if columns is None:
         return None
-    from store.reading.columns import ALL_FIELDS
+    from store.kernels.arrow import ALL_FIELDS
 
     if isinstance(columns, str):
         raise ConfigInvalid(f"columns is {columns!r}: give a list of column names")

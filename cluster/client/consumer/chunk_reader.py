@@ -119,7 +119,7 @@ class ChunkReader:
         return self._select(taken, columns)
 
     def _convert(self, columns: list[str] | None) -> pa.RecordBatch:
-        from store.reading.columns import BodiesTooLarge, records_to_arrow
+        from store.kernels.arrow import BodiesTooLarge, records_to_arrow
 
         names = None if columns is None else list(dict.fromkeys([*columns, OFFSET_COLUMN, TAGS_COLUMN]))
         records, broker_name = memoryview(self.chunk.records), self.chunk.queue.broker_name

@@ -28,9 +28,9 @@ from cluster.client.group.broadcasting import ADDED
 from cluster.client.group.offset_client import Commit, Committed, OffsetClient
 from cluster.client.transport.backoff import Backoff
 from cluster.client.transport.instance import ClientInstance, local_address
+from store.json_file import JsonConfigFile
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
-from store.metadata.json_file import JsonConfigFile
 from store.store_errors import StoreError
 
 log = get_logger(__name__)

@@ -15,11 +15,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cluster.client.errors import ConfigInvalid
+from store.kernels.arrow import text_column
 from store.kernels.columns_to_records import RowBatch, TextColumn, queues_of_keys
 from store.message.buffers import owned_bytes
 from store.message.message_id import UniqKeySource
 from store.message.record import RecordDraft
-from store.reading.columns import text_column
 
 BODY, KEYS, TAGS, SHARD, PROPERTIES = "body", "keys", "tags", "shard", "properties"
 

@@ -20,9 +20,9 @@ from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
 from actors.remoting.codes import RequestCode, ResponseCode
 from store.clock import SystemClock
+from store.json_file import JsonConfigFile
 from store.message.record import decode_record
 from store.message_store import MessageStore
-from store.metadata import JsonConfigFile
 from tests.actors.broker.brokers import HOLD_MS, Peer, run, settings_of, with_broker
 from tests.eventually import eventually, eventually_async
 

@@ -12,7 +12,8 @@ import pytest
 from actors.remoting.bodies.routes import QueueData
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader
-from store.metadata import SubscriptionGroupConfig, TopicConfig
+from store.message.group_config import SubscriptionGroupConfig
+from store.message.topic_config import TopicConfig
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, with_broker
 from tests.eventually import eventually_async
 

@@ -18,8 +18,8 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import MAX_FRAME_BYTES
 from actors.remoting.headers import CreateTopicHeader, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from actors.remoting.remoting_errors import Refused
+from store.message.data_version import DataVersion
 from store.message.message_queue import MessageQueue
-from store.metadata.data_version import DataVersion
 from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, with_broker
 from tests.eventually import eventually_async
 

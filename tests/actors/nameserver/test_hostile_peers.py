@@ -17,7 +17,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RegisterBrokerHeader
 from store.clock import SystemClock
-from store.metadata.data_version import DataVersion
+from store.message.data_version import DataVersion
 from tests.actors.header_names import least_fields
 from tests.eventually import LIMIT_S
 from tests.fuzz.bodies import seeds_of_bodies

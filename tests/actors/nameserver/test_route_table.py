@@ -10,7 +10,7 @@ import structlog
 from actors.nameserver.route_table import BrokerIdentity, RouteTable
 from actors.remoting.bodies.routes import RegisterBrokerBody
 from actors.remoting.remoting_errors import Refused
-from store.metadata.data_version import DataVersion
+from store.message.data_version import DataVersion
 
 EXPIRY_NS = 120_000_000_000
 

@@ -32,7 +32,7 @@ from actors.remoting.headers import RegisterBrokerHeader
 from actors.remoting.properties_text import parse_properties
 from actors.remoting.remoting_errors import Refused
 from store.clock import Clock, SystemClock
-from store.metadata.data_version import DataVersion
+from store.message.data_version import DataVersion
 from tests.eventually import LIMIT_S, eventually, eventually_async
 
 TIMEOUT_MS = int(LIMIT_S * 1000)

@@ -35,7 +35,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from store.clock import Clock, SystemClock
-from store.metadata.data_version import DataVersion
+from store.message.data_version import DataVersion
 from tests.eventually import LIMIT_S, eventually_async
 
 TIMEOUT_MS = int(LIMIT_S * 1000)

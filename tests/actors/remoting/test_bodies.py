@@ -28,8 +28,8 @@ from actors.remoting.bodies.routes import (
     TopicRouteData,
 )
 from actors.remoting.remoting_errors import Refused
+from store.message.data_version import DataVersion
 from store.message.message_queue import MessageQueue
-from store.metadata.data_version import DataVersion
 
 
 def test_route_json_has_rocketmq_shape_and_quoted_broker_ids() -> None:

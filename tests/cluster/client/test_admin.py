@@ -8,7 +8,7 @@ import pytest
 
 from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer, aio
 from cluster.client.errors import BrokerRefused, ClientClosed, ConfigInvalid, GroupNotFound, TopicNotFound
-from store.metadata import SubscriptionGroupConfig
+from store.message.group_config import SubscriptionGroupConfig
 from tests.eventually import eventually
 
 from .conftest import Cluster

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.client import Admin, MessageQueue, PushConfig, PushConsumer
 from cluster.client.errors import BrokerRefused, ConfigInvalid, GroupNotFound
-from store.metadata import SubscriptionGroupConfig
+from store.message.group_config import SubscriptionGroupConfig
 from tests.eventually import NEVER_S, eventually
 
 from .conftest import Cluster

@@ -14,7 +14,7 @@ from jobs import export_topic, import_topic
 from jobs.reading.options.read_options import ReadOptions
 from jobs.reading.options.topics import Topics
 from jobs.reading.plan import plan_read
-from store.reading.columns import MAX_INFLATED_BYTES
+from store.kernels.arrow import MAX_INFLATED_BYTES
 from tests.eventually import LIMIT_S
 
 BODY = bytes(3 * 1024 * 1024)  # some KiB in the store

@@ -17,7 +17,7 @@ from jobs.reading.options.read_options import ReadOptions
 from jobs.reading.options.topics import Topics
 from jobs.reading.plan import ReadPlan, plan_read
 from jobs.reading.schema import ALL_COLUMNS
-from store.metadata.subscription_groups import SubscriptionGroupConfig
+from store.message.group_config import SubscriptionGroupConfig
 from tests.jobs.conftest import MESSAGES, TOPIC, Orders
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_data")]

@@ -11,7 +11,7 @@ import pytest
 from cluster.client import Admin, ClientError, MessageQueue, Producer, PullConsumer
 from jobs import commit_read, read_queue, read_stream
 from jobs.job_errors import CommitRefused, DataLoss, OffsetsInvalid
-from store.metadata.subscription_groups import SubscriptionGroupConfig
+from store.message.group_config import SubscriptionGroupConfig
 from tests.eventually import LIMIT_S, eventually
 from tests.jobs.conftest import Orders
 

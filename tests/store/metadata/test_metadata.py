@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from store.json_file import JsonConfigFile
+from store.message.data_version import DataVersion
+from store.message.group_config import SubscriptionGroupConfig
 from store.message.json_text import parse_rocketmq_json
+from store.message.topic_config import TopicConfig
 from store.metadata import (
     ConsumerFilterTable,
     ConsumerOffsetTable,
-    DataVersion,
     DelayOffsetTable,
-    JsonConfigFile,
-    SubscriptionGroupConfig,
     SubscriptionGroupTable,
-    TopicConfig,
     TopicConfigTable,
 )
 from store.metadata.pieces import content_pieces

@@ -8,7 +8,8 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.groups import Groups
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
-from store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
+from store.message.group_config import SubscriptionGroupConfig
+from store.metadata import SubscriptionGroupTable
 
 
 def groups_of(clock, **settings) -> tuple[Groups, list[str]]:

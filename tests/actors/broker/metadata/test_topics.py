@@ -8,7 +8,8 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.topics import BENCHMARK_TOPIC, DEFAULT_TOPIC, Topics
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
-from store.metadata import TopicConfig, TopicConfigTable
+from store.message.topic_config import TopicConfig
+from store.metadata import TopicConfigTable
 
 
 def topics_of(clock, **settings) -> tuple[Topics, list[str]]:

@@ -19,7 +19,7 @@ from jobs import commit_read, read_queue, read_stream
 from jobs.job_errors import OptionInvalid
 from jobs.reading.schema import ALL_COLUMNS
 from jobs.spark.bodies.avro import avro_decoder
-from store.metadata.subscription_groups import SubscriptionGroupConfig
+from store.message.group_config import SubscriptionGroupConfig
 from tests.eventually import LIMIT_S
 from tests.jobs.conftest import Orders
 from tests.jobs.spark.bodies.body_formats import AVRO_SCHEMA, ENCODERS, MALFORMED, ORDER

@@ -17,7 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from store.filter.java_values import compare_doubles, parse_boolean, parse_double, parse_int, parse_long
+from store.message.filter.java_values import (
+    compare_doubles,
+    parse_boolean,
+    parse_double,
+    parse_int,
+    parse_long,
+)
 from store.message.properties import decode_properties
 
 DEPTH_MAX = 100

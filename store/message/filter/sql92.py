@@ -14,9 +14,9 @@ from collections.abc import Generator, Set
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
-from store.filter import operands
-from store.filter.java_values import INT_MAX, LONG_MAX
-from store.filter.operands import ExpressionInvalid, Kind, Operand, Truth, literal, truth_of
+from store.message.filter import operands
+from store.message.filter.java_values import INT_MAX, LONG_MAX
+from store.message.filter.operands import ExpressionInvalid, Kind, Operand, Truth, literal, truth_of
 
 CHARACTERS_MAX = 8_192
 """Maximum length of an expression, in characters."""

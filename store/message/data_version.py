@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from store.metadata.fields import typed
+from store.message.json_fields import typed
 
 DATA_VERSION = "dataVersion"
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from store.filter.operands import DEPTH_MAX, ExpressionInvalid
-from store.filter.sql92 import CHARACTERS_MAX, CONTAINS_MAX, compile_expression, compile_steps
-from tests.store.filter.expressions import Condition, Failed, Properties, conditions, encoded, properties
+from store.message.filter.operands import DEPTH_MAX, ExpressionInvalid
+from store.message.filter.sql92 import CHARACTERS_MAX, CONTAINS_MAX, compile_expression, compile_steps
+from tests.store.message.filter.expressions import (
+    Condition,
+    Failed,
+    Properties,
+    conditions,
+    encoded,
+    properties,
+)
 
 FAILS = "fails"
 """The evaluation fails, as RocketMQ's does by an exception; the message does not match."""

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store.kernels.arrow import RECORD_SCHEMA, records_at_to_arrow, records_to_arrow, text_column
 from store.message.compression import compress, decompress
 from store.message.hosts import Host
 from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record, decode_records, encode_record
 from store.message.sys_flag import COMPRESSED
-from store.reading.columns import RECORD_SCHEMA, records_at_to_arrow, records_to_arrow, text_column
 from store.store_errors import MessageInvalid, RecordDamaged
 
 V4 = Host("10.0.0.1", 1234).packed
