@@ -84,7 +84,7 @@ def test_pages_and_sections_cited_by_code_exist() -> None:
 
 def test_code_cites_no_section_by_a_number_of_another_document() -> None:
     numbered = [
-        f"{path.relative_to(DOCS.parent)}: {found[0]}: cite docs/design.md#… or docs/store-format.md#…"
+        f"{path.relative_to(DOCS.parent)}: {found[0]}: cite docs/store-format.md#<heading>, and add it there"
         for path in SOURCES
         if (found := BY_NUMBER.search(path.read_text()))
     ]

@@ -1,4 +1,6 @@
-"""Codec of the records of POP: check points and acks in the revive topic, and receipts (store format 13.2).
+"""Codec of the records of POP: check points and acks in the revive topic, and receipts.
+
+See docs/store-format.md#pop-records.
 
 A pop makes the messages that it returns invisible for some time. RocketMQ stores this claim as a check point
 in `rmq_sys_REVIVE_LOG_<cluster>`, and each ack as a further record with the same merge key:
