@@ -1,0 +1,208 @@
+"""Following: a replica copies the log of its leader.
+
+no leader ──LeaderNotice──→ fetch ──Records──→ append, fetch again at once
+                              ├────Mismatch──→ truncate what diverged, fetch again
+                              ├────JoinFrom──→ begin a new log there, fetch again
+                              └───NotServed──→ wait for the next notice
+
+`verified` is the end of the part of the log that is known to equal the leader's: only this part is
+acknowledged or confirmed.
+"""
+
+from actors.raft.effects import Append, RepairRange, Restart, Truncate
+from actors.raft.members import Member
+from actors.raft.messages import (
+    Ack,
+    FetchRequest,
+    JoinFrom,
+    LeaderNotice,
+    Mismatch,
+    NotServed,
+    Records,
+    RepairBytes,
+    RepairRequest,
+)
+from actors.raft.state import ReplicaState, Role
+
+
+class Following:
+    """The copy of the leader's log that one replica makes while it does not lead."""
+
+    def __init__(self, state: ReplicaState) -> None:
+        self._state = state
+        # Random, so that a response to a fetch from before a restart is recognized.
+        self._request_id = state.rng.getrandbits(62)
+        self._sent = 0
+        self._acked = 0
+        self._verified = 0
+        self._verified_term = -1
+        self._leader_confirmed = 0
+        self._damage: tuple[int, int] | None = None
+
+    def deadline(self) -> int | None:
+        """Time at which the fetch is repeated; None without a leader."""
+        return None if self._state.leader is None else self._sent + self._state.timing.fetch_timeout_ms
+
+    @property
+    def damage(self) -> tuple[int, int] | None:
+        """The damaged range of the log that is to be repaired from the leader; None if there is none."""
+        return self._damage
+
+    # ---- requests ------------------------------------------------------------------------------------------
+
+    def on_notice(self, notice: LeaderNotice, now: int) -> bool:
+        """Follow the sender, which leads this term. Returns False if this replica did so before."""
+        state = self._state
+        if state.leader == notice.sender and state.role is Role.FOLLOWER:
+            return False
+        self.follow(notice.sender, now)
+        return True
+
+    def follow(self, leader: Member, now: int) -> None:
+        """Begin to fetch from the leader of this term."""
+        state = self._state
+        state.role = Role.FOLLOWER
+        state.leader = leader
+        if self._verified_term != state.term:
+            self._verified_term, self._verified, self._acked, self._leader_confirmed = state.term, 0, 0, 0
+        self._fetch(now)
+        self._request_repair()
+
+    def on_tick(self, now: int) -> None:
+        """Repeat the fetch if its response is overdue."""
+        if self._state.leader is not None and now >= self._sent + self._state.timing.fetch_timeout_ms:
+            self._fetch(now)
+            self._request_repair()
+
+    def _fetch(self, now: int) -> None:
+        state = self._state
+        if state.leader is None:
+            return
+        self._request_id += 1
+        self._sent = now
+        end, term_before = state.end, state.history.term_before(state.end)
+        self._acked = self._durable()
+        state.send(
+            state.leader,
+            FetchRequest(state.me, state.term, self._request_id, end, term_before, self._acked),
+        )
+
+    def _durable(self) -> int:
+        """The end of the part that is flushed and equals the leader's log."""
+        return min(self._state.flushed, self._verified)
+
+    def on_flushed(self) -> None:
+        """Acknowledge what the last flush has made durable."""
+        state = self._state
+        if state.leader is not None and self._durable() > self._acked:
+            self._acked = self._durable()
+            state.send(state.leader, Ack(state.me, state.term, self._acked))
+            self._become_electable()
+
+    # ---- responses -----------------------------------------------------------------------------------------
+
+    def is_expected(self, response: Records | Mismatch | JoinFrom | NotServed) -> bool:
+        """Return True for the response to the last fetch, from the leader of this term."""
+        return response.request_id == self._request_id and response.sender == self._state.leader
+
+    def on_records(self, response: Records, now: int) -> None:
+        """Append the records, confirm what the leader has confirmed of them, and fetch again."""
+        state = self._state
+        if response.offset != state.end:
+            state.fail(f"records for offset {response.offset:,}, but the log ends at {state.end:,}")
+            return
+        if len(response.records):
+            state.effects.append(Append(response.offset, response.records))
+            state.end += len(response.records)
+            for record in response.history:
+                if record.start < state.end:
+                    state.history.add(record)
+        self._verified = state.end
+        self._leader_confirmed = response.confirmed
+        state.confirm(min(response.confirmed, self._verified))
+        self._become_electable()
+        self._fetch(now)
+
+    def _become_electable(self) -> None:
+        if not self._state.is_electable and self._damage is None and self.has_caught_up():
+            self._state.set_electable(is_electable=True)
+
+    def has_caught_up(self) -> bool:
+        """Return True if this log has all that is confirmed, durably.
+
+        A leader knows what that is when it has confirmed the first record of its term.
+        """
+        start = self._state.history.start_of(self._state.term)
+        return start is not None and start < self._leader_confirmed <= self._durable()
+
+    def on_mismatch(self, response: Mismatch, now: int) -> None:
+        """Truncate the part of the log that diverged, and fetch again."""
+        state = self._state
+        _, own_end = state.history.last_term_up_to(response.last_term, state.end)
+        offset = min(own_end, response.end)
+        if not max(state.confirmed, state.min) <= offset < state.end:
+            state.fail(
+                f"the leader's log differs below offset {offset:,}, but this log, which ends at "
+                f"{state.end:,}, is final up to {state.confirmed:,}"
+            )
+            return
+        self.truncate(offset)
+        self._fetch(now)
+
+    def truncate(self, offset: int) -> None:
+        """Remove the log from `offset` on, then forget the terms and members there."""
+        state = self._state
+        state.effects.append(Truncate(offset))
+        state.history.truncate_to(offset)
+        state.end = offset
+        state.flushed = min(state.flushed, offset)
+        self._verified = min(self._verified, offset)
+
+    def on_join(self, response: JoinFrom, now: int) -> None:
+        """Replace the log, of which the leader has no byte left, by one that begins at its oldest file."""
+        state = self._state
+        if response.offset < state.confirmed:
+            state.fail(f"cannot join at {response.offset:,}: the log is final up to {state.confirmed:,}")
+            return
+        # Saved first: without its log, this replica must not vote until it has caught up.
+        state.set_electable(is_electable=False)
+        state.restart_log(response.offset, response.history)
+        state.effects.append(Restart(response.offset))
+        self._damage = None
+        state.confirm(response.offset)
+        self._fetch(now)
+
+    def on_not_served(self, response: NotServed, now: int) -> None:
+        """Follow the leader that the response names, or wait for a notice or an election."""
+        state = self._state
+        state.leader = None
+        if response.leader is not None and response.leader not in (state.me, response.sender):
+            self.follow(response.leader, now)
+
+    # ---- repair --------------------------------------------------------------------------------------------
+
+    def on_damage(self, begin: int, end: int) -> None:
+        """Request the bytes of a damaged range from the leader; until then this replica does not vote."""
+        state = self._state
+        state.set_electable(is_electable=False)
+        if end > state.confirmed:
+            self.truncate(max(begin, state.confirmed))
+            end = state.confirmed
+        if begin < end:
+            self._damage = (begin, end)
+            self._request_repair()
+
+    def _request_repair(self) -> None:
+        state = self._state
+        if self._damage is not None and state.leader is not None:
+            state.send(state.leader, RepairRequest(state.me, state.term, *self._damage))
+
+    def on_repair_bytes(self, response: RepairBytes) -> None:
+        """Write the leader's bytes over the damaged ones."""
+        if self._damage is not None and response.offset == self._damage[0]:
+            self._state.effects.append(RepairRange(response.offset, response.records))
+
+    def on_repaired(self) -> None:
+        """Record that the damaged range is repaired."""
+        self._damage = None
+        self._become_electable()

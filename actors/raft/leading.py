@@ -1,0 +1,306 @@
+"""Leading: the leader serves its log to the other members, and confirms what a majority has flushed.
+
+elected ──its first group record confirmed──→ open for sends ──transfer──→ handing over ──→ follower
+                                                     ↑──────────time-out──────────┘
+"""
+
+from dataclasses import dataclass
+
+from actors.raft.effects import AppendGroupRecord, BecomeLeader, OpenForSends, SendRecords, SendRepair
+from actors.raft.history import GroupRecord
+from actors.raft.members import Member, Members, NotAllowed, check_change
+from actors.raft.messages import (
+    Ack,
+    CampaignNow,
+    FetchRequest,
+    JoinFrom,
+    LeaderNotice,
+    Mismatch,
+    NotServed,
+    Records,
+    RepairBytes,
+    RepairRequest,
+)
+from actors.raft.state import ReplicaState, Role
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the leader knows of one other member."""
+
+    heard: int
+    """Time of its last message in this term."""
+    verified: int = 0
+    """End of the part of its log that was compared with the leader's in this term."""
+    match: int = 0
+    """End of the part that it has flushed as well."""
+    held: FetchRequest | None = None
+    held_since: int = 0
+
+
+class Leading:
+    """The state of a leader; unused while the replica does not lead."""
+
+    def __init__(self, state: ReplicaState) -> None:
+        self._state = state
+        self._progress: dict[Member, Progress] = {}
+        self._opens_at: int | None = None  # end of the first group record of this term
+        self._change_end = 0  # end of the last group record
+        self._is_open = False
+        self._next_tick = 0
+        self._checked = 0
+        self._transfer: tuple[Member, int] | None = None
+
+    # ---- role ----------------------------------------------------------------------------------------------
+
+    def begin(self, now: int) -> None:
+        """Lead this term: append its first record, and announce it."""
+        state = self._state
+        state.save_if_changed()
+        state.role = Role.LEADER
+        state.leader = state.me
+        self._progress = {each: Progress(now) for each in state.members.everyone if each != state.me}
+        self._opens_at, self._is_open, self._transfer = None, False, None
+        self._checked = now
+        state.effects.append(BecomeLeader(state.term))
+        state.effects.append(AppendGroupRecord(state.term, state.members))
+        for each in self._progress:
+            state.send(each, LeaderNotice(state.me, state.term))
+        self._next_tick = now + state.timing.hold_ms
+
+    @property
+    def is_open(self) -> bool:
+        """True if sends may be appended: the first record of this term is confirmed, no transfer runs."""
+        return self._state.role is Role.LEADER and self._is_open and self._transfer is None
+
+    @property
+    def progress(self) -> dict[Member, Progress]:
+        """What the leader knows of the other members."""
+        return self._progress
+
+    def deadline(self) -> int:
+        """Time of the next `on_tick`."""
+        return self._next_tick
+
+    def is_overdue(self, now: int) -> bool:
+        """Return True if this process was stopped for so long that the others may have another leader."""
+        return now - self._checked >= self._state.timing.election_ms
+
+    def on_tick(self, now: int) -> None:
+        """Resign without a majority, notify silent members, and answer fetches that were held long enough."""
+        state = self._state
+        self._checked = now
+        if not self.hears_majority(now):
+            state.lose_leadership(f"no majority within {state.timing.election_ms:,} ms")
+            return
+        if self._transfer is not None and now >= self._transfer[1]:
+            self._transfer = None
+        next_tick = now + state.timing.hold_ms
+        for member, progress in self._progress.items():
+            if progress.held is None:
+                if now - progress.heard >= state.timing.hold_ms:
+                    state.send(member, LeaderNotice(state.me, state.term))
+            elif now - progress.held_since >= state.timing.hold_ms:
+                self._respond(member, progress)
+            else:
+                next_tick = min(next_tick, progress.held_since + state.timing.hold_ms)
+        self._next_tick = next_tick
+
+    def hears_majority(self, now: int) -> bool:
+        """Return True if a majority of the voters has sent something within an election time."""
+        state = self._state
+        since = now - state.timing.election_ms
+        voters = state.members.voters
+        heard = sum(self._progress[each].heard > since for each in voters if each != state.me)
+        return heard + (state.me in voters) >= state.members.majority
+
+    # ---- log -----------------------------------------------------------------------------------------------
+
+    def on_appended(self, end: int) -> None:
+        """Send what was appended to the members whose fetches are held."""
+        self._state.end = end
+        self._respond_to_held()
+
+    def on_group_record(self, record: GroupRecord, end: int, now: int) -> None:
+        """Record that a group record was appended: the members that it names hold from now on."""
+        state = self._state
+        state.history.add(record)
+        if self._opens_at is None:
+            self._opens_at = end
+        self._change_end = end
+        members = record.members.everyone
+        self._progress = {
+            each: self._progress.get(each) or Progress(now) for each in members if each != state.me
+        }
+        self.on_appended(end)
+
+    def on_flushed(self) -> None:
+        """Count the leader's own flush."""
+        self.advance()
+
+    def advance(self) -> None:
+        """Confirm what a majority of the voters has flushed, from the first record of this term on."""
+        state = self._state
+        offset = self.majority_offset()
+        if offset <= state.confirmed or not self.is_of_this_term(offset):
+            return
+        state.confirm(offset)
+        if not self._is_open:
+            self._is_open = True
+            state.effects.append(OpenForSends(state.term))
+        self._respond_to_held()
+
+    def majority_offset(self) -> int:
+        """Return the greatest offset up to which a majority of the voters has flushed the leader's log."""
+        state = self._state
+        members = state.members
+        flushed = [
+            state.flushed if each == state.me else self._progress[each].match for each in members.voters
+        ]
+        flushed.sort(reverse=True)
+        return flushed[members.majority - 1]
+
+    def is_of_this_term(self, offset: int) -> bool:
+        """Return True if the first record of this term ends at or before `offset`.
+
+        Records of earlier terms on a majority may still be replaced; those before a confirmed record of this
+        term cannot.
+        """
+        return self._opens_at is not None and offset >= self._opens_at
+
+    # ---- followers -----------------------------------------------------------------------------------------
+
+    def on_fetch(self, request: FetchRequest, now: int) -> None:
+        """Compare the logs at the end of the follower's, and send or hold."""
+        state = self._state
+        progress = self._progress.get(request.sender)
+        if progress is None:
+            self._refuse(request)
+            return
+        progress.heard = now
+        progress.held = None
+        offset = request.offset
+        if offset < state.min:
+            self._send_join(request)
+            return
+        if not self.has_same_bytes(request):
+            term, end = state.history.last_term_up_to(request.term_before, state.end)
+            if end < state.min:
+                self._send_join(request)
+            else:
+                state.send(
+                    request.sender, Mismatch(state.me, state.term, request.request_id, term, min(end, offset))
+                )
+            return
+        progress.verified = max(progress.verified, offset)
+        progress.held, progress.held_since = request, now
+        self.count(request.sender, progress, min(request.flushed, offset))
+        if progress.held is request:
+            if offset < state.end:
+                self._respond(request.sender, progress)
+            else:
+                self._next_tick = min(self._next_tick, now + state.timing.hold_ms)
+
+    def has_same_bytes(self, request: FetchRequest) -> bool:
+        """Return True if both logs are equal before the offset of the request."""
+        state = self._state
+        return (
+            request.offset <= state.end and state.history.term_before(request.offset) == request.term_before
+        )
+
+    def on_ack(self, ack: Ack, now: int) -> None:
+        """Count what a follower has flushed of the part that was compared."""
+        progress = self._progress.get(ack.sender)
+        if progress is not None:
+            progress.heard = now
+            self.count(ack.sender, progress, ack.flushed)
+
+    def count(self, sender: Member, progress: Progress, flushed: int) -> None:
+        """Raise the position of a follower, and confirm what has a majority now."""
+        match = min(flushed, progress.verified)
+        if match > progress.match:
+            progress.match = match
+            self.advance()
+        self._hand_over(sender, progress)
+
+    def _respond_to_held(self) -> None:
+        for member, progress in self._progress.items():
+            if progress.held is not None:
+                self._respond(member, progress)
+
+    def _respond(self, member: Member, progress: Progress) -> None:
+        state, request = self._state, progress.held
+        assert request is not None
+        progress.held = None
+        history = state.history.since(request.offset)
+        response = Records(
+            state.me, state.term, request.request_id, request.offset, state.confirmed, history, b""
+        )
+        if request.offset < state.end:
+            state.save_if_changed()
+            state.effects.append(SendRecords(member, response))
+        else:
+            state.send(member, response)
+
+    def _send_join(self, request: FetchRequest) -> None:
+        state = self._state
+        history = state.history.until(state.min)
+        state.send(request.sender, JoinFrom(state.me, state.term, request.request_id, state.min, history))
+
+    def _refuse(self, request: FetchRequest) -> None:
+        state = self._state
+        reason = f"{request.sender} is not a member of the group: add it with `raymq replica add`"
+        state.send(request.sender, NotServed(state.me, state.term, request.request_id, state.me, reason))
+
+    def on_repair_request(self, request: RepairRequest) -> None:
+        """Send the bytes of a damaged range of a follower's log, if they are confirmed here."""
+        state = self._state
+        if request.sender in self._progress and state.min <= request.offset < request.end <= state.confirmed:
+            message = RepairBytes(state.me, state.term, request.offset, b"")
+            state.save_if_changed()
+            state.effects.append(SendRepair(request.sender, message, request.end))
+
+    # ---- operator ------------------------------------------------------------------------------------------
+
+    def change_members(self, members: Members) -> None:
+        """Append a group record with other members. Raises NotAllowed."""
+        state = self._state
+        self._require_open()
+        check_change(state.members, members)
+        if not self.is_settled():
+            raise NotAllowed("the previous change of members is not confirmed yet: try again")
+        if state.me not in members.voters:
+            raise NotAllowed("the leader cannot be removed: transfer the leadership first")
+        state.effects.append(AppendGroupRecord(state.term, members))
+
+    def is_settled(self) -> bool:
+        """Return True if the last group record is confirmed."""
+        return self._state.confirmed >= self._change_end
+
+    def has_caught_up(self, member: Member) -> bool:
+        """Return True if a learner has flushed all that is confirmed, so that it can become a voter."""
+        progress = self._progress.get(member)
+        return progress is not None and progress.match >= self._state.confirmed
+
+    def transfer(self, to: Member, now: int) -> None:
+        """Stop appending, and let `to` stand as soon as its log is complete. Raises NotAllowed."""
+        state = self._state
+        self._require_open()
+        if to == state.me or to not in state.members.voters:
+            raise NotAllowed(f"{to} is not another voter of the group")
+        self._transfer = (to, now + state.timing.election_ms)
+        self._next_tick = min(self._next_tick, self._transfer[1])
+        self._hand_over(to, self._progress[to])
+
+    def _hand_over(self, sender: Member, progress: Progress) -> None:
+        state = self._state
+        if self._transfer is not None and self._transfer[0] == sender and progress.match == state.end:
+            state.send(sender, CampaignNow(state.me, state.term))
+
+    def _require_open(self) -> None:
+        if self._state.role is not Role.LEADER:
+            raise NotAllowed(f"this replica is not the leader; the leader is {self._state.leader}")
+        if not self._is_open:
+            raise NotAllowed("the leader has not confirmed the first record of its term yet: try again")
+        if self._transfer is not None:
+            raise NotAllowed(f"the leadership is being transferred to {self._transfer[0]}: try again")

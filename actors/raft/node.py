@@ -1,0 +1,333 @@
+"""RaftNode: one replica of a group, without I/O and without a clock of its own.
+
+    messages of other replicas ┐                      ┌ SaveTerm, Send, Append, Truncate, Confirm, …
+    time, flushes, appends     ┴→ on(input, now) ─→  ┴ effects, which the owner executes in order
+
+`now` is a monotonic time in ms. The owner calls `on(Tick(), now)` at `deadline`, reports appends and flushes
+of its log, and passes each message of another replica of the same group. It must not do so while it executes
+the effects of another input, except as an effect requests.
+
+The rules that keep confirmed records are written at the places that follow them: `Election.is_complete`,
+`Following.is_expected`, `Leading.count`, `Leading.is_of_this_term`, `check_change`.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from actors.raft.effects import Effect, SavedTerm
+from actors.raft.election import Election
+from actors.raft.following import Following
+from actors.raft.history import GroupRecord
+from actors.raft.leading import Leading
+from actors.raft.members import Member, Members
+from actors.raft.messages import (
+    Ack,
+    CampaignNow,
+    FetchRequest,
+    JoinFrom,
+    LeaderNotice,
+    Message,
+    Mismatch,
+    NotServed,
+    Records,
+    RepairBytes,
+    RepairRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from actors.raft.state import LogState, ReplicaState, Role, Timing
+
+
+class Tick(NamedTuple):
+    """Time has passed."""
+
+
+class Appended(NamedTuple):
+    """The leader's owner has appended records; the log ends at `end`."""
+
+    end: int
+
+
+class GroupRecordAppended(NamedTuple):
+    """The effect AppendGroupRecord was executed: `record` is in the log, which ends at `end`."""
+
+    record: GroupRecord
+    end: int
+
+
+class Flushed(NamedTuple):
+    """The bytes that the log has now up to `offset` are durable."""
+
+    offset: int
+
+
+class Damaged(NamedTuple):
+    """The bytes [begin, end) of the log were found damaged."""
+
+    begin: int
+    end: int
+
+
+class Repaired(NamedTuple):
+    """The damaged range was overwritten with valid records, durably."""
+
+
+class Trimmed(NamedTuple):
+    """The oldest files of the log were deleted; it begins at `offset`, which is confirmed."""
+
+    offset: int
+
+
+Input: TypeAlias = Message | Tick | Appended | GroupRecordAppended | Flushed | Damaged | Repaired | Trimmed
+
+
+class RaftNode:
+    """One replica of a group."""
+
+    def __init__(
+        self,
+        me: Member,
+        saved: SavedTerm,
+        log: LogState,
+        *,
+        now: int,
+        rng: random.Random,
+        timing: Timing,
+    ) -> None:
+        """Create the node of a replica that has just started.
+
+        Args:
+            me: This replica and its store.
+            saved: What was saved last; `first_members` is empty for a replica that joins a running group.
+            log: The log as recovered.
+            now: The monotonic time in ms.
+            rng: Chooses election times and request ids.
+            timing: The times of the group, equal in all replicas.
+        """
+        self._state = state = ReplicaState(me, saved, log, timing, rng)
+        self._election = Election(state, now)
+        self._leading = Leading(state)
+        self._following = Following(state)
+        self._handlers: dict[type, Callable[[Any, int], None]] = {
+            Tick: self._on_tick,
+            Appended: lambda each, _: self._leading.on_appended(each.end),
+            GroupRecordAppended: lambda each, now: self._leading.on_group_record(each.record, each.end, now),
+            Flushed: self._on_flushed,
+            Damaged: self._on_damaged,
+            Repaired: lambda _, __: self._following.on_repaired(),
+            Trimmed: self._on_trimmed,
+            VoteRequest: self._election.on_vote_request,
+            VoteResponse: self._on_vote_response,
+            CampaignNow: self._on_campaign_now,
+            FetchRequest: self._on_fetch,
+            Ack: self._on_ack,
+            LeaderNotice: self._on_notice,
+            Records: self._on_response,
+            Mismatch: self._on_response,
+            JoinFrom: self._on_response,
+            NotServed: self._on_response,
+            RepairRequest: self._on_repair_request,
+            RepairBytes: self._on_repair_bytes,
+        }
+        self._of_response: dict[type, Callable[[Any, int], None]] = {
+            Records: self._following.on_records,
+            Mismatch: self._following.on_mismatch,
+            JoinFrom: self._following.on_join,
+            NotServed: self._following.on_not_served,
+        }
+
+    # ---- state ---------------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> Member:
+        """This replica and its store."""
+        return self._state.me
+
+    @property
+    def role(self) -> Role:
+        """What this replica is at present."""
+        return self._state.role
+
+    @property
+    def term(self) -> int:
+        """The greatest term that this replica knows."""
+        return self._state.term
+
+    @property
+    def leader(self) -> Member | None:
+        """The leader of this term, if known."""
+        return self._state.leader
+
+    @property
+    def members(self) -> Members:
+        """The members of the group as of the end of this log."""
+        return self._state.members
+
+    @property
+    def confirmed(self) -> int:
+        """The CommitLog offset up to which the log is final."""
+        return self._state.confirmed
+
+    @property
+    def epochs(self) -> list[tuple[int, int]]:
+        """Each term in the log with the offset at which it begins."""
+        return self._state.history.epochs
+
+    @property
+    def is_electable(self) -> bool:
+        """False while this replica lacks confirmed bytes that it once had."""
+        return self._state.is_electable
+
+    @property
+    def accepts_sends(self) -> bool:
+        """True if this replica leads, and its owner may append records."""
+        return self._leading.is_open
+
+    @property
+    def match_offsets(self) -> dict[Member, int]:
+        """The position up to which each other member has flushed the leader's log; empty on a follower."""
+        if self._state.role is not Role.LEADER:
+            return {}
+        return {member: progress.match for member, progress in self._leading.progress.items()}
+
+    @property
+    def deadline(self) -> int:
+        """Time in ms at which the node needs the next Tick."""
+        if self._state.role is Role.LEADER:
+            return self._leading.deadline()
+        repeat = self._following.deadline()
+        return self._election.deadline if repeat is None else min(self._election.deadline, repeat)
+
+    # ---- input ---------------------------------------------------------------------------------------------
+
+    def on(self, message: Input, now: int) -> list[Effect]:
+        """Process one input at the time `now` in ms; return what the owner must do.
+
+        Messages that are late, repeated, or of an unknown sender cause no harm.
+        """
+        was_leader = self._state.role is Role.LEADER
+        if was_leader and self._leading.is_overdue(now):
+            self._leading.on_tick(now)  # first: the message may have waited while this process was stopped
+        self._handlers[type(message)](message, now)
+        if was_leader and self._state.role is not Role.LEADER:
+            self._election.arm(now)
+        return self._take_effects()
+
+    def change_members(self, members: Members) -> list[Effect]:
+        """Change the members of the group by one step. Raises NotAllowed; see `check_change`."""
+        self._leading.change_members(members)
+        return self._take_effects()
+
+    def has_caught_up(self, member: Member) -> bool:
+        """Return True if this replica leads and `member` has flushed all that is confirmed."""
+        return self._state.role is Role.LEADER and self._leading.has_caught_up(member)
+
+    def transfer(self, to: Member, now: int) -> list[Effect]:
+        """Transfer the leadership to another voter. Raises NotAllowed.
+
+        If `to` is not elected within an election time, this replica accepts sends again.
+        """
+        self._leading.transfer(to, now)
+        return self._take_effects()
+
+    def resign(self, reason: str, now: int) -> list[Effect]:
+        """Stop leading, for example because the log cannot be written or is damaged."""
+        self._state.lose_leadership(reason)
+        self._election.arm(now)
+        return self._take_effects()
+
+    def _take_effects(self) -> list[Effect]:
+        state = self._state
+        state.save_if_changed()
+        effects, state.effects = state.effects, []
+        return effects
+
+    # ---- time and log --------------------------------------------------------------------------------------
+
+    def _on_tick(self, _: Tick, now: int) -> None:
+        if self._state.role is Role.LEADER:
+            self._leading.on_tick(now)
+        elif now >= self._election.deadline:
+            if self._election.call(now):
+                self._leading.begin(now)
+        else:
+            self._following.on_tick(now)
+
+    def _on_flushed(self, flushed: Flushed, now: int) -> None:
+        self._state.flushed = flushed.offset
+        if self._state.role is Role.LEADER:
+            self._leading.on_flushed()
+        else:
+            self._following.on_flushed()
+
+    def _on_damaged(self, damaged: Damaged, now: int) -> None:
+        self._state.lose_leadership(f"the log is damaged at offset {damaged.begin:,}")
+        self._following.on_damage(damaged.begin, damaged.end)
+
+    def _on_trimmed(self, trimmed: Trimmed, now: int) -> None:
+        self._state.set_base(self._state.history.until(trimmed.offset))
+        self._state.min = trimmed.offset
+
+    # ---- election ------------------------------------------------------------------------------------------
+
+    def _on_vote_response(self, response: VoteResponse, now: int) -> None:
+        if self._election.on_vote_response(response, now):
+            self._leading.begin(now)
+
+    def _on_campaign_now(self, message: CampaignNow, now: int) -> None:
+        if self._election.on_campaign_now(message, now):
+            self._leading.begin(now)
+
+    def _on_notice(self, notice: LeaderNotice, now: int) -> None:
+        state = self._state
+        if notice.term < state.term:
+            # The sender cannot lead this replica: it must learn the greater term.
+            reason = f"term {notice.term} is over: the term is {state.term}"
+            state.send(notice.sender, NotServed(state.me, state.term, -1, None, reason))
+            return
+        self._enter(notice.term)
+        if state.role is not Role.LEADER:
+            self._election.heard_leader(now)
+            self._following.on_notice(notice, now)
+
+    # ---- leader --------------------------------------------------------------------------------------------
+
+    def _on_fetch(self, request: FetchRequest, now: int) -> None:
+        state = self._state
+        self._enter(request.term)
+        if request.term == state.term and state.role is Role.LEADER:
+            self._leading.on_fetch(request, now)
+            return
+        leader = state.leader if state.leader != request.sender else None
+        reason = f"replica {state.me.replica} does not lead term {state.term}"
+        state.send(request.sender, NotServed(state.me, state.term, request.request_id, leader, reason))
+
+    def _on_ack(self, ack: Ack, now: int) -> None:
+        if ack.term == self._state.term and self._state.role is Role.LEADER:
+            self._leading.on_ack(ack, now)
+
+    def _on_repair_request(self, request: RepairRequest, now: int) -> None:
+        if request.term == self._state.term and self._state.role is Role.LEADER:
+            self._leading.on_repair_request(request)
+
+    # ---- follower ------------------------------------------------------------------------------------------
+
+    def _on_response(self, response: Records | Mismatch | JoinFrom | NotServed, now: int) -> None:
+        state = self._state
+        if response.term > state.term:
+            state.raise_term(response.term)
+            if isinstance(response, NotServed):
+                self._following.on_not_served(response, now)
+        elif response.term == state.term and self._following.is_expected(response):
+            if not isinstance(response, NotServed):
+                self._election.heard_leader(now)
+            self._of_response[type(response)](response, now)
+
+    def _on_repair_bytes(self, response: RepairBytes, now: int) -> None:
+        if response.term == self._state.term and response.sender == self._state.leader:
+            self._following.on_repair_bytes(response)
+
+    def _enter(self, term: int) -> None:
+        if term > self._state.term:
+            self._state.raise_term(term)

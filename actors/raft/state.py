@@ -1,0 +1,155 @@
+"""ReplicaState: what election, leader and follower share, and the settings of a group."""
+
+import random
+from enum import Enum
+from typing import NamedTuple
+
+from actors.raft.effects import Confirm, Effect, Fail, LoseLeadership, SavedTerm, SaveTerm, Send
+from actors.raft.history import GroupHistory, GroupRecord
+from actors.raft.members import Member, Members
+from actors.raft.messages import Message
+
+
+class Role(Enum):
+    """What a replica is at present. A follower may have no leader yet, and need not be a voter."""
+
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Timing(NamedTuple):
+    """Times of a group."""
+
+    election_ms: int = 1_000
+    """A follower waits between this time and twice as long for its leader before it calls an election.
+
+    A leader that has not heard from a majority for this time resigns.
+    """
+    hold_ms: int = 500
+    """A leader holds a fetch for this time if it has nothing new."""
+
+    @property
+    def fetch_timeout_ms(self) -> int:
+        """Time after which a follower repeats a fetch that had no response."""
+        return self.hold_ms * 3 // 2
+
+
+class LogState(NamedTuple):
+    """The log of a replica at its start, flushed up to `end`."""
+
+    min: int
+    end: int
+    confirmed: int
+    """An offset up to which the log is known to be final: a lower bound from before the restart."""
+    records: tuple[GroupRecord, ...] = ()
+    """The group records in the log."""
+
+
+class ReplicaState:
+    """The volatile and saved state of one replica, and the effects that the current input has caused."""
+
+    def __init__(
+        self, me: Member, saved: SavedTerm, log: LogState, timing: Timing, rng: random.Random
+    ) -> None:
+        self.me = me
+        self.timing = timing
+        self.rng = rng
+        self.term = saved.term
+        self.voted_for = saved.voted_for
+        self.is_electable = saved.is_electable and log.end >= log.confirmed
+        self.first_members = saved.first_members
+        self.base = saved.base
+        self.history = GroupHistory(saved.first_members, _all_records(saved.base, log.records))
+        self.min = log.min
+        self.end = self.flushed = log.end
+        self.confirmed = min(log.confirmed, log.end)
+        self.role = Role.FOLLOWER
+        self.leader: Member | None = None
+        self.effects: list[Effect] = []
+        self._is_dirty = self.is_electable != saved.is_electable
+
+    @property
+    def members(self) -> Members:
+        """The configuration in force."""
+        return self.history.members
+
+    @property
+    def is_voter(self) -> bool:
+        """True if this replica counts for majorities."""
+        return self.me in self.history.members.voters
+
+    # ---- term and vote -------------------------------------------------------------------------------------
+
+    def raise_term(self, term: int) -> None:
+        """Enter a greater term as a follower without a leader."""
+        self.lose_leadership(f"term {term} has begun")
+        self.role = Role.FOLLOWER
+        self.leader = None
+        self.term = term
+        self.voted_for = None
+        self._is_dirty = True
+
+    def vote_for(self, candidate: Member) -> None:
+        """Vote in this term; the vote is saved before the next message."""
+        self.voted_for = candidate
+        self._is_dirty = True
+
+    def set_electable(self, is_electable: bool) -> None:
+        """Record whether this replica may vote and stand, before the next effect."""
+        if self.is_electable != is_electable:
+            self.is_electable = is_electable
+            self._is_dirty = True
+            self.save_if_changed()
+
+    def set_base(self, base: tuple[GroupRecord, ...]) -> None:
+        """Record what holds at the beginning of the log, before the next effect."""
+        if self.base != base:
+            self.base = base
+            self._is_dirty = True
+            self.save_if_changed()
+
+    def save_if_changed(self) -> None:
+        """Save term, vote and electability if they have changed."""
+        if self._is_dirty:
+            self._is_dirty = False
+            saved = SavedTerm(self.term, self.voted_for, self.is_electable, self.first_members, self.base)
+            self.effects.append(SaveTerm(saved))
+
+    def send(self, to: Member, message: Message) -> None:
+        """Send a message. What it says about term and vote is durable before it leaves."""
+        self.save_if_changed()
+        self.effects.append(Send(to, message))
+
+    # ---- role ----------------------------------------------------------------------------------------------
+
+    def lose_leadership(self, reason: str) -> None:
+        """Become a follower if this replica leads."""
+        if self.role is Role.LEADER:
+            self.role = Role.FOLLOWER
+            self.leader = None
+            self.effects.append(LoseLeadership(reason))
+
+    def fail(self, reason: str) -> None:
+        """Request that the owner stops this replica."""
+        self.effects.append(Fail(reason))
+
+    # ---- log -----------------------------------------------------------------------------------------------
+
+    def restart_log(self, offset: int, base: tuple[GroupRecord, ...]) -> None:
+        """Replace the log by an empty one that begins at `offset`; `base` holds there."""
+        self.history = GroupHistory(self.first_members, base)
+        self.min = self.end = self.flushed = offset
+        self.set_base(base)
+
+    def confirm(self, offset: int) -> None:
+        """Raise the confirmed position; a lower one is ignored."""
+        if offset > self.confirmed:
+            self.confirmed = offset
+            self.effects.append(Confirm(offset))
+
+
+def _all_records(base: tuple[GroupRecord, ...], records: tuple[GroupRecord, ...]) -> list[GroupRecord]:
+    """Return `records` after those of `base` that the log no longer contains."""
+    first = records[0].start if records else None
+    return [each for each in base if first is None or each.start < first] + list(records)
