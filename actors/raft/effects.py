@@ -1,7 +1,7 @@
 """What the owner of a RaftNode must do, in the given order, each completely before the next one.
 
-A crash between two effects is harmless. After an effect that fails (a full disk, a failed sync) the owner must
-not execute the next one: it calls `RaftNode.resign`, or stops the replica.
+A crash between two effects is harmless. After an effect that fails (a full disk, a failed sync) the owner
+must not execute the next one: it calls `RaftNode.resign`, or stops the replica.
 """
 
 from collections.abc import Sized
@@ -18,11 +18,14 @@ class SavedTerm(NamedTuple):
     term: int = 0
     voted_for: Member | None = None
     is_electable: bool = True
-    """False if this replica lacks confirmed bytes that it once had: it neither votes nor stands."""
+    """False if the log may end before bytes that this replica once had: it neither votes nor stands."""
     first_members: Members = Members()
     """The members before the first group record in the log."""
-    base: tuple[GroupRecord, ...] = ()
-    """The group record in force at the beginning of a log that lacks its first files."""
+    history: tuple[GroupRecord, ...] = ()
+    """The confirmed group records, from the one in force at the beginning of the log on.
+
+    They are in the log, too, but its first files may be deleted, and a record may be damaged.
+    """
 
 
 class SaveTerm(NamedTuple):
@@ -77,7 +80,13 @@ class Truncate(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Remove the whole log and everything derived from it; the new log begins at `offset`."""
+    """Remove the whole log and everything derived from it; the new log begins at `offset`, final up to it."""
+
+    offset: int
+
+
+class Trim(NamedTuple):
+    """Delete the bytes of the log below `offset`, then pass `Trimmed` to the node."""
 
     offset: int
 
@@ -128,6 +137,7 @@ Effect: TypeAlias = (
     | AppendGroupRecord
     | Truncate
     | Restart
+    | Trim
     | RepairRange
     | Confirm
     | BecomeLeader

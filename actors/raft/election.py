@@ -7,6 +7,8 @@ A pre-vote changes no term. A replica that was cut off cannot win one while the 
 does not disturb them when it returns.
 """
 
+from collections.abc import Callable
+
 from actors.raft.members import Member
 from actors.raft.messages import CampaignNow, VoteRequest, VoteResponse
 from actors.raft.state import ReplicaState, Role
@@ -17,8 +19,10 @@ NEVER = -(1 << 62)
 class Election:
     """The elections that one replica holds and takes part in."""
 
-    def __init__(self, state: ReplicaState, now: int) -> None:
+    def __init__(self, state: ReplicaState, is_damaged: Callable[[], bool], now: int) -> None:
+        """Create the elections of a replica; `is_damaged` returns True while its log has a damaged range."""
         self._state = state
+        self._is_damaged = is_damaged
         self._votes: dict[Member, bool] = {}
         self._pre_vote_term = -1  # the term of the pre-vote under way
         self._heard = NEVER
@@ -39,8 +43,11 @@ class Election:
 
     @property
     def can_stand(self) -> bool:
-        """True if this replica may lead: a voter that lacks nothing that was confirmed."""
-        return self._state.is_voter and self._state.is_electable
+        """True if this replica may lead: a voter that lacks nothing that was confirmed.
+
+        A damaged range does not keep it from voting, as it still knows where its log ends.
+        """
+        return self._state.is_voter and self._state.is_electable and not self._is_damaged()
 
     # ---- candidate -----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ no leader ──LeaderNotice──→ fetch ──Records──→ append, fetch
 acknowledged or confirmed.
 """
 
-from actors.raft.effects import Append, RepairRange, Restart, Truncate
+from actors.raft.effects import Append, RepairRange, Restart, Trim, Truncate
 from actors.raft.members import Member
 from actors.raft.messages import (
     Ack,
@@ -38,6 +38,7 @@ class Following:
         self._verified_term = -1
         self._leader_confirmed = 0
         self._damage: tuple[int, int] | None = None
+        self._repair_at = 0
 
     def deadline(self) -> int | None:
         """Time at which the fetch is repeated; None without a leader."""
@@ -66,13 +67,11 @@ class Following:
         if self._verified_term != state.term:
             self._verified_term, self._verified, self._acked, self._leader_confirmed = state.term, 0, 0, 0
         self._fetch(now)
-        self._request_repair()
 
     def on_tick(self, now: int) -> None:
         """Repeat the fetch if its response is overdue."""
         if self._state.leader is not None and now >= self._sent + self._state.timing.fetch_timeout_ms:
             self._fetch(now)
-            self._request_repair()
 
     def _fetch(self, now: int) -> None:
         state = self._state
@@ -84,8 +83,19 @@ class Following:
         self._acked = self._durable()
         state.send(
             state.leader,
-            FetchRequest(state.me, state.term, self._request_id, end, term_before, self._acked),
+            FetchRequest(
+                state.me,
+                state.term,
+                self._request_id,
+                end,
+                term_before,
+                self._acked,
+                state.is_electable and self._damage is None,
+            ),
         )
+        if self._damage is not None and now >= self._repair_at:
+            self._repair_at = now + state.timing.fetch_timeout_ms
+            state.send(state.leader, RepairRequest(state.me, state.term, *self._damage))
 
     def _durable(self) -> int:
         """The end of the part that is flushed and equals the leader's log."""
@@ -124,7 +134,7 @@ class Following:
         self._fetch(now)
 
     def _become_electable(self) -> None:
-        if not self._state.is_electable and self._damage is None and self.has_caught_up():
+        if not self._state.is_electable and self.has_caught_up():
             self._state.set_electable(is_electable=True)
 
     def has_caught_up(self) -> bool:
@@ -169,40 +179,46 @@ class Following:
         state.restart_log(response.offset, response.history)
         state.effects.append(Restart(response.offset))
         self._damage = None
-        state.confirm(response.offset)
         self._fetch(now)
 
     def on_not_served(self, response: NotServed, now: int) -> None:
         """Follow the leader that the response names, or wait for a notice or an election."""
         state = self._state
         state.leader = None
-        if response.leader is not None and response.leader not in (state.me, response.sender):
+        if response.leader is not None and response.leader != state.me:
             self.follow(response.leader, now)
 
     # ---- repair --------------------------------------------------------------------------------------------
 
     def on_damage(self, begin: int, end: int) -> None:
-        """Request the bytes of a damaged range from the leader; until then this replica does not vote."""
+        """Request the bytes of a damaged range from the leader; until then this replica does not stand.
+
+        The part that may not be final is truncated. As it may have been acknowledged, this replica does not
+        vote until it has caught up.
+        """
         state = self._state
-        state.set_electable(is_electable=False)
         if end > state.confirmed:
+            state.set_electable(is_electable=False)
             self.truncate(max(begin, state.confirmed))
             end = state.confirmed
         if begin < end:
             self._damage = (begin, end)
-            self._request_repair()
-
-    def _request_repair(self) -> None:
-        state = self._state
-        if self._damage is not None and state.leader is not None:
-            state.send(state.leader, RepairRequest(state.me, state.term, *self._damage))
 
     def on_repair_bytes(self, response: RepairBytes) -> None:
-        """Write the leader's bytes over the damaged ones."""
-        if self._damage is not None and response.offset == self._damage[0]:
+        """Write the leader's bytes over the damaged ones, or drop them if it has deleted its own."""
+        if self._damage is None:
+            return
+        if response.offset == self._damage[0] and len(response.records):
             self._state.effects.append(RepairRange(response.offset, response.records))
+        elif self._damage[0] < response.offset <= self._state.confirmed and not len(response.records):
+            self._state.effects.append(Trim(response.offset))
 
     def on_repaired(self) -> None:
         """Record that the damaged range is repaired."""
         self._damage = None
-        self._become_electable()
+
+    def on_trimmed(self, offset: int) -> None:
+        """Forget the part of the damaged range that was deleted."""
+        if self._damage is not None:
+            begin, end = self._damage
+            self._damage = (max(begin, offset), end) if offset < end else None

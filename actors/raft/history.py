@@ -36,6 +36,7 @@ class GroupHistory:
         """
         self._first_members = first_members
         self._records: list[GroupRecord] = []
+        self._record_starts: list[int] = []
         self._starts: list[int] = []  # of the first record of each term
         self._terms: list[int] = []
         for record in records:
@@ -66,6 +67,7 @@ class GroupHistory:
         if self._records and (record.start <= self._records[-1].start or record.term < self._terms[-1]):
             raise ValueError(f"{record} cannot follow {self._records[-1]}")
         self._records.append(record)
+        self._record_starts.append(record.start)
         if record.term > self.last_term:
             self._starts.append(record.start)
             self._terms.append(record.term)
@@ -88,19 +90,21 @@ class GroupHistory:
 
     def since(self, offset: int) -> tuple[GroupRecord, ...]:
         """Return the group records from CommitLog offset `offset` on."""
-        if not self._records or self._records[-1].start < offset:
-            return ()
-        return tuple(each for each in self._records if each.start >= offset)
+        return tuple(self._records[self.count_before(offset) :])
 
-    def until(self, offset: int) -> tuple[GroupRecord, ...]:
-        """Return the last group record before CommitLog offset `offset`, if any: what holds there."""
-        earlier = [each for each in self._records if each.start < offset]
-        return tuple(earlier[-1:])
+    def count_before(self, offset: int) -> int:
+        """Return the number of group records before CommitLog offset `offset`."""
+        return bisect_left(self._record_starts, offset)
+
+    def before(self, offset: int, log_min: int) -> tuple[GroupRecord, ...]:
+        """Return the group records before `offset`, from the one in force at `log_min` on."""
+        first = max(self.count_before(log_min) - 1, 0)
+        return tuple(self._records[first : self.count_before(offset)])
 
     def truncate_to(self, offset: int) -> None:
         """Drop the group records from CommitLog offset `offset` on."""
-        while self._records and self._records[-1].start >= offset:
-            self._records.pop()
+        count = self.count_before(offset)
+        del self._records[count:], self._record_starts[count:]
         while self._starts and self._starts[-1] >= offset:
             self._starts.pop()
             self._terms.pop()

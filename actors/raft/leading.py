@@ -34,6 +34,7 @@ class Progress:
     """End of the part of its log that was compared with the leader's in this term."""
     match: int = 0
     """End of the part that it has flushed as well."""
+    is_electable: bool = True
     held: FetchRequest | None = None
     held_since: int = 0
 
@@ -178,6 +179,7 @@ class Leading:
             self._refuse(request)
             return
         progress.heard = now
+        progress.is_electable = request.is_electable
         progress.held = None
         offset = request.offset
         if offset < state.min:
@@ -244,25 +246,29 @@ class Leading:
 
     def _send_join(self, request: FetchRequest) -> None:
         state = self._state
-        history = state.history.until(state.min)
+        history = state.history.before(state.min, state.min)
         state.send(request.sender, JoinFrom(state.me, state.term, request.request_id, state.min, history))
 
     def _refuse(self, request: FetchRequest) -> None:
         state = self._state
         reason = f"{request.sender} is not a member of the group: add it with `raymq replica add`"
-        state.send(request.sender, NotServed(state.me, state.term, request.request_id, state.me, reason))
+        state.send(request.sender, NotServed(state.me, state.term, request.request_id, None, reason))
 
     def on_repair_request(self, request: RepairRequest) -> None:
         """Send the bytes of a damaged range of a follower's log, if they are confirmed here."""
         state = self._state
-        if request.sender in self._progress and state.min <= request.offset < request.end <= state.confirmed:
+        if request.sender not in self._progress:
+            return
+        if request.offset < state.min:
+            state.send(request.sender, RepairBytes(state.me, state.term, state.min, b""))
+        elif request.offset < request.end <= state.confirmed:
             message = RepairBytes(state.me, state.term, request.offset, b"")
             state.save_if_changed()
             state.effects.append(SendRepair(request.sender, message, request.end))
 
     # ---- operator ------------------------------------------------------------------------------------------
 
-    def change_members(self, members: Members) -> None:
+    def change_members(self, members: Members, now: int) -> None:
         """Append a group record with other members. Raises NotAllowed."""
         state = self._state
         self._require_open()
@@ -271,7 +277,19 @@ class Leading:
             raise NotAllowed("the previous change of members is not confirmed yet: try again")
         if state.me not in members.voters:
             raise NotAllowed("the leader cannot be removed: transfer the leadership first")
+        if members.voters != state.members.voters:
+            healthy = [each for each in members.voters if each == state.me or self.is_healthy(each, now)]
+            if len(healthy) < members.majority:
+                raise NotAllowed(
+                    f"only {len(healthy)} of the {len(members.voters)} voters would be up and complete: "
+                    "the group could confirm nothing; start the others first"
+                )
         state.effects.append(AppendGroupRecord(state.term, members))
+
+    def is_healthy(self, member: Member, now: int) -> bool:
+        """Return True if a member was heard within an election time, and could lead."""
+        progress = self._progress[member]
+        return progress.is_electable and progress.heard > now - self._state.timing.election_ms
 
     def is_settled(self) -> bool:
         """Return True if the last group record is confirmed."""

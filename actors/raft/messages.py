@@ -45,6 +45,7 @@ class FetchRequest(NamedTuple):
     offset: int
     term_before: int
     flushed: int
+    is_electable: bool
 
 
 class Records(NamedTuple):
@@ -125,7 +126,7 @@ class RepairRequest(NamedTuple):
 
 
 class RepairBytes(NamedTuple):
-    """The bytes for a RepairRequest, from `offset` on."""
+    """The bytes for a RepairRequest, from `offset` on; none if the log of the leader begins only there."""
 
     sender: Member
     term: int

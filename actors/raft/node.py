@@ -106,9 +106,9 @@ class RaftNode:
             timing: The times of the group, equal in all replicas.
         """
         self._state = state = ReplicaState(me, saved, log, timing, rng)
-        self._election = Election(state, now)
         self._leading = Leading(state)
-        self._following = Following(state)
+        self._following = following = Following(state)
+        self._election = Election(state, lambda: following.damage is not None, now)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             Tick: self._on_tick,
             Appended: lambda each, _: self._leading.on_appended(each.end),
@@ -177,7 +177,7 @@ class RaftNode:
     @property
     def is_electable(self) -> bool:
         """False while this replica lacks confirmed bytes that it once had."""
-        return self._state.is_electable
+        return self._state.is_electable and self._following.damage is None
 
     @property
     def accepts_sends(self) -> bool:
@@ -214,10 +214,15 @@ class RaftNode:
             self._election.arm(now)
         return self._take_effects()
 
-    def change_members(self, members: Members) -> list[Effect]:
+    def change_members(self, members: Members, now: int) -> list[Effect]:
         """Change the members of the group by one step. Raises NotAllowed; see `check_change`."""
-        self._leading.change_members(members)
+        self._leading.change_members(members, now)
         return self._take_effects()
+
+    @property
+    def is_settled(self) -> bool:
+        """True if this replica leads, and the members of the group are confirmed."""
+        return self._state.role is Role.LEADER and self._leading.is_settled()
 
     def has_caught_up(self, member: Member) -> bool:
         """Return True if this replica leads and `member` has flushed all that is confirmed."""
@@ -266,8 +271,9 @@ class RaftNode:
         self._following.on_damage(damaged.begin, damaged.end)
 
     def _on_trimmed(self, trimmed: Trimmed, now: int) -> None:
-        self._state.set_base(self._state.history.until(trimmed.offset))
         self._state.min = trimmed.offset
+        self._state.save_history()
+        self._following.on_trimmed(trimmed.offset)
 
     # ---- election ------------------------------------------------------------------------------------------
 

@@ -59,11 +59,12 @@ class ReplicaState:
         self.voted_for = saved.voted_for
         self.is_electable = saved.is_electable and log.end >= log.confirmed
         self.first_members = saved.first_members
-        self.base = saved.base
-        self.history = GroupHistory(saved.first_members, _all_records(saved.base, log.records))
         self.min = log.min
         self.end = self.flushed = log.end
         self.confirmed = min(log.confirmed, log.end)
+        self.history = GroupHistory(saved.first_members, _all_records(saved.history, log))
+        self._saved_history = saved.history
+        self._final_records = self.history.count_before(self.confirmed)
         self.role = Role.FOLLOWER
         self.leader: Member | None = None
         self.effects: list[Effect] = []
@@ -102,18 +103,20 @@ class ReplicaState:
             self._is_dirty = True
             self.save_if_changed()
 
-    def set_base(self, base: tuple[GroupRecord, ...]) -> None:
-        """Record what holds at the beginning of the log, before the next effect."""
-        if self.base != base:
-            self.base = base
-            self._is_dirty = True
-            self.save_if_changed()
+    def save_history(self) -> None:
+        """Save the group records that are confirmed, before the next effect."""
+        self._final_records = self.history.count_before(self.confirmed)
+        self._saved_history = self.history.before(self.confirmed, self.min)
+        self._is_dirty = True
+        self.save_if_changed()
 
     def save_if_changed(self) -> None:
         """Save term, vote and electability if they have changed."""
         if self._is_dirty:
             self._is_dirty = False
-            saved = SavedTerm(self.term, self.voted_for, self.is_electable, self.first_members, self.base)
+            saved = SavedTerm(
+                self.term, self.voted_for, self.is_electable, self.first_members, self._saved_history
+            )
             self.effects.append(SaveTerm(saved))
 
     def send(self, to: Member, message: Message) -> None:
@@ -136,20 +139,23 @@ class ReplicaState:
 
     # ---- log -----------------------------------------------------------------------------------------------
 
-    def restart_log(self, offset: int, base: tuple[GroupRecord, ...]) -> None:
-        """Replace the log by an empty one that begins at `offset`; `base` holds there."""
-        self.history = GroupHistory(self.first_members, base)
-        self.min = self.end = self.flushed = offset
-        self.set_base(base)
+    def restart_log(self, offset: int, history: tuple[GroupRecord, ...]) -> None:
+        """Replace the log by an empty one that begins at `offset`, after the group records `history`."""
+        self.history = GroupHistory(self.first_members, history)
+        self.min = self.end = self.flushed = self.confirmed = offset
+        self.save_history()
 
     def confirm(self, offset: int) -> None:
         """Raise the confirmed position; a lower one is ignored."""
         if offset > self.confirmed:
             self.confirmed = offset
             self.effects.append(Confirm(offset))
+            if self.history.count_before(offset) != self._final_records:
+                self.save_history()
 
 
-def _all_records(base: tuple[GroupRecord, ...], records: tuple[GroupRecord, ...]) -> list[GroupRecord]:
-    """Return `records` after those of `base` that the log no longer contains."""
-    first = records[0].start if records else None
-    return [each for each in base if first is None or each.start < first] + list(records)
+def _all_records(saved: tuple[GroupRecord, ...], log: LogState) -> list[GroupRecord]:
+    """Return the saved group records that the log reaches, and those after them in the log."""
+    known = [each for each in saved if each.start < log.end]
+    last = known[-1].start if known else -1
+    return known + [each for each in log.records if each.start > last]

@@ -1,0 +1,135 @@
+"""Checks: what must hold at every step and at the end of a simulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.raft.members import Member
+from actors.raft.messages import VoteRequest, VoteResponse
+
+if TYPE_CHECKING:
+    from tests.sim.replica import SimReplica
+
+
+class Violation(Exception):
+    """A promise was broken."""
+
+
+class Checks:
+    """Knows what every replica confirmed, and what every client was answered."""
+
+    def __init__(self) -> None:
+        self.chosen: dict[int, Any] = {}  # confirmed entries by the offset of their end
+        self.chosen_end = 0
+        self.acked: dict[int, Any] = {}  # end offset by acknowledged value
+        self._leaders: dict[int, Member] = {}
+        self._stores: dict[Member, Any] = {}
+
+    @property
+    def terms(self) -> int:
+        return len(self._leaders)
+
+    def on_start(self, replica: SimReplica) -> None:
+        """Check a replica after its start: what it takes for confirmed is confirmed."""
+        self._stores[replica.member] = replica.log
+        self._compare(replica, replica.log.min, replica.node.confirmed)
+
+    def on_leader(self, replica: SimReplica, term: int) -> None:
+        if self._leaders.setdefault(term, replica.member) != replica.member:
+            raise Violation(f"two leaders in term {term}: {self._leaders[term]}, {replica.member}")
+
+    def on_send(self, replica: SimReplica, to: Member, message: Any) -> None:
+        """Check that the term and the vote in a message are on disk."""
+        saved = replica.saved
+        if type(message) is VoteRequest:
+            if not message.is_pre and (saved.term, saved.voted_for) != (message.term, replica.member):
+                raise Violation(f"{replica} requests votes for term {message.term} before it is saved")
+        elif message.term > saved.term:
+            raise Violation(f"{replica} uses term {message.term} before it is saved")
+        elif type(message) is VoteResponse and message.is_granted and not message.is_pre:
+            saved_vote = (saved.term, saved.voted_for)
+            if saved_vote != (message.term, to):
+                raise Violation(f"{replica} votes for {to} in term {message.term}, but saved {saved_vote}")
+
+    def on_step(self, replica: SimReplica) -> None:
+        """Check the positions of a replica after each input."""
+        log, node = replica.log, replica.node
+        if not node.confirmed <= log.end:
+            raise Violation(f"{replica}: confirmed {node.confirmed} is beyond the end {log.end}")
+        if log.flushed > log.durable:
+            raise Violation(f"{replica}: flushed {log.flushed}, but the disk has only {log.durable}")
+        if node.confirmed != log.confirmed:
+            raise Violation(f"{replica}: confirmed {log.confirmed} became {node.confirmed} without notice")
+
+    def on_append(self, replica: SimReplica) -> None:
+        """Check a leader that accepts a send: all that earlier leaders had confirmed is confirmed here."""
+        if replica.node.confirmed <= replica.node.epochs[-1][1]:
+            raise Violation(f"{replica} accepts sends before the first record of its term is confirmed")
+
+    def on_change(self, replica: SimReplica) -> None:
+        """Check a leader that changes the members: the previous members are confirmed."""
+        if not replica.log.confirmed >= replica.last_group_record_end:
+            raise Violation(f"{replica} changes the members while the previous change is not confirmed")
+
+    def on_truncate(self, replica: SimReplica, offset: int) -> None:
+        if offset < replica.log.confirmed:
+            raise Violation(f"{replica} truncates to {offset}, below confirmed {replica.log.confirmed}")
+
+    def on_restart_log(self, replica: SimReplica, offset: int) -> None:
+        if offset < replica.log.confirmed or replica.saved.is_electable:
+            raise Violation(f"{replica} drops its log, final up to {replica.log.confirmed}, for {offset}")
+
+    def on_confirm(self, replica: SimReplica, begin: int, end: int) -> None:
+        """Compare newly confirmed entries with those that were confirmed first."""
+        if end <= begin:
+            raise Violation(f"{replica}: confirmed falls from {begin} to {end}")
+        self._compare(replica, begin, end)
+
+    def _compare(self, replica: SimReplica, begin: int, end: int) -> None:
+        for token in replica.log.tokens(begin, end):
+            first = self.chosen.setdefault(token.end, token)
+            if first != token:
+                raise Violation(f"{replica} confirms {token}, but {first} was confirmed before")
+        if end > self.chosen_end:
+            if replica.node.role.value != "leader":
+                raise Violation(f"{replica} confirms {end} before any leader: {self.chosen_end}")
+            self._require_majority(replica, end)
+            self.chosen_end = end
+
+    def _require_majority(self, leader: SimReplica, end: int) -> None:
+        """Check that a majority of the voters keeps the newly confirmed entries over any crash.
+
+        A store that the disk has lost counts with what it had.
+        """
+        chosen = [self.chosen[each.end] for each in leader.log.tokens(self.chosen_end, end)]
+        voters = leader.node.members.voters
+        keeping = 0
+        for each in voters:
+            log = self._stores[each]
+            has_lost = log.lost_end >= end or log.damage is not None
+            keeping += has_lost or (log.durable >= end and log.tokens(self.chosen_end, end) == chosen)
+        if keeping < len(voters) // 2 + 1:
+            raise Violation(f"{leader} confirms {end}, but only {keeping} of {len(voters)} disks have it")
+
+    def on_ack(self, replica: SimReplica, end: int, value: int) -> None:
+        """Check an acknowledgement: what is confirmed at this offset is the client's value."""
+        token = self.chosen.get(end)
+        if token is None or token.entry[1] != value:
+            raise Violation(f"{replica} acknowledges {value} at {end}, but {token} is there")
+        self.acked[value] = end
+
+    def at_end(self, replicas: list[SimReplica]) -> None:
+        """Check that all members have the same log, with each acknowledged value once."""
+        for replica in replicas:
+            self._compare(replica, replica.log.min, replica.log.end)
+            entries = [each.entry[1] for each in replica.log.tokens(replica.log.min, replica.log.end)]
+            values = [each for each in entries if isinstance(each, int)]
+            if len(set(values)) != len(values):
+                raise Violation(f"{replica} has a value twice")
+            kept = set(values)
+            lost = [value for value, end in self.acked.items() if end > replica.log.min and value not in kept]
+            if lost:
+                raise Violation(f"{replica} has lost the acknowledged values {lost}")
+            terms = [term for term, _ in replica.node.epochs]
+            if sorted(set(terms)) != terms:
+                raise Violation(f"the terms of {replica} do not ascend: {terms}")

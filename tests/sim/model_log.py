@@ -1,0 +1,198 @@
+"""ModelLog: a CommitLog reduced to a list of entries, with a disk that loses what was not flushed.
+
+An entry takes one offset. It is (term, value): the value is a number that a client sent, or the members of a
+group record.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+from actors.raft.history import GroupRecord
+from actors.raft.members import Members
+from actors.raft.state import LogState
+
+Entry = tuple[int, Any]
+DAMAGED: Entry = (-1, None)
+
+
+class FlushJob:
+    """A flush under way."""
+
+    def __init__(self, target: int, generation: int) -> None:
+        self.target = self.reaches = target
+        self.generation = generation
+
+
+class Token(NamedTuple):
+    """An entry with its place, for comparisons between logs."""
+
+    offset: int
+    end: int
+    entry: Entry
+
+
+class ModelLog:
+    """The log of one store."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry | None] = []
+        self.min = 0
+        self.flushed = 0  # what the store believes
+        self.durable = 0  # what the disk would keep
+        self.confirmed = 0
+        self.bound = 0  # a lower bound of confirmed, on disk
+        self.lost_end = 0  # what the disk had before it lost a part
+        self.damage: tuple[int, int] | None = None
+        self._generation = 0
+        self._job: FlushJob | None = None
+
+    @property
+    def end(self) -> int:
+        return len(self.entries)
+
+    # ---- append --------------------------------------------------------------------------------------------
+
+    def append_value(self, term: int, value: int) -> int:
+        self.entries.append((term, value))
+        return len(self.entries)
+
+    def append_group_record(self, term: int, members: Members) -> tuple[GroupRecord, int]:
+        self.entries.append((term, members))
+        end = len(self.entries)
+        return GroupRecord(end - 1, term, members), end
+
+    def append(self, offset: int, records: list[Entry]) -> None:
+        assert offset == len(self.entries)
+        self.entries += records
+
+    def read(self, offset: int, limit: int = 8) -> list[Entry | None]:
+        assert self.min <= offset < self.end
+        return self.entries[offset : offset + limit]
+
+    # ---- flush ---------------------------------------------------------------------------------------------
+
+    def begin_flush(self) -> FlushJob | None:
+        if self._job is not None or self.flushed == self.end:
+            return None
+        self._job = FlushJob(self.end, self._generation)
+        return self._job
+
+    def end_flush(self, job: FlushJob) -> None:
+        self._job = None
+        self.durable = max(self.durable, job.reaches)
+        if self.is_valid(job):
+            self.flushed = max(self.flushed, job.target)
+
+    def is_valid(self, job: FlushJob) -> bool:
+        """Return True if the log was not truncated since the flush began."""
+        return job.generation == self._generation
+
+    # ---- truncate ------------------------------------------------------------------------------------------
+
+    def truncate(self, offset: int) -> None:
+        self._cut(offset)
+        self._generation += 1
+        self.flushed = min(self.flushed, offset)
+        self.durable = min(self.durable, offset)
+        if self._job is not None:
+            self._job.reaches = min(self._job.reaches, offset)
+
+    def crash_in_truncate(self, offset: int, rng: random.Random) -> None:
+        """Truncate a part only: the zeroing runs from the end backwards."""
+        self.truncate(rng.randint(offset, self.end))
+
+    def restart(self, offset: int) -> None:
+        """Begin a new log at `offset`."""
+        self.truncate(0)
+        self.entries = [None] * offset
+        self.min = self.flushed = self.durable = self.confirmed = self.bound = offset
+        self.damage = None
+
+    def trim_to(self, rng: random.Random) -> int:
+        """Return an offset at which the log may begin after retention."""
+        return rng.randint(self.min, self.bound)
+
+    def trim(self, offset: int) -> int:
+        self.min = max(self.min, offset)
+        if self.damage is not None:
+            begin, end = self.damage
+            self.damage = (max(begin, offset), end) if offset < end else None
+        return self.min
+
+    # ---- confirm, crash, recover ---------------------------------------------------------------------------
+
+    def confirm(self, offset: int) -> None:
+        self.confirmed = offset
+
+    def checkpoint(self) -> None:
+        """Save how far the log is confirmed; only what is durable here is saved."""
+        self.bound = max(self.bound, min(self.confirmed, self.durable))
+
+    def crash(self, rng: random.Random, *, keeps_cache: bool) -> None:
+        """Lose the bytes that were not flushed, from some place on; none if only the process ended."""
+        end = self.end if keeps_cache else rng.randint(self.durable, self.end)
+        self._cut(end)
+        self._job = None
+        self._generation += 1
+
+    def lose_from(self, rng: random.Random) -> None:
+        """Lose confirmed bytes: the disk had not written what it said."""
+        self.lost_end = self.durable
+        self._cut(rng.randrange(self.min, self.bound))
+
+    def _cut(self, offset: int) -> None:
+        del self.entries[offset:]
+        if self.damage is not None:
+            begin, end = self.damage
+            self.damage = (begin, min(end, offset)) if begin < offset else None
+
+    def recover(self) -> LogState:
+        self.flushed = self.durable = self.end  # recovery syncs what it has read
+        self.confirmed = min(self.recovered_bound(), self.end)
+        records = tuple(
+            GroupRecord(offset, entry[0], entry[1])
+            for offset, entry in enumerate(self.entries)
+            if entry is not None and offset >= self.min and isinstance(entry[1], Members)
+        )
+        state = LogState(self.min, self.end, self.recovered_bound(), records)
+        self.bound = min(self.bound, self.end)
+        return state
+
+    def recovered_bound(self) -> int:
+        """Return the offset up to which the log is known to be confirmed after a restart."""
+        return self.bound
+
+    # ---- damage --------------------------------------------------------------------------------------------
+
+    def damage_range(self, rng: random.Random) -> bool:
+        """Damage a few confirmed entries. Returns False if there are none."""
+        end = min(self.confirmed, self.durable)
+        if end <= self.min:
+            return False
+        begin = rng.randrange(self.min, end)
+        end = min(end, begin + rng.choice((1, 5)))
+        for offset in range(begin, end):
+            self.entries[offset] = DAMAGED
+        self.damage = (begin, end)
+        return True
+
+    def read_range(self, offset: int, end: int) -> list[Entry | None]:
+        return self.entries[offset:end]
+
+    def repair(self, offset: int, records: list[Entry]) -> bool:
+        """Overwrite the damaged entries. Returns False if `records` are not those."""
+        if (offset, offset + len(records)) != self.damage:
+            return False
+        self.entries[offset : offset + len(records)] = records
+        self.damage = None
+        return True
+
+    # ---- compare -------------------------------------------------------------------------------------------
+
+    def tokens(self, begin: int, end: int) -> list[Token]:
+        """Return the entries from `begin` to `end` of which this log has both ends."""
+        begin = max(begin, self.min)
+        found = enumerate(self.entries[begin:end], begin)
+        return [Token(offset, offset + 1, entry) for offset, entry in found if entry not in (None, DAMAGED)]
