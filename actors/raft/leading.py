@@ -297,6 +297,8 @@ class Leading:
 
     def has_caught_up(self, member: Member) -> bool:
         """Return True if a learner has flushed all that is confirmed, so that it can become a voter."""
+        if member == self._state.me:
+            return True
         progress = self._progress.get(member)
         return progress is not None and progress.match >= self._state.confirmed
 

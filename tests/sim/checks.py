@@ -34,6 +34,15 @@ class Checks:
         self._stores[replica.member] = replica.log
         self._compare(replica, replica.log.min, replica.node.confirmed)
 
+    def on_disk_replaced(self, replica: SimReplica) -> None:
+        """Count the lost store as one that had everything: the disk failed, not the group."""
+        self._stores[replica.member].lost_end = 1 << 60
+
+    def on_complete(self, replica: SimReplica) -> None:
+        """Check a replica that had lost bytes and votes again: it has those of them that were confirmed."""
+        if replica.log.durable < min(replica.log.lost_end, self.chosen_end):
+            raise Violation(f"{replica} votes before it has what it had acknowledged")
+
     def on_leader(self, replica: SimReplica, term: int) -> None:
         if self._leaders.setdefault(term, replica.member) != replica.member:
             raise Violation(f"two leaders in term {term}: {self._leaders[term]}, {replica.member}")
@@ -62,7 +71,13 @@ class Checks:
             raise Violation(f"{replica}: confirmed {log.confirmed} became {node.confirmed} without notice")
 
     def on_append(self, replica: SimReplica) -> None:
-        """Check a leader that accepts a send: all that earlier leaders had confirmed is confirmed here."""
+        """Check a leader that accepts a send: it has confirmed what earlier leaders had, and is connected."""
+        timing = replica.sim.timing
+        since = replica.sim.now - timing.election_ms - timing.hold_ms - 1
+        voters = replica.node.members.voters
+        heard = sum(replica.heard.get(each.replica, 0) > since for each in voters if each != replica.member)
+        if replica.led_since <= since and heard + (replica.member in voters) < len(voters) // 2 + 1:
+            raise Violation(f"{replica} accepts sends, but hears only {heard} of {len(voters)} voters")
         if replica.node.confirmed <= replica.node.epochs[-1][1]:
             raise Violation(f"{replica} accepts sends before the first record of its term is confirmed")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from actors.raft import effects as do
 from actors.raft.effects import SavedTerm
 from actors.raft.members import Member
+from actors.raft.messages import Ack, FetchRequest
 from actors.raft.node import (
     Appended,
     Damaged,
@@ -24,6 +25,9 @@ from tests.sim.checks import Violation
 
 if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
+
+
+HEARTBEATS = (FetchRequest, Ack)
 
 
 class Crash(Exception):
@@ -47,6 +51,8 @@ class SimReplica:
         self.flush_ms = 0  # 0: fast
         self.is_paused = False
         self.inbox: list[Any] = []
+        self.heard: dict[int, float] = {}  # time of the last message of each other replica
+        self.led_since = 0.0
         self.waiting: list[tuple[int, int]] = []  # end offset and value of unacknowledged sends
         self.steps_to_crash = -1
         self.last_group_record_end = 0
@@ -122,6 +128,8 @@ class SimReplica:
         if self.is_paused:
             self.inbox.append(message)
             return
+        if isinstance(message, HEARTBEATS):
+            self.heard[message.sender.replica] = self.sim.now
         self.execute(self.node.on(message, self.now))
 
     def execute(self, effects: list[Any]) -> None:
@@ -192,6 +200,8 @@ class SimReplica:
             self._flush()
 
     def _save_term(self, effect: do.SaveTerm) -> None:
+        if effect.saved.is_electable and not self.saved.is_electable:
+            self.sim.checks.on_complete(self)
         self.saved = effect.saved
 
     def _append(self, effect: do.Append) -> None:
@@ -248,6 +258,7 @@ class SimReplica:
     # ---- role ----------------------------------------------------------------------------------------------
 
     def _become_leader(self, effect: do.BecomeLeader) -> None:
+        self.led_since = self.sim.now
         self.sim.checks.on_leader(self, effect.term)
 
     def _open_for_sends(self, effect: do.OpenForSends) -> None:

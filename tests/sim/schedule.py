@@ -8,7 +8,7 @@ generator of its own.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from actors.raft.state import Timing
@@ -43,10 +43,9 @@ class Schedule:
     faults: tuple[Fault, ...]
     duration_ms: int
 
-    def without(self, *places: int) -> Schedule:
-        """Return the schedule without the faults at these places."""
-        kept = tuple(fault for place, fault in enumerate(self.faults) if place not in places)
-        return Schedule(**{**vars(self), "faults": kept})
+    def only(self, places: list[int]) -> Schedule:
+        """Return the schedule with only the faults at these places."""
+        return replace(self, faults=tuple(self.faults[place] for place in places))
 
 
 def draw(seed: int, *, sends: int = 45, faults: int = 12) -> Schedule:
@@ -98,6 +97,7 @@ def _fault(rng: random.Random, time_ms: int, voters: int, timing: Timing) -> Fau
         (5, "transfer", (rng.randrange(voters),)),
         (3, "add", (voters,)),
         (2, "remove", (replica,)),
+        (3, "replace", (replica, voters)),
         (2, "damage", (replica,)),
     ]
     weights = [weight for weight, _, _ in kinds]

@@ -181,7 +181,7 @@ class Simulation:
         self.at(self.now + self.timing.hold_ms, self._operate)
         leader = self._leader()
         if leader is None or not leader.node.accepts_sends or not leader.node.is_settled:
-            return
+            return  # try again later
         remove, add = self._goals[0]
         change = next_change(leader.node.members, remove, add)
         if change is None:
@@ -295,13 +295,16 @@ class Simulation:
     def _fault_remove(self, number: int) -> None:
         self._begin(self.replicas[number].member, None)
 
+    def _fault_replace(self, number: int, successor: int) -> None:
+        self._begin(self.replicas[number].member, self.replicas[successor].member)
+
     def _begin(self, remove: Member | None, add: Member | None) -> None:
         """Begin a change of members, unless one is under way or too few voters would be left."""
         leader = self._leader()
         if self._goals or leader is None:
             return
         voters = [each for each in leader.node.members.voters if each != remove]
-        if add is None and (len(voters) < 2 or remove not in leader.node.members.voters):
+        if remove is not None and (len(voters) < 2 or remove not in leader.node.members.voters):
             return
         if not self._disks_are_whole():
             return

@@ -1,0 +1,130 @@
+"""TermFile: `raymq.raft`, what a replica must remember over a restart besides its log.
+
+    {"crc": 1234567890,
+     "raft": {"group": "DefaultCluster/broker-a", "member": [1, "store id"], "term": 7,
+              "votedFor": [0, "store id"], "isElectable": true,
+              "firstMembers": {"voters": [[0, "…"], …], "learners": []},
+              "history": [{"start": 0, "term": 1, "voters": [[0, "…"], …], "learners": []}, …]}}
+
+`crc` is the CRC32 of the compact JSON text of `raft` with sorted keys. A replica that has lost its term or vote
+could vote twice in one term, so a damaged file is never read as an empty one: the replica does not start.
+"""
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from actors.raft.effects import SavedTerm
+from actors.raft.history import GroupHistory, GroupRecord
+from actors.raft.members import Member, Members
+from store.disk.files import replace_file
+from store.store_errors import StoreError
+
+TERM_FILE = "raymq.raft"
+_REMEDY = (
+    "(this replica could vote twice: remove its store, and replace the replica with "
+    "`raymq replica replace`)"
+)
+
+
+class TermFile:
+    """The file of one replica."""
+
+    def __init__(self, root: Path, group: str, me: Member) -> None:
+        """Create the handler of the file in the store at `root`, of the replica `me` of `group`."""
+        self.path = root / TERM_FILE
+        self._group = group
+        self._me = me
+
+    def read(self) -> SavedTerm | None:
+        """Return what was saved last, or None if nothing was saved yet.
+
+        Raises StoreError if the file is damaged, or belongs to another group or store.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            document: Any = orjson.loads(content)
+            raft = document["raft"]
+            is_intact = document["crc"] == _crc(raft)
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise StoreError(f"is damaged: {error} {_REMEDY}", self.path) from error
+        if not is_intact:
+            raise StoreError(f"is damaged: its CRC is wrong {_REMEDY}", self.path)
+        try:
+            saved = _decode(raft)
+            owner = (raft["group"], Member(*raft["member"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"has no valid field {error} {_REMEDY}", self.path) from error
+        if owner != (self._group, self._me):
+            raise StoreError(
+                f"belongs to {owner[1]} of group {owner[0]!r}, but this is {self._me} of group "
+                f"{self._group!r}: restore the right store, or set another store root",
+                self.path,
+            )
+        return saved
+
+    def write(self, saved: SavedTerm) -> None:
+        """Replace the content, durably. Raises OSError."""
+        raft = {
+            "group": self._group,
+            "member": list(self._me),
+            "term": saved.term,
+            "votedFor": None if saved.voted_for is None else list(saved.voted_for),
+            "isElectable": saved.is_electable,
+            "firstMembers": encode_members(saved.first_members),
+            "history": [
+                {"start": each.start, "term": each.term, **encode_members(each.members)}
+                for each in saved.history
+            ],
+        }
+        content = orjson.dumps({"crc": _crc(raft), "raft": raft}, option=orjson.OPT_INDENT_2)
+        replace_file(self.path, content)
+
+
+def encode_members(members: Members) -> dict[str, list[list[Any]]]:
+    """Return the JSON form of a configuration."""
+    return {
+        "voters": [list(each) for each in members.voters],
+        "learners": [list(each) for each in members.learners],
+    }
+
+
+def decode_members(fields: dict[str, Any]) -> Members:
+    """Return the configuration of its JSON form. Raises KeyError, TypeError, ValueError."""
+    return Members(_decode_each(fields["voters"]), _decode_each(fields["learners"]))
+
+
+def _decode_each(members: list[Any]) -> tuple[Member, ...]:
+    return tuple(_decode_member(each) for each in members)
+
+
+def _decode_member(member: list[Any]) -> Member:
+    replica, store_id = member
+    if not isinstance(replica, int) or not isinstance(store_id, str):
+        raise TypeError(f"member {member!r}")
+    return Member(replica, store_id)
+
+
+def _decode(raft: dict[str, Any]) -> SavedTerm:
+    voted_for = raft["votedFor"]
+    first_members = decode_members(raft["firstMembers"])
+    history = tuple(
+        GroupRecord(int(each["start"]), int(each["term"]), decode_members(each)) for each in raft["history"]
+    )
+    GroupHistory(first_members, history)  # checks the order
+    return SavedTerm(
+        int(raft["term"]),
+        None if voted_for is None else _decode_member(voted_for),
+        bool(raft["isElectable"]),
+        first_members,
+        history,
+    )
+
+
+def _crc(raft: Any) -> int:
+    return zlib.crc32(orjson.dumps(raft, option=orjson.OPT_SORT_KEYS))
