@@ -201,6 +201,14 @@ class RaftNode:
 
     # ---- input ---------------------------------------------------------------------------------------------
 
+    def start(self) -> list[Effect]:
+        """Return what the owner must do first.
+
+        If the log ends before it was known to be confirmed, this replica saves that it is not electable. The
+        owner must not forget that bound of the log before.
+        """
+        return self._take_effects()
+
     def on(self, message: Input, now: int) -> list[Effect]:
         """Process one input at the time `now` in ms; return what the owner must do.
 

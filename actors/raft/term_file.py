@@ -24,8 +24,7 @@ from store.store_errors import StoreError
 
 TERM_FILE = "raymq.raft"
 _REMEDY = (
-    "(this replica could vote twice: remove its store, and replace the replica with "
-    "`raymq replica replace`)"
+    "(this replica could vote twice: remove its store, and replace the replica with `raymq replica replace`)"
 )
 
 

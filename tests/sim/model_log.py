@@ -156,9 +156,11 @@ class ModelLog:
             for offset, entry in enumerate(self.entries)
             if entry is not None and offset >= self.min and isinstance(entry[1], Members)
         )
-        state = LogState(self.min, self.end, self.recovered_bound(), records)
+        return LogState(self.min, self.end, self.recovered_bound(), records)
+
+    def lower_bound(self) -> None:
+        """Forget a bound that the log does not reach any more."""
         self.bound = min(self.bound, self.end)
-        return state
 
     def recovered_bound(self) -> int:
         """Return the offset up to which the log is known to be confirmed after a restart."""

@@ -102,6 +102,8 @@ class SimReplica:
         self.last_group_record_end = 0
         self._timer = 0
         self.sim.checks.on_start(self)
+        self.execute(self.node.start())
+        self.log.lower_bound()
         if (damage := self.log.damage) is not None:
             self.feed(Damaged(*damage))
         self._arm()

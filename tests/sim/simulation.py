@@ -296,7 +296,8 @@ class Simulation:
         self._begin(self.replicas[number].member, None)
 
     def _fault_replace(self, number: int, successor: int) -> None:
-        self._begin(self.replicas[number].member, self.replicas[successor].member)
+        if number != successor:
+            self._begin(self.replicas[number].member, self.replicas[successor].member)
 
     def _begin(self, remove: Member | None, add: Member | None) -> None:
         """Begin a change of members, unless one is under way or too few voters would be left."""
