@@ -1,7 +1,7 @@
 """The text of `epochFileCheckpoint`, RocketMQ's list of terms (epochs) with their first offsets.
 
     2                   number of lines
-    2768923841          CRC32 of the lines after this one; RocketMQ takes 0 as unchecked
+    4089397671          CRC32 of the lines after this one; RocketMQ takes 0 as unchecked
     1-0                 epoch - CommitLog offset
     4-1648218
 

@@ -46,7 +46,7 @@ class Following:
 
     @property
     def damage(self) -> tuple[int, int] | None:
-        """The damaged range of the log that is to be repaired from the leader; None if there is none."""
+        """The damaged range of the log that is to be repaired from the leader, or None."""
         return self._damage
 
     # ---- requests ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The body of a group record: a message of the system topic `rmq_sys_raymq_group`, queue 0, in the log itself.
+"""The body of a group record: a message of system topic `rmq_sys_raymq_group`, queue 0, in the log itself.
 
     {"group": "DefaultCluster/broker-a", "term": 7, "leader": [0, "store id"],
      "voters": [[0, "…"], [1, "…"], [2, "…"]], "learners": []}

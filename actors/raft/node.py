@@ -104,7 +104,13 @@ class RaftNode:
             now: The monotonic time in ms.
             rng: Chooses election times and request ids.
             timing: The times of the group, equal in all replicas.
+
+        Raises ValueError if fetches would be held for so long that followers call elections.
         """
+        if timing.hold_ms * 2 > timing.election_ms:
+            raise ValueError(
+                f"hold_ms {timing.hold_ms:,} is more than half of election_ms {timing.election_ms:,}"
+            )
         self._state = state = ReplicaState(me, saved, log, timing, rng)
         self._leading = Leading(state)
         self._following = following = Following(state)

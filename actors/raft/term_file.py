@@ -6,8 +6,8 @@
               "firstMembers": {"voters": [[0, "…"], …], "learners": []},
               "history": [{"start": 0, "term": 1, "voters": [[0, "…"], …], "learners": []}, …]}}
 
-`crc` is the CRC32 of the compact JSON text of `raft` with sorted keys. A replica that has lost its term or vote
-could vote twice in one term, so a damaged file is never read as an empty one: the replica does not start.
+`crc` is the CRC32 of the compact JSON text of `raft` with sorted keys. A replica that has lost its term or
+vote could vote twice in one term, so a damaged file is never read as an empty one: the replica stays down.
 """
 
 import zlib

@@ -169,7 +169,7 @@ class ModelLog:
     # ---- damage --------------------------------------------------------------------------------------------
 
     def damage_range(self, rng: random.Random) -> bool:
-        """Damage a few confirmed entries. Returns False if there are none."""
+        """Damage a few confirmed entries. Returns False if no entry is confirmed."""
         end = min(self.confirmed, self.durable)
         if end <= self.min:
             return False

@@ -198,43 +198,43 @@ MUTATIONS = (
     Mutation("a message leaves before the term is saved", 30, ((ReplicaState, "send", _send_before_save),)),
     Mutation(
         "a fetch does not compare the terms",
-        100,
+        30,
         ((Leading, "has_same_bytes", _is_short_enough),),
     ),
     Mutation("bytes are acknowledged before the flush", 30, ((Following, "_durable", _durable_unflushed),)),
     Mutation(
         "bytes are acknowledged that were not compared",
-        2000,
+        3000,
         ((Following, "_durable", _durable_unverified), (Leading, "count", _count_unverified)),
     ),
     Mutation(
         "records of an old term are confirmed by counting",
-        2000,
+        30,
         ((Leading, "is_of_this_term", always(True)),),
     ),
     Mutation(
         "one vote less than a majority confirms", 30, ((Leading, "majority_offset", _majority_of_one_less),)
     ),
-    Mutation("an empty term leaves no record", 3000, ((Leading, "begin", _lead_without_record),)),
+    Mutation("an empty term leaves no record", 30, ((Leading, "begin", _lead_without_record),)),
     Mutation(
         "the response to an earlier fetch is used",
-        3000,
+        30,
         ((Following, "is_expected", _is_from_leader),),
     ),
-    Mutation("a flush counts over a truncation", 3000, ((ModelLog, "is_valid", always(True)),)),
+    Mutation("a flush counts over a truncation", 1000, ((ModelLog, "is_valid", always(True)),)),
     Mutation(
         "a restart takes the whole log as confirmed",
-        300,
+        30,
         ((ModelLog, "recovered_bound", lambda log: log.end),),
     ),
     Mutation(
         "acknowledgements wait over the loss of the leadership",
-        1000,
+        30,
         ((SimReplica, "_lose_leadership", _keep_waiting),),
     ),
     Mutation(
         "the loss of the leadership is not reported",
-        1000,
+        30,
         ((ReplicaState, "lose_leadership", _lose_silently),),
     ),
     Mutation(
@@ -242,33 +242,31 @@ MUTATIONS = (
         30,
         ((Leading, "is_open", property(_leads)),),
     ),
+    Mutation("a leader without a majority does not resign", 30, ((Leading, "hears_majority", always(True)),)),
+    Mutation("a learner counts", 100, ((Leading, "majority_offset", _majority_with_learners),)),
     Mutation(
-        "a leader without a majority does not resign", 300, ((Leading, "hears_majority", always(True)),)
-    ),
-    Mutation("a learner counts", 300, ((Leading, "majority_offset", _majority_with_learners),)),
-    Mutation(
-        "members change while the last change is unconfirmed", 1000, ((Leading, "is_settled", always(True)),)
+        "members change while the last change is unconfirmed", 100, ((Leading, "is_settled", always(True)),)
     ),
     Mutation(
         "a voter is replaced in one step",
         1000,
         ((simulation_module, "next_change", _swap_voters), (leading_module, "check_change", always(None))),
     ),
-    Mutation("a wiped replica keeps its identity", 1000, ((Simulation, "_fault_wipe", _wipe_with_same_id),)),
+    Mutation("a wiped replica keeps its identity", 300, ((Simulation, "_fault_wipe", _wipe_with_same_id),)),
     Mutation(
         "a replica that lost confirmed bytes votes", 3000, ((ReplicaState, "__init__", _always_electable),)
     ),
     Mutation(
-        "a replica joins a newer log as a voter", 3000, ((ReplicaState, "set_electable", _keep_electable),)
+        "a replica joins a newer log as a voter", 30, ((ReplicaState, "set_electable", _keep_electable),)
     ),
     Mutation(
         "a replica counts as complete before the leader is",
-        3000,
+        2000,
         ((Following, "has_caught_up", _caught_up_with_any_leader),),
     ),
     Mutation(
         "a replica counts as complete before its flush",
-        3000,
+        300,
         ((Following, "has_caught_up", _caught_up_unflushed),),
     ),
 )

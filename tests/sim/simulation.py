@@ -105,10 +105,11 @@ class Simulation:
                 raise Violation(f"the group has not settled in peace: {self._describe()}")
             self._run_until(self.now + self.timing.hold_ms)
         acked = len(self.checks.acked)
-        self._client()
         while len(self.checks.acked) == acked or not self._is_settled():
             if self.now > deadline + 10 * self.timing.election_ms:
                 raise Violation(f"a send in peace is not acknowledged everywhere: {self._describe()}")
+            if len(self.checks.acked) == acked:
+                self._client()  # again: a leader may resign for a reason from before the peace
             self._run_until(self.now + self.timing.hold_ms)
         self.checks.at_end([each for each in self.replicas if self._is_member(each)])
 

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.raft.effects import SavedTerm
+from actors.raft.group_record import GroupRecordBody, decode_group_record, encode_group_record
+from actors.raft.history import GroupRecord
+from actors.raft.members import Member, Members
+from actors.raft.term_file import TERM_FILE, TermFile
+from store.store_errors import StoreError
+
+A, B, C = (Member(number, f"store-{number}") for number in range(3))
+MEMBERS = Members((A, B), (C,))
+SAVED = SavedTerm(7, B, False, Members((A, B)), (GroupRecord(0, 1, MEMBERS), GroupRecord(97, 7, MEMBERS)))
+GROUP = "DefaultCluster/broker-a"
+
+
+def test_term_file_returns_what_was_written(tmp_path: Path) -> None:
+    file = TermFile(tmp_path, GROUP, A)
+    assert file.read() is None
+    file.write(SAVED)
+    assert TermFile(tmp_path, GROUP, A).read() == SAVED
+    file.write(SavedTerm(8))
+    assert file.read() == SavedTerm(8)
+
+
+def test_every_damaged_byte_of_a_term_file_is_refused_or_harmless(tmp_path: Path) -> None:
+    """A flipped bit never changes what is read: the file is refused, or only its layout has changed."""
+    file = TermFile(tmp_path, GROUP, A)
+    file.write(SAVED)
+    content = (tmp_path / TERM_FILE).read_bytes()
+    refused = 0
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x04
+        (tmp_path / TERM_FILE).write_bytes(damaged)
+        try:
+            read = file.read()
+        except StoreError:
+            refused += 1
+        else:
+            assert read == SAVED
+    assert refused > len(content) // 2
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"crc":1}', b'{"crc":1,"raft":{}}', b"\0" * 512])
+def test_damaged_term_file_is_refused_by_name_with_a_remedy(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / TERM_FILE).write_bytes(content)
+    with pytest.raises(StoreError, match=r"raymq\.raft.*raymq replica replace"):
+        TermFile(tmp_path, GROUP, A).read()
+
+
+@pytest.mark.parametrize(("group", "me"), [("Other/broker-a", A), (GROUP, B), (GROUP, Member(0, "new"))])
+def test_term_file_of_another_group_or_store_is_refused(tmp_path: Path, group: str, me: Member) -> None:
+    TermFile(tmp_path, GROUP, A).write(SAVED)
+    with pytest.raises(StoreError, match="belongs to"):
+        TermFile(tmp_path, group, me).read()
+
+
+def test_group_record_body_is_decoded_as_encoded() -> None:
+    body = GroupRecordBody(GROUP, 7, B, MEMBERS)
+    assert decode_group_record(encode_group_record(body)) == body
+
+
+@pytest.mark.parametrize("body", [b"", b"hello", b"{}", b"[1]", b'{"leader":[1],"group":"g","term":1}'])
+def test_body_of_another_message_is_no_group_record(body: bytes) -> None:
+    with pytest.raises(ValueError, match="not the body of a group record"):
+        decode_group_record(body)

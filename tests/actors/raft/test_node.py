@@ -1,0 +1,273 @@
+"""Single steps of RaftNode; whole groups are simulated in tests/sim."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from actors.raft import effects as do
+from actors.raft.effects import SavedTerm
+from actors.raft.history import GroupRecord
+from actors.raft.members import Member, Members, NotAllowed
+from actors.raft.messages import (
+    Ack,
+    CampaignNow,
+    FetchRequest,
+    JoinFrom,
+    LeaderNotice,
+    Mismatch,
+    NotServed,
+    Records,
+    RepairBytes,
+    RepairRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from actors.raft.node import (
+    Appended,
+    Damaged,
+    Flushed,
+    GroupRecordAppended,
+    RaftNode,
+    Repaired,
+    Tick,
+    Trimmed,
+)
+from actors.raft.state import LogState, Role, Timing
+
+A, B, C, D = (Member(number, f"store-{number}") for number in range(4))
+MEMBERS = Members((A, B, C))
+RECORD_BYTES = 50
+
+
+def a_node(
+    me: Member = A, end: int = 0, *, confirmed: int = 0, term: int = 0, min_offset: int = 0
+) -> RaftNode:
+    """A replica whose log was written in `term`."""
+    records = (GroupRecord(min_offset, term, MEMBERS),) if term else ()
+    log = LogState(min_offset, end, confirmed, records)
+    saved = SavedTerm(term, first_members=MEMBERS)
+    return RaftNode(me, saved, log, now=0, rng=random.Random(1), timing=Timing(1_000, 500))
+
+
+def sent(effects: list[Any], kind: type) -> list[Any]:
+    return [each.message for each in effects if isinstance(each, do.Send) and isinstance(each.message, kind)]
+
+
+def of(effects: list[Any], kind: type) -> list[Any]:
+    return [each for each in effects if isinstance(each, kind)]
+
+
+def elected(node: RaftNode) -> int:
+    """Let the node win an election; return the time."""
+    now = node.deadline
+    node.on(Tick(), now)
+    node.on(VoteResponse(B, node.term, node.term + 1, True, True), now)
+    effects = node.on(VoteResponse(B, node.term, node.term, False, True), now)
+    (append,) = of(effects, do.AppendGroupRecord)
+    start = node._state.end  # noqa: SLF001 - the owner knows the end of its log
+    record = GroupRecord(start, append.term, append.members)
+    node.on(GroupRecordAppended(record, start + RECORD_BYTES), now)
+    return now
+
+
+def opened(node: RaftNode) -> int:
+    """Let the node win an election and confirm its first record; return the time."""
+    now = elected(node)
+    end = node._state.end  # noqa: SLF001
+    node.on(Flushed(end), now)
+    node.on(FetchRequest(B, node.term, 1, end, node.term, end, True), now)
+    assert node.accepts_sends
+    return now
+
+
+def test_term_and_vote_are_saved_before_the_vote_leaves() -> None:
+    effects = a_node().on(VoteRequest(B, 5, False, 0, 0), 10)
+    kinds = [type(each) for each in effects]
+    assert kinds.index(do.SaveTerm) < kinds.index(do.Send)
+    assert of(effects, do.SaveTerm)[0].saved[:2] == (5, B)
+    assert sent(effects, VoteResponse)[0].is_granted
+
+
+def test_times_that_make_followers_call_needless_elections_are_refused() -> None:
+    with pytest.raises(ValueError, match="hold_ms 600 is more than half of election_ms 1,000"):
+        RaftNode(A, SavedTerm(), LogState(0, 0, 0), now=0, rng=random.Random(1), timing=Timing(1_000, 600))
+
+
+def test_second_candidate_of_a_term_gets_no_vote_also_after_a_restart() -> None:
+    node = a_node()
+    (save,) = of(node.on(VoteRequest(B, 5, False, 0, 0), 10), do.SaveTerm)
+    assert not sent(node.on(VoteRequest(C, 5, False, 9, 999), 11), VoteResponse)[0].is_granted
+    restarted = RaftNode(A, save.saved, LogState(0, 0, 0), now=0, rng=random.Random(2), timing=Timing())
+    assert not sent(restarted.on(VoteRequest(C, 5, False, 9, 999), 11), VoteResponse)[0].is_granted
+
+
+@pytest.mark.parametrize(
+    ("last_term", "end", "granted"), [(2, 999, False), (3, 99, False), (3, 100, True), (4, 1, True)]
+)
+def test_vote_goes_only_to_a_log_that_is_as_complete(last_term: int, end: int, granted: bool) -> None:
+    node = a_node(end=100, term=3)
+    assert sent(node.on(VoteRequest(B, 9, False, last_term, end), 1), VoteResponse)[0].is_granted == granted
+
+
+def test_pre_vote_is_refused_while_a_leader_is_heard() -> None:
+    node = a_node()
+    node.on(LeaderNotice(B, 1), 100)
+    assert not sent(node.on(VoteRequest(C, 2, True, 9, 999), 500), VoteResponse)[0].is_granted
+    assert node.term == 1
+
+
+def test_leader_opens_only_when_its_first_record_has_a_majority() -> None:
+    node = a_node()
+    now = elected(node)
+    assert node.role is Role.LEADER
+    assert not node.accepts_sends
+    assert of(node.on(Flushed(RECORD_BYTES), now), do.Confirm) == []
+    effects = node.on(FetchRequest(B, 1, 1, RECORD_BYTES, 1, RECORD_BYTES, True), now)
+    assert of(effects, do.Confirm) == [do.Confirm(RECORD_BYTES)]
+    assert of(effects, do.OpenForSends) == [do.OpenForSends(1)]
+    assert of(effects, do.SaveTerm)[0].saved.history == (GroupRecord(0, 1, MEMBERS),)
+    assert node.accepts_sends
+
+
+def test_acknowledgement_of_bytes_that_were_not_compared_does_not_count() -> None:
+    node = a_node()
+    now = elected(node)
+    node.on(Flushed(RECORD_BYTES), now)
+    assert of(node.on(Ack(B, 1, RECORD_BYTES), now), do.Confirm) == []
+
+
+def test_messages_of_strangers_and_old_terms_are_refused_by_name() -> None:
+    node = a_node(end=100, term=4)
+    now = opened(node)
+    (refusal,) = sent(node.on(FetchRequest(D, node.term, 7, 0, 0, 0, True), now), NotServed)
+    assert "replica 3 (store store-3) is not a member" in refusal.reason
+    (refusal,) = sent(node.on(FetchRequest(B, 1, 8, 0, 0, 0, True), now), NotServed)
+    assert (refusal.term, refusal.leader) == (node.term, A)
+    (refusal,) = sent(node.on(LeaderNotice(B, 2), now), NotServed)
+    assert "term 2 is over" in refusal.reason
+
+
+def test_leadership_is_lost_before_anything_of_another_leader_is_accepted() -> None:
+    node = a_node()
+    now = opened(node)
+    effects = node.on(LeaderNotice(B, node.term + 1), now)
+    assert isinstance(effects[0], do.LoseLeadership)
+    assert node.leader == B
+
+
+def test_leader_without_a_majority_resigns_also_after_a_pause() -> None:
+    node = a_node()
+    now = opened(node)
+    effects = node.on(Appended(99), now + 5_000)  # first input after the process was stopped
+    assert isinstance(effects[0], do.LoseLeadership)
+    assert "no majority within 1,000 ms" in effects[0].reason
+
+
+def a_follower(end: int = 100, *, confirmed: int = 0) -> tuple[RaftNode, FetchRequest]:
+    node = a_node(end=end, confirmed=confirmed, term=3)
+    (fetch,) = sent(node.on(LeaderNotice(B, 4), 10), FetchRequest)
+    return node, fetch
+
+
+def test_records_are_appended_confirmed_and_acknowledged_once_flushed() -> None:
+    node, fetch = a_follower()
+    assert (fetch.offset, fetch.term_before, fetch.flushed) == (100, 3, 0)
+    history = (GroupRecord(100, 4, MEMBERS),)
+    effects = node.on(Records(B, 4, fetch.request_id, 100, 120, history, bytes(40)), 11)
+    assert of(effects, do.Append) == [do.Append(100, bytes(40))]
+    assert of(effects, do.Confirm) == [do.Confirm(120)]
+    assert node.epochs == [(3, 0), (4, 100)]
+    assert sent(node.on(Flushed(140), 12), Ack) == [Ack(A, 4, 140)]
+
+
+def test_response_to_an_earlier_request_is_ignored() -> None:
+    node, fetch = a_follower()
+    assert node.on(Records(B, 4, fetch.request_id - 1, 100, 120, (), bytes(40)), 11) == []
+
+
+def test_diverged_tail_is_truncated_but_never_below_confirmed() -> None:
+    node, fetch = a_follower(confirmed=60)
+    effects = node.on(Mismatch(B, 4, fetch.request_id, 3, 80), 11)
+    assert of(effects, do.Truncate) == [do.Truncate(80)]
+    (fetch,) = sent(effects, FetchRequest)
+    effects = node.on(Mismatch(B, 4, fetch.request_id, 2, 40), 12)
+    assert of(effects, do.Truncate) == []
+    assert "this log, which ends at 80, is final up to 60" in of(effects, do.Fail)[0].reason
+
+
+def test_log_too_old_for_the_leader_is_replaced_after_it_gave_up_its_vote() -> None:
+    node, fetch = a_follower(end=100, confirmed=60)
+    base = (GroupRecord(150, 4, MEMBERS),)
+    effects = node.on(JoinFrom(B, 4, fetch.request_id, 200, base), 11)
+    kinds = [type(each) for each in effects]
+    assert kinds.index(do.SaveTerm) < kinds.index(do.Restart)
+    assert not of(effects, do.SaveTerm)[0].saved.is_electable
+    assert not sent(node.on(VoteRequest(C, 9, False, 9, 999), 12), VoteResponse)[0].is_granted
+
+
+def test_replica_that_lost_confirmed_bytes_saves_that_it_must_not_vote() -> None:
+    node = a_node(end=100, confirmed=120, term=3)
+    (save,) = node.start()
+    assert not save.saved.is_electable
+    assert a_node(end=100, confirmed=100, term=3).start() == []
+
+
+def test_damaged_range_is_repaired_from_the_leader_before_the_replica_stands() -> None:
+    node, fetch = a_follower(end=100, confirmed=100)
+    assert node.on(Damaged(20, 40), 20) == []
+    assert not node.is_electable
+    effects = node.on(Records(B, 4, fetch.request_id, 100, 100, (), b""), 900)
+    assert sent(effects, RepairRequest) == [RepairRequest(A, 4, 20, 40)]
+    assert node.on(RepairBytes(B, 4, 20, bytes(20)), 901) == [do.RepairRange(20, bytes(20))]
+    node.on(Repaired(), 902)
+    assert node.is_electable
+
+
+def test_damage_that_the_leader_has_deleted_is_trimmed() -> None:
+    node, _ = a_follower(end=100, confirmed=100)
+    node.on(Damaged(20, 40), 20)
+    assert node.on(RepairBytes(B, 4, 60, b""), 30) == [do.Trim(60)]
+    node.on(Trimmed(60), 31)
+    assert node.is_electable
+
+
+def test_leader_with_a_damaged_log_resigns() -> None:
+    node = a_node()
+    now = opened(node)
+    effects = node.on(Damaged(0, 10), now)
+    assert "damaged at offset 0" in of(effects, do.LoseLeadership)[0].reason
+    assert node.role is Role.FOLLOWER
+
+
+def test_transfer_stops_sends_until_the_target_stands_or_time_is_up() -> None:
+    node = a_node()
+    now = opened(node)
+    effects = node.transfer(B, now)
+    assert sent(effects, CampaignNow) == [CampaignNow(A, node.term)]
+    assert not node.accepts_sends
+    now += 900
+    node.on(Ack(B, node.term, 0), now)
+    node.on(Tick(), now + 100)
+    assert node.accepts_sends
+    with pytest.raises(NotAllowed, match="not another voter"):
+        node.transfer(D, now + 101)
+
+
+def test_members_change_only_on_an_open_leader_with_a_healthy_majority() -> None:
+    node = a_node()
+    with pytest.raises(NotAllowed, match="is not the leader"):
+        node.change_members(Members((A, B)), 0)
+    now = elected(node)
+    with pytest.raises(NotAllowed, match="not confirmed the first record"):
+        node.change_members(Members((A, B)), now)
+    node.on(Flushed(RECORD_BYTES), now)
+    node.on(FetchRequest(B, 1, 1, RECORD_BYTES, 1, RECORD_BYTES, False), now)
+    with pytest.raises(NotAllowed, match="only 1 of the 2 voters would be up and complete"):
+        node.change_members(Members((A, B)), now)
+    with pytest.raises(NotAllowed, match="transfer the leadership first"):
+        node.change_members(Members((B, C)), now)
+    (append,) = node.change_members(MEMBERS.with_learner(D), now)
+    assert append == do.AppendGroupRecord(1, MEMBERS.with_learner(D))
