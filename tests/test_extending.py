@@ -27,7 +27,7 @@ from store.message_store import MessageStore
 from store.metadata import TopicConfigTable
 from store.ownership.identity import StoreIdentity
 from store.store_settings import StoreSettings
-from tests.actors.broker.brokers import SMALL_STORE, settings_of
+from tests.actors.broker.brokers import SMALL_STORE, Peer, settings_of, with_broker
 from tests.conftest import ClockAtRest
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
@@ -43,6 +43,23 @@ def run_block(title: str) -> dict[str, Any]:
 def test_every_extension_point_has_a_code_block() -> None:
     listed = re.findall(r"^\| \[(.+?)\]\(#", PAGE.read_text(), re.MULTILINE)
     assert [title.lower() for title in BLOCKS] == listed
+
+
+def test_example_feature_uses_every_extension_point(tmp_path: Path) -> None:
+    names = run_block("Feature")
+    feature = names["send_audit"]()
+
+    async def story(peer: Peer) -> None:
+        await peer.send("T", b"1", properties="KEYS\x01k\x02")
+        assert (await peer.send("T", b"2", queue_id=99)).code == ResponseCode.INVALID_PARAMETER
+        [stored] = await peer.messages("T")
+        assert stored.properties["AUDITED"] == "true"
+        assert (await peer.ask(names["GET_AUDIT"])).ext == {"stored": "1", "failed": "1"}
+        assert peer.broker.describe()["audited"] == 1
+        await peer.broker.graph.role.become(Role.FENCED, 2)
+        assert (await peer.send("T", b"3")).remark == "the audit is closed: send later"
+
+    with_broker(story, settings_of(tmp_path), features=[feature])
 
 
 def test_example_row_step_and_observer_handle_requests() -> None:

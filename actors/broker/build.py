@@ -1,6 +1,6 @@
 """Builds one broker: creates all objects and passes each its dependencies.
 
-    store → loop (server, turns, reads) → tables → groups → sending, reading, admin → request table
+    store → loop (server, turns, reads) → tables → groups → features → sending, reading, admin → request table
 
 If two objects need each other, the first one gets a function that uses the second one when it is called.
 """
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
-from actors.broker.admin.broker_figures import broker_figures, delay_figures
+from actors.broker.admin.broker_figures import broker_figures
 from actors.broker.admin.broker_info import BrokerInfo
 from actors.broker.admin.cleaning import Cleaning
 from actors.broker.admin.client_admin import ClientAdmin
@@ -24,14 +25,13 @@ from actors.broker.admin.progress_requests import ProgressRequests
 from actors.broker.admin.queue_file_requests import QueueFileRequests
 from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
-from actors.broker.admin.retry_state import build_retry_state
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.auth.access import BrokerAccess, build_access
 from actors.broker.auth.access_requests import AccessRequests
-from actors.broker.broker_settings import SLAVE, BrokerSettings, broker_id_of
+from actors.broker.broker_settings import BrokerSettings, broker_id_of
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.build_loop import BrokerLoop, build_loop
-from actors.broker.capability import Capability
+from actors.broker.capability import Capability, Feature
 from actors.broker.compat.new_topics import NewTopics
 from actors.broker.drain import BrokerDrain
 from actors.broker.group.assignments import Assignments
@@ -44,33 +44,25 @@ from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import has_records_of_all
-from actors.broker.metrics.build import build_metrics
+from actors.broker.parts import BrokerGroups, BrokerParts
 from actors.broker.reading.pull import Puller
 from actors.broker.reading.queue_ends import QueueEnds
 from actors.broker.reading.queue_reader import QueueReader
 from actors.broker.reading.queues import QueueQueries
 from actors.broker.registration import Registration
-from actors.broker.replication.slave_requests import SlaveRequests
-from actors.broker.role import BrokerRole, Role, RoleService, periodic
+from actors.broker.role import BrokerRole, Role, RoleService
 from actors.broker.sending.bulk_send import BulkSender
-from actors.broker.sending.delays import Delays
-from actors.broker.sending.interceptors import DeadLetters, SendInterceptor
 from actors.broker.sending.outstanding_requests import OtherBrokers, OutstandingRequests
 from actors.broker.sending.plain_sends import PlainSends
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
-from actors.broker.sending.send_back import SendBack
 from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.sending.targets import SendTargets
-from actors.broker.timer.build import build_timer
-from actors.broker.transactions.build import build_transactions
-from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.cluster_tls import client_tls
 from actors.host.figures import Figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
-from actors.remoting.chain import Step
 from actors.remoting.client import RemotingClient, client_for
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.codes import RequestCode
@@ -86,19 +78,8 @@ from store.message.message_id import UniqKeyGenerator
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
 
-DELIVERY_INTERVAL_MS = 100
 ROUTE_TIMEOUT_MS = 3_000
 """Limit of one route request to a nameserver."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerGroups:
-    """The clients and consumer groups of one broker, and the handlers of their requests."""
-
-    clients: Clients[Connection]
-    locks: QueueLocks
-    requests: ClientRequests
-    assignments: Assignments
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +93,6 @@ class Broker:
     groups: BrokerGroups
     remoting_client: RemotingClient
     registration: Registration
-    delays: Delays
-    transactions: TransactionLog
     role: BrokerRole
     drain: BrokerDrain
     handle: HandleApi
@@ -128,7 +107,7 @@ def build_broker(
     identity: BrokerIdentity,
     store: MessageStore,
     supervisor: Supervisor,
-    interceptors: Sequence[SendInterceptor] = (),
+    features: Sequence[Feature],
 ) -> Broker:
     """Build a broker on an open store.
 
@@ -137,73 +116,46 @@ def build_broker(
         clock: for all time-outs, leases and timestamps.
         rng: source of random numbers, for the choice of queues and for unique keys.
         identity: the names and addresses that the broker registers.
-        interceptors: called for each message, before the broker's own interceptors.
+        features: what is added to the broker; their interceptors are called in this order.
 
     Raises:
         StoreError: a metadata table and its backup, a file of users or a certificate is invalid.
+        ValueError: two features handle the same request code, or declare the same figure.
     """
     settings = live.settings
     access = build_access(settings, clock, partial(has_records_of_all, cluster_name=settings.cluster_name))
     requests = OutstandingRequests(clock, access.user_of, is_enforced=access.control is not None)
-    of_slave = _slave_steps(settings, lambda: role.role, lambda: registration.master.master_addr)
-    loop = build_loop(live, clock, store, (*access.steps, *of_slave, *requests.steps))
+    loop = build_loop(live, clock, store, (*access.steps, *requests.steps))
     from_rebalancers = RequestTable()
     client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
     tables, registration, new_topics = _build_metadata(live, clock, identity, store, client, supervisor)
     groups = _build_groups(settings, clock, client, tables, registration, access.user_of)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
-    delays = Delays(store, clock, tables.delay_offsets, tables.topics, loop.reads.load_pages)
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
-    transactions, transaction_parts = build_transactions(
-        settings, clock, identity, loop, tables, groups.clients, properties, access, supervisor
-    )
-    timer = build_timer(settings, clock, loop, tables, properties, supervisor)
-    reports = _reports(settings, clock, loop, tables, groups, delays)
-    capabilities = (transaction_parts, timer, *reports)
-    role = BrokerRole(_role_services(settings, loop, registration, delays, capabilities, supervisor))
+    reader, role = QueueReader(store, loop.reads, tables, groups.clients, loop.stats), BrokerRole()
+    parts = BrokerParts(
+        live, clock, identity, access, loop, tables, groups, reader, properties, role, registration, client,
+        supervisor,
+    )  # fmt: skip
+    capabilities = [feature.build(parts) for feature in features]
+    _add_capabilities(parts, capabilities)
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
     handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, clock)
-    own_figures = broker_figures(settings, identity, loop, tables, role, drain, supervisor)
-    figures = (*own_figures, *chain.from_iterable(each.figures for each in capabilities))
+    figures = _figures(parts, drain, capabilities)
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
-    steps = (*interceptors, DeadLetters(tables, groups.locks, loop.stats), *_redirects(capabilities), delays)
     for rows in (
-        _sending_rows(live, clock, rng, identity, loop, tables, new_topics, steps, properties, replies, role),
-        SendBack(store, loop.reads, tables, delays, loop.acks, loop.stats, access.may_read).rows(),
+        _sending_rows(parts, rng, new_topics, capabilities, replies),
         *(each.rows for each in capabilities),
-        _reading_rows(settings, identity, loop, tables, groups, access),
-        _group_rows(settings, loop, tables, groups),
-        _admin_rows(clock, identity, loop, tables, groups, registration, access),
-        _broker_rows(live, clock, loop, tables, groups, figures, access),
+        _reading_rows(parts),
+        _group_rows(parts),
+        _admin_rows(parts),
+        _broker_rows(parts, figures),
     ):
         loop.requests.add_rows(rows)
     return Broker(
-        identity, access, loop, tables, groups, client, registration, delays, transactions, role, drain,
-        handle, figures, MetricsEndpoint(settings, figures, identity.labels),
+        identity, access, loop, tables, groups, client, registration, role, drain, handle, figures,
+        MetricsEndpoint(settings, figures, identity.labels),
     )  # fmt: skip
-
-
-def _reports(
-    settings: BrokerSettings,
-    clock: Clock,
-    loop: BrokerLoop,
-    tables: BrokerTables,
-    groups: BrokerGroups,
-    delays: Delays,
-) -> Sequence[Capability]:
-    """Return the capabilities that only add figures."""
-    return (
-        Capability(figures=delay_figures(delays, tables, loop.store)),
-        build_retry_state(tables, loop.store, loop.stats),
-        build_metrics(settings, clock, loop, tables, groups.clients),
-    )
-
-
-def _slave_steps(
-    settings: BrokerSettings, role: Callable[[], Role], master: Callable[[], str | None]
-) -> Sequence[Step]:
-    # A broker that starts as a master has no step on its hot path.
-    return (SlaveRequests(settings, role, master),) if settings.role == SLAVE else ()
 
 
 def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
@@ -215,39 +167,40 @@ def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
         tables.topics.update_default_topic()
 
 
-def _redirects(capabilities: Sequence[Capability]) -> Iterable[SendInterceptor]:
-    return chain.from_iterable(each.interceptors for each in capabilities)
-
-
-def _role_services(
-    settings: BrokerSettings,
-    loop: BrokerLoop,
-    registration: Registration,
-    delays: Delays,
-    capabilities: Sequence[Capability],
-    supervisor: Supervisor,
-) -> Sequence[RoleService]:
-    def deliver() -> None:
-        delays.deliver()
-        loop.server.request_tick()
+def _add_capabilities(parts: BrokerParts, capabilities: Sequence[Capability]) -> None:
+    """Add the steps, observers and services of the features; the broker registers after all have started."""
+    registration, store = parts.registration, parts.loop.store
 
     async def unregister() -> None:
         # If another process has taken over the store, it has registered under the same name.
-        await registration.stop(leave_routes=not loop.store.is_superseded)
+        await registration.stop(leave_routes=not store.is_superseded)
 
     def registers_as(role: Role) -> RoleService:
         # One for each role: a change of role unregisters the former id and registers the new one.
-        broker_id = broker_id_of(role, settings.replica)
+        broker_id = broker_id_of(role, parts.settings.replica)
         return RoleService(
             "registration", frozenset({role}), partial(registration.start, broker_id), unregister
         )
 
-    master = frozenset({Role.MASTER})
-    return (
-        *chain.from_iterable(each.services for each in capabilities),
-        periodic(supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),
-        *map(registers_as, (Role.MASTER, Role.SLAVE)),
+    parts.loop.server.chain.extend(
+        chain.from_iterable(each.steps for each in capabilities),
+        chain.from_iterable(each.observers for each in capabilities),
     )
+    parts.role.add_services(chain.from_iterable(each.services for each in capabilities))
+    parts.role.add_services(map(registers_as, (Role.MASTER, Role.SLAVE)))
+
+
+def _figures(parts: BrokerParts, drain: BrokerDrain, capabilities: Sequence[Capability]) -> Sequence[Figure]:
+    """Return all figures of the broker. Raises ValueError if two have the same name."""
+    loop, tables = parts.loop, parts.tables
+    figures = (
+        *broker_figures(parts.settings, parts.identity, loop, tables, parts.role, drain, parts.supervisor),
+        *chain.from_iterable(each.figures for each in capabilities),
+    )
+    for name, count in Counter(each.name for each in figures).items():
+        if count > 1:
+            raise ValueError(f"figure {name} is declared {count} times: each figure needs its own name")
+    return figures
 
 
 def _build_metadata(
@@ -326,104 +279,77 @@ def _replies(
 
 
 def _sending_rows(
-    live: LiveSettings[BrokerSettings],
-    clock: Clock,
+    parts: BrokerParts,
     rng: random.Random,
-    identity: BrokerIdentity,
-    loop: BrokerLoop,
-    tables: BrokerTables,
     new_topics: NewTopics,
-    steps: Sequence[SendInterceptor],
-    properties: PropertyWriter,
+    capabilities: Sequence[Capability],
     replies: Callable[[Sender], Replies],
-    role: BrokerRole,
 ) -> Iterable[RequestRow]:
-    settings, store, stats = live.settings, loop.store, loop.stats
-    targets = SendTargets(settings, tables.topics, rng)
-    responses = SendResponses(loop.acks, new_topics, properties.added_fields, identity.host.packed)
+    settings, loop, properties = parts.settings, parts.loop, parts.properties
+    store, stats = loop.store, loop.stats
+    interceptors = tuple(chain.from_iterable(each.interceptors for each in capabilities))
+    targets = SendTargets(settings, parts.tables.topics, rng)
+    responses = SendResponses(loop.acks, new_topics, properties.added_fields, parts.identity.host.packed)
     plain = None
-    if PlainSends.may_be_used(settings, identity, steps):
+    needs_all = any(each.needs_all_sends for each in capabilities)
+    if not needs_all and PlainSends.may_be_used(settings, parts.identity, interceptors):
         names = (
             *properties.property_names,
-            *chain.from_iterable(each.property_names or () for each in steps),
+            *chain.from_iterable(each.property_names or () for each in interceptors),
         )
+        permits = tuple(each.permits_plain_sends for each in capabilities if each.permits_plain_sends)
         plain = PlainSends(
-            store, tables.topics, loop.admission, responses, loop.acks, stats, loop.counters, clock,
-            properties.added, names, lambda: role.role,
+            store, parts.tables.topics, loop.admission, responses, loop.acks, stats, loop.counters,
+            parts.clock, properties.added, names, permits,
         )  # fmt: skip
-    sender = Sender(store, targets, steps, properties, responses, stats, plain)
-    bulk = BulkSender(settings, store, targets, properties.added, responses, stats, clock)
+    sender = Sender(store, targets, interceptors, properties, responses, stats, plain)
+    bulk = BulkSender(settings, store, targets, properties.added, responses, stats, parts.clock)
     return (*sender.rows(), *bulk.rows(), *replies(sender).rows())
 
 
-def _reading_rows(
-    settings: BrokerSettings,
-    identity: BrokerIdentity,
-    loop: BrokerLoop,
-    tables: BrokerTables,
-    groups: BrokerGroups,
-    access: BrokerAccess,
-) -> Iterable[RequestRow]:
+def _reading_rows(parts: BrokerParts) -> Iterable[RequestRow]:
+    settings, loop, tables, clients = parts.settings, parts.loop, parts.tables, parts.groups.clients
     store, reads = loop.store, loop.reads
-    queries = QueueQueries(settings, store, reads, tables.topics, identity, access.may_read)
-    reader = QueueReader(store, reads, tables, groups.clients, loop.stats)
-    puller = Puller(settings, reader, reads, QueueEnds(store), tables.offsets, groups.clients, loop.held)
+    queries = QueueQueries(settings, store, reads, tables.topics, parts.identity, parts.access.may_read)
+    puller = Puller(settings, parts.reader, reads, QueueEnds(store), tables.offsets, clients, loop.held)
     return (*puller.rows(), *queries.rows())
 
 
-def _group_rows(
-    settings: BrokerSettings, loop: BrokerLoop, tables: BrokerTables, groups: BrokerGroups
-) -> Iterable[RequestRow]:
+def _group_rows(parts: BrokerParts) -> Iterable[RequestRow]:
+    groups, loop = parts.groups, parts.loop
     return (
         *groups.requests.rows(),
         *groups.assignments.rows(),
         *groups.locks.rows(),
-        *OffsetRequests(settings, loop.store, loop.reads, tables).rows(),
-        *tables.request_modes.rows(),
+        *OffsetRequests(parts.settings, loop.store, loop.reads, parts.tables).rows(),
+        *parts.tables.request_modes.rows(),
     )
 
 
-def _admin_rows(
-    clock: Clock,
-    identity: BrokerIdentity,
-    loop: BrokerLoop,
-    tables: BrokerTables,
-    groups: BrokerGroups,
-    registration: Registration,
-    access: BrokerAccess,
-) -> Iterable[RequestRow]:
-    store, reads, stats, clients = loop.store, loop.reads, loop.stats, groups.clients
-    wake = loop.turns.wake
+def _admin_rows(parts: BrokerParts) -> Iterable[RequestRow]:
+    clock, identity, loop, tables = parts.clock, parts.identity, parts.loop, parts.tables
+    store, reads, stats, clients = loop.store, loop.reads, loop.stats, parts.groups.clients
+    wake, may_read, permits = loop.turns.wake, parts.access.may_read, parts.access.permits
     removal = QueueRemoval(store, reads, tables.topics, loop.server.request_tick)
     return (
-        *TopicAdmin(tables, stats, removal.remove, wake, registration.when_registered).rows(),
+        *TopicAdmin(tables, stats, removal.remove, wake, parts.registration.when_registered).rows(),
         *GroupAdmin(tables, stats).rows(),
         *Cleaning(store, tables, removal.remove).rows(),
-        *OffsetAdmin(identity.name, store, reads, tables, clients, wake, access.may_read).rows(),
-        *ProgressRequests(identity, loop, tables, clients, clock, access.permits).rows(),
-        *ClientAdmin(identity.name, clients, store, reads, clock, access.may_read, access.permits).rows(),
+        *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
+        *ProgressRequests(identity, loop, tables, clients, clock, permits).rows(),
+        *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),
         *ReplicaRequests(store, tables).rows(),
         *QueueFileRequests(store).rows(),
     )
 
 
-def _broker_rows(
-    live: LiveSettings[BrokerSettings],
-    clock: Clock,
-    loop: BrokerLoop,
-    tables: BrokerTables,
-    groups: BrokerGroups,
-    figures: Sequence[Figure],
-    access: BrokerAccess,
-) -> Iterable[RequestRow]:
-    settings = live.settings
-    config = SettingsRequests(live, as_properties, by_field, clock)
+def _broker_rows(parts: BrokerParts, figures: Sequence[Figure]) -> Iterable[RequestRow]:
+    loop, clients = parts.loop, parts.groups.clients
+    config = SettingsRequests(parts.live, as_properties, by_field, parts.clock)
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
-        *AccessRequests(access.control).rows(),
-        *BrokerInfo(
-            settings.cluster_name, loop.store, loop.reads, groups.clients, loop.stats, figures
-        ).rows(),
+        *AccessRequests(parts.access.control).rows(),
+        *BrokerInfo(parts.settings.cluster_name, loop.store, loop.reads, clients, loop.stats, figures).rows(),
         RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get, on_slave=OnSlave.SERVED),
         RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, update, on_slave=OnSlave.SERVED),
     )

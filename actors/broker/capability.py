@@ -1,25 +1,62 @@
-"""Capability: what one feature of the broker adds to the extension points.
+"""Feature and Capability: how a feature adds handlers, steps, sinks and services to the broker.
 
-A feature has a folder with a `build` module that returns its Capability. `build_broker` adds the rows to the
-request table, the interceptors to the send path, the services to the role and the figures to the broker's.
+    Feature ──sinks──> MessageStore.open
+       └─────build(parts)──> Capability: rows, steps, observers, interceptors, services, figures
+
+The store is opened before the other parts of the broker exist, because they read it. So the sinks of a
+feature exist before its Capability. `actors.broker.features` lists the features of every broker;
+`BrokerService(features=…)` adds more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from actors.broker.parts import BrokerParts
 from actors.broker.role import RoleService
 from actors.broker.sending.interceptors import SendInterceptor
 from actors.host.figures import Figure
-from actors.remoting.request import RequestRow
+from actors.remoting.chain import Step
+from actors.remoting.request import Observer, RequestRow
+from store.dispatch.sink import DispatchSink
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """The request handlers, send interceptors, services and figures of one feature."""
+    """What one feature adds to a broker, in the order in which a request meets it."""
 
     rows: Sequence[RequestRow] = ()
+    """The requests that the feature handles; each code has one handler."""
+    steps: Sequence[Step] = ()
+    """Run for every request, after access control and admission."""
+    observers: Sequence[Observer] = ()
+    """Called with every response."""
+    permits_plain_sends: Callable[[], bool] | None = None
+    """Returns True while plain sends need no step and no observer of this feature.
+
+    Then the broker handles plain sends without calling them (`actors.broker.sending.plain_sends`). It calls
+    this function once per receive buffer. If None, steps and observers are called for all sends, and
+    `compiled_turn` has no effect.
+    """
     interceptors: Sequence[SendInterceptor] = ()
+    """Called for each message before its append."""
     services: Sequence[RoleService] = ()
+    """Started and stopped with the broker's role; the broker registers after the last one has started."""
     figures: Sequence[Figure] = ()
+    """Shown with those of the broker. No other figure has the same name."""
+
+    @property
+    def needs_all_sends(self) -> bool:
+        """True if a step or observer must be called for every send."""
+        return self.permits_plain_sends is None and bool(self.steps or self.observers)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature of one broker."""
+
+    build: Callable[[BrokerParts], Capability]
+    """Creates the objects of the feature, once, before the broker accepts connections."""
+    sinks: Sequence[DispatchSink] = ()
+    """Receive every dispatched record, from the recovery of the store on."""

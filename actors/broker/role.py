@@ -43,17 +43,33 @@ class RoleService:
     stop: Callable[[], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True)
+class PeriodicService(RoleService):
+    """A service that calls `act` periodically."""
+
+    act: Callable[[], Awaitable[None] | None]
+
+
 class BrokerRole:
     """The role of one broker, and its services."""
 
-    def __init__(self, services: Sequence[RoleService]) -> None:
+    def __init__(self, services: Iterable[RoleService] = ()) -> None:
         """Create the object in role STOPPED; `services` are started in the given order."""
         self.role = Role.STOPPED
         self.epoch = 0
         """The store's epoch when the broker took its role."""
-        self._services = services
+        self._services = [*services]
         self._running: list[RoleService] = []
         self._change = asyncio.Lock()
+
+    @property
+    def services(self) -> Sequence[RoleService]:
+        """The services, in the order in which they are started."""
+        return tuple(self._services)
+
+    def add_services(self, services: Iterable[RoleService]) -> None:
+        """Add services after the present ones; to be called before the first change of the role."""
+        self._services += services
 
     async def become(self, role: Role, epoch: int) -> None:
         """Change the role, after any change in progress. An exception of a service's `start` propagates."""
@@ -78,7 +94,7 @@ def periodic(
     roles: Iterable[Role],
     interval_ms: int,
     act: Callable[[], Awaitable[None] | None],
-) -> RoleService:
+) -> PeriodicService:
     """Return a service that calls `act` every `interval_ms` while the broker has one of `roles`."""
     tasks: list[asyncio.Task[None]] = []
 
@@ -88,4 +104,4 @@ def periodic(
     async def stop() -> None:
         tasks.pop().cancel()
 
-    return RoleService(name, frozenset(roles), start, stop)
+    return PeriodicService(name, frozenset(roles), start, stop, act)

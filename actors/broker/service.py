@@ -10,12 +10,13 @@ from functools import cache
 from actors.access.access_file import RELOAD_MS
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import Broker, build_broker
+from actors.broker.capability import Feature
 from actors.broker.drain import BrokerDrain
+from actors.broker.features import built_in_features
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
 from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
-from actors.broker.sending.interceptors import SendInterceptor
 from actors.host.cluster_tls import reload_tls
 from actors.host.figures import described
 from actors.supervisor import GiveUp, Supervisor
@@ -53,7 +54,7 @@ class BrokerService:
         give_up: GiveUp | None = None,
         rng: random.Random | None = None,
         probe: DiskProbe = disk_use,
-        interceptors: Sequence[SendInterceptor] = (),
+        features: Sequence[Feature] = (),
         node_ip: str = "",
     ) -> None:
         """Create the service.
@@ -64,13 +65,13 @@ class BrokerService:
             give_up: called with the reason when a background task has failed too often to be restarted.
             rng: source of random numbers, for the choice of queues and for unique keys.
             probe: measures how full the store's disks are.
-            interceptors: called for each sent message, before the broker's own interceptors.
+            features: added before those that every broker has, so their interceptors are called first.
             node_ip: the address of the broker's Ray node; empty outside of Ray.
         """
         self.settings = settings
         self.live = LiveSettings(settings)
         self._probe = probe
-        self._interceptors = interceptors
+        self._features = (*features, *built_in_features())
         self._node_ip = node_ip
         self._clock = clock
         self._rng = rng or random.Random()
@@ -97,6 +98,7 @@ class BrokerService:
         Raises:
             StoreError: the store is damaged, locked by another process, or belongs to another broker.
             OSError: the port is in use, or the advertised host cannot be resolved.
+            ValueError: two features handle the same request code, or declare the same figure.
         """
         settings = self.settings
         warm_up_once()
@@ -105,7 +107,7 @@ class BrokerService:
             store = self._open_store(identity.host)
             try:
                 self.graph = build_broker(
-                    self.live, self._clock, self._rng, identity, store, self._supervisor, self._interceptors
+                    self.live, self._clock, self._rng, identity, store, self._supervisor, self._features
                 )
                 server = self.graph.loop.server
                 await server.start(settings.listen_host, port.number)
@@ -189,6 +191,7 @@ class BrokerService:
             adopt=settings.adopt_store,
             store_host=host,
             probe=self._probe,
+            sinks=[sink for feature in self._features for sink in feature.sinks],
         )
 
     def _post_tick(self) -> Callable[[], None]:

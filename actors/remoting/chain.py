@@ -1,6 +1,6 @@
 """The request chain: decode → authenticate → authorize → admit → handle → observe."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -32,6 +32,11 @@ class Chain:
         self.costly_codes = table.costly_codes
         self.taken_codes = table.taken_codes
         self._rows = table.rows
+
+    def extend(self, steps: Iterable[Step], observers: Iterable[Observer]) -> None:
+        """Add steps and observers after the present ones; to be called before the first request."""
+        self.steps += tuple(steps)
+        self.observers += tuple(observers)
 
     def take(self, connection: Connection, data: bytearray, at: int, end: int) -> int:
         """Handle frames at the front of `data[at:end]`; return the position after the last one, or `at`."""

@@ -15,7 +15,7 @@ from actors.remoting.codes import ResponseCode
 from store.clock import SystemClock
 from store.message.record import decode_records
 from store.message_store import MessageStore
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import Peer, run_now, settings_of, with_broker
 from tests.checkers import Recorder
 from tests.conftest import ClockAtRest
 from tests.eventually import NEVER_S
@@ -115,11 +115,9 @@ def test_delayed_messages_are_on_time_over_a_jump(tmp_path: Path, clock: ClockAt
     """Level 2 delays by 5 s. One message is sent before the jump of the clock, another right after it."""
 
     async def story(peer: Peer) -> None:
-        delays = peer.broker.graph.delays
-
         async def arrived() -> list[bytes]:
             await peer.broker.graph.loop.reads.caught_up()
-            delays.deliver()
+            await run_now(peer.broker, "delayed-delivery")
             return [message.body for message in await peer.messages("T")]
 
         def pass_by(ms: int) -> None:

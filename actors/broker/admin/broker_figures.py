@@ -19,9 +19,7 @@ from actors.broker.drain import BrokerDrain
 from actors.broker.identity import BrokerIdentity
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
-from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.role import BrokerRole
-from actors.broker.sending.delays import Delays
 from actors.broker.stats import RATE_SPANS_S, BrokerStats
 from actors.host.figures import Figure, Kind, Sample
 from actors.remoting.codes import VERSION_5_3_3
@@ -83,25 +81,6 @@ def broker_figures(
             metric="raymq_background_task_failures_total",
         ),
     )
-
-
-def delay_figures(delays: Delays, tables: BrokerTables, store: MessageStore) -> Sequence[Figure]:
-    """Return the figures of the delay levels."""
-
-    def offsets() -> Iterator[Sample]:
-        for level, offset in list(tables.delay_offsets.offsets.items()):
-            yield Sample((str(level),), f"{offset},{store.max_offset(SCHEDULE_TOPIC, level - 1)}")
-
-    return (
-        Figure(
-            "delayed_messages_skipped", _COUNTER, "", lambda: delays.skipped, "Undeliverable delayed ones.",
-            metric="raymq_delayed_messages_skipped_total",
-        ),
-        Figure(
-            "delay_offsets", _TEXT, "", offsets, "Delivered and end offset of each delay level's queue.",
-            labels=("level",), runtime_names=("scheduleMessageOffset_{level}",),
-        ),
-    )  # fmt: skip
 
 
 def _identity(settings: BrokerSettings, identity: BrokerIdentity, role: BrokerRole) -> Sequence[Figure]:

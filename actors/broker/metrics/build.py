@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from actors.broker.broker_settings import BrokerSettings
-from actors.broker.build_loop import BrokerLoop
 from actors.broker.capability import Capability
-from actors.broker.group.clients import Clients
-from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metrics.connection_figures import connection_figures
 from actors.broker.metrics.lags import Lags, lag_figures
 from actors.broker.metrics.message_figures import message_figures
 from actors.broker.metrics.request_figures import request_figures
 from actors.broker.metrics.store_figures import store_figures
-from actors.remoting.connection import Connection
-from store.clock import Clock
+from actors.broker.parts import BrokerParts
 
 
-def build_metrics(
-    settings: BrokerSettings,
-    clock: Clock,
-    loop: BrokerLoop,
-    tables: BrokerTables,
-    clients: Clients[Connection],
-) -> Capability:
+def build_metrics(parts: BrokerParts) -> Capability:
     """Return a Capability without requests, which adds the figures to the broker's."""
+    loop, tables, clock = parts.loop, parts.tables, parts.clock
     lags = Lags(loop.store, loop.reads, tables, clock)
     return Capability(
         figures=(
             *message_figures(loop.stats, tables),
             *lag_figures(lags, tables, clock),
             *request_figures(loop),
-            *connection_figures(clients),
-            *store_figures(settings, loop.store, loop.reads, clock),
+            *connection_figures(parts.groups.clients),
+            *store_figures(parts.settings, loop.store, loop.reads, clock),
         )
     )

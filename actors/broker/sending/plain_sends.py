@@ -17,7 +17,6 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.counters import RequestCounters
 from actors.broker.identity import BrokerIdentity
 from actors.broker.metadata.topics import Topics
-from actors.broker.role import Role
 from actors.broker.sending.acks import Acks, PendingAck
 from actors.broker.sending.interceptors import SendInterceptor
 from actors.broker.sending.responses import SendResponses
@@ -73,7 +72,7 @@ class PlainSends:
         clock: Clock,
         added: bytes,
         reserved: Iterable[str],
-        role: Callable[[], Role],
+        permits: Sequence[Callable[[], bool]] = (),
     ) -> None:
         """Create the object.
 
@@ -88,7 +87,8 @@ class PlainSends:
             clock: measures the time of the requests.
             added: the encoded properties that every message gets.
             reserved: names of properties with which a send is not plain.
-            role: returns the role of the broker; only a master takes sends.
+            permits: return False while the sends need the steps of a feature
+                (`Capability.permits_plain_sends`).
         """
         self._blocks = store.blocks
         self._store_settings = store.settings
@@ -98,7 +98,7 @@ class PlainSends:
         self._stats = stats
         self._counters = counters
         self._clock = clock
-        self._role = role
+        self._permits = permits
         self._texts = _texts(responses, added)
         words = {int.from_bytes(name.encode()[:_RESERVED_BYTES], "big") for name in reserved}
         self._reserved = np.array(sorted(words), np.int64)
@@ -157,11 +157,12 @@ class PlainSends:
 
         The responses are sent when the messages are confirmed.
         """
-        if self._role() is not Role.MASTER:
-            return at
         frames_max = min(self._admission.plain_sends_max(connection), FRAMES_MAX)
         if frames_max <= 0 or len(connection.peer_bytes) != V4_BYTES:
             return at
+        for permits in self._permits:
+            if not permits():
+                return at
         if self._is_outdated:
             self._forget()
             return at

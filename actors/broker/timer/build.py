@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.broker.broker_settings import BrokerSettings
-from actors.broker.build_loop import BrokerLoop
 from actors.broker.capability import Capability
-from actors.broker.metadata.tables import BrokerTables
+from actors.broker.parts import BrokerParts
 from actors.broker.role import Role, RoleService, periodic
-from actors.broker.sending.stored_properties import PropertyWriter
 from actors.broker.timer.recall import Recall
 from actors.broker.timer.timer_counts import TimerCounts
 from actors.broker.timer.timer_figures import TIMER_DISABLED, timer_figures, timer_metrics
@@ -17,34 +14,22 @@ from actors.broker.timer.timer_messages import TimerMessages
 from actors.broker.timer.timer_requests import TimerRequests
 from actors.broker.timer.timer_service import TimerService
 from actors.supervisor import Supervisor
-from store.clock import Clock
 
 SAMPLE_MS = 1000
 
 
-def build_timer(
-    settings: BrokerSettings,
-    clock: Clock,
-    loop: BrokerLoop,
-    tables: BrokerTables,
-    properties: PropertyWriter,
-    supervisor: Supervisor,
-) -> Capability:
-    """Build the timer messages of a broker; if `timer_wheel_enable` is false, its requests are only refused.
-
-    Args:
-        properties: generates the UNIQ_KEY of a timer message without one.
-    """
-    messages = TimerMessages(settings, clock, properties)
+def build_timer(parts: BrokerParts) -> Capability:
+    """Build the timer of a broker; if `timer_wheel_enable` is false, its requests are only refused."""
+    settings, clock, loop, topics = parts.settings, parts.clock, parts.loop, parts.tables.topics
+    supervisor = parts.supervisor
+    messages = TimerMessages(settings, clock, parts.properties)
     if not settings.timer_wheel_enable:
         return Capability(
             rows=tuple(TimerRequests(None, None).rows()), interceptors=(messages,), figures=TIMER_DISABLED
         )
     counts = TimerCounts(settings.store_root, clock)
-    timer = TimerService(
-        settings, loop.store, loop.reads, clock, counts, tables.topics, loop.server.request_tick
-    )
-    recall = Recall(settings, loop.store, timer, tables.topics, loop.acks, clock)
+    timer = TimerService(settings, loop.store, loop.reads, clock, counts, topics, loop.server.request_tick)
+    recall = Recall(settings, loop.store, timer, topics, loop.acks, clock)
     requests = TimerRequests(lambda: timer.checkpoint, counts.by_topic)
     master, flush_ms = frozenset({Role.MASTER}), settings.timer_flush_interval_ms
     return Capability(
@@ -56,7 +41,7 @@ def build_timer(
             periodic(supervisor, "timer-progress", master, flush_ms, timer.save_progress),
             periodic(supervisor, "timer-rates", master, SAMPLE_MS, counts.sample),
         ),
-        figures=(*timer_figures(timer, counts), *timer_metrics(timer, counts, tables.topics, clock)),
+        figures=(*timer_figures(timer, counts), *timer_metrics(timer, counts, topics, clock)),
     )
 
 

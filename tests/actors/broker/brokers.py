@@ -15,7 +15,8 @@ import pytest
 import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.sending.interceptors import SendInterceptor
+from actors.broker.capability import Feature
+from actors.broker.role import PeriodicService
 from actors.broker.service import BrokerService, warm_up_once
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import NameserverService, build_nameserver
@@ -158,12 +159,12 @@ def with_broker(
     settings: BrokerSettings,
     clock: Clock | None = None,
     probe: DiskProbe = disk_use,
-    interceptors: Sequence[SendInterceptor] = (),
+    features: Sequence[Feature] = (),
 ) -> None:
     """Run a scenario with a broker and a client of it."""
 
     async def scenario() -> None:
-        broker = BrokerService(settings, clock or SystemClock(), probe=probe, interceptors=interceptors)
+        broker = BrokerService(settings, clock or SystemClock(), probe=probe, features=features)
         await broker.start()
         peer = Peer(broker)
         try:
@@ -173,6 +174,15 @@ def with_broker(
             await broker.stop()
 
     run(scenario)
+
+
+async def run_now(broker: BrokerService, name: str) -> None:
+    """Run the periodic action of one of the broker's services once, in addition to its own runs."""
+    [service] = [each for each in broker.graph.role.services if each.name == name]
+    assert isinstance(service, PeriodicService)
+    pending = service.act()
+    if pending is not None:
+        await pending
 
 
 @asynccontextmanager

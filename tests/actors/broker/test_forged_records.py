@@ -221,7 +221,7 @@ def test_impossible_halves_are_given_up_and_others_committed(tmp_path: Path, clo
             place = place_of(half)._replace(offset=number, position=result.physical_offset)
             assert (await end_at(peer, place, "U", COMMIT)).code != 0
         clock.advance(TIMEOUT_MS)
-        await check(peer, clock)
+        await check(peer)
         assert (await end(peer, half, COMMIT)).code == 0
         assert [message.body for message in await kept(peer, "T")] == [b"half"]
         assert [message.body for message in await kept(peer, DISCARDED)] == [b"forged"] * len(impossible)
@@ -328,7 +328,7 @@ def test_random_records_stop_no_background_service(tmp_path: Path, clock, seed: 
         for _ in range(3):
             clock.advance(TIMEOUT_MS)
             await rounds(peer)
-            await check(peer, clock)
+            await check(peer)
         assert (await end(peer, half, COMMIT)).code == 0
         for offset in range(first, first + 3):
             assert (await peer.pull("T", offset, wait_ms=HOLD_MS)).code == 0

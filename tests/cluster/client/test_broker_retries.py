@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from actors.broker.sending.send_back import SendBack
+from actors.broker.retry.send_back import SendBack
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext

@@ -20,7 +20,7 @@ DESCRIBED = {
         delayed_messages_skipped dispatched epoch flushed flushes groups held_pulls log_holes longest_flush_us
         longest_lag_us loop_lag_p50_us loop_lag_p99_us messages_in messages_out messages_sent_back
         messages_skipped min_position open_transactions pid replica requests_refused retries_pending
-        sends_waiting topics unread_bytes written""",
+        sends_waiting topics transactions_discarded unread_bytes written""",
     "float": "disk_percent",
     "list": "loop_lag_buckets",
 }

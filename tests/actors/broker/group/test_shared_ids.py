@@ -56,7 +56,7 @@ def test_survivor_of_two_clients_with_one_id_stays_a_member(tmp_path: Path, cloc
             await eventually_async(lambda: len(clients.producer_connections("PG")) == 1)
         assert await pull_without_subscription(survivor) == ResponseCode.SUCCESS
         clock.advance(60_000)
-        await check(peer, clock)
+        await check(peer)
         await eventually_async(lambda: len(checked) == 1)
         assert (await survivor.ask(RequestCode.UNREGISTER_CLIENT, UNREGISTER)).code == 0
         assert clients.group("CG") is None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 
+from actors.broker.capability import Capability, Feature
 from actors.broker.sending.interceptors import SendDraft
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.hot_headers import SendMessageHeader
@@ -30,6 +31,9 @@ class Quarantine:
         draft.record.topic, draft.record.queue_id = "Quarantine", 0
 
 
+QUARANTINE = Feature(lambda parts: Capability(interceptors=(Quarantine(),)))
+
+
 def test_an_interceptor_redirects_or_refuses_messages(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         assert (await peer.send("Quarantine", b"0")).code == 0
@@ -44,7 +48,7 @@ def test_an_interceptor_redirects_or_refuses_messages(tmp_path: Path) -> None:
         added = {"CAME_TO": "Checked", "KEYS": "k", "UNIQ_KEY": sent.ext["transactionId"]}
         assert added.items() <= redirected.properties.items()
 
-    with_broker(story, settings_of(tmp_path), interceptors=[Quarantine()])
+    with_broker(story, settings_of(tmp_path), features=[QUARANTINE])
 
 
 def test_an_added_interceptor_runs_before_the_delay(tmp_path: Path, clock) -> None:
@@ -54,7 +58,7 @@ def test_an_added_interceptor_runs_before_the_delay(tmp_path: Path, clock) -> No
         [waiting] = await peer.messages("SCHEDULE_TOPIC_XXXX")
         assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == ("Quarantine", "0")
 
-    with_broker(story, settings_of(tmp_path), clock, interceptors=[Quarantine()])
+    with_broker(story, settings_of(tmp_path), clock, features=[QUARANTINE])
 
 
 def test_batches_bypass_interceptors(tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_batches_bypass_interceptors(tmp_path: Path) -> None:
         assert (await peer.ask(RequestCode.SEND_BATCH_MESSAGE, ext, body)).code == 0
         assert [message.body for message in await peer.messages("Checked")] == [b"1", b"2"]
 
-    with_broker(story, settings_of(tmp_path), interceptors=[Quarantine()])
+    with_broker(story, settings_of(tmp_path), features=[QUARANTINE])
 
 
 def test_dead_letter_ignores_queue_and_delay_of_the_retry(tmp_path: Path) -> None:

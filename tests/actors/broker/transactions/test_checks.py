@@ -11,7 +11,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CheckTransactionStateHeader
 from store.disk.disk_use import DiskUse
 from store.message.record import decode_record
-from tests.actors.broker.brokers import A_DAY_MS, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import A_DAY_MS, Peer, run_now, settings_of, with_broker
 from tests.actors.broker.transactions.transactions import (
     COMMIT,
     DISCARDED,
@@ -37,10 +37,10 @@ def test_open_transaction_is_checked_after_the_timeout_and_then_committed(tmp_pa
         async with a_producer(peer) as producer:
             half = await begin(peer, b"1", properties="UNIQ_KEY\x01ID\x02", queue_id=2)
             clock.advance(TIMEOUT_MS - 1)
-            await check(peer, clock)
+            await check(peer)
             assert len(await every(peer, HALF)) == 1
             clock.advance(1)
-            await check(peer, clock)
+            await check(peer)
             await producer.until_received(1)
             [request] = producer.received
             [original, copy] = await every(peer, HALF)
@@ -58,7 +58,7 @@ def test_open_transaction_is_checked_after_the_timeout_and_then_committed(tmp_pa
             assert len(await peer.messages("T", queue_id=2)) == 1
             assert (await end(peer, half, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
             clock.advance(INTERVAL_MS)
-            await check(peer, clock)
+            await check(peer)
             assert len(await every(peer, HALF)) == 2
 
     with_broker(story, manual(tmp_path), clock)
@@ -70,7 +70,7 @@ def test_late_response_to_the_send_or_to_an_earlier_check_ends_the_transaction(t
             halves = [await begin(peer, b"%d" % number) for number in range(3)]
             for number in (1, 2):
                 clock.advance(INTERVAL_MS)
-                await check(peer, clock)
+                await check(peer)
                 await producer.until_received(3 * number)
             assert (await end(peer, halves[0], COMMIT)).code == 0
             assert (await producer.respond(1, COMMIT)).code == 0
@@ -89,17 +89,17 @@ def test_transaction_is_discarded_after_the_maximum_of_checks(tmp_path: Path, cl
         async with a_producer(peer) as producer:
             for number in range(1, 4):
                 clock.advance(INTERVAL_MS)
-                await check(peer, clock)
+                await check(peer)
                 await producer.until_received(number)
                 await producer.respond(number - 1, UNKNOWN)
             clock.advance(INTERVAL_MS)
-            checks = await check(peer, clock)
-            assert checks.discarded == 1
+            await check(peer)
+            assert peer.broker.describe()["transactions_discarded"] == 1
             [discarded] = await every(peer, DISCARDED)
             assert (discarded.body, discarded.properties["REAL_TOPIC"]) == (b"never ended", "T")
             assert discarded.properties["TRANSACTION_CHECK_TIMES"] == "3"
             assert (await end(peer, half, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
-            await check(peer, clock)
+            await check(peer)
             assert (len(producer.received), len(await every(peer, DISCARDED))) == (3, 1)
             assert await every(peer, "T") == []
 
@@ -114,18 +114,18 @@ def test_checks_go_to_live_producers_of_the_group_only(tmp_path: Path, clock) ->
         assert foreign.code == 0
         async with a_producer(peer, "p1") as first, a_producer(peer, "p2") as second:
             clock.advance(INTERVAL_MS)
-            await check(peer, clock)
+            await check(peer)
             await first.until_received(1)
             await second.until_received(1)
             await second.peer.client.close()
             clients = peer.broker.graph.groups.clients
             await eventually_async(lambda: len(list(clients.producers("PG"))) == 1)
             clock.advance(INTERVAL_MS)
-            await check(peer, clock)
+            await check(peer)
             await first.until_received(3)
         await eventually_async(lambda: not list(clients.producers("PG")))
         clock.advance(INTERVAL_MS)
-        await check(peer, clock)
+        await check(peer)
         assert {each.properties["TRANSACTION_CHECK_TIMES"] for each in (await every(peer, HALF))[-3:]} == {
             "3"
         }
@@ -144,11 +144,11 @@ def test_message_may_set_its_own_immunity_time(
         )
         async with a_producer(peer) as producer:
             clock.advance(first_check_ms - 1)
-            await check(peer, clock)
+            await check(peer)
             last = (await every(peer, HALF))[-1]
             assert "TRANSACTION_CHECK_TIMES" not in last.properties
             clock.advance(1)
-            await check(peer, clock)
+            await check(peer)
             await producer.until_received(1)
             assert (await end(peer, sent, COMMIT)).code == 0
             assert len(await every(peer, "T")) == 1
@@ -169,10 +169,10 @@ def test_immunity_without_limit_ends_with_the_retention_time(tmp_path: Path, clo
             born_timestamp=clock.wall_ms() + 10**12,
         )
         async with a_producer(peer) as producer:
-            await check(peer, clock)
+            await check(peer)
             await producer.until_received(1)  # the client's clock is ahead
             clock.advance(3 * A_DAY_MS)
-            await check(peer, clock)
+            await check(peer)
             await producer.until_received(3)
 
     with_broker(story, manual(tmp_path), clock)
@@ -185,13 +185,13 @@ def test_copies_let_the_progress_pass_an_open_transaction(tmp_path: Path, clock)
         for _ in range(3):
             await end(peer, await begin(peer), ROLLBACK)
         clock.advance(INTERVAL_MS)
-        await check(peer, clock)
+        await check(peer)
 
-        def saved() -> int | None:
-            graph.transactions.save_progress()
-            return graph.tables.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0)
+        async def is_saved(end: int) -> bool:
+            await run_now(peer.broker, "transaction-progress")
+            return graph.tables.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == end
 
-        await eventually_async(lambda: saved() == 4)
+        await eventually_async(lambda: is_saved(4))
         assert peer.broker.describe()["open_transactions"] == 1
 
     with_broker(story, manual(tmp_path), clock)
@@ -208,7 +208,7 @@ def test_kill_between_the_steps_of_a_check_keeps_one_open_transaction(
         halves.append(await begin(peer, b"1"))
         for _ in range(3):
             clock.advance(INTERVAL_MS)
-            await check(peer, clock)
+            await check(peer)
         images.take(peer.broker.settings.store_root)
 
     with_broker(story, manual(tmp_path / "killed", transaction_check_max=9), clock)
@@ -220,7 +220,7 @@ def test_kill_between_the_steps_of_a_check_keeps_one_open_transaction(
             assert peer.broker.describe()["open_transactions"] == 1
             async with a_producer(peer) as producer:
                 clock.advance(INTERVAL_MS)
-                await check(peer, clock)
+                await check(peer)
                 await producer.until_received(1)
                 assert (await end(peer, halves[0], COMMIT)).code == 0
                 assert (await producer.respond(0, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
@@ -247,11 +247,11 @@ def test_full_disk_postpones_the_checks(tmp_path: Path, clock) -> None:
         await eventually_async(lambda: is_refused(expected=True))
         clock.advance(INTERVAL_MS)
         async with a_producer(peer) as producer:
-            await check(peer, clock)
+            await check(peer)
             used_percent = 10
             await eventually_async(lambda: is_refused(expected=False))
             assert producer.received == []
-            await check(peer, clock)
+            await check(peer)
             await producer.until_received(1)
         assert peer.broker.describe()["background_task_failures"] == 0
 
@@ -265,7 +265,7 @@ def test_half_that_cannot_be_checked_is_discarded(tmp_path: Path, clock) -> None
         await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxMessageSize=1000")
         clock.advance(INTERVAL_MS)
         async with a_producer(peer) as producer:
-            await check(peer, clock)
+            await check(peer)
             await producer.until_received(1)
             assert decode_record(producer.received[0].body).body == b"later"
         assert peer.broker.describe()["background_task_failures"] == 0

@@ -67,14 +67,14 @@ def test_checks_leave_immune_half_messages_in_place(tmp_path: Path, clock) -> No
         written = peer.broker.graph.loop.store.positions.written
         for _ in range(10):
             clock.advance(60_000)
-            await check(peer, clock)
+            await check(peer)
         assert peer.broker.graph.loop.store.positions.written == written
         assert len(await every(peer, HALF)) == 5
         assert peer.broker.describe()["open_transactions"] == 5
         clock.advance(RESERVED_H * MS_PER_HOUR // 2)
         for _ in range(3):
             clock.advance(60_000)
-            await check(peer, clock)
+            await check(peer)
         assert len(await every(peer, HALF)) == 10  # each was copied once
         assert peer.broker.describe()["open_transactions"] == 5
 

@@ -30,7 +30,7 @@ from actors.remoting.headers import CheckTransactionStateHeader
 from cluster.autoscale.experiments.history.checks import not_atomic
 from store.message.message import MessageExt
 from store.message_store import MessageStore
-from tests.actors.broker.brokers import A_DAY_MS, Peer
+from tests.actors.broker.brokers import A_DAY_MS, Peer, run_now
 from tests.actors.broker.transactions.transactions import (
     COMMIT,
     DISCARDED,
@@ -284,7 +284,7 @@ class TransactionMachine(RuleBasedStateMachine):
         discarded = self.discarded()
         known = len(self.producer.received)
         self.clock.advance(ms)
-        self.step(check(self.peer, self.clock), crash)
+        self.step(check(self.peer), crash)
         self.run(self.producer.peer.heartbeat("p", "unused"))  # its response follows all checks
         checked = {}
         for request in self.producer.received[known:]:
@@ -330,7 +330,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.transactions)
     @rule()
     def save_progress(self) -> None:
-        self.broker.graph.transactions.save_progress()
+        self.run(run_now(self.broker, "transaction-progress"))
         self.run(settled(self.peer))
         self.run(self.broker.graph.tables.save_offsets())
 

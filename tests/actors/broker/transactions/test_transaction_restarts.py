@@ -10,11 +10,12 @@ import orjson
 import pytest
 
 from actors.broker.transactions.op_messages import OpWriter, finished_offsets, op_draft
+from actors.broker.transactions.transaction_log import TransactionLog
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
 from store.message.properties import encode_properties
 from store.message.record import RecordDraft
-from tests.actors.broker.brokers import Peer, settings_of, with_broker
+from tests.actors.broker.brokers import Peer, run_now, settings_of, with_broker
 from tests.actors.broker.transactions.transactions import (
     COMMIT,
     HALF,
@@ -158,19 +159,18 @@ def test_op_messages_of_every_release_are_read(tmp_path: Path, clock) -> None:
 
 def test_progress_is_saved_only_when_it_is_flushed(tmp_path: Path, clock) -> None:
     async def story(peer: Peer) -> None:
-        log = peer.broker.graph.transactions
         offsets = peer.broker.graph.tables.offsets
         store = peer.broker.graph.loop.store
         for number in range(3):
             await end(peer, await begin(peer, b"%d" % number), ROLLBACK)
         await begin(peer)
         await peer.messages(OP)
-        log.save_progress()
+        await run_now(peer.broker, "transaction-progress")
         store.flush_now()
-        log.save_progress()
+        await run_now(peer.broker, "transaction-progress")
         assert offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 3
         await end(peer, await begin(peer), ROLLBACK)
-        log.save_progress()
+        await run_now(peer.broker, "transaction-progress")
         assert offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) == 3, "an earlier half message is open"
 
     settings = settings_of(tmp_path, {"flush": "async", "flush_interval_ms": 86_400_000})
@@ -188,10 +188,9 @@ def test_request_before_the_open_transactions_are_known_waits_for_them(
 ) -> None:
     async def story(peer: Peer) -> None:
         half = await begin(peer)
-        log = peer.broker.graph.transactions
         known = asyncio.Event()
-        monkeypatch.setattr(type(log), "is_loaded", property(lambda _: known.is_set()))
-        monkeypatch.setattr(type(log), "when_loaded", lambda _: known.wait())
+        monkeypatch.setattr(TransactionLog, "is_loaded", property(lambda _: known.is_set()))
+        monkeypatch.setattr(TransactionLog, "when_loaded", lambda _: known.wait())
         ending: Any = asyncio.ensure_future(end(peer, half, COMMIT))
         await peer.send("T", b"later", 1)
         assert not ending.done()

@@ -12,17 +12,15 @@ from typing import Any
 import pytest
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.transactions.checks import TransactionChecks
 from actors.broker.transactions.open_transactions import HalfPlace
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CheckTransactionStateHeader, EndTransactionHeader
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
-from store.clock import Clock
 from store.message.message import MessageExt
 from store.message_store import MessageStore
-from tests.actors.broker.brokers import A_DAY_MS, Peer, settings_of
+from tests.actors.broker.brokers import A_DAY_MS, Peer, run_now, settings_of
 from tests.eventually import eventually_async
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -139,21 +137,11 @@ async def a_producer(peer: Peer, client_id: str = "p1") -> AsyncIterator[Produce
         await producer.peer.client.close()
 
 
-async def check(peer: Peer, clock: Clock) -> TransactionChecks:
+async def check(peer: Peer) -> None:
     """Run one round of checks over all transactions sent before."""
     await settled(peer)
-    graph = peer.broker.graph
-    checks = TransactionChecks(
-        peer.broker.settings,
-        graph.loop.store,
-        graph.transactions,
-        graph.tables.topics,
-        graph.groups.clients,
-        clock,
-    )
-    await checks.check()
+    await run_now(peer.broker, "transaction-checks")
     await settled(peer)
-    return checks
 
 
 def copy_store(store_root: Path, root: Path) -> None:

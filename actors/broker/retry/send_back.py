@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.sending.acks import Acks
-from actors.broker.sending.delays import Delays
+from actors.broker.sending.delay_draft import delay_draft
 from actors.broker.sending.responses import SendAck
 from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -40,7 +40,6 @@ class SendBack:
         store: MessageStore,
         reads: Reads,
         tables: BrokerTables,
-        delays: Delays,
         acks: Acks,
         stats: BrokerStats,
         may_read: TopicCheck,
@@ -49,7 +48,7 @@ class SendBack:
         self._reads = reads
         self._topics = tables.topics
         self._groups = tables.groups
-        self._delays = delays
+        self._delays_ms = store.settings.delay_levels_ms()
         self._acks = acks
         self._stats = stats
         self._may_read = may_read
@@ -92,7 +91,7 @@ class SendBack:
         record = _retry_draft(message, topic.topic_name, message.queue_offset % max(queues, 1))
         properties = _retry_properties(message, level)
         if level:
-            properties = self._delays.delay_draft(record, properties, level)
+            properties = delay_draft(record, properties, level, self._delays_ms)
         record.properties = properties.encode("utf-8", "replace")
         try:
             result = self._store.append(record)

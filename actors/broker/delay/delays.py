@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 
 from actors.broker.metadata.topics import SCHEDULE_TOPIC, Topics
+from actors.broker.sending.delay_draft import delay_draft
 from actors.broker.sending.interceptors import SendDraft
 from actors.broker.sending.put_aside import PutAside
 from actors.broker.sending.stored_properties import delay_level
@@ -43,7 +44,6 @@ MESSAGES_PER_TURN = 64
 BYTES_PER_TURN = 1024 * 1024
 _CLOCK_JUMP_MS = 1000
 _QUEUE_ID = re.compile(r"[0-9]{1,10}")
-_DELAY_PAIR = re.compile(r"((?:^|\x02)DELAY\x01)[^\x02]*")
 _NOTE_INTERVAL_NS = 50_000_000
 
 
@@ -120,25 +120,7 @@ class Delays:
         """Redirect a message with a delay level to SCHEDULE_TOPIC_XXXX (send interceptor)."""
         level = delay_level(draft.properties)
         if level and not draft.record.topic.startswith(DLQ_TOPIC_PREFIX):
-            draft.properties = self.delay_draft(draft.record, draft.properties, level)
-
-    def delay_draft(self, record: RecordDraft, properties: str, level: int) -> str:
-        """Redirect a record to SCHEDULE_TOPIC_XXXX; a level above the highest one becomes the highest.
-
-        Returns:
-            The properties with the topic and queue to deliver to (REAL_TOPIC, REAL_QID).
-        """
-        highest = len(self._delays_ms) - 1
-        if level > highest:
-            level, properties = highest, _DELAY_PAIR.sub(rf"\g<1>{highest}", properties)
-        if properties and not properties.endswith("\x02"):
-            properties += "\x02"
-        properties += (
-            f"{MessageConst.REAL_TOPIC}\x01{record.topic}\x02"
-            f"{MessageConst.REAL_QUEUE_ID}\x01{record.queue_id}\x02"
-        )
-        record.topic, record.queue_id = SCHEDULE_TOPIC, level - 1
-        return properties
+            draft.properties = delay_draft(draft.record, draft.properties, level, self._delays_ms)
 
     def deliver(self) -> None:
         """Append the due messages to their own topics; to be called a few times per second."""

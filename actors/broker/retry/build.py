@@ -1,9 +1,14 @@
-"""The figures of retries and dead letters."""
+"""Builds the retries of a broker: messages sent back, dead letters and their figures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from actors.broker.capability import Capability
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.parts import BrokerParts
+from actors.broker.retry.dead_letters import DeadLetters
+from actors.broker.retry.send_back import SendBack
 from actors.broker.stats import BrokerStats
 from actors.host.figures import Figure, Kind
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
@@ -13,8 +18,19 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 """Group whose offsets mark the dead letters that were resent or purged."""
 
 
-def build_retry_state(tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> Capability:
-    """Return a Capability without requests, which adds the counts to the broker's figures.
+def build_retries(parts: BrokerParts) -> Capability:
+    """Build the retries of a broker."""
+    loop, tables = parts.loop, parts.tables
+    back = SendBack(loop.store, loop.reads, tables, loop.acks, loop.stats, parts.access.may_read)
+    return Capability(
+        rows=tuple(back.rows()),
+        interceptors=(DeadLetters(tables, parts.groups.locks, loop.stats),),
+        figures=retry_figures(tables, loop.store, loop.stats),
+    )
+
+
+def retry_figures(tables: BrokerTables, store: MessageStore, stats: BrokerStats) -> Sequence[Figure]:
+    """Return the figures of retries and dead letters.
 
     A message in a retry topic is pending until its group has committed a higher offset; one that still waits
     for its delay is not counted. A dead letter is pending until it is resent or purged, which a commit of
@@ -38,24 +54,22 @@ def build_retry_state(tables: BrokerTables, store: MessageStore, stats: BrokerSt
     def sent_back() -> int:
         return sum(tally.messages for tally in stats.send_backs.values())
 
-    return Capability(
-        figures=(
-            Figure(
-                "retries_pending", Kind.GAUGE, "", retries, "Messages in retry topics.",
-                runtime_names=("retriesPending",),
+    return (
+        Figure(
+            "retries_pending", Kind.GAUGE, "", retries, "Messages in retry topics.",
+            runtime_names=("retriesPending",),
             metric="raymq_retries_pending",
         ),
-            Figure(
-                "dead_letters_pending", Kind.GAUGE, "", dead_letters, "Messages in dead-letter topics.",
-                runtime_names=("deadLettersPending",),
+        Figure(
+            "dead_letters_pending", Kind.GAUGE, "", dead_letters, "Messages in dead-letter topics.",
+            runtime_names=("deadLettersPending",),
             metric="raymq_dead_letters_pending",
         ),
-            Figure(
-                "messages_sent_back", Kind.COUNTER, "", sent_back, "Messages that consumers sent back.",
-                runtime_names=("messagesSentBack",),
+        Figure(
+            "messages_sent_back", Kind.COUNTER, "", sent_back, "Messages that consumers sent back.",
+            runtime_names=("messagesSentBack",),
             metric="raymq_messages_sent_back_total",
         ),
-        )
     )  # fmt: skip
 
 

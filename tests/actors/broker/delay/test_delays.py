@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from actors.broker.sending.delays import Delays, DelayTimer, LoadPages
+from actors.broker.delay.delays import Delays, DelayTimer, LoadPages
 from actors.remoting.codes import RequestCode
 from store.clock import Clock
 from store.disk.disk_use import DiskUse
@@ -17,7 +17,7 @@ from store.disk.residency import NotResident
 from store.message.message import MessageExt
 from store.message.record import RecordDraft, decode_record
 from store.metadata import DelayOffsetTable
-from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
+from tests.actors.broker.brokers import HOLD_MS, Peer, run_now, settings_of, with_broker
 from tests.eventually import eventually_async
 
 LEVEL_2_MS = 5_000
@@ -60,7 +60,7 @@ def test_level_above_the_highest_is_reduced_and_level_0_is_no_delay(tmp_path: Pa
 @pytest.fixture
 def manual_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the broker's delivery, so that the test delivers with its own `Delays`."""
-    monkeypatch.setattr("actors.broker.build.DELIVERY_INTERVAL_MS", 1_000_000_000)
+    monkeypatch.setattr("actors.broker.delay.build.DELIVERY_INTERVAL_MS", 1_000_000_000)
 
 
 def delays_of(peer: Peer, clock: Clock, load_pages: LoadPages | None = None) -> Delays:
@@ -199,7 +199,7 @@ def test_clock_set_back_does_not_extend_the_delay(tmp_path: Path, clock) -> None
         await peer.send("T", b"late", properties="DELAY\x011\x02")
         clock.set_wall_ms(clock.wall_ms() - 3_600_000)
         assert len(await peer.messages("SCHEDULE_TOPIC_XXXX")) == 1
-        peer.broker.graph.delays.deliver()
+        await run_now(peer.broker, "delayed-delivery")
         clock.advance(1_000)
         assert decode_record((await peer.pull("T", wait_ms=HOLD_MS)).body).body == b"late"
 

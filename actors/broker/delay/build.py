@@ -1,0 +1,51 @@
+"""Builds the delay levels of a broker: redirection, delivery and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from actors.broker.capability import Capability
+from actors.broker.delay.delays import Delays
+from actors.broker.metadata.topics import SCHEDULE_TOPIC
+from actors.broker.parts import BrokerParts
+from actors.broker.role import Role, periodic
+from actors.host.figures import Figure, Kind, Sample
+from store.message_store import MessageStore
+
+DELIVERY_INTERVAL_MS = 100
+
+
+def build_delay_levels(parts: BrokerParts) -> Capability:
+    """Build the delay levels of a broker."""
+    store, tables, server = parts.loop.store, parts.tables, parts.loop.server
+    delays = Delays(store, parts.clock, tables.delay_offsets, tables.topics, parts.loop.reads.load_pages)
+
+    def deliver() -> None:
+        delays.deliver()
+        server.request_tick()
+
+    master = frozenset({Role.MASTER})
+    return Capability(
+        interceptors=(delays,),
+        services=(periodic(parts.supervisor, "delayed-delivery", master, DELIVERY_INTERVAL_MS, deliver),),
+        figures=delay_figures(delays, store),
+    )
+
+
+def delay_figures(delays: Delays, store: MessageStore) -> Sequence[Figure]:
+    """Return the figures of the delay levels."""
+
+    def offsets() -> Iterator[Sample]:
+        for level, offset in list(delays.table.offsets.items()):
+            yield Sample((str(level),), f"{offset},{store.max_offset(SCHEDULE_TOPIC, level - 1)}")
+
+    return (
+        Figure(
+            "delayed_messages_skipped", Kind.COUNTER, "", lambda: delays.skipped,
+            "Undeliverable delayed ones.", metric="raymq_delayed_messages_skipped_total",
+        ),
+        Figure(
+            "delay_offsets", Kind.TEXT, "", offsets, "Delivered and end offset of each delay level's queue.",
+            labels=("level",), runtime_names=("scheduleMessageOffset_{level}",),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,29 @@
+"""The features of every broker, in the order in which their interceptors see a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.broker.capability import Feature
+from actors.broker.delay.build import build_delay_levels
+from actors.broker.metrics.build import build_metrics
+from actors.broker.replication.build import build_replication
+from actors.broker.retry.build import build_retries
+from actors.broker.timer.build import build_timer
+from actors.broker.transactions.build import build_transactions
+
+
+def built_in_features() -> Sequence[Feature]:
+    """Return the features of every broker.
+
+    The first interceptor that redirects a message decides: a dead letter is neither a transaction nor
+    delayed, and a transaction is not delayed.
+    """
+    return (
+        Feature(build_replication),
+        Feature(build_retries),
+        Feature(build_transactions),
+        Feature(build_timer),
+        Feature(build_delay_levels),
+        Feature(build_metrics),
+    )

@@ -1,0 +1,66 @@
+"""BrokerParts: what the broker offers to the features that are added to it (`actors.broker.capability`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actors.broker.auth.access import BrokerAccess
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.build_loop import BrokerLoop
+from actors.broker.group.assignments import Assignments
+from actors.broker.group.client_requests import ClientRequests
+from actors.broker.group.clients import Clients
+from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.identity import BrokerIdentity
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.reading.queue_reader import QueueReader
+from actors.broker.registration import Registration
+from actors.broker.role import BrokerRole
+from actors.broker.sending.stored_properties import PropertyWriter
+from actors.remoting.client import RemotingClient
+from actors.remoting.connection import Connection
+from actors.supervisor import Supervisor
+from store.clock import Clock
+from store.live_settings import LiveSettings
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerGroups:
+    """The clients and consumer groups of one broker, and the handlers of their requests."""
+
+    clients: Clients[Connection]
+    locks: QueueLocks
+    requests: ClientRequests
+    assignments: Assignments
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerParts:
+    """The parts of one broker.
+
+    Only `build` functions use it: they pass each object of their feature the parts that it needs.
+    """
+
+    live: LiveSettings[BrokerSettings]
+    clock: Clock
+    identity: BrokerIdentity
+    access: BrokerAccess
+    """Decides what the user of a request may read, send and see."""
+    loop: BrokerLoop
+    """The store, the server and the services of the event loop."""
+    tables: BrokerTables
+    groups: BrokerGroups
+    reader: QueueReader
+    """Checks and reads queues for consumers."""
+    properties: PropertyWriter
+    """Writes the properties of stored messages; generates unique keys."""
+    role: BrokerRole
+    registration: Registration
+    remoting_client: RemotingClient
+    """Sends requests to other processes of the cluster."""
+    supervisor: Supervisor
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The settings; those marked LIVE may change, see `live`."""
+        return self.live.settings
