@@ -128,7 +128,7 @@ def test_no_credential_leaves_the_process_that_received_it(tmp_path: Path) -> No
         sender = SigningPeer(broker, USER)
         stack.push_async_callback(sender.client.close)
         await begin(sender)
-        await check(sender, SystemClock())
+        await check(sender)
         await eventually_async(lambda: member.codes >= TO_CLIENTS and elsewhere.codes >= TO_PROCESSES)
 
     async def story() -> None:
