@@ -163,6 +163,14 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     """Whether the broker holds a pull at the end of a queue until messages arrive, as long as the client
     requests. If false, it holds a pull 1 s at most, as in RocketMQ (shortPollingTimeMills).
     """
+    pop_dead_letters: Annotated[bool, LIVE] = False
+    """Whether a popped message becomes a dead letter of its group when it was not acked after `retryMaxTimes`
+    retries. If false, it is delivered again without limit: RocketMQ leaves this to consumers and proxies.
+    """
+    refuse_mixed_request_modes: Annotated[bool, LIVE] = False
+    """Whether a pull of a topic is refused that the group pops. Both begin at the same committed offsets, so
+    such a group gets messages twice. If false, the broker only logs `mixed_request_modes`.
+    """
     max_held_pulls: int = Field(default=100_000, ge=1)
     """The largest number of held pulls; further pulls at the end of a queue are refused."""
     max_hold_ms: Annotated[int, LIVE] = Field(default=20_000, ge=0)

@@ -38,6 +38,7 @@ from actors.broker.group.assignments import Assignments
 from actors.broker.group.client_requests import ClientRequests
 from actors.broker.group.clients import Clients
 from actors.broker.group.offset_requests import OffsetRequests
+from actors.broker.group.popping_groups import PoppingGroups
 from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
@@ -132,10 +133,11 @@ def build_broker(
     groups = _build_groups(settings, clock, client, tables, registration, access.user_of)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
-    reader, role = QueueReader(store, loop.reads, tables, groups.clients, loop.stats), BrokerRole()
+    popping, role = PoppingGroups(settings, clock), BrokerRole()
+    reader = QueueReader(store, loop.reads, tables, groups.clients, loop.stats, popping)
     parts = BrokerParts(
-        live, clock, identity, access, loop, tables, groups, reader, properties, role, registration, client,
-        supervisor,
+        live, clock, identity, access, loop, tables, groups, popping, reader, properties, role, registration,
+        client, supervisor,
     )  # fmt: skip
     capabilities = [feature.build(parts) for feature in features]
     _add_capabilities(parts, capabilities)
@@ -246,7 +248,7 @@ def _build_groups(
     requests = ClientRequests(
         settings.broker_name, clients, tables, rebalancers, registration.when_registered, user_of
     )
-    assignments = Assignments(_nameservers(settings, client), requests.find_members)
+    assignments = Assignments(_nameservers(settings, client), requests.find_members, tables.request_modes)
 
     def is_known(group: str, queue: MessageQueue) -> bool:
         return group in tables.groups.table.groups and tables.topics.has_queue(queue)

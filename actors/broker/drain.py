@@ -29,6 +29,7 @@ from actors.remoting.bodies.routes import PERM_READ
 from actors.remoting.connection import Connection
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
+from store.message.pop_records import pop_retry_topic
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 
@@ -140,7 +141,8 @@ class BrokerDrain:
         progress = GroupProgress(group.name, len(group.members))
         if group.message_model == BROADCASTING:  # each member keeps its offsets itself
             return progress
-        for topic in {*group.subscriptions, f"{RETRY_TOPIC_PREFIX}{group.name}"}:
+        retry_topics = {pop_retry_topic(group.name, topic) for topic in group.subscriptions}
+        for topic in {*group.subscriptions, f"{RETRY_TOPIC_PREFIX}{group.name}", *retry_topics}:
             await self._count(progress, topic)
         return progress
 
@@ -156,7 +158,7 @@ class BrokerDrain:
         known = self._topics.find(topic)
         if known is None or not known.perm & PERM_READ:
             return
-        unread = 0
+        unread = self._offsets.claimed[topic, progress.group]
         for queue_id in range(known.read_queue_nums):
             end = self._store.max_offset(topic, queue_id)
             committed = self._offsets.query(progress.group, topic, queue_id)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from actors.broker.capability import Feature
 from actors.broker.delay.build import build_delay_levels
 from actors.broker.metrics.build import build_metrics
+from actors.broker.pop.build import build_pop
 from actors.broker.replication.build import build_replication
 from actors.broker.retry.build import build_retries
 from actors.broker.timer.build import build_timer
@@ -24,6 +25,7 @@ def built_in_features() -> Sequence[Feature]:
         Feature(build_retries),
         Feature(build_transactions),
         Feature(build_timer),
+        Feature(build_pop),
         Feature(build_delay_levels),
         Feature(build_metrics),
     )

@@ -10,6 +10,7 @@ from actors.broker.build_loop import BrokerLoop
 from actors.broker.group.assignments import Assignments
 from actors.broker.group.client_requests import ClientRequests
 from actors.broker.group.clients import Clients
+from actors.broker.group.popping_groups import PoppingGroups
 from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.identity import BrokerIdentity
 from actors.broker.metadata.tables import BrokerTables
@@ -50,6 +51,8 @@ class BrokerParts:
     """The store, the server and the services of the event loop."""
     tables: BrokerTables
     groups: BrokerGroups
+    popping: PoppingGroups
+    """The groups that pop, for a report of those that pull too."""
     reader: QueueReader
     """Checks and reads queues for consumers."""
     properties: PropertyWriter

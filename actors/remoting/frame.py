@@ -123,7 +123,8 @@ class CodeMarks:
         """Add a request code."""
         self._codes.add(code)
         self.json += (_JSON_CODE % code,)
-        self.rocketmq += (_ROCKETMQ_CODE.pack(code),)
+        if code <= 0xFFFF:  # that encoding has 16 bits for a code: POP requests use JSON
+            self.rocketmq += (_ROCKETMQ_CODE.pack(code),)
 
 
 class FrameReader:

@@ -8,7 +8,8 @@ ClientError                      .retriable: True if the same call may succeed l
 ├── DeadlineExceeded             no response within the deadline: the outcome is unknown
 ├── BrokerRefused                the broker responded with an error: .code, .remark
 │   ├── TopicNotFound, PermissionDenied, MessageRejected, BrokerBusy, NotSupported,
-│   └── InvalidRequest, OffsetNotFound, GroupNotFound, CommitFenced, SubscriptionDiffers
+│   ├── InvalidRequest, OffsetNotFound, GroupNotFound, CommitFenced, SubscriptionDiffers,
+│   └── ReceiptExpired
 ├── SendFailed                   all attempts of a send failed: .attempts
 ├── TableSendFailed              some rows of a table are not acknowledged: .acknowledged_rows
 ├── QueueNotConsumed             a key waits until its former queue is consumed (sticky_key_groups)
@@ -132,6 +133,10 @@ class SubscriptionDiffers(BrokerRefused):
     """The other members of the group have another subscription (see `allow_subscription_change`)."""
 
 
+class ReceiptExpired(BrokerRefused):
+    """The message is not claimed with this receipt: it was acknowledged, or is visible to others again."""
+
+
 class SendFailed(ClientError):
     """All attempts of one send failed. `attempts` holds their errors in order."""
 
@@ -218,6 +223,7 @@ _CLASS_OF_CODE: dict[int, type[BrokerRefused]] = {
     ResponseCode.QUERY_NOT_FOUND: OffsetNotFound,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: GroupNotFound,
     ResponseCode.INVALID_PARAMETER: InvalidRequest,
+    ResponseCode.NO_MESSAGE: ReceiptExpired,
     ResponseCode.CONSUMER_NOT_ONLINE: GroupNotFound,
     ResponseCode.FLOW_CONTROL: BrokerBusy,
     ResponseCode.GENERATION_FENCED: CommitFenced,

@@ -52,6 +52,11 @@ class Arrival:
         self._units = bytes(units)
 
     @property
+    def message_count(self) -> int:
+        """The number of new messages."""
+        return len(self._units) // UNIT_BYTES
+
+    @property
     def tags_codes(self) -> frozenset[int]:
         """The distinct tags codes of the new messages."""
         if self._tags_codes is None:

@@ -42,6 +42,9 @@ FIRST_POP_TIME: Final = "1ST_POP_TIME"
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 """Kinds of the topic of a popped message: the requested one, or one of its retry topics."""
 
+POP_RETRY_SEPARATORS: Final = "_+"
+"""Between group and topic in the names of retry topics of POP: version 1 and version 2."""
+
 _I64_MAX: Final = 2**63 - 1
 _RECEIPT_FIELDS: Final = 8
 

@@ -59,6 +59,14 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
             "tests/actors/broker/test_hostile_peers.py",
             "test_limit_of_unread_bytes_follows_the_live_setting",
         ),
+        "refuse_mixed_request_modes": (
+            "tests/actors/broker/pop/test_mixed_modes.py",
+            "test_pull_of_a_popping_group_is_reported_and_refused",
+        ),
+        "pop_dead_letters": (
+            "tests/actors/broker/pop/test_pops.py",
+            "test_dead_letter_after_the_groups_limit",
+        ),
         "slave_read_enable": (
             "tests/actors/broker/replication/test_slave_requests.py",
             "test_slave_serves_pulls_only_while_slave_read_enable_is_true",

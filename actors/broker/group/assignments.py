@@ -2,14 +2,19 @@
 
 The broker takes all readable queues of the topic's route and allocates them among the group's members by the
 requested strategy. A client that rebalances itself computes the same result, so both kinds of client can be
-members of one group. All queues are assigned in PULL mode; POP is not supported.
+members of one group.
+
+A group in POP mode shares the queues. Each member may pop from all queues of each broker (queue id -1), or,
+with a pop share number N below the number of the others, from its own queues and those of the next N members.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
+import msgspec
 import orjson
 
-from actors.broker.metadata.request_modes import PULL
+from actors.broker.metadata.request_modes import POP, PULL, RequestModes
 from actors.remoting.bodies.body import Body, queue_json, wire
 from actors.remoting.bodies.groups import BROADCASTING, GroupMembers
 from actors.remoting.bodies.routes import TopicRouteData
@@ -53,8 +58,9 @@ class QueryAssignment(Body):
 class Assignments:
     """Request handler for QUERY_ASSIGNMENT."""
 
-    def __init__(self, nameservers: Nameservers, find_members: FindMembers) -> None:
-        """Create the handler; `find_members` finds the members of a group."""
+    def __init__(self, nameservers: Nameservers, find_members: FindMembers, modes: RequestModes) -> None:
+        """Create the handler; `find_members` finds the members of a group, `modes` has their modes."""
+        self._modes = modes
         self._nameservers = nameservers
         self._find_members = find_members
 
@@ -75,9 +81,12 @@ class Assignments:
             raise Refused(ResponseCode.SYSTEM_ERROR, remark) from error
         queues = _readable(request.topic, route)
         if request.message_model == BROADCASTING:
-            return _response(queues)
+            return _response(queues, PULL)
+        mode = self._modes.of(request.topic, request.group)
+        share = partial(_share_pops, mode.pop_share_queue_num) if mode.mode == POP else _share
         self._find_members(
-            request.group, lambda known: context.reply(_response(_share(request, queues, known.members)))
+            request.group,
+            lambda known: context.reply(_response(share(request, queues, known.members), mode.mode)),
         )
         return None
 
@@ -91,9 +100,9 @@ def _readable(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     ]
 
 
-def _response(queues: Iterable[MessageQueue]) -> RemotingCommand:
+def _response(queues: Iterable[MessageQueue], mode: str) -> RemotingCommand:
     """Return the response with RocketMQ's QueryAssignmentResponseBody."""
-    assigned = [{"messageQueue": queue_json(queue), "mode": PULL} for queue in queues]
+    assigned = [{"messageQueue": queue_json(queue), "mode": mode} for queue in queues]
     return RemotingCommand.response(body=orjson.dumps({"messageQueueAssignments": assigned}))
 
 
@@ -102,6 +111,27 @@ def _share(
 ) -> Sequence[MessageQueue]:
     strategy = STRATEGIES.get(request.strategy)
     return strategy.allocate(request.client_id, queues, members) if strategy else ()
+
+
+def _share_pops(
+    following: int, request: QueryAssignment, queues: list[MessageQueue], members: Sequence[str]
+) -> Sequence[MessageQueue]:
+    """Return the queues that a member pops from: its own, and those of the `following` next members."""
+    if not 0 < following < len(members) - 1:
+        brokers = sorted({queue.broker_name for queue in queues})
+        return [MessageQueue(request.topic, broker_name, -1) for broker_name in brokers]
+    clients = sorted(members)
+    if request.client_id not in clients or not queues:
+        return ()
+    index = clients.index(request.client_id)
+    if len(clients) > len(queues):
+        return [sorted(queues)[index % len(queues)]]
+    near = [clients[(index + step) % len(clients)] for step in range(following + 1)]
+    return [queue for each in near for queue in _share(_of_client(request, each), queues, clients)]
+
+
+def _of_client(request: QueryAssignment, client_id: str) -> QueryAssignment:
+    return msgspec.structs.replace(request, client_id=client_id)
 
 
 def _targets(context: DecodedRequest) -> Iterable[Target]:

@@ -2,7 +2,7 @@
 
                   ┌── arrived: the arrival satisfies the request ──► released; the caller resumes it
                   ├── expired ──────────────────────────────────────► released
-    hold ──► held ┼── of_topic, of_connection ──────────────────────► released
+    hold ──► held ┼── of_topic, of_connection, first ───────────────► released
                   ├── the connection closes ────────────────────────► dropped
                   └── close ────────────────────────────────────────► refused
 
@@ -165,6 +165,17 @@ class WaitRegistry(Generic[ArrivalT]):
         """Release and return the requests of one kind that a connection has, if `is_wanted` returns True."""
         requests = self._by_connection.get(connection, ())
         return self._release([each for each in requests if isinstance(each, kind) and is_wanted(each)])
+
+    def first(self, key: Key, kind: type[RequestT], is_wanted: Callable[[RequestT], bool]) -> RequestT | None:
+        """Release and return the oldest wanted request of one kind that waits on `key`, or None."""
+        for each in self._by_key.get(key, ()):
+            if isinstance(each, kind) and is_wanted(each):
+                return self._release([each])[0]
+        return None
+
+    def count(self, key: Key, kind: type[RequestT], is_wanted: Callable[[RequestT], bool]) -> int:
+        """Return the number of wanted requests of one kind that wait on `key`."""
+        return sum(isinstance(each, kind) and is_wanted(each) for each in self._by_key.get(key, ()))
 
     def close(self) -> None:
         """Refuse all held and all further requests."""

@@ -26,6 +26,7 @@ GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
 DELAYS = "delayOffset.json"
 FILTERS = "consumerFilter.json"
+ORDERS = "consumerOrderInfo.json"
 GENERATIONS = "raymqGenerations.json"
 REQUEST_MODES = "messageRequestMode.json"
 

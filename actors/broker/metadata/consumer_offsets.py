@@ -11,6 +11,7 @@ because their senders do not know of the reset (RocketMQ `useServerSideResetOffs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from actors.remoting.codes import ResponseCode
@@ -34,8 +35,16 @@ class ConsumerOffsets:
         self.changes = 0
         self.pulled: dict[tuple[str, str, int], int] = {}
         """The offset of the group's next pull, by topic, group and queue id."""
+        self.claimed: Counter[tuple[str, str]] = Counter()
+        """The number of messages before the committed offsets that are claimed (POP), by topic and group."""
         self.resets: dict[tuple[str, str, int], int] = {}
         """The offset of a pending reset, by topic, group and queue id."""
+
+    def count_claimed(self, topic: str, group: str, change: int) -> None:
+        """Add `change` to the number of claimed messages before the committed offsets."""
+        self.claimed[topic, group] += change
+        if not self.claimed[topic, group]:
+            del self.claimed[topic, group]
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset of a queue, or None if the group has not committed any."""

@@ -13,7 +13,8 @@ from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.logs import get_logger
 from store.message.group_config import SubscriptionGroupConfig
-from store.message.validate import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
+from store.message.pop_records import POP_RETRY_SEPARATORS
+from store.message.validate import RETRY_TOPIC_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
 from store.metadata import SubscriptionGroupTable
 from store.store_errors import MessageInvalid
 
@@ -51,6 +52,17 @@ class Groups:
         group = SubscriptionGroupConfig(name)
         self.update(group)
         return group
+
+    def of_retry_topic(self, name: str) -> str:
+        """Return the group of a retry topic: `%RETRY%group`, or that of POP, `%RETRY%group_topic`.
+
+        The name of a POP topic is ambiguous: of the existing groups, the one with the longest name applies.
+        """
+        rest, groups = name.removeprefix(RETRY_TOPIC_PREFIX), self.table.groups
+        if rest in groups:
+            return rest
+        ends = (index for index in range(len(rest) - 1, 0, -1) if rest[index] in POP_RETRY_SEPARATORS)
+        return next((rest[:end] for end in ends if rest[:end] in groups), rest)
 
     def for_consuming(self, name: str, topic: str = "") -> SubscriptionGroupConfig:
         """Return the group's settings.

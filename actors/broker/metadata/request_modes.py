@@ -1,11 +1,12 @@
 """Message request modes (mqadmin setConsumeMode): the mode, PULL or POP, in which a group reads a topic.
 
-This broker supports PULL only.
+QUERY_ASSIGNMENT returns the mode to consumers that do not rebalance themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import orjson
 
@@ -20,7 +21,8 @@ from actors.remoting.targets import Action, DecodedRequest, Resource, Target, ea
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.metadata import MessageRequestMode, MessageRequestModeTable
 
-PULL = "PULL"
+PULL: Final = "PULL"
+POP: Final = "POP"
 
 
 class RequestModes:
@@ -51,7 +53,7 @@ class RequestModes:
     def set(self, context: RequestContext) -> RemotingCommand:
         """Handle SET_MESSAGE_REQUEST_MODE: set the mode of a topic and group.
 
-        Raises Refused for a mode other than PULL, a retry topic, or a topic that does not exist.
+        Raises Refused for an unknown mode, a retry topic, or a topic that does not exist.
         """
         mode = _decode(context)
         self._check(mode)
@@ -62,6 +64,11 @@ class RequestModes:
     def all(self, context: RequestContext) -> RemotingCommand:
         """Handle GET_ALL_MESSAGE_REQUEST_MODE: return all modes as JSON."""
         return RemotingCommand.response(body=orjson.dumps(self.table.to_json()))
+
+    def of(self, topic: str, group: str) -> MessageRequestMode:
+        """Return the mode in which a group reads a topic: PULL if none was set, and for retry topics."""
+        found = None if topic.startswith(RETRY_TOPIC_PREFIX) else self.table.modes.get(topic, {}).get(group)
+        return found or MessageRequestMode(topic=topic, consumer_group=group)
 
     def forget_topic(self, topic: str) -> None:
         """Remove the modes of a deleted topic."""
@@ -79,10 +86,10 @@ class RequestModes:
         if self._topics.find(mode.topic) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
         self._groups.get(mode.consumer_group)
-        if mode.mode != PULL:
+        if mode.mode not in (PULL, POP):
             raise Refused(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f"request mode {mode.mode} is not supported by this broker: use {PULL}",
+                ResponseCode.INVALID_PARAMETER,
+                f"request mode {mode.mode[:100]!r} does not exist: use PULL or POP",
             )
 
 

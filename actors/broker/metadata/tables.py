@@ -13,6 +13,7 @@ from actors.broker.metadata.config_files import (
     GENERATIONS,
     GROUPS,
     OFFSETS,
+    ORDERS,
     REQUEST_MODES,
     TOPICS,
     ConfigFiles,
@@ -29,6 +30,7 @@ from store.message_store import MessageStore
 from store.metadata import (
     ConsumerFilterTable,
     ConsumerOffsetTable,
+    ConsumerOrderTable,
     DelayOffsetTable,
     MessageRequestModeTable,
     SubscriptionGroupTable,
@@ -40,8 +42,27 @@ REGISTRATION_BYTES = 1 << 20
 """Size of one part of a registration: about 5,000 topics, encoded in 5 ms."""
 
 
+class Changes:
+    """Notes that a table has changed since it was saved."""
+
+    def __init__(self) -> None:
+        self._any = False
+
+    def note(self) -> None:
+        """Note a change."""
+        self._any = True
+
+    def take(self) -> bool:
+        """Return True if there was a change since the last call."""
+        had_any, self._any = self._any, False
+        return had_any
+
+
 class BrokerTables:
-    """All tables of one broker: topics, groups, offsets, delay offsets, filters and request modes."""
+    """All tables of one broker.
+
+    Topics, groups, offsets, delay offsets, filters, request modes and the batches of ordered pops.
+    """
 
     def __init__(
         self,
@@ -90,6 +111,9 @@ class BrokerTables:
         self.request_modes = RequestModes(
             self.topics, self.groups, mode_table, lambda: files.mark_changed(REQUEST_MODES)
         )
+        self.orders = files.load(ORDERS, ConsumerOrderTable.from_json)
+        self.order_changes = Changes()
+        files.register(ORDERS, self.orders.to_json)
         files.register(DELAYS, self.delay_offsets.to_json)
         files.register(REQUEST_MODES, mode_table.to_json)
         files.register(FILTERS, self._filters.to_json)
@@ -122,10 +146,12 @@ class BrokerTables:
         await self._save_changed()
 
     async def save_offsets(self) -> None:
-        """Save the offsets, generations and delay offsets, if they have changed."""
+        """Save the offsets, generations, delay offsets and ordered batches, if they have changed."""
         if self.delay_offsets.offsets != self._saved_delay_offsets:
             self._saved_delay_offsets = dict(self.delay_offsets.offsets)
             self._files.mark_changed(DELAYS)
+        if self.order_changes.take():
+            self._files.mark_changed(ORDERS)
         changes = self.offsets.changes
         if changes != self._saved_offset_changes:
             self._saved_offset_changes = changes

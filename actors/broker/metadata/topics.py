@@ -42,6 +42,8 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 UNDELIVERED_TOPIC = f"{SYSTEM_TOPIC_PREFIX}raymq_undelivered"
 """Delayed messages that could not be delivered, with the reason (`sending.put_aside`)."""
+REVIVE_QUEUES = 8
+"""Queues of the revive topic (RocketMQ's reviveQueueNum)."""
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 # RocketMQ's system topics (TopicValidator); this broker does not create all of them.
@@ -105,6 +107,11 @@ def reply_topic(cluster_name: str) -> str:
     return f"{cluster_name}_REPLY_TOPIC"
 
 
+def revive_topic(cluster_name: str) -> str:
+    """Return the name of the topic with the stored claims of popped messages."""
+    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster_name}"
+
+
 def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
     """Return the topics that a RocketMQ broker creates at its first start."""
     inherited = PERM_READ | PERM_WRITE | PERM_INHERIT
@@ -116,7 +123,7 @@ def system_topics(settings: BrokerSettings) -> list[TopicConfig]:
         _topic(OFFSET_MOVED_TOPIC, 1),
         _topic(SCHEDULE_TOPIC, 18),
         _topic(reply_topic(settings.cluster_name), 1),
-        _topic(f"rmq_sys_REVIVE_LOG_{settings.cluster_name}", 8),
+        _topic(revive_topic(settings.cluster_name), REVIVE_QUEUES),
         _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{settings.broker_name}", 1),
         _topic(TRANSACTION_HALF_TOPIC, 1),
         _topic(TRANSACTION_OP_TOPIC, 1),

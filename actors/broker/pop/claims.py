@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from store.clock import NS_PER_MS, Clock
 from store.message.pop_records import CheckPoint, ClaimKey
@@ -96,13 +96,23 @@ class _QueueState:
         self.used_ns = now_ns
 
 
+class Progress(Protocol):
+    """What follows from the claims of a queue."""
+
+    def commit(self, queue: ClaimQueue, offset: int) -> None:
+        """Note the commit offset of a queue, which may have changed."""
+
+    def count_safe(self, queue: ClaimQueue, change: int) -> None:
+        """Note that `change` more (or fewer) messages are open and safe as check points."""
+
+
 class Claims:
     """All claims of one broker."""
 
-    def __init__(self, clock: Clock, on_commit: Callable[[ClaimQueue, int], None]) -> None:
-        """Create the object; `on_commit(queue, offset)` is called when a commit offset may have changed."""
+    def __init__(self, clock: Clock, progress: Progress) -> None:
+        """Create the object; `progress` gets the commit offsets."""
         self._clock = clock
-        self._on_commit = on_commit
+        self._progress = progress
         self._queues: dict[ClaimQueue, _QueueState] = {}
         self._due: list[tuple[int, int, Claim]] = []
         self._numbers = count()
@@ -111,21 +121,6 @@ class Claims:
         self._open_claims = 0
         self.in_flight = 0
         """Number of open messages."""
-
-    def in_flight_of(self, topic: str, group: str) -> int:
-        """Return the number of open messages of a group in a topic."""
-        return sum(
-            len(claim.open)
-            for queue, state in self._queues.items()
-            if queue.topic == topic and queue.group == group
-            for claim in state.claims.values()
-        )
-
-    def in_flight_by_queue(self) -> Iterator[tuple[ClaimQueue, int]]:
-        """Return the queues with open messages, and their number."""
-        for queue, state in self._queues.items():
-            if state.claims:
-                yield queue, sum(len(claim.open) for claim in state.claims.values())
 
     def next_offset(self, queue: ClaimQueue, committed: int) -> int:
         """Return the offset of the next pop: a higher `committed` is another consumer's, or a tool's."""
@@ -176,10 +171,11 @@ class Claims:
             return False
         del claim.open[offset]
         self.in_flight -= 1
+        queue = claim.queue
         if claim.is_stored:
             claim.unrecorded.append(offset)
             self._unrecorded[claim] = None
-        queue = claim.queue
+            self._progress.count_safe(queue, -1)
         state = self._queues[queue]
         state.used_ns = self._clock.monotonic_ns()
         if not claim.open:
@@ -193,13 +189,10 @@ class Claims:
     def change(self, claim: Claim, offset: int, pop_ms: int, invisible_ms: int) -> Claim:
         """Move an open message to a new claim, which begins now, and return that.
 
-        `pop_ms` is increased if it is that of another claim. If `claim` is stored, the caller must store the
-        new one at once (`stored`).
+        `pop_ms` must be free (`free_time`). If `claim` is stored, the new one must be stored too (`stored`).
         """
         queue = claim.queue
         state = self._queues[queue]
-        while (offset, pop_ms) in state.claims:
-            pop_ms += 1
         key = ClaimKey(*queue, offset, pop_ms)
         now_ns = self._clock.monotonic_ns()
         changed = Claim(key, (offset,), invisible_ms, claim.revive_queue, now_ns)
@@ -209,6 +202,23 @@ class Claims:
             state.unsafe[offset] = changed  # keeps its place
         self.finish(claim, offset)
         return changed
+
+    def free_time(self, queue: ClaimQueue, start_offset: int, pop_ms: int) -> int:
+        """Return the first pop time from `pop_ms` on that no claim with this start offset has."""
+        state = self._queues.get(queue)
+        while state is not None and (start_offset, pop_ms) in state.claims:
+            pop_ms += 1
+        return pop_ms
+
+    def adopt(
+        self, key: ClaimKey, offsets: Sequence[int], invisible_ms: int, revive_queue: int, cursor: int
+    ) -> Claim:
+        """Return a claim of messages before `cursor`, which the caller has stored, beginning now."""
+        claim = Claim(key, offsets, invisible_ms, revive_queue, self._clock.monotonic_ns())
+        claim.is_stored = True
+        self._add(self._state(claim.queue, cursor), claim)
+        self._progress.count_safe(claim.queue, len(claim.open))
+        return claim
 
     def take_due(self) -> list[Claim]:
         """Return the claims whose invisible time is over; each is returned once."""
@@ -253,6 +263,7 @@ class Claims:
             self._unrecorded[claim] = None
         queue = claim.queue
         state = self._queues[queue]
+        self._progress.count_safe(queue, len(claim.open))
         for offset in claim.open:
             if state.unsafe.get(offset) is claim:
                 del state.unsafe[offset]
@@ -281,6 +292,8 @@ class Claims:
             self.in_flight -= len(claim.open)
             self._open_claims -= 1
             claim.is_dropped = True
+            if claim.is_stored:
+                self._progress.count_safe(queue, -len(claim.open))
             self._unrecorded.pop(claim, None)
 
     def expire(self) -> None:
@@ -314,4 +327,4 @@ class Claims:
         self._young = deque(each for each in self._young if each.open and not each.is_dropped)
 
     def _commit(self, queue: ClaimQueue, state: _QueueState) -> None:
-        self._on_commit(queue, next(iter(state.unsafe)) if state.unsafe else state.cursor)
+        self._progress.commit(queue, next(iter(state.unsafe)) if state.unsafe else state.cursor)

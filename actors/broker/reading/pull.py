@@ -164,6 +164,7 @@ class Puller:
             return
         group = header.consumer_group
         self._reader.check_group(group, header.topic)
+        self._reader.check_mode(group, header.topic)
         self._reader.check_queue(header.topic, header.queue_id)
         if header.sys_flag & SUBSCRIPTION:
             consumer = Consumer(group, compile_filter(header.subscription or "", header.expression_type))
@@ -199,6 +200,7 @@ class Puller:
         group = header.consumer_group
         if group or header.commit_offset is not None:
             self._reader.check_group(group, header.topic)
+        self._reader.check_mode(group, header.topic)
         self._reader.check_queue(header.topic, header.queue_id)
         message_filter = compile_filter(header.subscription, header.expression_type)
         if header.commit_offset is not None and header.commit_offset >= 0:

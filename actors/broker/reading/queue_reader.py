@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from actors.broker.group.clients import Clients
+from actors.broker.group.popping_groups import PoppingGroups
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.stats import BrokerStats
@@ -50,6 +51,7 @@ class QueueReader:
         tables: BrokerTables,
         clients: Clients[Connection],
         stats: BrokerStats,
+        popping: PoppingGroups,
     ) -> None:
         self._store = store
         self._reads = reads
@@ -58,6 +60,7 @@ class QueueReader:
         self._offsets = tables.offsets
         self._clients = clients
         self._stats = stats
+        self._popping = popping
 
     def check_group(self, name: str, topic: str) -> None:
         """Raise Refused if the group may not consume the topic."""
@@ -72,6 +75,11 @@ class QueueReader:
                 f"the consumer group[{name}] can not consume by broadcast way: use message model CLUSTERING, "
                 "or set the group's consumeBroadcastEnable to true",
             )
+
+    def check_mode(self, name: str, topic: str) -> None:
+        """Report a pull of a topic that the group pops. Raise Refused if the settings forbid it."""
+        if self._popping:
+            self._popping.check_pull(topic, name)
 
     def check_queue(self, topic_name: str, queue_id: int) -> None:
         """Raise Refused if the queue does not exist or is not readable."""
@@ -107,13 +115,26 @@ class QueueReader:
         """
         if self._offsets.resets and (reset := self._take_reset(queue, offset, consumer.group)) is not None:
             return reset
+        found = self.peek(queue, offset, limits, consumer.message_filter)
+        self.served(queue, consumer.group, found)
+        return found
+
+    def peek(
+        self, queue: Queue, offset: int, limits: ReadLimits, message_filter: MessageFilter
+    ) -> GetMessageResult:
+        """Return the messages from `offset` on that the filter accepts, without recording the read.
+
+        Raises NotResident (see `Reads`) and StoreError.
+        """
         topic, queue_id = queue
-        group = consumer.group
-        found = self._store.get_message(topic, queue_id, offset, *limits, consumer.message_filter)
+        return self._store.get_message(topic, queue_id, offset, *limits, message_filter)
+
+    def served(self, queue: Queue, group: str, found: GetMessageResult) -> None:
+        """Count messages that are returned to a group, and record the group's position."""
+        topic, queue_id = queue
         self._stats.got(group, topic, found.message_count, found.size_bytes)
         if group:
             self._offsets.pulled[topic, group, queue_id] = found.next_begin_offset
-        return found
 
     def empty_result(self, queue: Queue, status: GetMessageStatus, offset: int) -> GetMessageResult:
         """Return a result without messages whose next offset is `offset`."""

@@ -39,7 +39,7 @@ def retry_figures(tables: BrokerTables, store: MessageStore, stats: BrokerStats)
 
     def retries() -> int:
         return sum(
-            _pending(tables, store, topic, config.read_queue_nums, topic.removeprefix(RETRY_TOPIC_PREFIX))
+            _pending(tables, store, topic, config.read_queue_nums, tables.groups.of_retry_topic(topic))
             for topic, config in tables.topics.table.topics.items()
             if topic.startswith(RETRY_TOPIC_PREFIX)
         )

@@ -31,7 +31,7 @@ class DeadLetters:
         if not draft.record.topic.startswith(RETRY_TOPIC_PREFIX):
             return
         header = draft.header
-        group = self._groups.get(draft.record.topic.removeprefix(RETRY_TOPIC_PREFIX))
+        group = self._groups.get(self._groups.of_retry_topic(draft.record.topic))
         limit = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         # As in RocketMQ, CONSUMER_SEND_MSG_BACK compares with >=, a send to the retry topic with >. An
         # orderly consumer has already used up its retries: a later delivery would be out of order.

@@ -18,7 +18,7 @@ from functools import partial
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.loop.reads import Reads
-from actors.broker.metadata.topics import TIMER_TOPIC, Topics
+from actors.broker.metadata.topics import REVIVE_QUEUES, TIMER_TOPIC, Topics, revive_topic
 from actors.broker.sending.put_aside import PutAside
 from actors.broker.timer.timer_counts import TimerCounts
 from actors.broker.timer.timer_messages import TIMER_QUEUE_ID, TimerMessage, moved_draft
@@ -77,6 +77,7 @@ class TimerService:
         self._clock = clock
         self._counts = counts
         self._topics = topics
+        self._revive_topic = revive_topic(settings.cluster_name)
         self._aside = PutAside(store, topics)
         self._request_tick = request_tick
         # Now: later appends are not part of the log that the units refer to.
@@ -329,7 +330,8 @@ class TimerService:
     def _checked(self, message: MessageExt) -> TimerMessage:
         """Return the facts about a message. Raises MessageInvalid or Refused if it cannot be delivered."""
         timer = TimerMessage.of(message)
-        self._topics.prepare_delivery(message, timer.real_topic, timer.real_queue_id)
+        if timer.real_topic != self._revive_topic or timer.real_queue_id >= REVIVE_QUEUES:
+            self._topics.prepare_delivery(message, timer.real_topic, timer.real_queue_id)
         return timer
 
     def _skip(

@@ -49,3 +49,18 @@ def test_invalid_group_name_is_refused(clock) -> None:
     with pytest.raises(Refused) as refused:
         groups.get("a group")
     assert refused.value.code == ResponseCode.INVALID_PARAMETER
+
+
+def test_group_of_a_retry_topic_is_an_existing_one(clock) -> None:
+    groups, _ = groups_of(clock)
+    for name in ("a", "a_b", "a_b_c"):
+        groups.get(name)
+    for topic, group in {
+        "%RETRY%a": "a",
+        "%RETRY%a_b": "a_b",
+        "%RETRY%a_topic": "a",
+        "%RETRY%a_b_topic": "a_b",
+        "%RETRY%a_b+a_topic": "a_b",
+        "%RETRY%unknown_topic": "unknown_topic",
+    }.items():
+        assert groups.of_retry_topic(topic) == group, topic

@@ -52,7 +52,7 @@ def test_modes_survive_restart_and_are_deleted_with_topic_or_group(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "code", "remark"),
     [
-        (body("T", "CG", "POP"), "REQUEST_CODE_NOT_SUPPORTED", "request mode POP is not supported"),
+        (body("T", "CG", "PUSH"), "INVALID_PARAMETER", "request mode 'PUSH' does not exist: use PULL or POP"),
         (body("NoTopic", "CG"), "TOPIC_NOT_EXIST", "NoTopic"),
         (body("%RETRY%CG", "CG"), "NO_PERMISSION", "retry topic is not allowed to set mode"),
         (b'{"topic":"T"}', "INVALID_PARAMETER", "consumerGroup is missing"),

@@ -1,0 +1,75 @@
+"""Retries: makes a popped message visible again, by an append to the group's retry topic."""
+
+from __future__ import annotations
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.metadata.tables import BrokerTables
+from actors.broker.pop.claims import ClaimQueue
+from store.message.message import MessageExt
+from store.message.pop_records import FIRST_POP_TIME, POP_RETRY_SEPARATORS, pop_retry_topic
+from store.message.properties import MessageConst, encode_properties
+from store.message.record import RecordDraft
+from store.message.sys_flag import HOST_BITS
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
+from store.message_store import MessageStore
+
+
+class Retries:
+    """Appends the messages of one broker whose claims are over to their retry topics."""
+
+    def __init__(self, settings: BrokerSettings, store: MessageStore, tables: BrokerTables) -> None:
+        self._settings = settings
+        self._store = store
+        self._tables = tables
+
+    def append(self, queue: ClaimQueue, message: MessageExt, pop_ms: int) -> int:
+        """Append a message that was popped at `pop_ms` again; return the end of its record.
+
+        With the setting `pop_dead_letters`, a message that was delivered too often becomes a dead letter.
+
+        Raises:
+            Refused: the retry topic cannot be created.
+            StoreError: the store refuses appends.
+        """
+        tables, properties = self._tables, dict(message.properties)
+        properties.pop(MessageConst.CRC32, None)  # of the stored record; the store computes it again
+        properties.setdefault(FIRST_POP_TIME, str(pop_ms))
+        topic = retry_topic_of(queue)
+        group = tables.groups.table.groups.get(queue.group)
+        limit = group.retry_max_times if group is not None else None
+        if self._settings.pop_dead_letters and limit is not None and message.reconsume_times >= limit:
+            topic = f"{DLQ_TOPIC_PREFIX}{queue.group}"
+            properties.setdefault(MessageConst.RETRY_TOPIC, message.topic)
+            properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)
+        elif tables.topics.find(topic) is None:
+            tables.topics.ensure(topic, 1)
+            tables.offsets.commit(queue.group, topic, 0, 0)
+        draft = RecordDraft(
+            tables.topics.ensure(topic, 1).topic_name,
+            0,
+            message.body,
+            encode_properties(properties),
+            message.flag,
+            message.sys_flag & ~HOST_BITS,
+            message.born_timestamp,
+            message.born_host.packed,
+            message.reconsume_times + 1,
+        )
+        result = self._store.append(draft)
+        return result.physical_offset + result.size_bytes
+
+
+def retry_topic_of(queue: ClaimQueue) -> str:
+    """Return the topic for the messages of a queue that were not acked: a retry topic is its own."""
+    if queue.topic.startswith(RETRY_TOPIC_PREFIX):
+        return queue.topic
+    return pop_retry_topic(queue.group, queue.topic)
+
+
+def requested_topic_of(queue: ClaimQueue) -> str:
+    """Return the topic that the group's consumers name in their pops of a queue."""
+    for separator in POP_RETRY_SEPARATORS:
+        prefix = f"{RETRY_TOPIC_PREFIX}{queue.group}{separator}"
+        if queue.topic.startswith(prefix):
+            return queue.topic.removeprefix(prefix)
+    return queue.topic

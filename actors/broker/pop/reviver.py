@@ -1,0 +1,181 @@
+"""Reviver: makes messages visible again when their claims are over, and stores claims that live long.
+
+    due claim  ──► each open message: read, append to the retry topic ──► done; waiting pops are resumed
+    old claim  ──► check point in the revive topic ──────────────────────► safe, the commit offset advances
+    acks of a stored claim ──► an ack in the revive topic
+    stop       ──► a check point for each claim that exists only in memory
+
+A message is done, or safe, when its record is confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from actors.broker.loop.reads import Reads
+from actors.broker.metadata.consumer_offsets import ConsumerOffsets
+from actors.broker.pop.claim_log import ClaimLog
+from actors.broker.pop.claims import Claim, ClaimQueue, Claims
+from actors.broker.pop.retries import Retries
+from actors.remoting.remoting_errors import Refused
+from store.logs import get_logger
+from store.message.message import MessageExt
+from store.message.pop_records import CheckPoint
+from store.message.record import decode_record
+from store.message_store import MessageStore
+from store.store_errors import StoreError
+
+_log = get_logger(__name__)
+
+RETRY_PAUSE_MS: Final = 1000
+MESSAGES_PER_SLICE: Final = 32
+CONFIRM_TIMEOUT_S: Final = 2.0
+CONFIRM_PAUSE_S: Final = 0.002
+
+
+class Reviver:
+    """Revives the messages of one broker's claims."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        reads: Reads,
+        offsets: ConsumerOffsets,
+        claims: Claims,
+        log: ClaimLog,
+        retries: Retries,
+        wake: Callable[[ClaimQueue], None],
+        request_tick: Callable[[], None],
+    ) -> None:
+        """Create the service.
+
+        Args:
+            store: has the messages, and confirms appends.
+            reads: reads messages without blocking the loop.
+            offsets: has the pending resets, which end the claims of a queue.
+            claims: the claims in memory.
+            log: stores check points and acks.
+            retries: stores messages for another delivery.
+            wake: resumes a waiting pop of the group when a message of the queue is visible again.
+            request_tick: requests a turn of the broker's loop, which confirms the appends.
+        """
+        self._store = store
+        self._reads = reads
+        self._offsets = offsets
+        self._claims = claims
+        self._log = log
+        self._retries = retries
+        self._wake = wake
+        self._request_tick = request_tick
+        self._handled = 0
+        self.revived = 0
+        """Number of messages that became visible again because they were not acked in time."""
+        self.lost = 0
+        """Number of messages that were deleted before their claim was over."""
+
+    async def tick(self) -> None:
+        """Handle the claims that are due or old now; to be called several times per second."""
+        for claim in self._claims.take_due():
+            await self._revive_claim(claim)
+        self._store_claims(self._claims.take_old())
+        self._claims.expire()
+        self._request_tick()
+
+    def record_acks(self) -> None:
+        """Record the acks of stored claims; to be called about once per second."""
+        for claim, offsets in self._claims.take_unrecorded():
+            try:
+                self._log.store_acks(claim.key, offsets, claim.invisible_ms, claim.revive_queue)
+            except StoreError as error:  # after a restart these messages are delivered again
+                _log.warning("pop_acks_not_recorded", claim=claim.key, error=str(error))
+
+    async def stop(self) -> None:
+        """Store all claims, so that the next process knows them, and what is acked."""
+        self._store_claims(self._claims.take_all())
+        self.record_acks()
+        end, loop = self._store.positions.written, asyncio.get_running_loop()
+        deadline_s = loop.time() + CONFIRM_TIMEOUT_S
+        while self._store.positions.confirmed < end and loop.time() < deadline_s:
+            self._request_tick()
+            await asyncio.sleep(CONFIRM_PAUSE_S)
+        self.record_acks()  # of messages that were acked while their check points were written
+
+    async def revive(self, queue: ClaimQueue, offset: int, pop_ms: int, is_open: Callable[[], bool]) -> int:
+        """Append the message at an offset to its retry topic.
+
+        Args:
+            is_open: returns False if the message was acked while it was read.
+
+        Returns:
+            The end of its new record; 0 if there is nothing to do: the message is deleted, or acked.
+
+        Raises:
+            Refused: the retry topic cannot be created, or the disk is too slow.
+            StoreError: the store refuses appends.
+        """
+        self._handled += 1
+        if self._handled % MESSAGES_PER_SLICE == 0:
+            await asyncio.sleep(0)
+        message = await self._reads.read(partial(self._message, queue, offset))
+        if not is_open():
+            return 0
+        if message is None:
+            self.lost += 1
+            _log.warning(
+                "popped_message_deleted", topic=queue.topic, group=queue.group, queue_id=queue.queue_id,
+                offset=offset,
+            )  # fmt: skip
+            return 0
+        return self._retries.append(queue, message, pop_ms)
+
+    async def _revive_claim(self, claim: Claim) -> None:
+        queue = claim.queue
+        if (queue.topic, queue.group, queue.queue_id) in self._offsets.resets:
+            self._claims.forget(queue)  # the next pop begins at the new offset
+            return
+        for offset in tuple(claim.open):
+            try:
+                end = await self.revive(queue, offset, claim.key.pop_ms, lambda at=offset: at in claim.open)  # type: ignore[misc]
+            except (Refused, StoreError, OSError) as error:
+                _log.warning("pop_revival_failed", topic=queue.topic, group=queue.group, error=str(error))
+                self._claims.put_back(claim, RETRY_PAUSE_MS)
+                return
+            if claim.is_dropped:
+                return
+            if end:
+                self._store.on_confirmed(end, partial(self._revived, claim, offset))
+            else:
+                self._claims.finish(claim, offset)
+
+    def _revived(self, claim: Claim, offset: int, error: StoreError | None) -> None:
+        if error is not None:
+            self._claims.put_back(claim, RETRY_PAUSE_MS)
+        elif self._claims.finish(claim, offset):
+            self.revived += 1
+            self._wake(claim.queue)
+
+    def _message(self, queue: ClaimQueue, offset: int) -> MessageExt | None:
+        """Return the message at a queue offset, or None if it is deleted. Raises NotResident."""
+        found = self._store.get_message(queue.topic, queue.queue_id, offset, 1, 1)
+        if not found.slices:
+            return None
+        message = decode_record(found.slices[0], check_crc=False)
+        return message if message.queue_offset == offset else None
+
+    def _store_claims(self, claims: list[Claim]) -> None:
+        for claim in claims:
+            if claim.is_stored or claim.is_dropped or not claim.open:
+                continue
+            try:
+                point, end = self._log.store_claim(claim)
+            except StoreError as error:  # the commit offset stays: the group pops them again after a crash
+                _log.warning("pop_claim_not_stored", claim=claim.key, error=str(error))
+                return
+            self._store.on_confirmed(end, partial(self._stored, claim, point))
+
+    def _stored(self, claim: Claim, point: CheckPoint, error: StoreError | None) -> None:
+        if error is None:
+            self._claims.stored(claim, point.offsets)

@@ -1,0 +1,257 @@
+"""PopCore: the implementation of the pop consumer behind the blocking and the async API.
+
+    receive ──► pop from each broker in turn ──► messages
+                  └─ nothing ──► wait for a NOTIFICATION of any broker ──► pop again
+
+A wait claims nothing, so a call that ends early leaves no message claimed. With one broker, the pop itself
+waits there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import orjson
+
+from actors.remoting.bodies.pops import (
+    INIT_MAX,
+    AckMessageHeader,
+    BatchAck,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResponse,
+    NotificationHeader,
+    PopMessageHeader,
+    encode_batch_acks,
+    parse_start_offsets,
+)
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from cluster.client.errors import BrokerUnreachable, ClientError, ConfigInvalid, DataDamaged, refused
+from cluster.client.message_selector import MessageSelector
+from cluster.client.namespaces import Namespace
+from cluster.client.pop.pop_config import PopConfig
+from cluster.client.transport.instance import ClientInstance
+from store.clock import Clock
+from store.logs import get_logger
+from store.message.fetched import decode_all
+from store.message.message import MessageExt
+from store.message.pop_records import NORMAL, ClaimKey, Receipt, real_topic
+from store.message.properties import MessageConst
+from store.store_errors import MessageInvalid, RecordDamaged
+
+log = get_logger(__name__)
+
+LONG_POLL_MS: Final = 15_000
+"""A pop or notification waits this long at most in the broker; then the client sends it again."""
+_EMPTY: Final = frozenset(
+    {ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND}
+)
+
+
+class PopCore:
+    """One pop consumer. Create it on the event loop that runs it."""
+
+    def __init__(self, config: PopConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self.instance = ClientInstance(config, clock=clock)
+        self._names = Namespace(config.namespace)
+        self._turn = 0
+        self.instance.start_route_refresh()
+
+    async def receive(
+        self, topic: str, selector: MessageSelector, max_messages: int, timeout_ms: float, invisible_ms: int
+    ) -> list[MessageExt]:
+        """Return up to `max_messages` messages; an empty list if none arrive within `timeout_ms`.
+
+        Raises ClientError if no broker of the topic can be asked.
+        """
+        wrapped = self._names.wrap(topic)
+        deadline_ms = self.instance.now_ms() + timeout_ms
+        while True:
+            brokers = await self._brokers(wrapped)
+            left_ms = max(int(deadline_ms - self.instance.now_ms()), 0)
+            wait_ms = min(left_ms, LONG_POLL_MS) if len(brokers) == 1 else 0
+            header = PopMessageHeader(
+                self.config.group,
+                wrapped,
+                -1,
+                max_messages,
+                invisible_ms,
+                wait_ms,
+                init_mode=INIT_MAX if self.config.consume_from == "latest" else 0,
+                exp_type=selector.type,
+                exp=selector.expression,
+            )
+            messages = await self._pop_any(brokers, header)
+            if messages or self.instance.now_ms() >= deadline_ms:
+                self._names.unwrap_messages(messages)
+                return messages
+            if len(brokers) > 1:
+                await self._wait(brokers, wrapped, min(left_ms, LONG_POLL_MS))
+
+    async def ack(self, messages: Sequence[MessageExt]) -> None:
+        """Acknowledge messages. Raises ConfigInvalid, ClientError."""
+        claims: dict[str, dict[tuple[ClaimKey, int, str], tuple[Receipt, list[int]]]] = {}
+        for message in messages:
+            receipt = receipt_of(message)
+            topic = self._names.wrap(message.topic)
+            key = ClaimKey(topic, self.config.group, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
+            of_broker = claims.setdefault(receipt.broker_name, {})
+            marks = of_broker.setdefault((key, receipt.revive_queue, receipt.kind), (receipt, []))
+            marks[1].append(receipt.offset)
+        for broker_name, of_broker in claims.items():
+            acks = [
+                BatchAck(key.group, key.topic, kind, key, receipt.invisible_ms, queue, sorted(offsets))
+                for (key, queue, kind), (receipt, offsets) in of_broker.items()
+            ]
+            await self._ack(broker_name, acks)
+
+    async def change(self, message: MessageExt, invisible_ms: int) -> None:
+        """Make a message visible again after another time.
+
+        Raises ConfigInvalid, ReceiptExpired, ClientError.
+        """
+        receipt, topic = receipt_of(message), self._names.wrap(message.topic)
+        header = ChangeInvisibleTimeHeader(
+            self.config.group,
+            real_topic(topic, self.config.group, receipt.kind),
+            receipt.queue_id,
+            receipt.encode(),
+            receipt.offset,
+            invisible_ms,
+        )
+        command = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext())
+        response = await self.instance.invoke(await self._address(topic, receipt.broker_name), command)
+        changed = ChangeInvisibleTimeResponse.from_ext(response.ext)
+        if changed.pop_time is None:
+            return
+        message.properties[MessageConst.POP_CK] = receipt._replace(
+            start_offset=receipt.offset,
+            pop_ms=changed.pop_time,
+            invisible_ms=changed.invisible_time or invisible_ms,
+            revive_queue=receipt.revive_queue if changed.revive_qid is None else changed.revive_qid,
+        ).encode()
+
+    async def close(self) -> None:
+        """Close the connections. Messages that are not acknowledged become visible again in time."""
+        await self.instance.close()
+
+    async def _brokers(self, topic: str) -> list[tuple[str, str]]:
+        """Return (name, address) of the readable brokers, beginning with another one each time."""
+        route = await self.instance.routes.get(topic)
+        masters = route.masters()
+        names = sorted(share.broker_name for share in route.shares if share.is_readable)
+        found = [(name, masters[name]) for name in names if name in masters]
+        if not found:
+            await self.instance.routes.refresh_or_keep(topic)
+            raise BrokerUnreachable(f"no broker of topic {topic!r} can be read: are they running?")
+        self._turn = first = (self._turn + 1) % len(found)
+        return [*found[first:], *found[:first]]
+
+    async def _address(self, topic: str, broker_name: str) -> str:
+        await self.instance.routes.get(topic)
+        return self.instance.master_of(topic, broker_name)
+
+    async def _pop_any(
+        self, brokers: Iterable[tuple[str, str]], header: PopMessageHeader
+    ) -> list[MessageExt]:
+        """Return the messages of the first broker that has some. Raises the error if all fail."""
+        errors: list[ClientError] = []
+        has_answer = False
+        for name, address in brokers:
+            try:
+                messages = await self._pop(name, address, header)
+            except ClientError as error:
+                log.warning("pop_failed", broker=name, topic=header.topic, error=str(error))
+                errors.append(error)
+                await self.instance.routes.refresh_or_keep(header.topic)
+                continue
+            has_answer = True
+            if messages:
+                return messages
+        if errors and not has_answer:
+            raise errors[-1]
+        return []
+
+    async def _pop(self, name: str, address: str, header: PopMessageHeader) -> list[MessageExt]:
+        command = RemotingCommand(RequestCode.POP_MESSAGE, header.to_ext())
+        timeout_ms = header.poll_time + self.config.request_timeout_ms
+        response = await self.instance.request(address, command, timeout_ms)
+        if response.code in _EMPTY:
+            return []
+        if response.code != ResponseCode.SUCCESS:
+            raise refused(response.code, response.remark, address)
+        try:
+            messages = decode_all(response.body, name)
+            starts = parse_start_offsets(response.ext.get("startOffsetInfo", ""))
+            for message in messages:
+                if MessageConst.POP_CK not in message.properties:  # the broker adds it to retries only
+                    receipt = Receipt(
+                        starts[NORMAL, message.queue_id],
+                        int(response.ext["popTime"]),
+                        int(response.ext["invisibleTime"]),
+                        int(response.ext["reviveQid"]),
+                        NORMAL,
+                        name,
+                        message.queue_id,
+                        message.queue_offset,
+                    )
+                    message.properties[MessageConst.POP_CK] = receipt.encode()
+        except (RecordDamaged, KeyError, ValueError) as error:
+            raise DataDamaged(f"the response of broker {name!r} to a pop is damaged: {error!r}") from error
+        return messages
+
+    async def _wait(self, brokers: Iterable[tuple[str, str]], topic: str, wait_ms: int) -> None:
+        """Wait until a broker has a message, but for `wait_ms` at most."""
+        header = NotificationHeader(self.config.group, topic, -1, wait_ms)
+
+        async def notified(address: str) -> bool:
+            command = RemotingCommand(RequestCode.NOTIFICATION, header.to_ext())
+            try:
+                response = await self.instance.request(
+                    address, command, wait_ms + self.config.request_timeout_ms
+                )
+            except ClientError:  # the next pop reports it
+                return False
+            return response.ext.get("hasMsg") == "true"
+
+        waits = [
+            self.instance.spawn(notified(address), "pop-wait", is_awaited=True) for _, address in brokers
+        ]
+        try:
+            for each in asyncio.as_completed(waits):
+                if await each:
+                    return
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _ack(self, broker_name: str, acks: Sequence[BatchAck]) -> None:
+        address = await self._address(acks[0].requested_topic, broker_name)
+        if len(acks) == 1 and len(acks[0].offsets) == 1:
+            ack, (offset,) = acks[0], acks[0].offsets
+            receipt = Receipt(
+                ack.key.start_offset, ack.key.pop_ms, ack.invisible_ms, ack.revive_queue, ack.kind,
+                broker_name, ack.key.queue_id, offset,
+            )  # fmt: skip
+            topic = real_topic(ack.requested_topic, ack.group, ack.kind)
+            header = AckMessageHeader(ack.group, topic, receipt.queue_id, receipt.encode(), offset)
+            command = RemotingCommand(RequestCode.ACK_MESSAGE, header.to_ext())
+        else:
+            body = orjson.dumps(encode_batch_acks(broker_name, acks))
+            command = RemotingCommand(RequestCode.BATCH_ACK_MESSAGE, body=body)
+        await self.instance.invoke(address, command)
+
+
+def receipt_of(message: MessageExt) -> Receipt:
+    """Return the receipt of a received message. Raises ConfigInvalid if it has none."""
+    text = message.properties.get(MessageConst.POP_CK) if isinstance(message, MessageExt) else None
+    if text is None:
+        raise ConfigInvalid(f"{message!r:.100} was not received by a PopConsumer: give the received message")
+    try:
+        return Receipt.decode(text)
+    except MessageInvalid as error:
+        raise ConfigInvalid(error.remark) from error
