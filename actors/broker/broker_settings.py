@@ -228,6 +228,30 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     max_connections_per_address: int = Field(default=0, ge=0)
     """The largest number of open connections of one IP address; 0: no limit. Many clients may share one."""
 
+    replication: Literal["", "async", "sync"] = ""
+    """How the broker, as a master, sends its CommitLog to slaves: `async`: without waiting for them; `sync`:
+    a send is acknowledged, and its message visible, when `in_sync_replicas` replicas have it. Empty: the
+    HA port is closed.
+    """
+    in_sync_replicas: int = Field(default=2, ge=2, le=16)
+    """With `replication: sync`, how many replicas must have a message, the master included. While fewer are
+    connected, sends are refused. Slaves are counted by their IP address.
+    """
+    slave_timeout_ms: int = Field(
+        default=3000, ge=1, validation_alias=_alias("slave_timeout_ms", "slaveTimeout")
+    )
+    """With `replication: sync`, how long a send waits for slaves before it gets FLUSH_SLAVE_TIMEOUT."""
+    ha_listen_port: int = Field(
+        default=0, ge=0, le=65535, validation_alias=_alias("ha_listen_port", "haListenPort")
+    )
+    """The HA port, to which slaves connect; 0: `listen_port` + 1."""
+    ha_allow_unauthenticated: bool = False
+    """Whether the HA port is open although `authentication_enabled` is set. RocketMQ's HA protocol has
+    neither authentication nor encryption: a process that can connect to the port can read all messages.
+    """
+    ha_max_bytes_per_s: Annotated[int, LIVE] = Field(default=0, ge=0)
+    """How many bytes per second of the CommitLog all slaves together get; 0: no limit."""
+
     register_interval_ms: int = Field(
         default=30_000, ge=1, validation_alias=_alias("register_interval_ms", "registerNameServerPeriod")
     )

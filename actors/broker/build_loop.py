@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from actors.broker.admission import Admission
@@ -13,16 +13,18 @@ from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.reads import Reads
 from actors.broker.loop.turns import TurnLoop, Turns
 from actors.broker.loop.wait_registry import WaitRegistry
-from actors.broker.sending.acks import Acks
+from actors.broker.sending.acks import AckLimit, Acks
 from actors.broker.stats import BrokerStats
 from actors.host.cluster_tls import server_tls
 from actors.host.descriptors import connections_that_fit
 from actors.host.loop_lag import LoopLag
 from actors.remoting.chain import Step
+from actors.remoting.codes import ResponseCode
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
+from store.commitlog.in_sync_replicas import InSyncReplicas, confirm_policy
 from store.live_settings import LiveSettings
 from store.message_store import Arrival, MessageStore
 
@@ -102,12 +104,33 @@ def build_loop(
         stats,
         LoopLag(clock, admission.note_lag),
         held,
-        Acks(store, clock, settings.sync_flush_timeout_ms, may_wait=is_sync),
+        Acks(store, clock, tuple(_ack_limits(settings, store))),
         flusher,
         turns,
         off_loop,
         Reads(store, off_loop, admission.admit_response, turns),
     )
+
+
+def _ack_limits(settings: BrokerSettings, store: MessageStore) -> Iterable[AckLimit]:
+    positions = store.positions
+    policy = confirm_policy(settings.store.flush, settings.replication, settings.in_sync_replicas)
+    if isinstance(policy, InSyncReplicas):
+        limit_ms, slaves = settings.slave_timeout_ms, settings.in_sync_replicas - 1
+        yield AckLimit(
+            limit_ms,
+            lambda: policy.replicated(positions.replicas),
+            ResponseCode.FLUSH_SLAVE_TIMEOUT,
+            f"stored, but not acknowledged by {slaves} slaves within slave_timeout_ms {limit_ms}",
+        )
+    if settings.store.flush == "sync":
+        limit_ms = settings.sync_flush_timeout_ms
+        yield AckLimit(
+            limit_ms,
+            lambda: positions.flushed,
+            ResponseCode.FLUSH_DISK_TIMEOUT,
+            f"stored, but not flushed within sync_flush_timeout_ms {limit_ms}: the disk is slow",
+        )
 
 
 def _max_unread_bytes(settings: BrokerSettings) -> int:

@@ -21,6 +21,7 @@ from actors.host.cluster_tls import reload_tls
 from actors.host.figures import described
 from actors.supervisor import GiveUp, Supervisor
 from store.clock import NS_PER_MS, Clock
+from store.commitlog.in_sync_replicas import confirm_policy
 from store.disk.disk_use import DiskProbe, disk_use
 from store.live_settings import LiveSettings
 from store.logs import get_logger
@@ -192,6 +193,7 @@ class BrokerService:
             store_host=host,
             probe=self._probe,
             sinks=[sink for feature in self._features for sink in feature.sinks],
+            confirm=confirm_policy(settings.store.flush, settings.replication, settings.in_sync_replicas),
         )
 
     def _post_tick(self) -> Callable[[], None]:

@@ -78,6 +78,18 @@ class ReadableStore:
             )
         return self._log.record_at(physical_offset)
 
+    def log_bytes(self, offset: int, max_bytes: int) -> memoryview:
+        """Return the written bytes of the log at CommitLog offset `offset`, without copying them.
+
+        They end after `max_bytes`, at the end of the log, or at that of a log file; they are not aligned to
+        records, and may not be flushed or confirmed: for copies of the log only. Raises StoreError if the log
+        does not have `offset`.
+        """
+        file_end = self._log.base_of(offset) + self._log.file_bytes
+        return self._log.slice(
+            offset, max(min(offset + max_bytes, file_end, self.positions.written) - offset, 0)
+        )
+
     def record_timestamp(self, physical_offset: int) -> int:
         """Return the storeTimestamp of the record at a CommitLog offset. Raises the errors of `record_at`."""
         return store_timestamp_of(self.record_at(physical_offset))

@@ -1,6 +1,6 @@
 """Turns: the work at the end of each turn of the broker's loop.
 
-    1  start a flush of the written records
+    1  start a flush of the written records, and send them to slaves
     2  confirm appends: the store calls the waiting acknowledgements
     3  write the responses to senders
     4  dispatch the confirmed records to the consume queues and the index
@@ -97,6 +97,7 @@ class Turns:
         self._dispatched_ns = 0
         self._readers: deque[_Reader] = deque()
         self._catch_up_timeout_ms = catch_up_timeout_ms
+        self._send_to_slaves: Callable[[], None] | None = None
         self._is_stopped = False
 
     @property
@@ -104,11 +105,17 @@ class Turns:
         """Number of reads that are waiting for the dispatch of confirmed messages."""
         return len(self._readers)
 
+    def on_written(self, send_to_slaves: Callable[[], None]) -> None:
+        """Set a function that is called in each turn before the records of the turn are confirmed."""
+        self._send_to_slaves = send_to_slaves
+
     def tick(self) -> None:
         """Do the work at the end of a turn."""
         if self._is_stopped:
             return
         self._flusher.flush_if_idle()  # first: the disk works while this thread dispatches
+        if self._send_to_slaves is not None:
+            self._send_to_slaves()
         times, positions = self._put_times, self._store.positions
         if times.puts:
             times.end_turn(positions.written)

@@ -1,15 +1,16 @@
 """Acks: delays the responses to sends until their messages are confirmed (docs/design.md#invariant-2).
 
-The store confirms an append in the same turn under async flush, and after the next flush under sync flush. If
-that takes longer than `sync_flush_timeout_ms`, the response is FLUSH_DISK_TIMEOUT: the message is stored but
-not yet durable.
+The store confirms an append in the same turn under async flush, after the next flush under sync flush, and
+after the acknowledgements of slaves with `replication: sync`. Each of these has a limit. If it takes longer,
+the response names what is late, FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT: the message is stored, but not
+confirmed yet.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from actors.remoting.codes import ResponseCode
 from store.clock import NS_PER_MS, Clock
@@ -23,6 +24,16 @@ class ConfirmingStore(Protocol):
         self, offset: int, callback: Callable[[StoreError | None], None], messages: int = 1
     ) -> None:
         """Call `callback(None)` when the log is confirmed up to `offset`, or `callback(error)`."""
+
+
+class AckLimit(NamedTuple):
+    """One of the things that a confirmation waits for, and the response if it takes too long."""
+
+    timeout_ms: int
+    position: Callable[[], int]
+    """Returns the CommitLog offset before which it has happened."""
+    code: ResponseCode
+    remark: str
 
 
 class PendingAck:
@@ -52,6 +63,13 @@ class PendingAck:
             self.respond(ResponseCode.SYSTEM_ERROR, str(error))
 
 
+class _Bucket(NamedTuple):
+    since_ns: int
+    end: int
+    """CommitLog offset at which the last append of the bucket ends."""
+    acks: list[PendingAck]
+
+
 class Acks:
     """The pending responses of one store.
 
@@ -60,49 +78,58 @@ class Acks:
     clock.
     """
 
-    def __init__(self, store: ConfirmingStore, clock: Clock, timeout_ms: int, *, may_wait: bool) -> None:
+    def __init__(self, store: ConfirmingStore, clock: Clock, limits: Sequence[AckLimit]) -> None:
         """Create the object.
 
         Args:
             store: confirms the appends.
             clock: for the time-outs.
-            timeout_ms: how long a response waits before it is sent with FLUSH_DISK_TIMEOUT.
-            may_wait: True if confirmation may take longer than a turn (sync flush), so time-outs are needed.
+            limits: what confirmations wait for; if several are late, the response is that of the first one.
+                Empty if the store confirms all appends within a turn.
         """
         self._store = store
         self._clock = clock
-        self._timeout_ms = timeout_ms
-        self._may_wait = may_wait
+        self._limits = limits
+        self._may_wait = bool(limits)
+        self._end = 0
         self._bucket: list[PendingAck] = []
-        self._buckets: deque[tuple[int, list[PendingAck]]] = deque()
+        self._buckets: deque[_Bucket] = deque()
 
     def __len__(self) -> int:
-        buckets = [self._bucket, *(bucket for _, bucket in self._buckets)]
+        buckets = [self._bucket, *(each.acks for each in self._buckets)]
         return sum(not ack.is_done for bucket in buckets for ack in bucket)
 
     def when_confirmed(self, offset: int, ack: PendingAck, messages: int = 1) -> None:
         """Send the response `ack` to `messages` sends when the log is confirmed up to `offset`."""
         if self._may_wait:
+            self._end = offset
             self._bucket.append(ack)
         self._store.on_confirmed(offset, ack, messages)
 
     def sweep(self) -> None:
-        """Respond FLUSH_DISK_TIMEOUT to sends that have waited too long; called a few times per second."""
+        """Respond to sends that have waited too long; called a few times per second."""
         now_ns = self._clock.monotonic_ns()
         if self._bucket:
-            self._buckets.append((now_ns + self._timeout_ms * NS_PER_MS, self._bucket))
+            self._buckets.append(_Bucket(now_ns, self._end, self._bucket))
             self._bucket = []
         while self._buckets:
-            deadline_ns, bucket = self._buckets[0]
-            if not bucket[-1].is_done:
-                if deadline_ns > now_ns:
+            bucket = self._buckets[0]
+            if not bucket.acks[-1].is_done:
+                exceeded = self._exceeded(bucket, (now_ns - bucket.since_ns) // NS_PER_MS)
+                if exceeded is None:
                     return
-                self._time_out(bucket)
+                _time_out(bucket.acks, exceeded)
             self._buckets.popleft()
 
-    def _time_out(self, bucket: list[PendingAck]) -> None:
-        remark = f"stored, but not flushed within sync_flush_timeout_ms {self._timeout_ms}: the disk is slow"
-        for ack in bucket:
-            if not ack.is_done:
-                ack.is_done = True
-                ack.respond(ResponseCode.FLUSH_DISK_TIMEOUT, remark)
+    def _exceeded(self, bucket: _Bucket, waited_ms: int) -> AckLimit | None:
+        for limit in self._limits:
+            if waited_ms >= limit.timeout_ms and limit.position() < bucket.end:
+                return limit
+        return None
+
+
+def _time_out(acks: Sequence[PendingAck], exceeded: AckLimit) -> None:
+    for ack in acks:
+        if not ack.is_done:
+            ack.is_done = True
+            ack.respond(exceeded.code, exceeded.remark)
