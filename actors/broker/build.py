@@ -214,7 +214,9 @@ def _build_metadata(
     supervisor: Supervisor,
 ) -> tuple[BrokerTables, Registration, NewTopics]:
     def header(broker_id: int) -> RegisterBrokerHeader:
-        return RegisterBrokerHeader(identity.name, identity.address, identity.cluster, broker_id)
+        return RegisterBrokerHeader(
+            identity.name, identity.address, identity.cluster, broker_id, identity.ha_address
+        )
 
     settings = live.settings
     new_topics = NewTopics(lambda call: registration.when_registered(call))
@@ -340,7 +342,7 @@ def _admin_rows(parts: BrokerParts) -> Iterable[RequestRow]:
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
         *ProgressRequests(identity, loop, tables, clients, clock, permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),
-        *ReplicaRequests(store, tables).rows(),
+        *ReplicaRequests(tables).rows(),
         *QueueFileRequests(store).rows(),
     )
 

@@ -9,6 +9,7 @@ from actors.broker.delay.build import build_delay_levels
 from actors.broker.metrics.build import build_metrics
 from actors.broker.pop.build import build_pop
 from actors.broker.replication.build import build_replication
+from actors.broker.replication.build_master import build_master
 from actors.broker.retry.build import build_retries
 from actors.broker.timer.build import build_timer
 from actors.broker.transactions.build import build_transactions
@@ -28,4 +29,5 @@ def built_in_features() -> Sequence[Feature]:
         Feature(build_pop),
         Feature(build_delay_levels),
         Feature(build_metrics),
+        Feature(build_master),
     )

@@ -21,6 +21,10 @@ class BrokerIdentity:
     """The resolved address; the storeHost of the broker's records."""
     node_ip: str = ""
     """The address of the broker's Ray node; empty outside of Ray."""
+    ha_port: int = 0
+    """The port to which slaves connect; 0 if it is closed."""
+    ha_address: str = ""
+    """The address that slaves connect to, `host:port`; empty if the port is closed."""
 
     def labels(self) -> dict[str, str]:
         """Return the labels of all metrics of the broker, as in RocketMQ."""
@@ -36,7 +40,19 @@ class BrokerIdentity:
         port = settings.advertised_port or listen_port
         host = Host(_resolved(settings.host), port)
         address = join_address(settings.host, port)
-        return cls(settings.cluster_name, settings.broker_name, address, host, node_ip)
+        ha_port = _ha_port(settings, listen_port)
+        ha_address = join_address(settings.host, ha_port) if ha_port else ""
+        return cls(
+            settings.cluster_name, settings.broker_name, address, host, node_ip,
+            ha_port, ha_address,
+        )  # fmt: skip
+
+
+def _ha_port(settings: BrokerSettings, listen_port: int) -> int:
+    is_closed = settings.authentication_enabled and not settings.ha_allow_unauthenticated
+    if not settings.replication or is_closed:
+        return 0
+    return settings.ha_listen_port or listen_port + 1
 
 
 def _resolved(host: str) -> str:

@@ -71,6 +71,10 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
             "tests/actors/broker/replication/test_slave_requests.py",
             "test_slave_serves_pulls_only_while_slave_read_enable_is_true",
         ),
+        "ha_max_bytes_per_s": (
+            "tests/actors/broker/replication/test_ha_stream.py",
+            "test_rate_of_all_slaves_follows_the_live_setting",
+        ),
         "persist_offsets_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
     },
     StoreSettings: {

@@ -25,13 +25,23 @@ def test_loop_lag_is_shown_for_brokers_only() -> None:
     assert lag_of({}) == ""
 
 
-def test_counts_of_waiting_messages_are_shown_if_a_broker_reports_them() -> None:
-    def printed(details: dict[str, object]) -> str:
-        running = Running("raymq", "broker-a-0", None, "serving", details=details)
-        out = StringIO()
-        show(Console(file=out, width=250), "shop", [ActorStatus(running, "")])
-        return out.getvalue()
+def printed(details: dict[str, object]) -> str:
+    running = Running("raymq", "broker-a-0", None, "serving", details=details)
+    out = StringIO()
+    show(Console(file=out, width=250), "shop", [ActorStatus(running, "")])
+    return out.getvalue()
 
+
+def test_replicas_in_sync_and_the_lag_of_slaves_are_shown_for_masters() -> None:
+    master: dict[str, object] = {"in_sync_replicas": 2, "slave_lag_bytes": 1_048_576, "slave_lag_s": 3}
+    assert "1,048,576 B / 3 s" in printed({**master, "slaves": "10.0.0.2:4711"})
+    assert "no slave" in printed({**master, "slaves": ""})
+    assert "in sync" in printed({**master, "slaves": ""})
+    assert "in sync" not in printed({})
+    assert "slave lag" not in printed({})
+
+
+def test_counts_of_waiting_messages_are_shown_if_a_broker_reports_them() -> None:
     reported = printed({"open_transactions": 3, "retries_pending": 4_000, "dead_letters_pending": 0})
     assert all(heading in reported for heading in ("open transactions", "retries", "dead letters"))
     assert "4,000" in reported

@@ -32,7 +32,7 @@ class RayMQ(Peer):
         self.store_root = root / "store" / f"{BROKER_NAME}-0"
         self._settings = dict(settings or {})
         self._nameserver_port = free_port()
-        self._broker_port = free_port(-2)
+        self._broker_port = free_port(-2, 1)
         self._process: Program | None = None
         self._addresses: dict[str, str] = {}
 

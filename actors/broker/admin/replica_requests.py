@@ -1,7 +1,4 @@
-"""Requests that RocketMQ's slaves and haStatus send to a master: config tables and the replication state.
-
-This broker has no slaves and reports so.
-"""
+"""Requests that RocketMQ's slaves send to a master for its config tables."""
 
 from __future__ import annotations
 
@@ -17,18 +14,12 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster
-from store.message_store import MessageStore
 
 
 class ReplicaRequests:
-    """Request handler for config tables and the replication state.
+    """Handles GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET and RESET_MASTER_FLUSH_OFFSET."""
 
-    It handles GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, GET_BROKER_HA_STATUS and
-    RESET_MASTER_FLUSH_OFFSET.
-    """
-
-    def __init__(self, store: MessageStore, tables: BrokerTables) -> None:
-        self._store = store
+    def __init__(self, tables: BrokerTables) -> None:
         self._tables = tables
 
     def rows(self) -> Iterable[RequestRow]:
@@ -38,7 +29,6 @@ class ReplicaRequests:
         return (
             row(code.GET_ALL_CONSUMER_OFFSET, self.consumer_offsets, None, get),
             row(code.GET_ALL_DELAY_OFFSET, self.delay_offsets, None, get),
-            row(code.GET_BROKER_HA_STATUS, self.ha_status, None, get),
             row(code.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset, MasterFlushOffsetHeader, update),
         )
 
@@ -49,24 +39,6 @@ class ReplicaRequests:
     def delay_offsets(self, context: RequestContext) -> RemotingCommand:
         """Handle GET_ALL_DELAY_OFFSET: return the content of `delayOffset.json`."""
         return RemotingCommand.response(body=orjson.dumps(self._tables.delay_offsets.to_json()))
-
-    def ha_status(self, context: RequestContext) -> RemotingCommand:
-        """Handle GET_BROKER_HA_STATUS: report a master without slaves (RocketMQ HARuntimeInfo)."""
-        own = {
-            "lastReadTimestamp": 0,
-            "lastWriteTimestamp": 0,
-            "masterFlushOffset": 0,
-            "maxOffset": 0,
-            "transferredByteInSecond": 0,
-        }
-        status = {
-            "haClientRuntimeInfo": own,
-            "haConnectionInfo": [],
-            "inSyncSlaveNums": 0,
-            "master": True,
-            "masterCommitLogMaxOffset": self._store.positions.written,
-        }
-        return RemotingCommand.response(body=orjson.dumps(status))
 
     def reset_flush_offset(self, context: RequestContext) -> RemotingCommand:
         """Handle RESET_MASTER_FLUSH_OFFSET: accept and ignore it, as RocketMQ's masters do."""

@@ -28,6 +28,8 @@ PENDING = {
     "dead_letters": "dead_letters_pending",
 }
 """Counts of messages that wait in a broker, by column. A column is shown if a broker reports its count."""
+REPLICATION = ("in_sync", "slave_lag")
+"""Columns of masters with an HA port: replicas in sync, and how far behind the slowest slave is."""
 SPARED = ("code", "epoch", "process", "node", "loop_lag", "kind", *PENDING)
 """Columns that are omitted on a narrow terminal, in this order."""
 
@@ -85,7 +87,8 @@ def show(console: Console, cluster: str, found: Sequence[ActorStatus]) -> None:
     rows = [as_row(entry) for entry in found]
     console.print(f"cluster {cluster}", style="bold", highlight=False, markup=False)
     cells = [formatted(row) for row in rows]
-    columns = (*COLUMNS, *(column for column in PENDING if any(row[column] is not None for row in cells)))
+    optional = (*REPLICATION, *PENDING)
+    columns = (*COLUMNS, *(column for column in optional if any(row[column] is not None for row in cells)))
     console.print(fitted(columns, cells, console.width, SPARED))
     for row in rows:
         if row["reason"]:
@@ -100,9 +103,20 @@ def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
         "process": str(row["process"] or ""),
         "epoch": details.get("epoch"),
         "loop_lag": lag_of(details),
+        "in_sync": details.get("in_sync_replicas"),
+        "slave_lag": slave_lag_of(details),
         **{column: details.get(field) for column, field in PENDING.items()},
         STYLE: None if row["state"] == "serving" else "red",
     }
+
+
+def slave_lag_of(details: Mapping[str, Any]) -> str | None:
+    """Return how far the slowest slave of a master is behind; None without an HA port."""
+    if "slave_lag_bytes" not in details:
+        return None
+    if not details.get("slaves"):
+        return "no slave"
+    return f"{details['slave_lag_bytes']:,} B / {details['slave_lag_s']} s"
 
 
 def lag_of(details: Mapping[str, Any]) -> str:

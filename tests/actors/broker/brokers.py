@@ -130,6 +130,7 @@ def settings_of(root: Path, store: dict[str, Any] | None = None, **settings: Any
     for name in (
         "os_page_cache_busy_ms",
         "sync_flush_timeout_ms",
+        "slave_timeout_ms",
         "wait_in_pull_queue_ms",
         "max_hold_ms",
         "idle_timeout_ms",
@@ -186,11 +187,11 @@ async def run_now(broker: BrokerService, name: str) -> None:
 
 
 @asynccontextmanager
-async def registered_broker(root: Path) -> AsyncIterator[tuple[NameserverService, Peer]]:
+async def registered_broker(root: Path, **settings: Any) -> AsyncIterator[tuple[NameserverService, Peer]]:
     """Yield a nameserver, and a client of a broker that is registered with it."""
     nameserver = build_nameserver(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
     await nameserver.start()
-    broker = BrokerService(settings_of(root, nameservers=nameserver.address), SystemClock())
+    broker = BrokerService(settings_of(root, nameservers=nameserver.address, **settings), SystemClock())
     await broker.start()
     peer = Peer(broker)
     try:

@@ -1,0 +1,87 @@
+"""Builds what a broker needs as a master: the HA port, and what is shown about its slaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.broker.capability import Capability
+from actors.broker.parts import BrokerParts
+from actors.broker.replication.ha_connection import HaLoop
+from actors.broker.replication.ha_requests import HaRequests
+from actors.broker.replication.ha_server import SWEEP_MS, HaServer, SlaveState
+from actors.broker.role import Role, RoleService, periodic
+from actors.host.figures import Figure, Kind
+
+
+def build_master(parts: BrokerParts) -> Capability:
+    """Build the HA port of a broker; without `replication` there are only its rows and figures."""
+    settings, loop = parts.settings, parts.loop
+    if not settings.replication:
+        return Capability(rows=tuple(HaRequests(loop.store, _no_slaves).rows()), figures=_figures(None))
+    hub = loop.server.hub
+    server = HaServer(
+        settings,
+        parts.identity.ha_port,
+        loop.store,
+        parts.clock,
+        HaLoop(hub.enqueue, loop.reads.load_pages),
+        loop.server.request_tick,
+        loop.admission,
+    )
+    loop.turns.on_written(server.push)
+    master = frozenset({Role.MASTER})
+    return Capability(
+        rows=tuple(HaRequests(loop.store, server.slaves).rows()),
+        services=(
+            RoleService("ha-port", master, server.start, server.stop),
+            periodic(parts.supervisor, "ha-sweep", master, SWEEP_MS, server.sweep),
+        ),
+        figures=(
+            Figure("replication", Kind.TEXT, "", lambda: settings.replication, "How slaves get the log."),
+            *_figures(server),
+        ),
+    )
+
+
+def _no_slaves() -> Sequence[SlaveState]:
+    return ()
+
+
+def _figures(server: HaServer | None) -> Sequence[Figure]:
+    """Return the figures of the slaves; they are described only if there is an HA port."""
+    is_described = server is not None
+    slaves = _no_slaves if server is None else server.slaves
+
+    def in_sync() -> int:
+        return 1 if server is None else server.in_sync
+
+    return (
+        Figure(
+            "in_sync_replicas", Kind.GAUGE, "", in_sync,
+            "Replicas that lack little of the log, the master included.",
+            is_described=is_described,
+            metric="raymq_in_sync_replicas",
+        ),
+        Figure(
+            "slaves", Kind.TEXT, "", lambda: " ".join(each.address for each in slaves()),
+            "Addresses of the connected slaves.", is_described=is_described,
+        ),
+        Figure(
+            "slave_connections", Kind.GAUGE, "", lambda: 0 if server is None else server.connections,
+            "Open connections of the HA port.", is_described=is_described,
+            metric="raymq_slave_connections",
+        ),
+        Figure(
+            "slave_lag_bytes", Kind.GAUGE, "bytes",
+            lambda: max((each.lag_bytes for each in slaves()), default=0),
+            "Bytes of the log that the slave that is furthest behind lacks.",
+            is_described=is_described,
+            metric="raymq_slave_lag_bytes",
+        ),
+        Figure(
+            "slave_lag_s", Kind.GAUGE, "s", lambda: max((each.lag_s for each in slaves()), default=0),
+            "Age of the oldest record that this slave lacks.",
+            is_described=is_described,
+            metric="raymq_slave_lag_seconds",
+        ),
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""GET_BROKER_HA_STATUS: the state of the slaves, as mqadmin's haStatus shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import orjson
+
+from actors.broker.replication.ha_server import SlaveState
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
+from actors.remoting.targets import Action, on_cluster
+from store.message_store import MessageStore
+
+_NO_CLIENT = {
+    "lastReadTimestamp": 0,
+    "lastWriteTimestamp": 0,
+    "masterFlushOffset": 0,
+    "maxOffset": 0,
+    "transferredByteInSecond": 0,
+}
+"""The part for slaves; mqadmin expects it from masters too."""
+
+
+class HaRequests:
+    """Request handler for the state of the replication."""
+
+    def __init__(self, store: MessageStore, slaves: Callable[[], Sequence[SlaveState]]) -> None:
+        """Create the handler; `slaves` returns the connected slaves."""
+        self._store = store
+        self._slaves = slaves
+
+    def rows(self) -> Iterable[RequestRow]:
+        """Return the entries of the request table that this class handles."""
+        code, get = RequestCode.GET_BROKER_HA_STATUS, on_cluster(Action.GET)
+        return (RequestRow(code, self.status, None, get, on_slave=OnSlave.SERVED),)
+
+    def status(self, context: RequestContext) -> RemotingCommand:
+        """Handle GET_BROKER_HA_STATUS: return the slaves and the end of the log (HARuntimeInfo)."""
+        slaves = self._slaves()
+        status = {
+            "haClientRuntimeInfo": _NO_CLIENT,
+            "haConnectionInfo": [
+                {
+                    "addr": each.address,
+                    "diff": each.lag_bytes,
+                    "inSync": each.is_in_sync,
+                    "slaveAckOffset": each.acknowledged,
+                    "transferFromWhere": each.sent,
+                    "transferredByteInSecond": each.bytes_per_s,
+                }
+                for each in slaves
+            ],
+            "inSyncSlaveNums": sum(each.is_in_sync for each in slaves),
+            "master": True,
+            "masterCommitLogMaxOffset": self._store.positions.written,
+        }
+        return RemotingCommand.response(body=orjson.dumps(status))
