@@ -198,7 +198,7 @@ def test_compiled_sends_store_and_respond_as_ordinary_ones(tmp_path: Path) -> No
             assert counts[0] == counts[1]
             counters = [each.graph.loop.counters.responses for each in brokers]
             assert counters[0] == counters[1]
-            assert taken(brokers[0]) > 100
+            assert taken(brokers[0]) > 40  # of about 140 plain sends among random frames
             assert taken(brokers[1]) == 0
         finally:
             for each in brokers:
