@@ -70,6 +70,10 @@ class KnownHoles:
         """The holes in the log, in ascending order."""
         return tuple(hole for hole in self._holes if hole.position >= self._positions.min)
 
+    def repair(self, begin: int, end: int) -> None:
+        """Forget the holes between two CommitLog offsets, because valid records were written there."""
+        self._holes = tuple(hole for hole in self._holes if not begin <= hole.position < end)
+
     def truncate_to(self, offset: int) -> None:
         """Forget the holes at or after the CommitLog offset `offset`."""
         self._holes = tuple(hole for hole in self._holes if hole.position < offset)

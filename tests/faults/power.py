@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +64,16 @@ class _Name(NamedTuple):
 _GONE = -1
 
 
+def _paths(directory: str) -> Iterator[tuple[str, int | None]]:
+    """Yield the paths below a directory with their inode numbers; None for directories."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            is_directory = entry.is_dir(follow_symlinks=False)
+            yield entry.path, None if is_directory else entry.inode()
+            if is_directory:
+                yield from _paths(entry.path)
+
+
 def _apply(changes: list[list[_Name]], names: dict[str, int | None]) -> None:
     for change in changes:
         for path, number in change:
@@ -76,7 +86,8 @@ def _apply(changes: list[list[_Name]], names: dict[str, int | None]) -> None:
 class PowerLossDisk:
     """Tracks the files below `root`; `cut` writes a copy as a power loss would leave them."""
 
-    def __init__(self, root: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, root: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+        """Begin with what is below `root`, all durable; without `monkeypatch`, see `track_calls`."""
         self.root = root
         self._rng = rng
         self._lock = threading.RLock()
@@ -86,42 +97,39 @@ class PowerLossDisk:
         self._changes: list[list[_Name]] = []  # not durable yet, in order; each change is atomic
         self._scan()
         self._all_durable()
-        for name in ("fsync", "fdatasync"):
-            monkeypatch.setattr(os, name, self._syncing(getattr(os, name)))
-        for name in ("rename", "replace", "unlink", "rmdir", "mkdir"):
-            monkeypatch.setattr(os, name, self._naming(getattr(os, name)))
+        if monkeypatch is not None:
+            track_calls([self], monkeypatch)
 
     # ---- tracking ----------------------------------------------------------------------------------------
 
-    def _syncing(self, call: Callable[[int], None]) -> Callable[[int], None]:
-        def synced(descriptor: int) -> None:
-            with self._lock:
-                self._scan()
-                call(descriptor)
-                number = os.fstat(descriptor).st_ino
-                if number in self._files:
-                    self._files[number].sync()
-                    return
-                self._directory_synced(Path(f"/proc/self/fd/{descriptor}").readlink())
+    def contains(self, path: str) -> bool:
+        """Return True if `path` is the root of this disk, or below it."""
+        return path.startswith(str(self.root)) and path[len(str(self.root)) :][:1] in ("", "/")
 
-        return synced
+    def sync(self, call: Callable[[int], None], descriptor: int, path: str) -> None:
+        """Make the file or directory `path` durable, as the system call does."""
+        with self._lock:
+            self._scan()
+            call(descriptor)
+            number = os.fstat(descriptor).st_ino
+            if number in self._files:
+                self._files[number].sync()
+                return
+            self._directory_synced(Path(path))
 
-    def _naming(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def renamed(*arguments: Any, **named: Any) -> Any:
-            with self._lock:
-                self._scan()
-                done = call(*arguments, **named)
-                self._scan(is_one_change=True)
-                return done
-
-        return renamed
+    def change_name(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Record the change of names by a system call as one atomic change."""
+        with self._lock:
+            self._scan()
+            done = call(*arguments, **named)
+            self._scan(is_one_change=True)
+            return done
 
     def _scan(self, *, is_one_change: bool = False) -> None:
         """Record the paths created and removed since the last scan; `is_one_change`: as one atomic change."""
         found: dict[str, int | None] = {}
-        for path in sorted(self.root.rglob("*")):
-            number = None if path.is_dir() else path.stat().st_ino
-            found[str(path)] = number
+        for path, number in sorted(_paths(str(self.root))):
+            found[path] = number
             if number is not None and number not in self._files:
                 self._files[number] = _File(os.open(path, os.O_RDONLY))
         changes = [_Name(path, number) for path, number in found.items() if self._now.get(path, -1) != number]
@@ -182,3 +190,42 @@ class PowerLossDisk:
     def close(self) -> None:
         for file in self._files.values():
             os.close(file.descriptor)
+
+
+def _path_of(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+
+def track_calls(disks: Sequence[PowerLossDisk], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report system calls to the disk that contains their file; `disks` may change later."""
+
+    def disk_of(path: str) -> PowerLossDisk | None:
+        return next((each for each in disks if each.contains(path)), None)
+
+    def syncing(call: Callable[[int], None]) -> Callable[[int], None]:
+        def synced(descriptor: int) -> None:
+            path = str(_path_of(descriptor))
+            disk = disk_of(path)
+            if disk is None:
+                call(descriptor)
+            else:
+                disk.sync(call, descriptor, path)
+
+        return synced
+
+    def naming(call: Callable[..., Any]) -> Callable[..., Any]:
+        def renamed(*arguments: Any, **named: Any) -> Any:
+            path = os.fspath(arguments[0])
+            if named.get("dir_fd") is not None:
+                path = f"{_path_of(named['dir_fd'])}/{path}"
+            disk = disk_of(path)
+            if disk is None:
+                return call(*arguments, **named)
+            return disk.change_name(call, *arguments, **named)
+
+        return renamed
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, syncing(getattr(os, name)))
+    for name in ("rename", "replace", "unlink", "rmdir", "mkdir"):
+        monkeypatch.setattr(os, name, naming(getattr(os, name)))

@@ -126,6 +126,9 @@ class ModelLog:
     def confirm(self, offset: int) -> None:
         self.confirmed = offset
 
+    def turn(self) -> None:
+        """Do nothing: this log has no derived data."""
+
     def checkpoint(self) -> None:
         """Save how far the log is confirmed; only what is durable here is saved."""
         self.bound = max(self.bound, min(self.confirmed, self.durable))

@@ -48,6 +48,7 @@ class SimReplica:
         self.node: Any = None  # None while the process is down
         self.life = 0  # counts the processes
         self.skew_ms = 0
+        self.wall_skew_ms = 0
         self.flush_ms = 0  # 0: fast
         self.is_paused = False
         self.inbox: list[Any] = []
@@ -146,6 +147,7 @@ class SimReplica:
                 self.sim.note(f"{self} {effect}")
             self._do[type(effect)](effect)
         self.sim.checks.on_step(self)
+        self.log.turn()
         self._flush()
         self._arm()
 

@@ -276,6 +276,7 @@ class Simulation:
 
     def _fault_clock_jump(self, number: int, jump_ms: int) -> None:
         self.replicas[number].skew_ms += jump_ms
+        self.replicas[number].wall_skew_ms = self.rng.choice((-3_600_000, 0, 3_600_000))
 
     def _fault_transfer(self, number: int) -> None:
         leader = self._leader()

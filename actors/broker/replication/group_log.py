@@ -1,0 +1,176 @@
+"""GroupLog: the CommitLog of a broker as the log of a Raft group.
+
+    RaftNode ──effects──→ GroupLog ──→ MessageStore ──→ CommitLog
+                                          ↑
+                                    GroupConfirm: confirmed is what the node says
+
+A log of a group never ends with a blank: `read` returns a blank only with the record after it, and
+`remove_trailing_blank` removes one that a crash has left. See `actors/raft/history.py`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from actors.raft.group_record import GROUP_TOPIC, GroupRecordBody, decode_group_record, encode_group_record
+from actors.raft.history import GroupRecord
+from actors.raft.members import Member, Members
+from actors.raft.state import LogState
+from store.commitlog.positions import Positions
+from store.message.buffers import Buffer
+from store.message.record import BLANK_BYTES, MAGIC, MAGIC_BLANK, RecordDraft, decode_record
+from store.message_store import MessageStore
+from store.store_errors import RecordDamaged
+
+_SIZE = slice(0, 4)
+
+
+class GroupConfirm:
+    """The confirm policy of a replica in a group: what its RaftNode has confirmed."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+
+    def confirmed(self, positions: Positions, replicas: Mapping[int, int]) -> int:
+        """Return the offset of the last `raise_to`."""
+        return self._offset
+
+    def raise_to(self, offset: int) -> None:
+        """Confirm the log up to CommitLog offset `offset`."""
+        self._offset = max(self._offset, offset)
+
+
+class LogPart(NamedTuple):
+    """A record of the log, or the blank end of a file, in which case `record` is None."""
+
+    offset: int
+    end: int
+    record: memoryview | None
+
+
+class GroupLog:
+    """What a RaftNode and its owner do with the log of one store."""
+
+    def __init__(self, store: MessageStore, confirm: GroupConfirm, group: str, me: Member) -> None:
+        """Create the log of the replica `me` of `group`, whose store was opened with the policy `confirm`."""
+        self._store = store
+        self._confirm = confirm
+        self._group = group
+        self._me = me
+
+    @property
+    def end(self) -> int:
+        """The CommitLog offset after the last byte."""
+        return self._store.positions.written
+
+    # ---- start ---------------------------------------------------------------------------------------------
+
+    def remove_trailing_blank(self) -> None:
+        """Remove a blank at the end, whose record a crash has lost. Raises StoreError."""
+        positions = self._store.positions
+        blank: int | None = None
+        for part in self.parts(positions.confirmed, positions.written):
+            blank = part.offset if part.record is None else None
+        if blank is not None:
+            self._store.truncate_to(blank)
+
+    def state(self, known_confirmed: int) -> LogState:
+        """Return the state of the log after a start.
+
+        The group records are those after the confirmed part; earlier ones are in the term file.
+        `known_confirmed` is how far the log was confirmed before the start, also if it ends earlier now.
+        """
+        positions = self._store.positions
+        records = tuple(self.group_records(positions.confirmed, positions.written))
+        confirmed = max(known_confirmed, positions.confirmed)
+        return LogState(positions.min, positions.written, confirmed, records)
+
+    # ---- read ----------------------------------------------------------------------------------------------
+
+    def parts(self, begin: int, end: int) -> Iterator[LogPart]:
+        """Yield the records and blanks from `begin` to `end`. Raises RecordDamaged if a size is invalid."""
+        while begin < end:
+            data = self._store.log_bytes(begin, end - begin)
+            place = 0
+            while place < len(data):
+                head = data[place : place + BLANK_BYTES]
+                size = int.from_bytes(head[_SIZE], "big")
+                if not BLANK_BYTES <= size <= len(data) - place:
+                    raise RecordDamaged(f"no complete record is at CommitLog offset {begin + place:,}")
+                is_blank = int.from_bytes(head[MAGIC:], "big", signed=True) == MAGIC_BLANK
+                offset = begin + place
+                yield LogPart(offset, offset + size, None if is_blank else data[place : place + size])
+                place += size
+            begin += place
+
+    def group_records(self, begin: int, end: int) -> Iterator[GroupRecord]:
+        """Yield the group records from `begin` to `end`; a record begins with the blank before it."""
+        topic = GROUP_TOPIC.encode()
+        blank: int | None = None
+        for part in self.parts(begin, end):
+            if part.record is None:
+                blank = part.offset
+                continue
+            if topic in bytes(part.record):
+                message = decode_record(part.record)
+                if message.topic == GROUP_TOPIC:
+                    body = decode_group_record(message.body)
+                    yield GroupRecord(part.offset if blank is None else blank, body.term, body.members)
+            blank = None
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        """Return whole records from `offset` on: as many as fit, at least one, and no blank at the end."""
+        pieces, size, kept = [], 0, 0
+        for part in self.parts(offset, self.end):
+            part_bytes = part.end - part.offset
+            if kept and size + part_bytes > max_bytes:
+                break
+            pieces.append(part.record if part.record is not None else self._blank(part))
+            size += part_bytes
+            if part.record is not None:
+                kept = len(pieces)
+        return b"".join(pieces[:kept])
+
+    def _blank(self, part: LogPart) -> memoryview:
+        return self._store.log_bytes(part.offset, part.end - part.offset)
+
+    def read_range(self, offset: int, end: int) -> bytes:
+        """Return the records from `offset` to `end`, for the repair of another replica.
+
+        Raises RecordDamaged if they are damaged here, too.
+        """
+        for part in self.parts(offset, end):
+            if part.record is not None:
+                decode_record(part.record)
+        pieces = (
+            part.record if part.record is not None else self._blank(part) for part in self.parts(offset, end)
+        )
+        return b"".join(pieces)
+
+    # ---- write ---------------------------------------------------------------------------------------------
+
+    def append_group_record(self, term: int, members: Members) -> GroupRecord:
+        """Append a group record of this leader. Raises StoreError."""
+        start = self.end
+        body = encode_group_record(GroupRecordBody(self._group, term, self._me, members))
+        self._store.append(RecordDraft(GROUP_TOPIC, 0, body))
+        return GroupRecord(start, term, members)
+
+    def append(self, offset: int, records: Buffer) -> None:
+        """Append records of the leader's log. Raises StoreError, also if one of them is damaged."""
+        self._store.append_raw(offset, records)
+
+    def truncate(self, offset: int) -> None:
+        """Remove the log from `offset` on. Raises StoreError."""
+        self._store.truncate_to(offset)
+
+    def repair(self, offset: int, records: Buffer) -> bool:
+        """Overwrite damaged records with those of the leader. Raises StoreError; see `MessageStore.repair`.
+
+        Returns True if consume queues and index may lack them and must be rebuilt.
+        """
+        return self._store.repair(offset, records)
+
+    def confirm(self, offset: int) -> None:
+        """Confirm the log up to `offset`, and call the callbacks of the sends that wait for it."""
+        self._confirm.raise_to(offset)
+        self._store.confirm()

@@ -1,0 +1,460 @@
+"""StoreLog: a real MessageStore with small files as the log of a simulated replica.
+
+A crash leaves what a power loss keeps of the store's files (`tests.faults.power`), or the files as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.broker.replication.group_log import GroupConfirm, GroupLog
+from actors.raft.group_record import GROUP_TOPIC, decode_group_record
+from actors.raft.history import GroupRecord
+from actors.raft.members import Members
+from actors.raft.state import LogState
+from store.disk.disk_use import DiskUse
+from store.message.crc import crc32
+from store.message.hosts import Host
+from store.message.properties import encode_properties
+from store.message.record import RecordDraft, decode_record
+from store.message_store import MessageStore
+from store.ownership.identity import StoreIdentity, read_name
+from store.recovery.summary import read_summary, summary_path
+from store.store_errors import RecordDamaged
+from store.store_settings import StoreSettings
+from store.tools.verify import verify
+from store.warm import warm_up
+from tests.faults.power import PowerLossDisk, track_calls
+from tests.sim.checks import Violation
+from tests.sim.model_log import Token
+from tests.sim.replica import Crash
+from tests.sim.run import Run
+from tests.sim.schedule import Schedule
+from tests.sim.simulation import Simulation
+from tests.store.stepped import StepByStep
+
+if TYPE_CHECKING:
+    from tests.sim.replica import SimReplica
+
+SETTINGS = StoreSettings(
+    commit_log_file_bytes=4096,
+    consume_queue_file_bytes=400,
+    index_slots=20,
+    index_entries=64,
+    flush="sync",
+    lock_timeout_ms=0,
+    preallocate=False,
+    checkpoint_interval_ms=700,
+)
+TOPIC, QUEUES = "Topic", 3
+READ_BYTES = 1000
+
+
+class SimClock:
+    """The clocks of a replica: the monotonic one is its node's, the wall clock may differ by hours."""
+
+    def __init__(self, replica: SimReplica) -> None:
+        self._replica = replica
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + self._replica.now + self._replica.wall_skew_ms
+
+    def monotonic_ns(self) -> int:
+        return self._replica.now * 1_000_000
+
+
+class PowerLost(Exception):
+    """The disk has lost power; `image` has what it keeps."""
+
+    def __init__(self, image: Path) -> None:
+        super().__init__(image)
+        self.image = image
+
+
+class CuttingDisk(PowerLossDisk):
+    """A disk that can lose power in the middle of an operation."""
+
+    def __init__(self, root: Path, rng: random.Random) -> None:
+        super().__init__(root, rng)
+        self._syncs_left = -1
+        self._image = root
+
+    def cut_before_sync(self, syncs: int, into: Path) -> None:
+        """Lose power after this number of further syncs; `into` gets what is left."""
+        self._syncs_left, self._image = syncs, into
+
+    def sync(self, call: Callable[[int], None], descriptor: int, path: str) -> None:
+        if self._syncs_left == 0:
+            self._syncs_left = -1
+            raise PowerLost(self.cut(self._image))
+        self._syncs_left = max(self._syncs_left - 1, -1)
+        super().sync(call, descriptor, path)
+
+
+class StoreLog:
+    """The store of one replica, with the interface of ModelLog."""
+
+    def __init__(self, replica: SimReplica, directory: Path, disks: list[PowerLossDisk]) -> None:
+        self._replica = replica
+        self._rng = random.Random(replica.sim.rng.getrandbits(32))
+        self._disks = disks
+        self._directory = directory / f"{replica.number}-{replica.stores}"
+        self._directory.mkdir()
+        self._life = 0
+        self.path = self._directory / "0"
+        self.path.mkdir()
+        self._store: MessageStore | None = None
+        self._kept: list[Token] = []  # what the log has while the process is down
+        self._executors: list[StepByStep] = []
+        self._disk: PowerLossDisk | None = None
+        self._job: Any = None
+        self.durable = 0
+        self.lost_end = 0
+        self.damage: tuple[int, int] | None = None
+        self._joined = 0  # where an empty log will begin
+        self._must_rebuild = False
+        self._image: Path | None = None  # what a power loss in the middle of a truncation has left
+
+    @property
+    def store(self) -> MessageStore:
+        assert self._store is not None
+        return self._store
+
+    # ---- positions -----------------------------------------------------------------------------------------
+
+    @property
+    def min(self) -> int:
+        return 0 if self._store is None else max(self.store.positions.min, self._joined)
+
+    @property
+    def end(self) -> int:
+        if self._store is None:
+            return self._kept[-1].end if self._kept else 0
+        return max(self.store.positions.written, self._joined)
+
+    @property
+    def flushed(self) -> int:
+        return max(self.store.positions.flushed, self._joined)
+
+    @property
+    def confirmed(self) -> int:
+        return max(self.store.positions.confirmed, self._joined)
+
+    @property
+    def bound(self) -> int:
+        """How far the log is confirmed according to the last checkpoint on disk."""
+        name = read_name(self.path)
+        summary = None if name is None else read_summary(self.path, name.store_id)
+        return 0 if summary is None else summary.position
+
+    # ---- process -------------------------------------------------------------------------------------------
+
+    def recover(self) -> LogState:
+        bound = self.bound
+        replica = self._replica
+        self._joined = 0
+        if self._must_rebuild:
+            summary_path(self.path).unlink(missing_ok=True)
+            self._must_rebuild = False
+        self._disk = CuttingDisk(self.path, self._rng)
+        self._disks.append(self._disk)
+        confirm = GroupConfirm()
+        self._executors.clear()
+        self._store = MessageStore.open(
+            self.path,
+            SETTINGS,
+            StoreIdentity("DefaultCluster", "broker-a", replica.number),
+            SimClock(replica),
+            store_host=Host("127.0.0.1", 10911 + 10 * replica.number),
+            probe=lambda _: DiskUse(0, 1 << 40),
+            confirm=confirm,
+            executors=self._make_executor,
+        )
+        self._log = GroupLog(self.store, confirm, "DefaultCluster/broker-a", replica.member)
+        self._log.remove_trailing_blank()
+        if self.end < self.durable:
+            raise Violation(f"{replica} recovers only {self.end} of {self.durable} flushed bytes")
+        self.durable = self.end
+        self._job = None
+        if self.damage is not None:
+            begin, end = self.damage
+            self.damage = (begin, min(end, self.end)) if begin < self.end else None
+        return self._log.state(bound)
+
+    def _make_executor(self, name: str, threads: int) -> StepByStep:
+        self._executors.append(StepByStep())
+        return self._executors[-1]
+
+    def lower_bound(self) -> None:
+        """Opening the store has lowered the bound."""
+
+    def turn(self) -> None:
+        """Do what the owner of a store does in each turn of its loop, and let background work advance."""
+        store = self.store
+        store.advance()
+        if self._rng.random() < 0.3:
+            self._rng.choice(self._executors).step()
+        if self._disk is not None and self._rng.random() < 0.05:
+            self._disk.write_back_some()
+        positions = store.positions
+        if not positions.min <= positions.dispatched <= positions.confirmed <= positions.written:
+            raise Violation(f"{self._replica}: positions are not in order: {positions}")
+
+    def crash(self, rng: random.Random, *, keeps_cache: bool) -> None:
+        self._kept = self.tokens(0, self.end)
+        path, self._image = self._image, None
+        if path is None and not keeps_cache:
+            assert self._disk is not None
+            path = self._disk.cut(self._next_path())
+        self._end_process()
+        if path is not None:
+            shutil.rmtree(self.path)
+            self.path = path
+
+    def _next_path(self) -> Path:
+        self._life += 1
+        return self._directory / str(self._life)
+
+    def _end_process(self) -> None:
+        """Close the files of the store without writing anything, as the end of a process does."""
+        store, self._store = self.store, None
+        store._parts.close()  # noqa: SLF001
+        store._guards.release()  # noqa: SLF001
+        if self._disk is not None:
+            self._disks.remove(self._disk)
+            self._disk.close()
+            self._disk = None
+
+    def verify(self) -> None:
+        """Close the store, and compare its consume queues and its index with its log."""
+        self._finish_jobs()
+        self.store.close()
+        report = verify(self.path)
+        if not report.is_valid:
+            raise Violation(f"the store of {self._replica} is not valid: {report.findings[:5]}")
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._end_process()
+
+    # ---- log -----------------------------------------------------------------------------------------------
+
+    def append_value(self, term: int, value: int) -> int:
+        properties = encode_properties({"KEYS": f"key-{value % 7}", "UNIQ_KEY": f"{value:032}"})
+        body = b"%d %b" % (value, b"x" * (value * 37 % 500))
+        self.store.append(RecordDraft(TOPIC, value % QUEUES, body, properties))
+        return self.end
+
+    def append_group_record(self, term: int, members: Members) -> tuple[GroupRecord, int]:
+        record = self._log.append_group_record(term, members)
+        return record, self.end
+
+    def append(self, offset: int, records: bytes) -> None:
+        assert offset == self.end
+        self._log.append(offset, records)
+
+    def read(self, offset: int) -> bytes:
+        return self._log.read(offset, READ_BYTES)
+
+    def truncate(self, offset: int) -> None:
+        self._log.truncate(offset)
+        self.durable = min(self.durable, offset)
+
+    def crash_in_truncate(self, offset: int, rng: random.Random) -> None:
+        """Truncate until the disk loses power before one of the syncs of the truncation."""
+        assert self._disk is not None
+        self.durable = min(self.durable, offset)
+        self._disk.cut_before_sync(rng.randrange(4), self._next_path())
+        try:
+            self._log.truncate(offset)
+        except PowerLost as lost:
+            self._image = lost.image
+
+    def confirm(self, offset: int) -> None:
+        self._log.confirm(offset)
+
+    def checkpoint(self) -> None:
+        """The store makes its own checkpoints."""
+
+    def begin_flush(self) -> Any:
+        if self._job is not None:
+            return None
+        job = self.store.flush_job()
+        if job is None:
+            return None
+        job.run()
+        self.durable = job.target
+        self._job = job
+        return job
+
+    def end_flush(self, job: Any) -> None:
+        if job is self._job:
+            self._job = None
+        self.store.flush_done(job)
+
+    def restart(self, offset: int) -> None:
+        """Replace the store by an empty one, whose log will begin at `offset`."""
+        self._end_process()
+        for path in self.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "raymq.json":
+                path.unlink()
+        self.durable = self.lost_end = 0
+        self.damage = None
+        self.recover()
+        self.durable = self._joined = offset
+
+    # ---- retention -----------------------------------------------------------------------------------------
+
+    def trim_to(self, rng: random.Random) -> int:
+        """Return the end of the first file."""
+        return self.min + SETTINGS.commit_log_file_bytes
+
+    def trim(self, offset: int) -> int:
+        """Let the files below `offset` expire. Returns the new beginning of the log."""
+        store = self.store
+        for path in sorted((self.path / "commitlog").iterdir()):
+            if int(path.name) + SETTINGS.commit_log_file_bytes <= offset:
+                os.utime(path, (0, 0))
+        store.retention.delete_expired()
+        for _ in range(4):
+            store.advance()
+            self._finish_jobs()
+        if self.damage is not None:
+            begin, end = self.damage
+            self.damage = (max(begin, self.min), end) if self.min < end else None
+        return self.min
+
+    def _finish_jobs(self) -> None:
+        for executor in self._executors:
+            while executor.step():
+                pass
+
+    # ---- faults of the disk --------------------------------------------------------------------------------
+
+    def damage_range(self, rng: random.Random) -> bool:
+        """Flip a byte in one to three records that are confirmed and dispatched."""
+        limit = min(self.store.positions.dispatched, self.durable)
+        records = [each for each in self.tokens(self.min, limit) if each.entry[1] is not None]
+        if not records:
+            return False
+        first = rng.randrange(len(records))
+        damaged = records[first : first + rng.choice((1, 3))]
+        for each in damaged:
+            self._flip(rng.randrange(each.offset + 88, each.end))
+        self.damage = (damaged[0].offset, damaged[-1].end)
+        return True
+
+    def _flip(self, offset: int) -> None:
+        base = offset - offset % SETTINGS.commit_log_file_bytes
+        with (self.path / "commitlog" / f"{base:020}").open("r+b") as file:
+            file.seek(offset - base)
+            byte = file.read(1)[0]
+            file.seek(offset - base)
+            file.write(bytes([byte ^ 0x10]))
+
+    def lose_from(self, rng: random.Random) -> None:
+        """Replace the log from a confirmed record on by zeros: the disk had not written what it said."""
+        places = [each.offset for each in self._kept if each.end <= self.bound]
+        if not places:
+            return
+        offset = rng.choice(places)
+        self.lost_end, self.durable = self.durable, offset
+        self._kept = [each for each in self._kept if each.end <= offset]
+        for path in sorted((self.path / "commitlog").iterdir()):
+            base = int(path.name)
+            if base > offset:
+                path.unlink()
+            elif base + SETTINGS.commit_log_file_bytes > offset:
+                with path.open("r+b") as file:
+                    file.seek(offset - base)
+                    file.write(bytes(SETTINGS.commit_log_file_bytes - (offset - base)))
+
+    def read_range(self, offset: int, end: int) -> bytes:
+        return self._log.read_range(offset, end)
+
+    def repair(self, offset: int, records: bytes) -> bool:
+        if self.damage is None or (offset, offset + len(records)) != self.damage:
+            return False
+        self._must_rebuild = self._log.repair(offset, records)
+        self.damage = None
+        if self._must_rebuild:
+            raise Crash(self._replica)
+        return True
+
+    # ---- compare -------------------------------------------------------------------------------------------
+
+    def tokens(self, begin: int, end: int) -> list[Token]:
+        """Return the records between two offsets, decoded from the bytes of the log."""
+        if self._store is None:
+            return [each for each in self._kept if begin <= each.offset and each.end <= end]
+        found = []
+        damaged = self.damage or (0, 0)
+        try:
+            for part in self._log.parts(max(begin, self.min), end):
+                if damaged[0] <= part.offset < damaged[1]:
+                    continue
+                entry = (-1, None) if part.record is None else _entry(part.record)
+                found.append(Token(part.offset, part.end, entry))
+        except RecordDamaged:
+            pass  # the records of a log that diverged begin and end elsewhere
+        return found
+
+
+def _entry(record: memoryview) -> tuple[int, Any]:
+    """Return the CRC of a record, and the value or the members in its body."""
+    message = decode_record(record)
+    if message.topic == GROUP_TOPIC:
+        return crc32(record), decode_group_record(message.body).members
+    return crc32(record), int(message.body.split()[0])
+
+
+class StoreSimulation(Simulation):
+    """A simulation whose logs are real stores below `directory`."""
+
+    def __init__(self, schedule: Schedule, directory: Path, trace: Any, patch: pytest.MonkeyPatch) -> None:
+        disks: list[PowerLossDisk] = []
+        track_calls(disks, patch)
+        super().__init__(schedule, lambda replica: StoreLog(replica, directory, disks), trace=trace)
+
+    def run(self) -> None:
+        """Run the schedule; then close the stores, and compare all their files with their logs."""
+        super().run()
+        for replica in self.replicas:
+            if replica.node is not None and replica.log.confirmed == replica.log.end:
+                replica.log.verify()
+
+
+@contextmanager
+def stores_in_memory() -> Iterator[Run]:
+    """Give a function that runs a schedule on real stores in a directory in memory."""
+    warm_up()
+    with TemporaryDirectory(prefix="raymq-sim-", dir="/dev/shm") as directory:
+        count = 0
+
+        def run(schedule: Schedule, trace: list[str] | None = None) -> Simulation:
+            nonlocal count
+            count += 1
+            place = Path(directory) / str(count)
+            place.mkdir()
+            with pytest.MonkeyPatch.context() as patch:
+                simulation = StoreSimulation(schedule, place, trace, patch)
+                try:
+                    simulation.run()
+                finally:
+                    for replica in simulation.replicas:
+                        replica.log.close()
+            shutil.rmtree(place)
+            return simulation
+
+        yield run
