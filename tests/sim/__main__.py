@@ -1,40 +1,44 @@
-"""`python -m tests.sim --seeds N --first SEED`: run seeded schedules; see docs/simulation.md."""
+"""`python -m tests.sim --seeds N --first SEED [--store]`: run seeded schedules; see docs/simulation.md."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
+from contextlib import nullcontext
 
-from tests.sim.run import SeedFailed, run_model, run_seeds
-from tests.sim.schedule import Schedule, draw
-from tests.sim.simulation import Simulation
+from tests.sim.run import MODEL, Level, SeedFailed, run_seeds
+from tests.sim.store_log import stores_in_memory
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim")
     parser.add_argument("--seeds", type=int, default=1_000, help="number of schedules")
     parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--store", action="store_true", help="run on real stores, not on model logs")
     parser.add_argument("--faults", help="run only these faults of the first seed: 3,7 or none")
     parser.add_argument("--trace", action="store_true", help="print every step of the first seed")
     arguments = parser.parse_args()
-    if arguments.faults is not None or arguments.trace:
-        return _repeat(arguments.first, arguments.faults, is_traced=arguments.trace)
-    try:
-        print(run_seeds(range(arguments.first, arguments.first + arguments.seeds)))  # noqa: T201
-    except SeedFailed as failure:
-        print(failure)  # noqa: T201
-        return 1
-    return 0
+    logging.disable(logging.CRITICAL)
+    with stores_in_memory() if arguments.store else nullcontext(MODEL) as level:
+        if arguments.faults is not None or arguments.trace:
+            return _repeat(level, arguments.first, arguments.faults, is_traced=arguments.trace)
+        try:
+            print(run_seeds(range(arguments.first, arguments.first + arguments.seeds), level))  # noqa: T201
+        except SeedFailed as failure:
+            print(failure)  # noqa: T201
+            return 1
+        return 0
 
 
-def _repeat(seed: int, faults: str | None, *, is_traced: bool) -> int:
-    schedule: Schedule = draw(seed)
+def _repeat(level: Level, seed: int, faults: str | None, *, is_traced: bool) -> int:
+    schedule = level.draw(seed)
     if faults is not None:
         schedule = schedule.only([] if faults == "none" else [int(each) for each in faults.split(",")])
     trace: list[str] = []
     error: Exception | None = None
     try:
-        simulation: Simulation = run_model(schedule, trace if is_traced else None)
+        simulation = level.run(schedule, trace if is_traced else None)
         trace.append(f"{simulation.events} events, no violation")
     except Exception as failure:  # noqa: BLE001 - any failure is a finding
         error = failure

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from tests.sim.schedule import Schedule, draw
 from tests.sim.simulation import Simulation
 
-Run = Callable[[Schedule], Simulation]
-"""Runs a schedule to its end; raises the failure."""
+
+class Level(NamedTuple):
+    """What a schedule runs on: model logs or real stores."""
+
+    option: str
+    """The option of `python -m tests.sim` that selects the level."""
+    draw: Callable[[int], Schedule]
+    run: Callable[[Schedule, list[str] | None], Simulation]
+    """Runs a schedule to its end, and collects its steps in the list; raises the failure."""
 
 
 def run_model(schedule: Schedule, trace: list[str] | None = None) -> Simulation:
@@ -19,36 +27,38 @@ def run_model(schedule: Schedule, trace: list[str] | None = None) -> Simulation:
     return simulation
 
 
+MODEL = Level("", draw, run_model)
+
+
 class SeedFailed(AssertionError):
     """A seed failed; the text has its shrunk schedule and how to repeat it."""
 
 
-def run_seeds(seeds: Iterable[int], run: Run = run_model, *, level: str = "") -> str:
+def run_seeds(seeds: Iterable[int], level: Level = MODEL) -> str:
     """Run seeds; return a summary. Raises SeedFailed with the shrunk schedule of the first one that fails."""
     began, count, events, acked, terms = time.process_time(), 0, 0, 0, 0
     for seed in seeds:
-        simulation = _run_seed(seed, run, level)
+        simulation = _run_seed(level.draw(seed), level)
         count += 1
         events += simulation.events
         acked += len(simulation.checks.acked)
         terms += simulation.checks.terms
-    ms = 1_000 * (time.process_time() - began) / max(count, 1)
     each = max(count, 1)
+    ms = 1_000 * (time.process_time() - began) / each
     return (
         f"{count:,} schedules, 0 violations: {ms:.1f} ms, {events / each:.0f} events, "
         f"{acked / each:.1f} acknowledged sends and {terms / each:.1f} terms per schedule"
     )
 
 
-def _run_seed(seed: int, run: Run, level: str) -> Simulation:
-    schedule = draw(seed)
+def _run_seed(schedule: Schedule, level: Level) -> Simulation:
     try:
-        return run(schedule)
+        return level.run(schedule, None)
     except Exception as error:
-        raise SeedFailed(report(schedule, run, error, level)) from error
+        raise SeedFailed(report(schedule, level, error)) from error
 
 
-def shrink(schedule: Schedule, run: Run) -> tuple[list[int], Exception | None]:
+def shrink(schedule: Schedule, level: Level) -> tuple[list[int], Exception | None]:
     """Leave out faults, one after another, while the schedule still fails.
 
     Returns the places of the faults that are needed, and the failure that they cause.
@@ -57,20 +67,20 @@ def shrink(schedule: Schedule, run: Run) -> tuple[list[int], Exception | None]:
     for place in list(kept):
         trial = [each for each in kept if each != place]
         try:
-            run(schedule.only(trial))
+            level.run(schedule.only(trial), None)
         except Exception as error:  # noqa: BLE001 - any failure is a finding
             kept, cause = trial, error
     return kept, cause
 
 
-def report(schedule: Schedule, run: Run, error: Exception, level: str) -> str:
+def report(schedule: Schedule, level: Level, error: Exception) -> str:
     """Return the text that describes a failure and how to repeat it."""
-    kept, cause = shrink(schedule, run)
+    kept, cause = shrink(schedule, level)
     network = (
         f"latencies {schedule.latencies_ms} ms, loss {schedule.loss}, duplication {schedule.duplication}"
     )
     faults = ",".join(map(str, kept)) or "none"
-    command = f"python -m tests.sim {level}--first {schedule.seed} --faults {faults} --trace"
+    command = f"python -m tests.sim {level.option}--first {schedule.seed} --faults {faults} --trace"
     lines = [
         f"seed {schedule.seed} fails: {error!r}",
         f"shrunk to {len(kept)} of {len(schedule.faults)} faults: {(cause or error)!r}",

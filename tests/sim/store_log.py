@@ -10,6 +10,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -37,8 +38,8 @@ from tests.faults.power import PowerLossDisk, track_calls
 from tests.sim.checks import Violation
 from tests.sim.model_log import Token
 from tests.sim.replica import Crash
-from tests.sim.run import Run
-from tests.sim.schedule import Schedule
+from tests.sim.run import Level
+from tests.sim.schedule import Schedule, draw
 from tests.sim.simulation import Simulation
 from tests.store.stepped import StepByStep
 
@@ -53,7 +54,7 @@ SETTINGS = StoreSettings(
     flush="sync",
     lock_timeout_ms=0,
     preallocate=False,
-    checkpoint_interval_ms=700,
+    checkpoint_interval_ms=1_500,
 )
 TOPIC, QUEUES = "Topic", 3
 READ_BYTES = 1000
@@ -97,7 +98,12 @@ class CuttingDisk(PowerLossDisk):
             self._syncs_left = -1
             raise PowerLost(self.cut(self._image))
         self._syncs_left = max(self._syncs_left - 1, -1)
-        super().sync(call, descriptor, path)
+        file = self._files.get(os.fstat(descriptor).st_ino)
+        if file is None:
+            super().sync(call, descriptor, path)
+        else:  # no search for new names: most syncs are those of the log
+            call(descriptor)
+            file.sync()
 
 
 class StoreLog:
@@ -180,14 +186,16 @@ class StoreLog:
             executors=self._make_executor,
         )
         self._log = GroupLog(self.store, confirm, "DefaultCluster/broker-a", replica.member)
-        self._log.remove_trailing_blank()
-        if self.end < self.durable:
+        self._log.remove_unfinished_tail()
+        if self.damage is None:
+            self.damage = self._log.damage
+        if self.damage is not None and self.end < self.durable:
+            self.lost_end = self.durable  # the last records are damaged
+        elif self.end < self.durable:
             raise Violation(f"{replica} recovers only {self.end} of {self.durable} flushed bytes")
         self.durable = self.end
         self._job = None
-        if self.damage is not None:
-            begin, end = self.damage
-            self.damage = (begin, min(end, self.end)) if begin < self.end else None
+        self._clip_damage()
         return self._log.state(bound)
 
     def _make_executor(self, name: str, threads: int) -> StepByStep:
@@ -203,7 +211,7 @@ class StoreLog:
         store.advance()
         if self._rng.random() < 0.3:
             self._rng.choice(self._executors).step()
-        if self._disk is not None and self._rng.random() < 0.05:
+        if self._disk is not None and self._rng.random() < 0.02:
             self._disk.write_back_some()
         positions = store.positions
         if not positions.min <= positions.dispatched <= positions.confirmed <= positions.written:
@@ -268,6 +276,13 @@ class StoreLog:
     def truncate(self, offset: int) -> None:
         self._log.truncate(offset)
         self.durable = min(self.durable, offset)
+        self._clip_damage()
+
+    def _clip_damage(self) -> None:
+        """Forget the part of the damage that is outside the log now."""
+        if self.damage is not None:
+            begin, end = max(self.damage[0], self.min), min(self.damage[1], self.end)
+            self.damage = (begin, end) if begin < end else None
 
     def crash_in_truncate(self, offset: int, rng: random.Random) -> None:
         """Truncate until the disk loses power before one of the syncs of the truncation."""
@@ -330,9 +345,7 @@ class StoreLog:
         for _ in range(4):
             store.advance()
             self._finish_jobs()
-        if self.damage is not None:
-            begin, end = self.damage
-            self.damage = (max(begin, self.min), end) if self.min < end else None
+        self._clip_damage()
         return self.min
 
     def _finish_jobs(self) -> None:
@@ -343,8 +356,8 @@ class StoreLog:
     # ---- faults of the disk --------------------------------------------------------------------------------
 
     def damage_range(self, rng: random.Random) -> bool:
-        """Flip a byte in one to three records that are confirmed and dispatched."""
-        limit = min(self.store.positions.dispatched, self.durable)
+        """Flip a byte in one to three records that are known to be confirmed."""
+        limit = min(self.bound, self.durable)
         records = [each for each in self.tokens(self.min, limit) if each.entry[1] is not None]
         if not records:
             return False
@@ -362,6 +375,8 @@ class StoreLog:
             byte = file.read(1)[0]
             file.seek(offset - base)
             file.write(bytes([byte ^ 0x10]))
+            file.flush()
+            os.fdatasync(file.fileno())  # it is the disk that is damaged
 
     def lose_from(self, rng: random.Random) -> None:
         """Replace the log from a confirmed record on by zeros: the disk had not written what it said."""
@@ -436,10 +451,11 @@ class StoreSimulation(Simulation):
 
 
 @contextmanager
-def stores_in_memory() -> Iterator[Run]:
-    """Give a function that runs a schedule on real stores in a directory in memory."""
+def stores_in_memory() -> Iterator[Level]:
+    """Give the level of real stores in a directory in memory; its schedules are shorter."""
     warm_up()
-    with TemporaryDirectory(prefix="raymq-sim-", dir="/dev/shm") as directory:
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(prefix="raymq-sim-", dir=memory if memory.is_dir() else None) as directory:
         count = 0
 
         def run(schedule: Schedule, trace: list[str] | None = None) -> Simulation:
@@ -457,4 +473,4 @@ def stores_in_memory() -> Iterator[Run]:
             shutil.rmtree(place)
             return simulation
 
-        yield run
+        yield Level("--store ", partial(draw, sends=16, faults=6), run)

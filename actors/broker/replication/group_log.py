@@ -5,7 +5,7 @@
                                     GroupConfirm: confirmed is what the node says
 
 A log of a group never ends with a blank: `read` returns a blank only with the record after it, and
-`remove_trailing_blank` removes one that a crash has left. See `actors/raft/history.py`.
+`remove_unfinished_tail` removes one that a crash has left. See `actors/raft/history.py`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,7 @@ from actors.raft.group_record import GROUP_TOPIC, GroupRecordBody, decode_group_
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
 from actors.raft.state import LogState
+from store.commitlog.holes import Hole
 from store.commitlog.positions import Positions
 from store.message.buffers import Buffer
 from store.message.record import BLANK_BYTES, MAGIC, MAGIC_BLANK, RecordDraft, decode_record
@@ -22,6 +23,7 @@ from store.message_store import MessageStore
 from store.store_errors import RecordDamaged
 
 _SIZE = slice(0, 4)
+SECTOR_BYTES = 512
 
 
 class GroupConfirm:
@@ -64,14 +66,49 @@ class GroupLog:
 
     # ---- start ---------------------------------------------------------------------------------------------
 
-    def remove_trailing_blank(self) -> None:
-        """Remove a blank at the end, whose record a crash has lost. Raises StoreError."""
+    def remove_unfinished_tail(self) -> None:
+        """Remove what a crash has left of appends that were not flushed. Raises StoreError.
+
+        A power loss keeps any of the pages that were not flushed, so whole records may follow lost ones. A
+        lost sector contains zeros; other damage may be that of acknowledged records, and is kept.
+        """
         positions = self._store.positions
+        for hole in self._store.holes:
+            if hole.position >= positions.confirmed and self._has_lost_sector(hole):
+                self._store.truncate_to(hole.position)
+                break
         blank: int | None = None
-        for part in self.parts(positions.confirmed, positions.written):
-            blank = part.offset if part.record is None else None
+        for begin, end in self._whole_ranges():
+            for part in self.parts(begin, end):
+                blank = part.offset if part.record is None else None
         if blank is not None:
             self._store.truncate_to(blank)
+
+    def _has_lost_sector(self, hole: Hole) -> bool:
+        """Return True if a sector of the disk that contains a part of the hole has only zeros there."""
+        end = hole.position + hole.size_bytes
+        data = bytes(self._store.log_bytes(hole.position, hole.size_bytes))
+        first = hole.position // SECTOR_BYTES * SECTOR_BYTES
+        for sector in range(first, end, SECTOR_BYTES):
+            begin = max(sector - hole.position, 0)
+            if not any(data[begin : sector + SECTOR_BYTES - hole.position]):
+                return True
+        return False
+
+    def _whole_ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield the ranges between the holes that may not be final."""
+        begin = self._store.positions.confirmed
+        for hole in self._store.holes:
+            if hole.position >= begin:
+                yield begin, hole.position
+                begin = hole.position + hole.size_bytes
+        yield begin, self._store.positions.written
+
+    @property
+    def damage(self) -> tuple[int, int] | None:
+        """The range of the log that recovery found damaged, from the first to the last damaged record."""
+        holes = self._store.holes
+        return (holes[0].position, holes[-1].position + holes[-1].size_bytes) if holes else None
 
     def state(self, known_confirmed: int) -> LogState:
         """Return the state of the log after a start.
@@ -80,7 +117,10 @@ class GroupLog:
         `known_confirmed` is how far the log was confirmed before the start, also if it ends earlier now.
         """
         positions = self._store.positions
-        records = tuple(self.group_records(positions.confirmed, positions.written))
+        self._confirm.raise_to(min(known_confirmed, positions.written))
+        records = tuple(
+            record for begin, end in self._whole_ranges() for record in self.group_records(begin, end)
+        )
         confirmed = max(known_confirmed, positions.confirmed)
         return LogState(positions.min, positions.written, confirmed, records)
 
