@@ -33,6 +33,7 @@ from store.reading.readable_store import ReadableStore
 from store.recovery.opening import Recovered, StoreParts, open_parts, recover
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
+from store.upkeep.log_repair import LogRepair
 from store.upkeep.maintenance import Maintenance
 from store.upkeep.queue_file_swap import QueueFileSwap
 from store.upkeep.retention import Retention
@@ -84,6 +85,7 @@ class MessageStore(ReadableStore):
         )
         self.blocks = RecordBlocks(self._appender, parts.queues, lambda: self.write_refusal)
         self._failure: StoreError | None = None
+        self.log_repair = LogRepair(root, parts, recovered.holes, self._fail)
         self._flush = LogFlush(parts.log)
         self._is_closed = False
         self.is_superseded = False  # True if another writer opened the store: write nothing, no checkpoints
@@ -282,37 +284,6 @@ class MessageStore(ReadableStore):
             reason = f"truncation to {offset:,} failed: {explain(error)}; restart the broker to recover"
             self._fail(StoreError(reason, self.root))
             raise self._refusal() from error
-
-    def repair(self, offset: int, data: Buffer) -> bool:
-        """Overwrite damaged confirmed records at CommitLog offset `offset` with `data`, durably.
-
-        `data` are the same records from the log of another replica; the next record begins at their end.
-
-        Returns True if recovery had found the damage: consume queues and index may lack these records, and
-        are complete only after the store was reopened without its derived summary.
-
-        Raises:
-            RecordDamaged: `data` is damaged too, or has other records. Nothing was written.
-            StoreError: The records are not confirmed, or the log cannot be written.
-        """
-        end = offset + len(data)
-        if not self.positions.min <= offset < end <= self.positions.confirmed:
-            raise StoreError(
-                f"cannot repair offsets {offset:,} to {end:,}: the confirmed log covers "
-                f"{self.positions.min:,} to {self.positions.confirmed:,}",
-                self.root,
-            )
-        was_found = any(
-            offset < hole.position + hole.size_bytes and hole.position < end for hole in self.holes
-        )
-        try:
-            self._log.repair(offset, data)
-        except OSError as error:
-            reason = f"repair at {offset:,} failed: {explain(error)}; restart the broker to recover"
-            self._fail(StoreError(reason, self.root))
-            raise self._refusal() from error
-        self.recovered.holes.repair(offset, end)
-        return was_found
 
     def _may_truncate_to(self, offset: int) -> bool:
         is_end = self.positions.min <= offset == self._appender.raw.next_record <= self.positions.written

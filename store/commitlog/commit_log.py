@@ -13,8 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from store.commitlog.log_paths import LogPaths
 from store.commitlog.mapped_file import HEAD_BYTES, MappedFile, file_name
 from store.commitlog.positions import Positions
@@ -25,7 +23,7 @@ from store.kernels import walk
 from store.logs import get_logger
 from store.message.buffers import Buffer
 from store.message.record import BLANK_BYTES, encode_blank
-from store.store_errors import RecordDamaged, RecordTooLarge, StoreError
+from store.store_errors import RecordTooLarge, StoreError
 
 _log = get_logger(__name__)
 
@@ -247,33 +245,6 @@ class CommitLog:
             # Without the sync, a crash could restore the dropped records behind newly written ones.
             os.fdatasync(file.descriptor)
         self._last = None
-
-    def repair(self, offset: int, data: Buffer) -> None:
-        """Overwrite the log at CommitLog offset `offset` with valid records, and sync it.
-
-        Raises RecordDamaged if `data` does not consist of the records of this place; nothing is written then.
-        Raises OSError.
-        """
-        records = np.frombuffer(data, dtype=np.uint8)
-        place = 0
-        pieces: list[tuple[int, int, int]] = []  # offset, begin and end in `data`, one per log file
-        while place < len(records):
-            base = self.base_of(offset + place)
-            limit = min(len(records), place + base + self.file_bytes - (offset + place))
-            begin, code = place, 1
-            while place < limit and code > 0:
-                code = walk.check_record_at(records, place, limit, offset, True)
-                size = int.from_bytes(bytes(records[place : place + 4]), "big")
-                is_blank = code == walk.BLANK and place + size == base + self.file_bytes - offset
-                place, code = (place + size, 1) if is_blank else (place + max(code, 0), code)
-            if code <= 0:
-                reason = walk.REASONS.get(code, "a blank record does not end at the end of its file")
-                raise RecordDamaged(f"the bytes for the repair are damaged at {offset + place:,}: {reason}")
-            pieces.append((offset + begin, begin, place))
-        for at, begin, end in pieces:
-            file = self.file_at(at)
-            file.write_at(at - file.base, [memoryview(data)[begin:end]])
-            os.fdatasync(file.descriptor)
 
     def has_record_at(self, offset: int) -> bool:
         """Return True if the header of a valid record, or of the blank end of a file, is at `offset`."""

@@ -204,11 +204,11 @@ class GroupLog:
         self._store.truncate_to(offset)
 
     def repair(self, offset: int, records: Buffer) -> bool:
-        """Overwrite damaged records with those of the leader. Raises StoreError; see `MessageStore.repair`.
+        """Overwrite damaged records with those of the leader. Raises StoreError; see `LogRepair.repair`.
 
         Returns True if consume queues and index may lack them and must be rebuilt.
         """
-        return self._store.repair(offset, records)
+        return self._store.log_repair.repair(offset, records)
 
     def confirm(self, offset: int) -> None:
         """Confirm the log up to `offset`, and call the callbacks of the sends that wait for it."""
