@@ -27,9 +27,9 @@ Generated from the settings models: `uv run python -m cluster.settings_doc > doc
 compares both.
 
 A topology sets broker settings under `broker_settings` (all brokers) or `brokers[].settings` (one broker);
-store settings under `store` inside these, or beside the broker's; the others under `nameservers[].settings`
-and `rebalancers[].settings`. RocketMQ's key works as well as ours, so a `broker.conf` can be used as it is:
-`raymq up --broker-conf FILE`.
+store settings under `store` inside these, or beside the broker's; the others under `nameservers[].settings`,
+`rebalancers[].settings` and `gateways[].settings`. RocketMQ's key works as well as ours, so a `broker.conf`
+can be used as it is: `raymq up --broker-conf FILE`.
 
 *live*: `raymq up` and RocketMQ's `updateBrokerConfig` change the value in the running process; the change
 survives restarts until the next `raymq up`. *restart*: `raymq up` restarts one process at a time.

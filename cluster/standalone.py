@@ -49,6 +49,8 @@ class StandaloneSettings:
     auto_create_topics: bool = True
     store: StoreSettings = field(default_factory=lambda: StoreSettings.model_validate({}))
     with_rebalancer: bool = True
+    gateway_port: int | None = None
+    """The port of the gateway for gRPC clients; None starts no gateway."""
     adopt_store: bool = False
     """Whether stores that RocketMQ or other brokers wrote may be opened."""
     inner_credentials_file: Path | None = None
@@ -84,6 +86,7 @@ class StandaloneCluster:
         self.brokers: list[BrokerService] = []
         self.nameserver_address = ""
         self.rebalancer_address = ""
+        self.gateway_address = ""
         self._clock = clock
         self._started: list[_Stoppable] = []
 
@@ -105,6 +108,7 @@ class StandaloneCluster:
         return {
             "nameserver": self.nameserver_address,
             "rebalancer": self.rebalancer_address,
+            "gateway": self.gateway_address,
             "brokers": {broker.settings.broker_name: broker.address for broker in self.brokers},
         }
 
@@ -146,6 +150,19 @@ class StandaloneCluster:
             await broker.start()
             self._started.append(broker)
             self.brokers.append(broker)
+        if settings.gateway_port is not None:
+            await self._start_gateway(settings.gateway_port)
+
+    async def _start_gateway(self, port: int) -> None:
+        # Its protobuf messages take 30 ms to import.
+        from actors.gateway.gateway_settings import GatewaySettings
+        from actors.gateway.service import GatewayService
+
+        given = {"listen_port": port, "nameservers": [self.nameserver_address], **self.settings.access}
+        gateway = GatewayService(GatewaySettings.model_validate(given), self._clock, self._give_up)
+        await gateway.start()
+        self._started.append(gateway)
+        self.gateway_address = gateway.address
 
     def _broker_root(self, number: int) -> Path:
         return self.settings.store_root / f"{_broker_name(number)}-0"
@@ -186,6 +203,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="another setting of the brokers, such as transaction_check_max=5",
+    )
+    parser.add_argument(
+        "--gateway-port", type=int, help="start a gateway for gRPC clients on this port; 0: a free port"
     )
     parser.add_argument(
         "--tls",
@@ -245,6 +265,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
             cluster_name=given.cluster,
             auto_create_topics=given.auto_create_topics,
             with_rebalancer=given.rebalancer,
+            gateway_port=given.gateway_port,
             adopt_store=given.adopt_store,
             inner_credentials_file=given.inner_credentials_file,
             store=StoreSettings.model_validate({"flush": given.flush, **store}),

@@ -156,5 +156,5 @@ def test_example_held_request_is_satisfied_by_messages() -> None:
 
 
 def test_example_kind_of_process_is_created_after_all_others() -> None:
-    gateway = run_block("Kind of process")["GATEWAY"]
-    assert gateway.order > max(kind.order for kind in KINDS.values())
+    bridge = run_block("Kind of process")["BRIDGE"]
+    assert bridge.order > max(kind.order for kind in KINDS.values())

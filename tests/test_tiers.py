@@ -72,7 +72,9 @@ def small_suite(tmp_path: Path) -> Path:
 
 
 def run(suite: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "--rootdir", str(suite), *options, "tests"]
+    # Sessions that run at the same time remove each other's files from the default directory.
+    directories = ["--rootdir", str(suite), "--basetemp", str(suite / "temporary")]
+    command = [sys.executable, "-m", "pytest", *directories, *options, "tests"]
     environment = {"PYTHONPATH": str(REPO), "PATH": "/usr/bin:/bin", "HOME": str(suite)}
     return subprocess.run(
         command, cwd=suite, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False

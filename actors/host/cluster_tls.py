@@ -8,6 +8,7 @@ other processes by TLS, so all of them must accept TLS by then:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -69,16 +70,18 @@ class TlsSettings(SettingsModel):
         return self
 
 
-def server_tls(settings: TlsSettings) -> ServerTls | None:
+def server_tls(settings: TlsSettings, protocols: Sequence[str] = ()) -> ServerTls | None:
     """Return the TLS of a process's listeners, or None if it is disabled.
 
-    Raises StoreError if a file is missing or invalid.
+    `protocols` are those that the listener offers (ALPN). Raises StoreError if a file is missing or invalid.
     """
     own = _own_certificate(settings)
     if settings.tls == "disabled" or own is None:
         return None
     try:
-        return ServerTls(own, settings.tls_client_ca, is_enforced=settings.tls == "enforced")
+        return ServerTls(
+            own, settings.tls_client_ca, is_enforced=settings.tls == "enforced", protocols=protocols
+        )
     except TlsInvalid as error:
         raise StoreError(str(error)) from error
 

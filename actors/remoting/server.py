@@ -53,7 +53,7 @@ class RemotingServer:
     async def start(self, host: str, port: int) -> int:
         """Listen on a port; 0 lets the system choose one. Return the port. Raises OSError if it is in use."""
         loop = self.hub.loop
-        listener = await _listen(loop, host, port)
+        listener = await bound_socket(loop, host, port)
         self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
         self.port = int(listener.getsockname()[1])
         self._sweep()
@@ -61,7 +61,7 @@ class RemotingServer:
 
     async def also_listen(self, host: str, port: int) -> None:
         """Listen on an additional port. Raises OSError if it is in use."""
-        listener = await _listen(self.hub.loop, host, port)
+        listener = await bound_socket(self.hub.loop, host, port)
         self._also = await self.hub.loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
 
     def connect_in_process(self, name: str, peer_bytes: bytes) -> InProcessConnection:
@@ -127,7 +127,8 @@ class RemotingServer:
         self.hub.sweep()
 
 
-async def _listen(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+async def bound_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to the address. Raises OSError if the port is in use."""
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)

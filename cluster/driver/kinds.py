@@ -45,11 +45,20 @@ AUTOSCALER = ProcessKind(
     key="autoscale",
     actor="cluster.autoscale.actor:Autoscaler",
     settings="cluster.autoscale.autoscaler_settings:AutoscalerSettings",
-    order=4,
+    order=5,
     specs=autoscaler_specs,
     probe=None,
 )
-KINDS = {kind.name: kind for kind in (NAMESERVER, REBALANCER, BROKER, AUTOSCALER)}
+GATEWAY = ProcessKind(
+    name="gateway",
+    key="gateways",
+    actor="actors.gateway.actor:Gateway",
+    settings="actors.gateway.gateway_settings:GatewaySettings",
+    order=4,
+    specs=listener_specs,
+    probe=accepts_connections,
+)
+KINDS = {kind.name: kind for kind in (NAMESERVER, REBALANCER, BROKER, GATEWAY, AUTOSCALER)}
 """All kinds by name."""
 
 

@@ -1,4 +1,4 @@
-"""The typed model of a topology: nameservers, brokers and rebalancers, with addresses and settings.
+"""The typed model of a topology: nameservers, brokers, rebalancers and gateways, with addresses and settings.
 
 Problems are collected as (key path, message) pairs, so that the reader of the file can add file and line.
 """
@@ -93,6 +93,12 @@ class Nameserver(Listener):
 
 class Rebalancer(Listener):
     """A rebalancer. Only brokers connect to it, so its port may change."""
+
+
+class Gateway(Listener):
+    """A gateway for gRPC clients, named by its index in the list."""
+
+    listen_port: Port = 8081
 
 
 class Broker(Listener):
@@ -215,6 +221,7 @@ class Topology(_Model):
     nameservers: Annotated[list[Nameserver], Field(min_length=1)] = [Nameserver()]
     brokers: Annotated[list[BrokerEntry], Field(min_length=1), BeforeValidator(_as_list)]
     rebalancers: Annotated[list[Rebalancer], Field(min_length=1)] = [Rebalancer()]
+    gateways: list[Gateway] = []
     elastic_topics: Annotated[list[str], BeforeValidator(_as_list)] = []
     autoscale: dict[str, Any] | None = None
     ray: RayStart = RayStart()

@@ -7,7 +7,7 @@ are logged (`tls_files_invalid`), and the previous certificates remain in use.
 import os
 import ssl
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +93,14 @@ class ServerTls(TlsContext):
     as in RocketMQ's permissive mode.
     """
 
-    def __init__(self, own: OwnCertificate, client_ca: Path | None = None, *, is_enforced: bool) -> None:
+    def __init__(
+        self,
+        own: OwnCertificate,
+        client_ca: Path | None = None,
+        *,
+        is_enforced: bool,
+        protocols: Sequence[str] = (),
+    ) -> None:
         """Create the TLS of a listener.
 
         Args:
@@ -101,6 +108,7 @@ class ServerTls(TlsContext):
             client_ca: PEM file of CA certificates; if given, clients must present a certificate that one of
                 them has signed.
             is_enforced: whether connections without TLS are refused.
+            protocols: the application protocols that the server offers (ALPN), such as `h2`.
 
         Raises TlsInvalid if a file is missing or invalid.
         """
@@ -110,6 +118,8 @@ class ServerTls(TlsContext):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.options |= ssl.OP_NO_RENEGOTIATION
             own.load_into(context)
+            if protocols:
+                context.set_alpn_protocols(protocols)
             if client_ca is not None:
                 load_ca(context, client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED

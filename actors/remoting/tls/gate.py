@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
-from actors.remoting.connection import Connection
 from actors.remoting.frame import describe_bytes
 from actors.remoting.hub import Hub
 from actors.remoting.tls.contexts import ServerTls
@@ -32,7 +31,9 @@ class TlsGate(asyncio.BufferedProtocol):
 
     unread_bytes = 0
 
-    def __init__(self, hub: Hub, tls: ServerTls, make_connection: Callable[[], Connection]) -> None:
+    def __init__(
+        self, hub: Hub, tls: ServerTls, make_connection: Callable[[], asyncio.BufferedProtocol]
+    ) -> None:
         """Create the gate of one connection; `make_connection` creates its successor."""
         self.peer = "?"
         self._hub = hub

@@ -1,0 +1,38 @@
+"""The gateway's settings."""
+
+from pydantic import Field, model_validator
+
+from actors.host.cluster_access import AccessSettings
+from actors.host.metrics.endpoint import MetricsSettings
+from actors.remoting.settings_text import Addresses, HostName
+
+
+class GatewaySettings(AccessSettings, MetricsSettings):
+    """Settings of one gateway process."""
+
+    listen_host: HostName = "127.0.0.1"
+    """The address to bind to."""
+    listen_port: int = Field(8081, ge=0, le=65535)
+    """The port for gRPC clients, plain and with TLS; 0 is a free one."""
+    nameservers: Addresses = Field(default_factory=list)
+    """Addresses of the nameservers from which routes are fetched."""
+    route_timeout_ms: int = Field(3_000, ge=1)
+    """Timeout of a route request."""
+    send_timeout_ms: int = Field(3_000, ge=1)
+    """Timeout of a request to a broker, if the client's deadline is later."""
+    route_refresh_interval_ms: int = Field(20_000, ge=1)
+    """Time for which a route is used before it is fetched again."""
+    producer_heartbeat_interval_ms: int = Field(20_000, ge=1)
+    """Interval at which brokers get the transaction producers of the gateway."""
+    max_connections: int = Field(20_000, ge=1)
+    """Limit of the connections of clients."""
+    drain_timeout_ms: int = Field(5_000, ge=0)
+    """Time that open calls have to end when the gateway stops."""
+
+    @model_validator(mode="after")
+    def _check_access(self) -> "GatewaySettings":
+        if self.authentication_enabled:
+            raise ValueError(
+                "the gateway cannot check users yet: run it only in a cluster without access control"
+            )
+        return self

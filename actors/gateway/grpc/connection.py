@@ -1,0 +1,477 @@
+"""GrpcConnection: one HTTP/2 connection with the calls on its streams.
+
+    bytes ──► h2 ──► headers ──► Call and its task       call.send ──► unsent ──► h2 ──► one write per turn
+                └──► data, end, reset, windows                          (as far as the windows allow)
+
+Every stream ends with a status in its trailers. What a peer can make this side keep is bounded: the streams,
+the size of headers and messages, the incomplete messages of all connections, and the frames without data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    PingReceived,
+    PriorityUpdated,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame
+
+from actors.gateway.grpc.calls import Call, Method
+from actors.gateway.grpc.messages import ENCODINGS, MessageReader
+from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
+from actors.remoting.frame import describe_bytes
+from actors.remoting.hub import Hub
+from store.clock import NS_PER_MS
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+_CONTENT_TYPE: Final = "application/grpc"
+_HEADERS: Final = [(":status", "200"), ("content-type", _CONTENT_TYPE)]
+_PREFACE: Final = b"PRI * HTTP/2"
+_PREFACE_BYTES: Final = 24
+_FRAME_BYTES_MAX: Final = 16_384
+_LENGTH_BYTES, _HEADER_BYTES = 3, 9  # of a frame
+_READ_BYTES: Final = 64 * 1024
+_COLLECTED_MAX: Final = 256 * 1024
+_UNWRITTEN_MAX: Final = 1024 * 1024
+_MAX_STREAM_ID: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """Bounds on what one peer, and all peers, can make a server keep."""
+
+    streams_max: int = 1000
+    """Open streams of one connection."""
+    message_bytes_max: int = 5 * 1024 * 1024
+    """Size of one request."""
+    header_bytes_max: int = 16 * 1024
+    """Size of the headers of one call."""
+    incomplete_bytes_max: int = 256 * 1024 * 1024
+    """Incomplete requests of all connections."""
+    control_frames_max: int = 2000
+    """Frames without data, such as pings, settings and resets, between two sweeps (5 s)."""
+    request_timeout_ms: int = 60_000
+    """Time without a byte after which an incomplete request fails."""
+
+
+class Memory:
+    """The size of the incomplete requests of all connections."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+
+class FrameLengths:
+    """Finds frames over the limit before they are complete: h2 would keep up to 16 MiB of such a frame."""
+
+    def __init__(self) -> None:
+        self._left = _PREFACE_BYTES  # of the present frame
+        self._length = b""
+
+    def has_long_frame(self, data: bytes) -> bool:
+        """Return True if a frame that begins in `data` is longer than `_FRAME_BYTES_MAX`."""
+        at = 0
+        while at < len(data):
+            if self._left:
+                passed = min(self._left, len(data) - at)
+                self._left -= passed
+                at += passed
+                continue
+            missing = _LENGTH_BYTES - len(self._length)
+            self._length += data[at : at + missing]
+            at += missing
+            if len(self._length) == _LENGTH_BYTES:
+                length, self._length = int.from_bytes(self._length), b""
+                if length > _FRAME_BYTES_MAX:
+                    return True
+                self._left = length + _HEADER_BYTES - _LENGTH_BYTES
+        return False
+
+
+class GrpcConnection(asyncio.BufferedProtocol):
+    """The protocol of one accepted connection."""
+
+    unread_bytes = 0
+
+    def __init__(self, hub: Hub, methods: Mapping[str, Method], limits: GrpcLimits, memory: Memory) -> None:
+        """Create the protocol; `methods` are the served ones, by path."""
+        self.peer = "?"
+        self._hub = hub
+        self._methods = methods
+        self._limits = limits
+        self._memory = memory
+        self._calls: dict[int, Call] = {}
+        self._transport: asyncio.Transport
+        self._is_blocked = False
+        self._collected_bytes = 0  # data since the last write
+        self._has_more = False  # unsent data that the windows allow
+        self._is_dirty = False
+        self._is_closing = False
+        self._is_draining = False
+        self._control_frames = 0
+        self._active_ns = hub.clock.monotonic_ns()
+        self._frames = FrameLengths()
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self._h2.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: limits.streams_max,
+                SettingCodes.INITIAL_WINDOW_SIZE: limits.message_bytes_max,
+                SettingCodes.MAX_HEADER_LIST_SIZE: limits.header_bytes_max,
+                SettingCodes.MAX_FRAME_SIZE: _FRAME_BYTES_MAX,
+                SettingCodes.ENABLE_PUSH: 0,
+            },
+        )
+
+    # ---- for the transport --------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection and send the server's settings."""
+        self._transport = cast("asyncio.Transport", transport)
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple) and len(name) >= 2:
+            self.peer = f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+        self._hub.enter(self)
+        if not self._transport.is_closing():
+            self._h2.initiate_connection()
+            self._h2.increment_flow_control_window(self._limits.message_bytes_max * 4)
+            self._mark_dirty()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for the next bytes of the socket."""
+        return self._hub.memory.view[:_READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle received bytes."""
+        if self._is_closing:
+            return
+        data = bytes(self._hub.memory.view[:nbytes])
+        if self._frames.has_long_frame(data):
+            self._terminate(ErrorCodes.FRAME_SIZE_ERROR, f"a frame of more than {_FRAME_BYTES_MAX:,} bytes")
+            return
+        try:
+            events = self._h2.receive_data(data)
+        except ProtocolError as error:
+            self._refuse(data, error)
+            return
+        self._active_ns = self._hub.clock.monotonic_ns()
+        for event in events:
+            self._handle(event)
+        self._mark_dirty()
+
+    def pause_writing(self) -> None:
+        """Send no further data: the peer reads too slowly."""
+        self._is_blocked = True
+
+    def resume_writing(self) -> None:
+        """Continue to send data."""
+        self._is_blocked = False
+        self._drain_all()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End all calls."""
+        self._is_closing = True
+        self._hub.connections.discard(self)
+        self._hub.leaving.discard(self)
+        for call in tuple(self._calls.values()):
+            self._forget(call)
+
+    # ---- for the calls --------------------
+
+    def write(self, call: Call, data: bytes) -> None:
+        """Send data of the call's stream as far as the peer's windows allow, and keep the rest."""
+        if call.trailers is None and not self._is_closing:
+            call.unsent += data
+            self._drain(call)
+
+    # ---- for the hub --------------------
+
+    def check(self, now_ns: int) -> None:
+        """Fail the incomplete requests that are overdue; close the connection if it is idle or stalled."""
+        self._control_frames = 0
+        limits = self._hub.limits
+        overdue_ns = now_ns - self._limits.request_timeout_ms * NS_PER_MS
+        for call in tuple(self._calls.values()):
+            if not call.has_request and not call.is_ended and call.since_ns <= overdue_ns:
+                self._finish(call, StatusCode.DEADLINE_EXCEEDED, "the request is incomplete")
+        quiet_ns = now_ns - self._active_ns
+        if self._is_blocked and quiet_ns >= limits.unread_ms * NS_PER_MS:
+            self.abort(f"the peer has read no byte for {limits.unread_ms / 1000:g} s")
+        elif not self._calls and quiet_ns >= limits.idle_ms * NS_PER_MS:
+            self.close("idle")
+
+    def flush(self) -> None:
+        """Write the collected output."""
+        self._is_dirty = False
+        if self._transport.is_closing():
+            return
+        data = self._h2.data_to_send()
+        if data:
+            self._transport.write(data)
+        self._collected_bytes = 0
+        if self._transport.get_write_buffer_size() > _UNWRITTEN_MAX:
+            self.abort("the peer reads no responses to its control frames")
+        elif self._is_draining and not self._calls:
+            self.close("drained")
+        elif self._has_more and not self._is_blocked:
+            self._has_more = False
+            self._drain_all()
+
+    def close(self, reason: str) -> None:
+        """Tell the peer that no further call is accepted, and close."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._hub.connections.discard(self)
+        for call in tuple(self._calls.values()):
+            self._forget(call)
+        if not self._transport.is_closing():
+            self._transport.write(self._h2.data_to_send() + _go_away(ErrorCodes.NO_ERROR))
+            self._hub.leaving.add(self)
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close the socket immediately and log the reason."""
+        self._is_closing = True
+        self._hub.connections.discard(self)
+        _log.info("connection_closed", peer=self.peer, reason=reason)
+        for call in tuple(self._calls.values()):
+            self._forget(call)
+        self._transport.abort()
+
+    def discard_input(self) -> None:
+        """Tell the peer to open another connection; close when the open calls have ended."""
+        if not self._is_draining and not self._is_closing:
+            self._is_draining = True
+            self._transport.write(_go_away(ErrorCodes.NO_ERROR))
+            self._mark_dirty()
+
+    def expire_calls(self, now_ns: int) -> int | None:
+        """Return None: calls have timers of their own."""
+        return None
+
+    def count_unread(self) -> None:
+        """Do nothing: the windows of HTTP/2 bound the unread responses."""
+
+    # ---- events of h2 --------------------
+
+    def _handle(self, event: Event) -> None:
+        if self._is_closing:  # because of an earlier event
+            return
+        if isinstance(event, DataReceived):
+            self._data(event)
+        elif isinstance(event, RequestReceived):
+            self._begin(event)
+        elif isinstance(event, StreamEnded):
+            call = self._calls.get(event.stream_id or 0)
+            if call is not None:
+                call.end_input()
+        elif isinstance(event, WindowUpdated):
+            self._window(event.stream_id or 0)
+        elif isinstance(event, StreamReset):
+            call = self._calls.get(event.stream_id or 0)
+            if call is not None:
+                self._forget(call)
+            self._count_control()
+        elif isinstance(event, RemoteSettingsChanged):
+            self._count_control()
+            self._drain_all()
+        elif isinstance(event, PingReceived | PriorityUpdated):
+            self._count_control()
+        elif isinstance(event, ConnectionTerminated):
+            self.discard_input()
+
+    def _begin(self, event: RequestReceived) -> None:
+        headers = _joined(event.headers or [])
+        stream_id = event.stream_id or 0
+        method = self._methods.get(headers.get(":path", ""))
+        encoding = headers.get("grpc-encoding", "identity")
+        reader = MessageReader(encoding, self._limits.message_bytes_max)
+        now_ns = self._hub.clock.monotonic_ns()
+        call = Call(method or _UNKNOWN, headers, self.peer, stream_id, self, reader, now_ns)
+        self._calls[stream_id] = call
+        try:
+            _check(headers, method)
+            timeout = headers.get("grpc-timeout")
+            timeout_ns = None if timeout is None else decode_timeout_ns(timeout)
+        except CallFailed as error:
+            self._finish(call, error.code, error.message)
+            return
+        if timeout_ns is not None:
+            expire = partial(
+                self._finish, call, StatusCode.DEADLINE_EXCEEDED, f"no response within {timeout}"
+            )
+            call.deadline = self._hub.loop.call_later(timeout_ns / 1e9, expire)
+        call.task = self._hub.loop.create_task(self._serve(call))
+
+    def _data(self, event: DataReceived) -> None:
+        stream_id, data = event.stream_id or 0, event.data or b""
+        size = event.flow_controlled_length or 0
+        call = self._calls.get(stream_id)
+        if size and call is not None and not call.is_ended:
+            self._h2.acknowledge_received_data(size, stream_id)
+        if not data and event.stream_ended is None:
+            self._count_control()
+        if call is None or call.trailers is not None:
+            return
+        before = call.reader.size_bytes
+        try:
+            call.arrived(data, self._hub.clock.monotonic_ns())
+        except CallFailed as error:
+            self._finish(call, error.code, error.message)
+        self._memory.size_bytes += call.reader.size_bytes - before
+        if self._memory.size_bytes > self._limits.incomplete_bytes_max:
+            self._finish(call, StatusCode.RESOURCE_EXHAUSTED, "too many requests are incomplete: try again")
+
+    def _window(self, stream_id: int) -> None:
+        call = self._calls.get(stream_id)
+        if call is not None:
+            self._drain(call)
+        elif not stream_id:
+            self._drain_all()
+
+    def _count_control(self) -> None:
+        self._control_frames += 1
+        if self._control_frames > self._limits.control_frames_max:
+            self._terminate(ErrorCodes.ENHANCE_YOUR_CALM, "too many frames without data")
+
+    # ---- responses --------------------
+
+    async def _serve(self, call: Call) -> None:
+        try:
+            await call.method.serve(call)
+        except CallFailed as error:
+            self._finish(call, error.code, error.message)
+        except Exception as error:  # noqa: BLE001 - a bug in one method fails this call only
+            _log.error("call_failed", path=call.metadata.get(":path"), peer=self.peer, exc_info=error)
+            self._finish(call, StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+        else:
+            self._finish(call, StatusCode.OK, "")
+
+    def _finish(self, call: Call, code: StatusCode, message: str) -> None:
+        """Send the status of a call, after its unsent responses if it is OK."""
+        if call.trailers is not None or self._is_closing or call.stream_id not in self._calls:
+            return
+        call.trailers = [("grpc-status", str(int(code)))]
+        if message:
+            call.trailers.append(("grpc-message", encode_message(message)))
+        if code != StatusCode.OK:
+            call.unsent.clear()
+        self._drain(call)
+        call.close()
+        self._mark_dirty()
+
+    def _drain(self, call: Call) -> None:
+        try:
+            self._send(call)
+        except ProtocolError:  # the peer has reset the stream; that event is not handled yet
+            self._forget(call)
+        self._mark_dirty()
+
+    def _send(self, call: Call) -> None:
+        h2, unsent, stream_id = self._h2, call.unsent, call.stream_id
+        if unsent and not call.has_headers:
+            call.has_headers = True
+            h2.send_headers(stream_id, _HEADERS)
+        while unsent:
+            if self._is_blocked or self._collected_bytes >= _COLLECTED_MAX:
+                self._has_more = True
+                return
+            size = min(h2.local_flow_control_window(stream_id), h2.max_outbound_frame_size, len(unsent))
+            if size <= 0:
+                return
+            h2.send_data(stream_id, bytes(memoryview(unsent)[:size]))
+            del unsent[:size]
+            self._collected_bytes += size
+        call.sent()
+        if call.trailers is not None:
+            headers = call.trailers if call.has_headers else [*_HEADERS, *call.trailers]
+            h2.send_headers(stream_id, headers, end_stream=True)
+            self._forget(call)
+            if not call.is_ended:
+                h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+
+    def _drain_all(self) -> None:
+        for call in tuple(self._calls.values()):
+            self._drain(call)
+
+    def _forget(self, call: Call) -> None:
+        if self._calls.pop(call.stream_id, None) is not None:
+            self._memory.size_bytes -= call.reader.size_bytes
+            call.close()
+
+    def _mark_dirty(self) -> None:
+        if not self._is_dirty and not self._is_closing:
+            self._is_dirty = True
+            self._hub.mark_dirty(self)
+
+    def _refuse(self, data: bytes, error: ProtocolError) -> None:
+        looks_like = "" if data.startswith(_PREFACE) else describe_bytes(data)
+        _log.warning("connection_refused", peer=self.peer, reason=str(error)[:200], looks_like=looks_like)
+        self._close_after(self._h2.data_to_send())
+
+    def _terminate(self, code: ErrorCodes, reason: str) -> None:
+        _log.warning("connection_refused", peer=self.peer, reason=reason, looks_like="")
+        self._close_after(_go_away(code))
+
+    def _close_after(self, data: bytes) -> None:
+        self._is_closing = True
+        self._hub.connections.discard(self)
+        for call in tuple(self._calls.values()):
+            self._forget(call)
+        self._transport.write(data)
+        self._hub.leaving.add(self)
+        self._transport.close()
+
+
+async def _no_method(call: Call) -> None:
+    raise AssertionError
+
+
+_UNKNOWN: Final = Method(cast("Any", None), _no_method, is_stream=True)
+
+
+def _check(headers: Mapping[str, str], method: Method | None) -> None:
+    """Raise CallFailed if the headers are not those of a call of one of the methods."""
+    if not headers.get("content-type", "").startswith(_CONTENT_TYPE):
+        raise CallFailed(StatusCode.INTERNAL, f"the content-type must be {_CONTENT_TYPE}")
+    if method is None:
+        path = headers.get(":path", "")[:100]
+        raise CallFailed(StatusCode.UNIMPLEMENTED, f"this server does not have the method {path}")
+    encoding = headers.get("grpc-encoding", "identity")
+    if encoding not in ENCODINGS:
+        raise CallFailed(
+            StatusCode.UNIMPLEMENTED, f"grpc-encoding {encoding[:40]} is not one of {', '.join(ENCODINGS)}"
+        )
+
+
+def _joined(headers: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in headers:
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found
+
+
+def _go_away(code: ErrorCodes) -> bytes:
+    # h2 has no GOAWAY after which the open streams continue, so the frame is written here.
+    return bytes(GoAwayFrame(0, last_stream_id=_MAX_STREAM_ID, error_code=int(code)).serialize())

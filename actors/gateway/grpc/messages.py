@@ -1,0 +1,91 @@
+"""Frames of gRPC messages within the data of an HTTP/2 stream.
+
+    0            1        5
+    | compressed | length | message |
+
+`compressed` is 0, or 1 for a message in the encoding of the header `grpc-encoding`; `length` is big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from actors.gateway.grpc.status import CallFailed, StatusCode
+
+PREFIX: Final = struct.Struct(">BI")
+ENCODINGS: Final = ("identity", "gzip")
+_GZIP_WBITS: Final = 31
+
+
+def encode_frame(message: bytes) -> bytes:
+    """Return the frame of one uncompressed message."""
+    return PREFIX.pack(0, len(message)) + message
+
+
+class MessageReader:
+    """Collects the data of one stream and returns its messages.
+
+    Raises CallFailed for a message over the limit, and for one that cannot be decompressed.
+    """
+
+    __slots__ = ("_data", "_encoding", "_max_bytes")
+
+    def __init__(self, encoding: str, max_bytes: int) -> None:
+        """Create the reader.
+
+        Args:
+            encoding: the call's `grpc-encoding`, one of `ENCODINGS`.
+            max_bytes: limit of one message, before and after its decompression.
+        """
+        self._encoding = encoding
+        self._max_bytes = max_bytes
+        self._data = bytearray()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the data that has not been returned as messages."""
+        return len(self._data)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add data; return the messages that are complete now."""
+        buffer = self._data
+        buffer += data
+        found: list[bytes] = []
+        at = 0
+        while len(buffer) - at >= PREFIX.size:
+            compressed, length = PREFIX.unpack_from(buffer, at)
+            if length > self._max_bytes:
+                raise self._too_long(f"{length:,} bytes")
+            if compressed > 1:
+                raise CallFailed(StatusCode.INTERNAL, f"the compressed flag {compressed} is not 0 or 1")
+            end = at + PREFIX.size + length
+            if end > len(buffer):
+                break
+            message = bytes(memoryview(buffer)[at + PREFIX.size : end])
+            found.append(self._decompress(message) if compressed else message)
+            at = end
+        if at:
+            del buffer[:at]
+        return found
+
+    def _decompress(self, message: bytes) -> bytes:
+        if self._encoding != "gzip":
+            raise CallFailed(StatusCode.INTERNAL, "a compressed message needs the header grpc-encoding: gzip")
+        inflate = zlib.decompressobj(_GZIP_WBITS)
+        try:
+            plain = inflate.decompress(message, self._max_bytes + 1)
+        except zlib.error as error:
+            raise CallFailed(StatusCode.INTERNAL, f"the message is not valid gzip: {error}") from None
+        if len(plain) > self._max_bytes:
+            raise self._too_long("more")
+        if not inflate.eof:
+            raise CallFailed(StatusCode.INTERNAL, "the message is an incomplete gzip stream")
+        return plain
+
+    def _too_long(self, size: str) -> CallFailed:
+        return CallFailed(
+            StatusCode.RESOURCE_EXHAUSTED,
+            f"a message of {size} is over the limit of {self._max_bytes:,} bytes: send smaller messages",
+        )

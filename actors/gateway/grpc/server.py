@@ -1,0 +1,88 @@
+"""GrpcServer: accepts gRPC connections on one port, plain and with TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+from actors.gateway.grpc.calls import Method
+from actors.gateway.grpc.connection import GrpcConnection, GrpcLimits, Memory
+from actors.remoting.hub import Hub
+from actors.remoting.limits import RemotingLimits
+from actors.remoting.server import bound_socket
+from actors.remoting.tls.contexts import ServerTls
+from actors.remoting.tls.gate import TlsGate
+from store.clock import Clock
+
+_SWEEP_S: Final = 5.0
+_DRAIN_CHECK_S: Final = 0.05
+_BACKLOG: Final = 1024
+
+
+class GrpcServer:
+    """Serves methods on one address, on the event loop on which `start` runs."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        clock: Clock,
+        limits: RemotingLimits,
+        grpc_limits: GrpcLimits | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        """Create the server.
+
+        Args:
+            methods: the served methods, by path (`/package.Service/Method`).
+            clock: for idle connections and incomplete requests.
+            limits: of the connections.
+            grpc_limits: of the calls.
+            tls: the server's certificate; the first byte of a connection decides whether it uses TLS.
+        """
+        self.hub = Hub(clock, limits)
+        self.port = 0
+        self.tls = tls
+        self._methods = methods
+        self._limits = grpc_limits or GrpcLimits()
+        self._memory = Memory()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on a port; 0 lets the system choose one. Return the port. Raises OSError if it is in use."""
+        loop = self.hub.loop
+        listener = await bound_socket(loop, host, port)
+        self._server = await loop.create_server(self._accept, sock=listener, backlog=_BACKLOG)
+        self.port = int(listener.getsockname()[1])
+        self._sweep()
+        return self.port
+
+    async def stop(self, drain_ms: int = 0) -> None:
+        """Stop listening, let the open calls end for up to `drain_ms`, and close all connections."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        for connection in tuple(self.hub.connections):
+            connection.discard_input()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_ms / 1000):
+                await self._until_drained()
+        await self.hub.stop()
+
+    async def _until_drained(self) -> None:
+        while self.hub.connections:  # noqa: ASYNC110 - connections end by themselves, at any place
+            await asyncio.sleep(_DRAIN_CHECK_S)
+
+    def _accept(self) -> asyncio.BufferedProtocol:
+        return self._connection() if self.tls is None else TlsGate(self.hub, self.tls, self._connection)
+
+    def _connection(self) -> GrpcConnection:
+        return GrpcConnection(self.hub, self._methods, self._limits, self._memory)
+
+    def _sweep(self) -> None:
+        self._sweeper = self.hub.loop.call_later(_SWEEP_S, self._sweep)
+        self.hub.sweep()

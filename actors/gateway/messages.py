@@ -1,0 +1,192 @@
+"""Messages: from the gRPC protocol to a send request's properties, and from a stored record back."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import Final
+
+from actors.gateway.proto.definition_pb2 import (
+    Code,
+    Digest,
+    DigestType,
+    Encoding,
+    Message,
+    MessageType,
+    Resource,
+)
+from actors.gateway.statuses import RpcFailed
+from store.message.message import MessageExt
+from store.message.properties import MessageConst
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+USER_PROPERTIES_MAX: Final = 128
+USER_PROPERTIES_BYTES_MAX: Final = 16 * 1024
+GROUP_BYTES_MAX: Final = 64
+ID_CHARS_MAX: Final = 255
+DELAY_MS_MAX: Final = 24 * 3600 * 1000
+RECOVERY_S_MAX: Final = 3600
+_GZIP_WBITS: Final = 31
+_RESERVED: Final = frozenset(value for name, value in vars(MessageConst).items() if not name.startswith("_"))
+
+
+def type_of(message: Message) -> MessageType:
+    """Return the type that the fields of a message say, as RocketMQ's proxy determines it."""
+    system = message.system_properties
+    if system.message_type == MessageType.TRANSACTION:
+        return MessageType.TRANSACTION
+    if system.HasField("delivery_timestamp"):
+        return MessageType.DELAY
+    if system.HasField("message_group"):
+        return MessageType.FIFO
+    return MessageType.NORMAL
+
+
+def check_message(message: Message, now_ms: int) -> None:
+    """Raise RpcFailed if a field of a message to send is missing or exceeds a limit."""
+    system, size = message.system_properties, len(message.body)
+    if not size:
+        raise RpcFailed(Code.MESSAGE_BODY_EMPTY, "the body is empty: send at least one byte")
+    if size > BODY_BYTES_MAX:
+        raise RpcFailed(
+            Code.MESSAGE_BODY_TOO_LARGE, f"body of {size:,} bytes exceeds the limit of {BODY_BYTES_MAX:,}"
+        )
+    if not system.message_id.strip() or len(system.message_id) > ID_CHARS_MAX:
+        raise RpcFailed(
+            Code.ILLEGAL_MESSAGE_ID, f"the message id must have 1 to {ID_CHARS_MAX} characters, not blanks"
+        )
+    _check_text(system.message_id, Code.ILLEGAL_MESSAGE_ID, "message id")
+    if system.HasField("tag"):
+        _check_text(system.tag, Code.ILLEGAL_MESSAGE_TAG, "tag")
+        if not system.tag.strip() or "|" in system.tag:
+            raise RpcFailed(Code.ILLEGAL_MESSAGE_TAG, f"tag {system.tag[:40]!r} is blank or contains |")
+    for key in system.keys:
+        _check_text(key, Code.ILLEGAL_MESSAGE_KEY, "key")
+        if not key.strip():
+            raise RpcFailed(Code.ILLEGAL_MESSAGE_KEY, "a key is blank")
+    if system.HasField("message_group"):
+        _check_text(system.message_group, Code.ILLEGAL_MESSAGE_GROUP, "message group")
+        if not 0 < len(system.message_group.strip().encode()) <= GROUP_BYTES_MAX:
+            raise RpcFailed(
+                Code.ILLEGAL_MESSAGE_GROUP, f"the message group must have 1 to {GROUP_BYTES_MAX} bytes"
+            )
+    _check_times(message, now_ms)
+    _check_user_properties(message)
+
+
+def _check_times(message: Message, now_ms: int) -> None:
+    system = message.system_properties
+    if system.HasField("delivery_timestamp"):
+        delay_ms = system.delivery_timestamp.ToMilliseconds() - now_ms
+        if delay_ms > DELAY_MS_MAX:
+            raise RpcFailed(
+                Code.ILLEGAL_DELIVERY_TIME,
+                f"the delivery time is {delay_ms:,} ms from now; the limit is {DELAY_MS_MAX:,}",
+            )
+    recovery_s = system.orphaned_transaction_recovery_duration.seconds
+    if not 0 <= recovery_s <= RECOVERY_S_MAX:
+        raise RpcFailed(
+            Code.BAD_REQUEST,
+            f"the recovery duration of {recovery_s:,} s is not within 0 and {RECOVERY_S_MAX:,}",
+        )
+
+
+def _check_user_properties(message: Message) -> None:
+    properties = message.user_properties
+    if len(properties) > USER_PROPERTIES_MAX:
+        raise RpcFailed(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{len(properties)} user properties exceed the limit of {USER_PROPERTIES_MAX}",
+        )
+    size = 0
+    for name, value in properties.items():
+        _check_text(name, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "property name")
+        _check_text(value, Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name[:40]!r}")
+        if not name or name in _RESERVED:
+            raise RpcFailed(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property name {name[:40]!r} is empty or reserved"
+            )
+        size += len(name.encode()) + len(value.encode())
+    if size > USER_PROPERTIES_BYTES_MAX:
+        raise RpcFailed(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"user properties of {size:,} bytes exceed the limit of {USER_PROPERTIES_BYTES_MAX:,}",
+        )
+
+
+def _check_text(text: str, code: Code, kind: str) -> None:
+    if any(character < " " or character == "\x7f" for character in text):
+        raise RpcFailed(code, f"the {kind} contains a control character")
+
+
+def plain_body(message: Message) -> bytes:
+    """Return the body without gzip, which RocketMQ's remoting clients cannot read. Raises RpcFailed."""
+    if message.system_properties.body_encoding != Encoding.GZIP:
+        return message.body
+    inflate = zlib.decompressobj(_GZIP_WBITS)
+    try:
+        plain = inflate.decompress(message.body, BODY_BYTES_MAX + 1)
+    except zlib.error as error:
+        raise RpcFailed(Code.MESSAGE_CORRUPTED, f"the body is not valid gzip: {error}") from None
+    if len(plain) > BODY_BYTES_MAX or not inflate.eof:
+        raise RpcFailed(
+            Code.MESSAGE_BODY_TOO_LARGE, f"the gzip body is incomplete or exceeds {BODY_BYTES_MAX:,} bytes"
+        )
+    return plain
+
+
+def stored_properties(message: Message, producer_group: str) -> dict[str, str]:
+    """Return the properties with which a checked message is stored."""
+    system, kind = message.system_properties, type_of(message)
+    found = dict(message.user_properties)
+    found[MessageConst.UNIQ_KEY] = system.message_id
+    if system.HasField("tag"):
+        found[MessageConst.TAGS] = system.tag
+    if system.keys:
+        found[MessageConst.KEYS] = " ".join(system.keys)
+    if kind == MessageType.TRANSACTION:
+        found[MessageConst.TRANSACTION_PREPARED] = "true"
+        found[MessageConst.PRODUCER_GROUP] = producer_group
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            seconds = system.orphaned_transaction_recovery_duration.seconds
+            found[MessageConst.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(seconds)
+    if kind == MessageType.DELAY:
+        found[MessageConst.TIMER_DELIVER_MS] = str(system.delivery_timestamp.ToMilliseconds())
+    if system.HasField("message_group"):
+        found[MessageConst.SHARDING_KEY] = system.message_group
+    if system.HasField("trace_context") and "\x01" not in system.trace_context:
+        found["TRACE_CONTEXT"] = system.trace_context.replace("\x02", "")
+    return found
+
+
+def message_of(record: MessageExt, resource: Resource) -> Message:
+    """Return the message of a stored record; its topic is `resource`."""
+    properties, body = record.properties, bytes(record.body)
+    message = Message(topic=resource, body=body)
+    for name, value in properties.items():
+        if name not in _RESERVED and name != "TRACE_CONTEXT":
+            message.user_properties[name] = value
+    system = message.system_properties
+    system.message_id = properties.get(MessageConst.UNIQ_KEY, "")
+    system.body_encoding = Encoding.IDENTITY
+    system.body_digest.CopyFrom(
+        Digest(type=DigestType.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper())
+    )
+    if MessageConst.TAGS in properties:
+        system.tag = properties[MessageConst.TAGS]
+    system.keys.extend(properties.get(MessageConst.KEYS, "").split())
+    system.message_type = MessageType.NORMAL
+    if properties.get(MessageConst.TRANSACTION_PREPARED) == "true":
+        system.message_type = MessageType.TRANSACTION
+    elif MessageConst.TIMER_DELIVER_MS in properties:
+        system.message_type = MessageType.DELAY
+    elif MessageConst.SHARDING_KEY in properties:
+        system.message_type = MessageType.FIFO
+        system.message_group = properties[MessageConst.SHARDING_KEY]
+    system.born_timestamp.FromMilliseconds(record.born_timestamp)
+    system.store_timestamp.FromMilliseconds(record.store_timestamp)
+    system.queue_id, system.queue_offset = record.queue_id, record.queue_offset
+    system.delivery_attempt = record.reconsume_times + 1
+    if "TRACE_CONTEXT" in properties:
+        system.trace_context = properties["TRACE_CONTEXT"]
+    return message

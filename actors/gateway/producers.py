@@ -1,0 +1,192 @@
+"""Producers: the rpcs Telemetry, Heartbeat and NotifyClientTermination, and checks of open transactions.
+
+Brokers get the topics of the connected producers as producer groups, with a heartbeat of the gateway. A
+broker checks an open transaction with CHECK_TRANSACTION_STATE; one of the producers of its topic gets it on
+its Telemetry stream, and responds with EndTransaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+
+from actors.gateway.grpc.calls import Call
+from actors.gateway.messages import BODY_BYTES_MAX, message_of
+from actors.gateway.proto.definition_pb2 import (
+    ClientType,
+    Code,
+    ExponentialBackoff,
+    Resource,
+    RetryPolicy,
+    Settings,
+)
+from actors.gateway.proto.service_pb2 import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    NotifyClientTerminationRequest,
+    NotifyClientTerminationResponse,
+    RecoverOrphanedTransactionCommand,
+    TelemetryCommand,
+)
+from actors.gateway.sends import TransactionId
+from actors.gateway.statuses import RpcFailed, ok, status_of
+from actors.gateway.topics import Topics, topic_name
+from actors.remoting.bodies.groups import HeartbeatData
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import CheckTransactionStateHeader
+from actors.remoting.remoting_errors import RemotingError
+from actors.remoting.request import RequestContext, RequestRow
+from store.logs import get_logger
+from store.message.compression import decompress
+from store.message.record import decode_record
+from store.store_errors import MessageInvalid, RecordDamaged
+
+_log = get_logger(__name__)
+
+MAX_ATTEMPTS: Final = 3
+INITIAL_BACKOFF_MS: Final = 10
+MAX_BACKOFF_MS: Final = 1000
+TOPICS_OF_PRODUCER_MAX: Final = 1024
+PRODUCERS_MAX: Final = 20_000
+HEARTBEAT_TIMEOUT_MS: Final = 3000
+
+
+class Producers:
+    """The producers that are connected to one gateway."""
+
+    def __init__(self, topics: Topics, client: RemotingClient, client_id: str) -> None:
+        """Create the object; `client_id` is that of the gateway in its heartbeats to brokers."""
+        self._topics = topics
+        self._client = client
+        self._client_id = client_id
+        self._streams: dict[Call, dict[str, Resource]] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of open Telemetry streams with settings."""
+        return len(self._streams)
+
+    async def telemetry(self, call: Call) -> None:
+        """Handle Telemetry: respond to settings; the stream stays open for checks of transactions."""
+        try:
+            while (command := await call.receive()) is not None:
+                if command.HasField("settings"):
+                    await call.send(self._settings(call, command.settings))
+        finally:
+            self._streams.pop(call, None)
+
+    async def heartbeat(self, call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Handle Heartbeat: producers need no state here."""
+        if request.client_type != ClientType.PRODUCER:
+            raise RpcFailed(Code.UNRECOGNIZED_CLIENT_TYPE, _producers_only(request.client_type))
+        return HeartbeatResponse(status=ok())
+
+    async def terminate(
+        self, call: Call, request: NotifyClientTerminationRequest
+    ) -> NotifyClientTerminationResponse:
+        """Handle NotifyClientTermination: the client closes its streams itself."""
+        return NotifyClientTerminationResponse(status=ok())
+
+    def rows(self) -> Iterable[RequestRow]:
+        """Return the requests that brokers send to the gateway."""
+        return (
+            RequestRow(
+                RequestCode.CHECK_TRANSACTION_STATE, self.check_transaction, CheckTransactionStateHeader
+            ),
+        )
+
+    def check_transaction(self, context: RequestContext) -> None:
+        """Handle CHECK_TRANSACTION_STATE: pass the check to a producer of the topic; without one, drop it."""
+        header: CheckTransactionStateHeader = context.header
+        try:
+            record = decode_record(context.command.body)
+            record.body = decompress(record.body, record.sys_flag)
+        except (RecordDamaged, MessageInvalid) as error:
+            _log.warning("transaction_check_invalid", msg_id=header.msg_id, error=str(error))
+            return
+        found = next(
+            ((call, of[record.topic]) for call, of in self._streams.items() if record.topic in of), None
+        )
+        if found is None:
+            _log.info("transaction_check_dropped", topic=record.topic, msg_id=header.msg_id)
+            return
+        call, resource = found
+        self._streams[call] = self._streams.pop(call)  # the next check goes to another producer
+        transaction = TransactionId(
+            header.broker_name, header.commit_log_offset, header.tran_state_table_offset, header.msg_id
+        )
+        command = RecoverOrphanedTransactionCommand(
+            message=message_of(record, resource), transaction_id=transaction.encode()
+        )
+        context.connection.hub.spawn(
+            call.send(TelemetryCommand(status=ok(), recover_orphaned_transaction_command=command))
+        )
+
+    async def announce(self) -> None:
+        """Send a heartbeat with the topics of all producers to their brokers."""
+        names = sorted({name for topics in self._streams.values() for name in topics})
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            try:
+                topic = await self._topics.get(name)
+            except (RpcFailed, RemotingError):
+                continue
+            for address in topic.masters.values():
+                groups.setdefault(address, []).append(name)
+        await asyncio.gather(*(self._announce(address, names) for address, names in groups.items()))
+
+    async def _announce(self, address: str, names: list[str]) -> None:
+        body = HeartbeatData(self._client_id, producer_groups=names)
+        command = RemotingCommand(RequestCode.HEART_BEAT, {}, body.encode())
+        try:
+            await self._client.invoke(address, command, HEARTBEAT_TIMEOUT_MS)
+        except RemotingError as error:
+            _log.info("producer_heartbeat_failed", broker=address, error=str(error))
+
+    def _topics_of(self, settings: Settings) -> dict[str, Resource]:
+        if settings.client_type != ClientType.PRODUCER or not settings.HasField("publishing"):
+            raise RpcFailed(Code.UNRECOGNIZED_CLIENT_TYPE, _producers_only(settings.client_type))
+        resources = settings.publishing.topics
+        if len(resources) > TOPICS_OF_PRODUCER_MAX or len(self._streams) >= PRODUCERS_MAX:
+            raise RpcFailed(Code.TOO_MANY_REQUESTS, "too many topics of one producer, or too many producers")
+        return {topic_name(each): each for each in resources}
+
+    def _settings(self, call: Call, settings: Settings) -> TelemetryCommand:
+        """Return the response to a client's settings, with the values that the server decides."""
+        try:
+            topics = self._topics_of(settings)
+        except RpcFailed as error:
+            return TelemetryCommand(status=status_of(error), settings=settings)
+        is_new = self._streams.get(call, {}).keys() != topics.keys()
+        self._streams[call] = topics
+        if is_new:
+            self._client.hub.spawn(self.announce())
+        merged = Settings()
+        merged.CopyFrom(settings)
+        merged.backoff_policy.CopyFrom(
+            RetryPolicy(
+                max_attempts=MAX_ATTEMPTS,
+                exponential_backoff=ExponentialBackoff(
+                    initial=_duration(INITIAL_BACKOFF_MS), max=_duration(MAX_BACKOFF_MS), multiplier=2
+                ),
+            )
+        )
+        merged.publishing.validate_message_type = True
+        merged.publishing.max_body_size = BODY_BYTES_MAX
+        merged.metric.on = False
+        return TelemetryCommand(status=ok(), settings=merged)
+
+
+def _duration(milliseconds: int) -> Duration:
+    found = Duration()
+    found.FromMilliseconds(milliseconds)
+    return found
+
+
+def _producers_only(client_type: ClientType) -> str:
+    return f"this gateway serves producers; client type {client_type} is not supported yet"

@@ -1,0 +1,229 @@
+"""Sends: the rpcs SendMessage, RecallMessage and EndTransaction.
+
+A transaction id names broker, offsets and message, so any gateway can end the transaction:
+
+    <broker name> <CommitLog offset> <queue offset> <message id>
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Final, NamedTuple
+
+from actors.gateway.grpc.calls import Call
+from actors.gateway.messages import check_message, plain_body, stored_properties, type_of
+from actors.gateway.proto.definition_pb2 import (
+    Code,
+    Message,
+    MessageType,
+    TransactionResolution,
+    TransactionSource,
+)
+from actors.gateway.proto.service_pb2 import (
+    EndTransactionRequest,
+    EndTransactionResponse,
+    RecallMessageRequest,
+    RecallMessageResponse,
+    SendMessageRequest,
+    SendMessageResponse,
+    SendResultEntry,
+)
+from actors.gateway.statuses import RpcFailed, broker_status, ok, status_of
+from actors.gateway.topics import Topic, Topics, topic_name
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import EndTransactionHeader, RecallMessageHeader
+from actors.remoting.hot_headers import SendMessageHeader
+from actors.remoting.remoting_errors import RemotingError
+from store.clock import Clock
+from store.message.message_id import decode_message_id
+from store.message.properties import properties_text
+from store.message.recall_handle import RecallHandle
+from store.message.sys_flag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from store.message.validate import check_properties
+from store.store_errors import MessageInvalid
+
+MESSAGES_MAX: Final = 128
+_STORED: Final = {
+    ResponseCode.SUCCESS,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+_SYS_FLAGS: Final = {
+    TransactionResolution.COMMIT: TRANSACTION_COMMIT,
+    TransactionResolution.ROLLBACK: TRANSACTION_ROLLBACK,
+}
+
+
+class TransactionId(NamedTuple):
+    """The parts of a transaction id."""
+
+    broker_name: str
+    commit_log_offset: int
+    queue_offset: int
+    message_id: str
+
+    def encode(self) -> str:
+        """Return the text of the id."""
+        return " ".join(map(str, self))
+
+    @classmethod
+    def decode(cls, text: str) -> TransactionId:
+        """Return the parts of an id. Raises RpcFailed if it is not one of this gateway's."""
+        parts = text.split(" ", 3)
+        if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal() and len(text) <= 1024):
+            raise RpcFailed(
+                Code.INVALID_TRANSACTION_ID,
+                f"transaction id {text[:100]!r} is not valid: give the id of the send's result",
+            )
+        return cls(parts[0], int(parts[1]), int(parts[2]), parts[3])
+
+
+class Sends:
+    """Sends messages of gRPC producers to the brokers."""
+
+    def __init__(self, topics: Topics, client: RemotingClient, clock: Clock, timeout_ms: int) -> None:
+        """Create the object; `timeout_ms` limits each request to a broker."""
+        self._topics = topics
+        self._client = client
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+
+    async def send(self, call: Call, request: SendMessageRequest) -> SendMessageResponse:
+        """Handle SendMessage: check all messages, then send each; the response has their results in order."""
+        messages = request.messages
+        if not 0 < len(messages) <= MESSAGES_MAX:
+            raise RpcFailed(
+                Code.MESSAGE_CORRUPTED, f"the request has {len(messages)} messages, not 1 to {MESSAGES_MAX}"
+            )
+        name = topic_name(messages[0].topic)
+        now_ms = self._clock.wall_ms()
+        for message in messages:
+            if topic_name(message.topic) != name:
+                raise RpcFailed(Code.MESSAGE_CORRUPTED, "the messages of one request have different topics")
+            check_message(message, now_ms)
+        topic = await self._topics.get(name)
+        for message in messages:
+            _check_type(topic, message)
+        if len(messages) == 1:
+            entries = [await self._send_one(call, topic, messages[0])]
+        else:
+            # To one queue, and over one connection, so in their order.
+            first = self._topics.queue_for(topic, None).queue_id
+            entries = await asyncio.gather(*(self._send_one(call, topic, each, first) for each in messages))
+        codes = {entry.status.code for entry in entries}
+        status = entries[0].status if len(codes) == 1 else broker_status(ResponseCode.SUCCESS, None)
+        if len(codes) > 1:
+            status.code, status.message = Code.MULTIPLE_RESULTS, "the messages have different results"
+        return SendMessageResponse(status=status, entries=entries)
+
+    async def recall(self, call: Call, request: RecallMessageRequest) -> RecallMessageResponse:
+        """Handle RecallMessage: remove a message whose delivery time has not come."""
+        name = topic_name(request.topic)
+        try:
+            handle = RecallHandle.decode(request.recall_handle)
+        except MessageInvalid as error:
+            raise RpcFailed(Code.BAD_REQUEST, error.remark) from None
+        if handle.topic != name:
+            raise RpcFailed(Code.BAD_REQUEST, f"the handle is one of topic {handle.topic[:127]}, not {name}")
+        address = await self._master(name, handle.broker_name)
+        header = RecallMessageHeader(name, request.recall_handle, name)
+        command = RemotingCommand(RequestCode.RECALL_MESSAGE, header.to_ext())
+        response = await self._client.ask(address, command, self._limit_ms(call))
+        return RecallMessageResponse(status=ok(), message_id=response.ext.get("msgId", handle.uniq_key))
+
+    async def end_transaction(self, call: Call, request: EndTransactionRequest) -> EndTransactionResponse:
+        """Handle EndTransaction: commit the half message, or roll it back."""
+        name = topic_name(request.topic)
+        transaction = TransactionId.decode(request.transaction_id)
+        sys_flag = _SYS_FLAGS.get(request.resolution)
+        if sys_flag is None:
+            raise RpcFailed(Code.BAD_REQUEST, f"resolution {request.resolution} is not COMMIT or ROLLBACK")
+        header = EndTransactionHeader(
+            name,
+            transaction.queue_offset,
+            transaction.commit_log_offset,
+            sys_flag,
+            request.source == TransactionSource.SOURCE_SERVER_CHECK,
+            transaction.message_id,
+            transaction.message_id,
+            name,
+        )
+        address = await self._master(name, transaction.broker_name)
+        command = RemotingCommand(RequestCode.END_TRANSACTION, header.to_ext())
+        await self._client.ask(address, command, self._limit_ms(call))
+        return EndTransactionResponse(status=ok())
+
+    async def _send_one(
+        self, call: Call, topic: Topic, message: Message, queue: int | None = None
+    ) -> SendResultEntry:
+        system, kind = message.system_properties, type_of(message)
+        if system.HasField("message_group"):
+            queue = zlib.crc32(system.message_group.encode())
+        target = self._topics.queue_for(topic, queue)
+        properties = properties_text(stored_properties(message, topic.name))
+        try:
+            check_properties(properties.encode())
+        except MessageInvalid as error:
+            raise RpcFailed(Code.MESSAGE_PROPERTIES_TOO_LARGE, error.remark) from None
+        sys_flag = TRANSACTION_PREPARED if kind == MessageType.TRANSACTION else 0
+        header = SendMessageHeader(
+            topic.name, topic.name, target.queue_id, properties, sys_flag,
+            system.born_timestamp.ToMilliseconds() or self._clock.wall_ms(),
+        )  # fmt: skip
+        command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, header.to_ext(), plain_body(message))
+        try:
+            response = await self._client.invoke(target.address, command, self._limit_ms(call))
+        except RemotingError as error:
+            self._topics.forget(topic.name)
+            return SendResultEntry(status=status_of(error), message_id=system.message_id)
+        entry = SendResultEntry(
+            status=broker_status(response.code, response.remark), message_id=system.message_id
+        )
+        if response.code in _STORED:
+            ext = response.ext
+            entry.offset = int(ext.get("queueOffset", 0))
+            entry.recall_handle = ext.get("recallHandle", "")
+            if kind == MessageType.TRANSACTION:
+                position = decode_message_id(ext["msgId"])[1]
+                entry.transaction_id = TransactionId(
+                    target.broker_name, position, entry.offset, system.message_id
+                ).encode()
+        elif response.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._topics.forget(topic.name)
+        return entry
+
+    async def _master(self, topic: str, broker_name: str) -> str:
+        address = (await self._topics.get(topic)).masters.get(broker_name)
+        if address is None:
+            raise RpcFailed(
+                Code.INTERNAL_SERVER_ERROR, f"broker {broker_name[:100]} of topic {topic} does not run"
+            )
+        return address
+
+    def _limit_ms(self, call: Call) -> int:
+        remaining_s = call.remaining_s
+        if remaining_s is None:
+            return self._timeout_ms
+        return max(1, min(self._timeout_ms, int(remaining_s * 1000)))
+
+
+def _check_type(topic: Topic, message: Message) -> None:
+    kind = type_of(message)
+    declared = message.system_properties.message_type
+    if declared not in (MessageType.MESSAGE_TYPE_UNSPECIFIED, kind) or (
+        topic.types and kind not in topic.types
+    ):
+        accepted = ", ".join(map(MessageType.Name, topic.types)) or "all types"
+        raise RpcFailed(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"topic {topic.name} accepts {accepted}; the message is declared as "
+            f"{MessageType.Name(declared)} and has the fields of {MessageType.Name(kind)}",
+        )

@@ -1,0 +1,146 @@
+"""GatewayService: starts and stops one gateway; works without Ray."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from actors.gateway.gateway_settings import GatewaySettings
+from actors.gateway.grpc.calls import Call, Method, unary
+from actors.gateway.grpc.server import GrpcServer
+from actors.gateway.producers import Producers
+from actors.gateway.proto import service_pb2 as rpc
+from actors.gateway.proto.definition_pb2 import Code, Status
+from actors.gateway.sends import Sends
+from actors.gateway.statuses import RpcFailed, status_of
+from actors.gateway.topics import Topics
+from actors.host.cluster_tls import client_tls, reload_tls, server_tls
+from actors.host.figures import Figure, Kind, described
+from actors.host.metrics.endpoint import MetricsEndpoint
+from actors.remoting.client import client_for
+from actors.remoting.clients.nameservers import Nameservers
+from actors.remoting.limits import RemotingLimits
+from actors.remoting.remoting_errors import Refused, RemotingError
+from actors.remoting.table import RequestTable
+from actors.supervisor import GiveUp, Supervisor
+from store.clock import Clock
+from store.logs import get_logger
+from store.message.hosts import join_address
+
+_log = get_logger(__name__)
+
+SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
+IDLE_MS: Final = 600_000
+"""Java's client pings every 300 s if it makes no call."""
+
+
+class GatewayService:
+    """One gateway. `start` and `stop` must run on the same event loop."""
+
+    def __init__(self, settings: GatewaySettings, clock: Clock, give_up: GiveUp | None = None) -> None:
+        """Create the service; `give_up` is called with the reason when a background task fails permanently.
+
+        Raises StoreError if a certificate of the settings is invalid.
+        """
+        self.settings = settings
+        self._supervisor = Supervisor(clock, give_up)
+        from_brokers = RequestTable()
+        self._client = client_for(clock, None, client_tls(settings), from_brokers)
+        nameservers = Nameservers(self._client, lambda: settings.nameservers, settings.route_timeout_ms)
+        topics = Topics(
+            nameservers, self._client, clock, settings.route_refresh_interval_ms, settings.route_timeout_ms
+        )
+        client_id = f"gateway@{socket.gethostname()}@{os.getpid()}"
+        self._producers = Producers(topics, self._client, client_id)
+        from_brokers.add_rows(self._producers.rows())
+        sends = Sends(topics, self._client, clock, settings.send_timeout_ms)
+        limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)
+        methods = _methods(topics, sends, self._producers)
+        self.server = GrpcServer(methods, clock, limits, tls=server_tls(settings, ("h2",)))
+        self.figures = (
+            Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
+            Figure(
+                "connections",
+                Kind.GAUGE,
+                "",
+                lambda: len(self.server.hub.connections),
+                "Connections of clients.",
+                metric="raymq_gateway_connections",
+            ),
+            Figure(
+                "producers",
+                Kind.GAUGE,
+                "",
+                lambda: self._producers.count,
+                "Producers with a telemetry stream.",
+                metric="raymq_gateway_producers",
+            ),
+        )
+        self.metrics = MetricsEndpoint(settings, self.figures, self._labels)
+
+    @property
+    def address(self) -> str:
+        """The address on which it listens."""
+        return join_address(self.settings.listen_host, self.server.port)
+
+    async def start(self) -> None:
+        """Listen, and start the background tasks. Raises OSError if the port is in use."""
+        settings = self.settings
+        await self.server.start(settings.listen_host, settings.listen_port)
+        await self.metrics.start()
+        interval_ms = settings.producer_heartbeat_interval_ms
+        self._supervisor.every("producer-heartbeat", lambda: interval_ms, self._producers.announce)
+        reload_tls(self._supervisor, self.server.tls, self._client.tls)
+        _log.info("gateway_serving", address=self.address)
+
+    async def stop(self) -> None:
+        """Let open calls end for `drain_timeout_ms`, and close all connections."""
+        await self.metrics.stop()
+        await self._supervisor.stop()
+        await self.server.stop(self.settings.drain_timeout_ms)
+        await self._client.close()
+
+    def describe(self) -> dict[str, object]:
+        """Return the values of the figures."""
+        return described(self.figures)
+
+    def _labels(self) -> dict[str, str]:
+        return {"node_type": "gateway", "node_id": self.address}
+
+
+def _methods(topics: Topics, sends: Sends, producers: Producers) -> Mapping[str, Method]:
+    methods = {
+        "QueryRoute": _rpc(rpc.QueryRouteRequest, rpc.QueryRouteResponse, topics.query_route),
+        "SendMessage": _rpc(rpc.SendMessageRequest, rpc.SendMessageResponse, sends.send),
+        "RecallMessage": _rpc(rpc.RecallMessageRequest, rpc.RecallMessageResponse, sends.recall),
+        "EndTransaction": _rpc(rpc.EndTransactionRequest, rpc.EndTransactionResponse, sends.end_transaction),
+        "Heartbeat": _rpc(rpc.HeartbeatRequest, rpc.HeartbeatResponse, producers.heartbeat),
+        "NotifyClientTermination": _rpc(
+            rpc.NotifyClientTerminationRequest, rpc.NotifyClientTerminationResponse, producers.terminate
+        ),
+        "Telemetry": Method(rpc.TelemetryCommand, producers.telemetry, is_stream=True),
+    }
+    return {SERVICE + name: method for name, method in methods.items()}
+
+
+def _rpc(
+    request_type: type[Message],
+    response_type: Callable[..., Message],
+    handle: Callable[[Call, Any], Awaitable[Message]],
+) -> Method:
+    """Return the method of an rpc whose response has a status; errors of RocketMQ become this status."""
+
+    async def guarded(call: Call, request: Any) -> Message:
+        if not call.metadata.get("x-mq-client-id", "").strip():
+            status = Status(code=Code.CLIENT_ID_REQUIRED, message="the header x-mq-client-id is missing")
+            return response_type(status=status)
+        try:
+            return await handle(call, request)
+        except (RpcFailed, Refused, RemotingError) as error:
+            return response_type(status=status_of(error))
+
+    return unary(request_type, guarded)

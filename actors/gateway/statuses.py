@@ -1,0 +1,53 @@
+"""Statuses: the application errors of `apache.rocketmq.v2`, which travel in responses with gRPC status OK."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from actors.gateway.proto.definition_pb2 import Code, Status
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused, RemotingError, TimedOut
+
+_OF_BROKER: Final = {
+    ResponseCode.SUCCESS: Code.OK,
+    ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Code.NOT_IMPLEMENTED,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: Code.CONSUMER_GROUP_NOT_FOUND,
+    ResponseCode.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
+    ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+    ResponseCode.NO_PERMISSION: Code.FORBIDDEN,
+}
+
+
+class RpcFailed(Exception):
+    """Ends an rpc with a status of RocketMQ."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def ok() -> Status:
+    """Return the status OK."""
+    return Status(code=Code.OK, message="OK")
+
+
+def status_of(error: RpcFailed | Refused | RemotingError) -> Status:
+    """Return the status for a failed rpc."""
+    if isinstance(error, RpcFailed):
+        return Status(code=error.code, message=error.message)
+    if isinstance(error, Refused):
+        return broker_status(error.code, error.remark)
+    code = Code.PROXY_TIMEOUT if isinstance(error, TimedOut) else Code.INTERNAL_SERVER_ERROR
+    return Status(code=code, message=str(error))
+
+
+def broker_status(code: int, remark: str | None) -> Status:
+    """Return the status for the response of a broker."""
+    if code == ResponseCode.SUCCESS:
+        return ok()
+    known = next((ours for theirs, ours in _OF_BROKER.items() if theirs == code), Code.INTERNAL_SERVER_ERROR)
+    return Status(code=known, message=remark or f"the broker responded with code {code}")

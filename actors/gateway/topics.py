@@ -1,0 +1,189 @@
+"""Topics: the routes and message types of topics, kept for a while, and the rpc QueryRoute."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+import orjson
+
+from actors.gateway.grpc.calls import Call
+from actors.gateway.proto.definition_pb2 import (
+    Broker,
+    Code,
+    MessageQueue,
+    MessageType,
+    Permission,
+    Resource,
+)
+from actors.gateway.proto.service_pb2 import QueryRouteRequest, QueryRouteResponse
+from actors.gateway.statuses import RpcFailed, ok
+from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, QueueData, TopicRouteData
+from actors.remoting.client import RemotingClient
+from actors.remoting.clients.nameservers import Nameservers
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import TopicHeader
+from actors.remoting.remoting_errors import Refused, RemotingError
+from store.clock import NS_PER_MS, Clock
+from store.message.validate import check_topic
+from store.store_errors import MessageInvalid
+
+TOPICS_MAX: Final = 10_000
+_TYPE_ATTRIBUTE: Final = "message.type"
+_ALL_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+_TYPES: Final = {
+    "NORMAL": (MessageType.NORMAL,),
+    "FIFO": (MessageType.FIFO,),
+    "DELAY": (MessageType.DELAY,),
+    "TRANSACTION": (MessageType.TRANSACTION,),
+    "MIXED": _ALL_TYPES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteQueue:
+    """A queue that messages can be sent to."""
+
+    broker_name: str
+    address: str
+    queue_id: int
+
+
+class Topic:
+    """The route of a topic at one time."""
+
+    def __init__(self, name: str, route: TopicRouteData, types: Sequence[MessageType], now_ns: int) -> None:
+        self.name = name
+        self.since_ns = now_ns
+        self.types = types
+        """The message types that the topic accepts; empty if it accepts all."""
+        self.masters = {
+            each.broker_name: each.broker_addrs[MASTER_ID]
+            for each in route.broker_datas
+            if MASTER_ID in each.broker_addrs
+        }
+        self.queue_datas = sorted(route.queue_datas, key=lambda each: each.broker_name)
+        self.write_queues = [
+            WriteQueue(each.broker_name, self.masters[each.broker_name], queue_id)
+            for each in self.queue_datas
+            if each.perm & PERM_WRITE and each.broker_name in self.masters
+            for queue_id in range(each.write_queue_nums)
+        ]
+
+
+class Topics:
+    """The topics that clients of one gateway use."""
+
+    def __init__(
+        self, nameservers: Nameservers, client: RemotingClient, clock: Clock, refresh_ms: int, timeout_ms: int
+    ) -> None:
+        """Create the object; a route is used for `refresh_ms`, and requests take up to `timeout_ms`."""
+        self._nameservers = nameservers
+        self._client = client
+        self._clock = clock
+        self._refresh_ns = refresh_ms * NS_PER_MS
+        self._timeout_ms = timeout_ms
+        self._topics: OrderedDict[str, Topic] = OrderedDict()
+        self._fetches: dict[str, asyncio.Task[Topic]] = {}
+        self._turn = count()
+
+    async def get(self, name: str) -> Topic:
+        """Return a topic. Raises RpcFailed if it does not exist, RemotingError without a nameserver."""
+        known = self._topics.get(name)
+        if known is not None and self._clock.monotonic_ns() - known.since_ns < self._refresh_ns:
+            return known
+        fetch = self._fetches.get(name)
+        if fetch is None:
+            fetch = self._fetches[name] = asyncio.create_task(self._fetch(name))
+            fetch.add_done_callback(lambda _: self._fetches.pop(name, None))
+        try:
+            return await asyncio.shield(fetch)
+        except RemotingError:
+            if known is None:
+                raise
+            return known  # the brokers may still be reachable
+
+    def forget(self, name: str) -> None:
+        """Fetch the route again at its next use, because a broker could not be reached."""
+        self._topics.pop(name, None)
+
+    def queue_for(self, topic: Topic, number: int | None) -> WriteQueue:
+        """Return the queue for a message: the next one in turn, or that of a number, such as a hash.
+
+        Raises RpcFailed if no queue can be written.
+        """
+        queues = topic.write_queues
+        if not queues:
+            raise RpcFailed(Code.FORBIDDEN, f"no queue of topic {topic.name} can be written now")
+        return queues[(next(self._turn) if number is None else number) % len(queues)]
+
+    async def query_route(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
+        """Handle QueryRoute: the queues of a topic; clients reach every broker at their own endpoints."""
+        topic = await self.get(topic_name(request.topic))
+        if not request.endpoints.addresses:
+            raise RpcFailed(Code.ILLEGAL_ACCESS_POINT, "the endpoints of the request have no address")
+        response = QueryRouteResponse(status=ok())
+        for data in topic.queue_datas:
+            if data.broker_name not in topic.masters:
+                continue
+            broker = Broker(name=data.broker_name, id=MASTER_ID, endpoints=request.endpoints)
+            for queue_id, permission in enumerate(permissions(data)):
+                response.message_queues.append(
+                    MessageQueue(
+                        topic=request.topic, id=queue_id, permission=permission, broker=broker,
+                        accept_message_types=topic.types or _ALL_TYPES,
+                    )
+                )  # fmt: skip
+        return response
+
+    async def _fetch(self, name: str) -> Topic:
+        route = await self._nameservers.route(name)
+        topic = Topic(name, route, (), self._clock.monotonic_ns())
+        if not topic.masters:
+            raise RpcFailed(Code.TOPIC_NOT_FOUND, f"no running broker has registered topic {name}")
+        topic.types = await self._types(topic)
+        topics = self._topics
+        topics[name] = topic
+        topics.move_to_end(name)
+        while len(topics) > TOPICS_MAX:
+            topics.popitem(last=False)
+        return topic
+
+    async def _types(self, topic: Topic) -> Sequence[MessageType]:
+        address = next(iter(topic.masters.values()))
+        command = RemotingCommand(RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic.name).to_ext())
+        try:
+            response = await self._client.ask(address, command, self._timeout_ms)
+            attributes = orjson.loads(response.body).get("attributes") or {}
+        except (Refused, RemotingError, orjson.JSONDecodeError):
+            return ()  # sends to the broker will show the error
+        return _TYPES.get(str(attributes.get(_TYPE_ATTRIBUTE, "")), ())
+
+
+def permissions(data: QueueData) -> Sequence[Permission]:
+    """Return the permission of each queue, by queue id, as RocketMQ's proxy orders them."""
+    can_read, can_write = data.perm & PERM_READ, data.perm & PERM_WRITE
+    reads = data.read_queue_nums if can_read else 0
+    writes = data.write_queue_nums if can_write else 0
+    both = min(reads, writes)
+    return (
+        *[Permission.READ] * (reads - both),
+        *[Permission.WRITE] * (writes - both),
+        *[Permission.READ_WRITE] * both,
+    )
+
+
+def topic_name(resource: Resource) -> str:
+    """Return the name of a topic on the brokers. Raises RpcFailed if it is not valid."""
+    namespace = resource.resource_namespace
+    name = f"{namespace}%{resource.name}" if namespace else resource.name
+    try:
+        check_topic(name)
+    except MessageInvalid as error:
+        raise RpcFailed(Code.ILLEGAL_TOPIC, error.remark) from None
+    return name

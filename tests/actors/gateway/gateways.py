@@ -1,0 +1,95 @@
+"""A cluster with a gateway in this process, and a gRPC client without RocketMQ's SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from actors.gateway.proto import service_pb2 as rpc
+from actors.gateway.proto.definition_pb2 import Message, Resource
+from actors.gateway.service import SERVICE
+from actors.remoting.codes import RequestCode
+from cluster.standalone import StandaloneCluster, StandaloneSettings
+from store.clock import SystemClock
+from store.message.message import MessageExt
+from store.store_settings import StoreSettings
+from tests.actors.broker.brokers import SMALL_STORE, Peer
+
+CLIENT_ID = (("x-mq-client-id", "client@test"),)
+
+
+class GrpcClient:
+    """The rpcs of one client."""
+
+    def __init__(self, cluster: StandaloneCluster, channel: grpc.aio.Channel) -> None:
+        self.cluster = cluster
+        self.peer = Peer(cluster.brokers[0])
+        self._channel = channel
+
+    async def create_topic(self, name: str, message_type: str = "", queues: int = 2, perm: int = 6) -> None:
+        """Create a topic with RocketMQ's attribute `message.type`."""
+        ext = {
+            "topic": name, "defaultTopic": "TBW102", "readQueueNums": str(queues),
+            "writeQueueNums": str(queues), "perm": str(perm), "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0", "order": "false",
+            "attributes": f"+message.type={message_type}" if message_type else "",
+        }  # fmt: skip
+        response = await self.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        assert response.code == 0, response.remark
+
+    async def stored(self, topic: str, queues: int = 2) -> list[MessageExt]:
+        """Return the messages of a topic."""
+        found = []
+        for queue_id in range(queues):
+            found += await self.peer.messages(topic, queue_id=queue_id)
+        return found
+
+    async def call(self, request: Any, metadata: Any = CLIENT_ID) -> Any:
+        name = type(request).__name__.removesuffix("Request")
+        response = getattr(rpc, f"{name}Response")
+        call = self._channel.unary_unary(
+            SERVICE + name, request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString,
+        )  # fmt: skip
+        return await call(request, metadata=metadata)
+
+    def telemetry(self) -> Any:
+        return self._channel.stream_stream(
+            f"{SERVICE}Telemetry", rpc.TelemetryCommand.SerializeToString, rpc.TelemetryCommand.FromString
+        )(metadata=CLIENT_ID)
+
+    async def send(self, *messages: Message) -> rpc.SendMessageResponse:
+        found: rpc.SendMessageResponse = await self.call(rpc.SendMessageRequest(messages=messages))
+        return found
+
+
+def message(topic: str = "Plain", body: bytes = b"body", **system: Any) -> Message:
+    """Return a message with an id; `system` are further system properties."""
+    system = {"message_id": "01ABC", **system}
+    return Message(topic=Resource(name=topic), body=body, system_properties=system)
+
+
+def with_gateway(
+    root: Path, story: Callable[[GrpcClient], Awaitable[None]], broker: dict[str, str] | None = None
+) -> None:
+    async def run() -> None:
+        store = StoreSettings.model_validate({**SMALL_STORE, "flush": "async"})
+        settings = StandaloneSettings(
+            root, store=store, with_rebalancer=False, gateway_port=0, broker=broker or {}
+        )
+        cluster = StandaloneCluster(settings, SystemClock())
+        await cluster.start()
+        try:
+            async with grpc.aio.insecure_channel(cluster.gateway_address) as channel:
+                client = GrpcClient(cluster, channel)
+                await client.create_topic("Plain")
+                await story(client)
+                await client.peer.client.close()
+        finally:
+            await cluster.stop()
+
+    asyncio.run(run())

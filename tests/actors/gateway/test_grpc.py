@@ -1,0 +1,449 @@
+"""The gRPC layer against grpcio's client, and against peers that misuse HTTP/2."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, TrailersReceived
+from hyperframe.frame import HeadersFrame, PingFrame, SettingsFrame
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from actors.gateway.grpc.calls import Call, Method, unary
+from actors.gateway.grpc.connection import GrpcLimits
+from actors.gateway.grpc.messages import MessageReader, encode_frame
+from actors.gateway.grpc.server import GrpcServer
+from actors.gateway.grpc.status import CallFailed, StatusCode, decode_timeout_ns, encode_message
+from actors.gateway.proto.service_pb2 import QueryRouteRequest, SendMessageRequest
+from actors.remoting.limits import RemotingLimits
+from store.clock import SystemClock
+from tests.eventually import eventually_async
+
+ECHO, SLOW, FAIL, BUG, MANY, TALK = (
+    f"/test/{name}" for name in ("Echo", "Slow", "Fail", "Bug", "Many", "Talk")
+)
+BOMB = gzip.compress(bytes(100_000))
+ENCODE, DECODE = SendMessageRequest.SerializeToString, SendMessageRequest.FromString
+LIMITS = GrpcLimits(streams_max=2000, control_frames_max=500)
+
+
+class Service:
+    """The methods under test, and what they have seen."""
+
+    def __init__(self) -> None:
+        self.started = self.cancelled = self.sent = 0
+        self.metadata: list[dict[str, str]] = []
+        self.methods = {
+            ECHO: unary(SendMessageRequest, self.echo),
+            SLOW: unary(SendMessageRequest, self.slow),
+            FAIL: unary(SendMessageRequest, self.fail),
+            BUG: unary(SendMessageRequest, self.bug),
+            MANY: Method(SendMessageRequest, self.many, is_stream=True),
+            TALK: Method(SendMessageRequest, self.talk, is_stream=True),
+        }
+
+    async def echo(self, call: Call, request: SendMessageRequest) -> SendMessageRequest:
+        self.metadata.append(dict(call.metadata))
+        return request
+
+    async def slow(self, call: Call, request: SendMessageRequest) -> SendMessageRequest:
+        self.started += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return request
+
+    async def fail(self, call: Call, request: SendMessageRequest) -> SendMessageRequest:
+        raise CallFailed(StatusCode.RESOURCE_EXHAUSTED, "zu voll: 100 % – später")
+
+    async def bug(self, call: Call, request: SendMessageRequest) -> SendMessageRequest:
+        raise KeyError("missing")
+
+    async def many(self, call: Call) -> None:
+        request = await call.receive()
+        for _ in range(400):
+            await call.send(request)
+            self.sent += 1
+
+    async def talk(self, call: Call) -> None:
+        while (request := await call.receive()) is not None:
+            await call.send(request)
+
+
+def message(size: int = 5) -> SendMessageRequest:
+    request = SendMessageRequest()
+    request.messages.add(body=b"x" * size)
+    return request
+
+
+@asynccontextmanager
+async def serving(limits: GrpcLimits = LIMITS) -> AsyncIterator[tuple[Service, GrpcServer]]:
+    service = Service()
+    server = GrpcServer(service.methods, SystemClock(), RemotingLimits(), limits)
+    await server.start("127.0.0.1", 0)
+    try:
+        yield service, server
+    finally:
+        await server.stop()
+
+
+def with_channel(story: Callable[[Service, GrpcServer, grpc.aio.Channel], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with serving() as (service, server):
+            options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options) as channel:
+                await story(service, server, channel)
+
+    asyncio.run(run())
+
+
+def caller(channel: grpc.aio.Channel, path: str, **options: Any) -> Any:
+    return channel.unary_unary(path, ENCODE, DECODE, **options)
+
+
+async def error_of(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str | None]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details()
+
+
+def test_unary_calls_of_any_size_are_answered() -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        for size in (0, 1, 16_380, 70_000, 4 * 1024 * 1024):
+            response = await caller(channel, ECHO)(message(size), metadata=(("x-mq-client-id", "c1"),))
+            assert len(response.messages[0].body) == size
+        assert service.metadata[0]["x-mq-client-id"] == "c1"
+
+    with_channel(story)
+
+
+def test_a_thousand_calls_run_at_once_on_one_connection() -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        found = await asyncio.gather(*(caller(channel, ECHO)(message(n)) for n in range(1000)))
+        assert [len(each.messages[0].body) for each in found] == list(range(1000))
+
+    with_channel(story)
+
+
+def test_errors_end_a_call_with_their_status() -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        assert await error_of(caller(channel, FAIL)(message())) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "zu voll: 100 % – später",
+        )  # fmt: skip
+        assert await error_of(caller(channel, BUG)(message())) == (
+            grpc.StatusCode.INTERNAL, "KeyError: 'missing'",
+        )  # fmt: skip
+        code, text = await error_of(caller(channel, "/test/None")(message()))
+        assert (code, text) == (
+            grpc.StatusCode.UNIMPLEMENTED, "this server does not have the method /test/None",
+        )  # fmt: skip
+        code, text = await error_of(caller(channel, ECHO)(message(6 * 1024 * 1024)))
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert text is not None
+        assert "5,242,880" in text
+        send = channel.unary_unary(ECHO, lambda raw: raw, SendMessageRequest.FromString)
+        code, text = await error_of(send(b"\xff\xff\xff"))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        assert await caller(channel, ECHO)(message()) == message()
+
+    with_channel(story)
+
+
+def test_deadline_and_cancellation_stop_the_handler() -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        call = caller(channel, SLOW)(message())
+        await eventually_async(lambda: service.started == 1)
+        call.cancel()
+        await eventually_async(lambda: service.cancelled == 1)
+        code, _ = await error_of(caller(channel, SLOW)(message(), timeout=0.2))
+        assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert await caller(channel, ECHO)(message()) == message()
+
+    with_channel(story)
+
+
+def test_compressed_requests_are_read() -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        call = caller(channel, ECHO)(message(100_000), compression=grpc.Compression.Gzip)
+        assert await call == message(100_000)
+        code, text = await error_of(
+            caller(channel, ECHO)(message(6 * 1024 * 1024), compression=grpc.Compression.Gzip)
+        )
+        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED, text
+
+    with_channel(story)
+
+
+def test_a_slow_reader_holds_up_only_its_own_stream() -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        many = channel.unary_stream(MANY, ENCODE, DECODE)
+        stream = many(message(50_000))
+        await stream.read()
+        await eventually_async(lambda: service.sent > 0)
+        assert await caller(channel, ECHO)(message()) == message()
+        assert service.sent < 400
+        received = 1
+        while await stream.read() is not grpc.aio.EOF:
+            received += 1
+        assert received == service.sent == 400
+
+    with_channel(story)
+
+
+def test_both_sides_of_a_stream_send_messages() -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        talk = channel.stream_stream(TALK, ENCODE, DECODE)()
+        for size in (1, 30_000, 7):
+            await talk.write(message(size))
+            assert await talk.read() == message(size)
+        await talk.done_writing()
+        assert await talk.read() is grpc.aio.EOF
+        assert await talk.code() == grpc.StatusCode.OK
+
+    with_channel(story)
+
+
+def test_a_stopping_server_lets_open_calls_end() -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        talk = channel.stream_stream(TALK, ENCODE, DECODE)()
+        await talk.write(message())
+        await talk.read()
+        stopping = asyncio.create_task(server.stop(drain_ms=60_000))
+        await talk.write(message(2))
+        assert await talk.read() == message(2)
+        await talk.done_writing()
+        assert await talk.code() == grpc.StatusCode.OK
+        await stopping
+
+    with_channel(story)
+
+
+class RawPeer:
+    """An HTTP/2 client that can send anything."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self.h2.initiate_connection()
+
+    def request(self, path: str, data: bytes, *, end: bool = True) -> int:
+        stream_id = self.h2.get_next_available_stream_id()
+        headers = [(":method", "POST"), (":path", path), (":scheme", "http"), (":authority", "x")]
+        self.h2.send_headers(stream_id, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+        if data or end:
+            self.h2.send_data(stream_id, data, end_stream=end)
+        return stream_id
+
+    async def until_closed(self) -> bytes:
+        loop, received = asyncio.get_running_loop(), b""
+        self.socket.setblocking(False)
+        with self.socket:
+            while True:
+                try:
+                    part = await loop.sock_recv(self.socket, 65536)
+                except ConnectionResetError:
+                    return received
+                if not part:
+                    return received
+                received += part
+
+    async def responses(self, count: int) -> dict[int, tuple[bytes, dict[str, str]]]:
+        """Return data and trailers of each stream, when `count` streams have ended."""
+        loop, ended = asyncio.get_running_loop(), 0
+        found: dict[int, tuple[bytes, dict[str, str]]] = {}
+        self.socket.setblocking(False)
+        while ended < count:
+            for event in self.h2.receive_data(await loop.sock_recv(self.socket, 65536)):
+                data, trailers = found.setdefault(getattr(event, "stream_id", 0) or 0, (b"", {}))
+                if isinstance(event, DataReceived):
+                    found[event.stream_id or 0] = (data + (event.data or b""), trailers)
+                elif isinstance(event, TrailersReceived | ResponseReceived):
+                    trailers.update(event.headers or [])
+                elif isinstance(event, StreamEnded):
+                    ended += 1
+                assert not isinstance(event, ConnectionTerminated)
+        self.socket.close()
+        return found
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.integers(0, 4000), max_size=20), st.lists(st.integers(0, 300), min_size=1, max_size=5))
+def test_calls_are_equal_for_any_split_of_their_bytes(cuts: list[int], sizes: list[int]) -> None:
+    async def run() -> None:
+        async with serving() as (_, server):
+            peer = RawPeer(server.port)
+            frames = {peer.request(ECHO, encode_frame(message(n).SerializeToString())): n for n in sizes}
+            stream = peer.h2.data_to_send()
+            places = sorted({cut % len(stream) for cut in cuts})
+            for begin, end in zip((0, *places), (*places, len(stream)), strict=True):
+                peer.socket.sendall(stream[begin:end])
+                await asyncio.sleep(0)
+            found = await peer.responses(len(sizes))
+            for stream_id, size in frames.items():
+                data, trailers = found[stream_id]
+                assert data == encode_frame(message(size).SerializeToString())
+                assert trailers["grpc-status"] == "0"
+
+    asyncio.run(run())
+
+
+def rapid_reset(peer: RawPeer) -> None:
+    for _ in range(600):
+        peer.h2.reset_stream(peer.request(SLOW, encode_frame(b"")))
+
+
+def ping_flood(peer: RawPeer) -> None:
+    for _ in range(600):
+        peer.h2.ping(b"12345678")
+
+
+def settings_flood(peer: RawPeer) -> None:
+    peer.socket.sendall(peer.h2.data_to_send())
+    peer.socket.sendall(SettingsFrame(0, settings={1: 4096}).serialize() * 600)
+
+
+def empty_data(peer: RawPeer) -> None:
+    stream_id = peer.request(TALK, b"", end=False)
+    for _ in range(600):
+        peer.h2.send_data(stream_id, b"")
+
+
+def header_bomb(peer: RawPeer) -> None:
+    stream_id = peer.h2.get_next_available_stream_id()
+    headers = [(":method", "POST"), (":path", ECHO), (":scheme", "http"), (":authority", "x")]
+    peer.h2.send_headers(stream_id, [*headers, *((f"x-{n}", "v" * 1000) for n in range(100))])
+
+
+def continuation_flood(peer: RawPeer) -> None:
+    peer.socket.sendall(peer.h2.data_to_send())
+    frame = HeadersFrame(1, data=b"\x82")
+    peer.socket.sendall(frame.serialize() + b"\x00\x00\x01\x09\x00\x00\x00\x00\x01\x82" * 5000)
+
+
+def garbage(peer: RawPeer) -> None:
+    peer.socket.sendall(peer.h2.data_to_send() + b"\xff" * 5000)
+
+
+def wrong_ping(peer: RawPeer) -> None:
+    peer.socket.sendall(peer.h2.data_to_send() + PingFrame(0, b"1" * 8).serialize()[:3] + b"\x06\x00" * 40)
+
+
+ABUSES = (
+    rapid_reset, ping_flood, settings_flood, empty_data, header_bomb, continuation_flood, garbage, wrong_ping,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("abuse", ABUSES, ids=lambda each: each.__name__)
+def test_abuse_closes_its_connection_and_leaves_others_alone(abuse: Callable[[RawPeer], None]) -> None:
+    async def story(service: Service, server: GrpcServer, channel: grpc.aio.Channel) -> None:
+        assert await caller(channel, ECHO)(message()) == message()
+        peer = RawPeer(server.port)
+        abuse(peer)
+        with contextlib.suppress(OSError):  # if it is already closed
+            peer.socket.sendall(peer.h2.data_to_send())
+        await peer.until_closed()
+        assert await caller(channel, ECHO)(message()) == message()
+        await eventually_async(lambda: len(server.hub.connections) == 1)
+
+    with_channel(story)
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00", b"\0" * 40])
+def test_other_protocols_are_closed_with_a_log_line(first: bytes) -> None:
+    async def run() -> None:
+        async with serving() as (_, server):
+            peer = RawPeer(server.port)
+            peer.socket.sendall(first + b"\0" * 64)
+            await peer.until_closed()
+            await eventually_async(lambda: not server.hub.connections)
+
+    asyncio.run(run())
+
+
+def test_incomplete_requests_of_all_connections_are_bounded() -> None:
+    async def run() -> None:
+        async with serving(GrpcLimits(incomplete_bytes_max=80_000)) as (_, server):
+            first, second = RawPeer(server.port), RawPeer(server.port)
+            part = struct.pack(">BI", 0, 60_000) + b"x" * 16_000
+            for _ in range(3):
+                first.request(ECHO, part, end=False)
+            first.socket.sendall(first.h2.data_to_send())
+            await asyncio.sleep(0)
+            for _ in range(3):
+                second.request(ECHO, part, end=False)
+            second.socket.sendall(second.h2.data_to_send())
+            peers = [asyncio.create_task(each.responses(1)) for each in (first, second)]
+            done, _ = await asyncio.wait(peers, return_when=asyncio.FIRST_COMPLETED)
+            trailers = [each for _, each in next(iter(done)).result().values() if each]
+            assert trailers[0]["grpc-status"] == str(int(StatusCode.RESOURCE_EXHAUSTED))
+            for each in peers:
+                each.cancel()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"), [("1n", 1), ("3S", 3_000_000_000), ("00000001H", 3_600_000_000_000), ("5m", 5_000_000)]
+)
+def test_timeouts_are_decoded(text: str, ns: int) -> None:
+    assert decode_timeout_ns(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", "S", "1", "-1S", "123456789S", "1.5S", "1s", "١S"])
+def test_invalid_timeouts_are_refused(text: str) -> None:
+    with pytest.raises(CallFailed, match="up to 8 digits"):
+        decode_timeout_ns(text)
+
+
+def test_messages_of_status_are_percent_encoded() -> None:
+    assert encode_message("100 % – \n") == "100 %25 %E2%80%93 %0A"
+
+
+@given(
+    st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(0, 999), max_size=8), st.booleans()
+)
+def test_messages_are_split_at_any_byte(messages: list[bytes], cuts: list[int], is_compressed: bool) -> None:
+    pack = (lambda raw: struct.pack(">BI", 1, len(raw)) + raw) if is_compressed else encode_frame
+    stream = b"".join(pack(gzip.compress(each)) if is_compressed else pack(each) for each in messages)
+    reader, found = MessageReader("gzip", 1000), []
+    places = sorted({cut % (len(stream) + 1) for cut in cuts})
+    for begin, end in zip((0, *places), (*places, len(stream)), strict=True):
+        found += reader.feed(stream[begin:end])
+    assert (found, reader.size_bytes) == (messages, 0)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (struct.pack(">BI", 0, 1001), "over the limit of 1,000"),
+        (struct.pack(">BI", 2, 0), "compressed flag 2"),
+        (struct.pack(">BI", 1, 3) + b"abc", "not valid gzip"),
+        (struct.pack(">BI", 1, 0), "incomplete gzip"),
+        (
+            (lambda raw: struct.pack(">BI", 1, len(raw)) + raw)(gzip.compress(bytes(100_000))),
+            "over the limit",
+        ),
+    ],
+)
+def test_invalid_messages_are_refused(frame: bytes, reason: str) -> None:
+    with pytest.raises(CallFailed, match=reason):
+        MessageReader("gzip", 1000).feed(frame)
+
+
+def test_a_compressed_message_without_encoding_is_refused() -> None:
+    with pytest.raises(CallFailed, match="grpc-encoding"):
+        MessageReader("identity", 1000).feed(struct.pack(">BI", 1, 0))
+    assert QueryRouteRequest.DESCRIPTOR.full_name == "apache.rocketmq.v2.QueryRouteRequest"
