@@ -39,6 +39,7 @@ from store.upkeep.queue_file_swap import QueueFileSwap
 from store.upkeep.retention import Retention
 from store.writing.appender import Appender, AppendResult
 from store.writing.record_blocks import RecordBlocks
+from store.writing.truncation import rewind_timer_of, truncation_refusal
 
 _log = get_logger(__name__)
 
@@ -256,17 +257,19 @@ class MessageStore(ReadableStore):
         """
         self._appender.awaited = self._parts.queue_sink.awaited = awaited
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, *, discard_confirmed: bool = False) -> None:
         """Drop all records from CommitLog offset `offset` on, and all data derived from them.
 
-        A record must begin at `offset`, or the log end there. Raises StoreError.
+        A record must begin at `offset`, or the log end there. Confirmed records, which readers may have, are
+        only dropped with `discard_confirmed`; the timer must be stopped then, and is rebuilt by its next
+        start. Raises StoreError.
         """
-        if not self._may_truncate_to(offset):
-            raise StoreError(
-                f"cannot truncate to {offset:,}: no record begins there; the log covers "
-                f"{self.positions.min:,} to {self.positions.written:,}",
-                self.root,
-            )
+        confirmed, holes = self.positions.confirmed, self.recovered.holes
+        refusal = truncation_refusal(
+            self._log, self._appender.raw, holes, offset, discard_confirmed=discard_confirmed
+        )
+        if refusal is not None:
+            raise StoreError(refusal, self.root)
         self._maintenance.finish()
         self._dispatch.rewind()
         self._flush.cancel()
@@ -275,20 +278,17 @@ class MessageStore(ReadableStore):
             self._log.truncate_to(offset)
             reason = "the log was truncated: this append can no longer be confirmed"
             self.positions.truncate_to(offset, StoreError(reason, self.root))
-            self.recovered.holes.truncate_to(offset)
+            holes.truncate_to(offset)
             for sink in self._parts.sinks:
                 sink.rewind(offset)
             self._appender.rewind()
+            if offset < confirmed:
+                rewind_timer_of(self.root, self._queues)
             self._maintenance.checkpoints.checkpoint_now()
         except OSError as error:  # what the disk holds is not known
             reason = f"truncation to {offset:,} failed: {explain(error)}; restart the broker to recover"
             self._fail(StoreError(reason, self.root))
             raise self._refusal() from error
-
-    def _may_truncate_to(self, offset: int) -> bool:
-        is_end = self.positions.min <= offset == self._appender.raw.next_record <= self.positions.written
-        is_hole = any(hole.position == offset for hole in self.holes)
-        return is_end or is_hole or self._log.has_record_at(offset)
 
     # ---- advance -------------------------------------------------------------------------------------------
 

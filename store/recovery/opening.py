@@ -16,7 +16,7 @@ from store.commitlog.positions import CONFIRM_POLICIES, ConfirmPolicy, Positions
 from store.consumequeue.table import ConsumeQueueTable, LoadedQueue
 from store.disk.files import Descriptors
 from store.disk.residency import Residency
-from store.dispatch.dispatcher import Dispatcher, Mode
+from store.dispatch.dispatcher import Dispatcher, Mode, Step
 from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import DispatchSink
 from store.index.index_file import IndexSnapshot
@@ -38,12 +38,14 @@ CHECKPOINT = "checkpoint"
 class Recovered(NamedTuple):
     """Result of recovery.
 
-    `holes` are the damaged ranges of the log, `checkpoint` is the checkpoint with the time of the last record
-    of the log, all of which is flushed. Dispatch began at the CommitLog offset `dispatched_from`. `was_clean`
-    is False if the previous writer was killed.
+    `last` is the last dispatched record; the log of a replica may have later ones. `holes` are the damaged
+    ranges of the log, `checkpoint` is the checkpoint with the time of the last record of the log, all of
+    which is flushed. Dispatch began at the CommitLog offset `dispatched_from`. `was_clean` is False if the
+    previous writer was killed.
     """
 
     tail: Tail
+    last: Step
     holes: KnownHoles
     checkpoint: StoreCheckpoint
     dispatched_from: int
@@ -192,17 +194,16 @@ def recover(
     _prepare_directories(root, parts.log)
     log, queues, index = parts.log, parts.queues, parts.index
     checkpoint = StoreCheckpoint.read(root / CHECKPOINT)
-    summary = read_summary(root, store_id)
     log_min = log.bases[0] if log.bases else 0
-    if summary is not None and log_min < summary.min_offset:
-        summary = None  # older log files were restored, but the files derived from them were not
+    summary = _usable_summary(root, store_id, log_min)
     start = scan_start(log, summary)
     tail = _walk_log(root, settings, parts, summary, start, is_ours)
     if log.bases:
         log.truncate_to(tail.position)
     if not closed_cleanly:
         _sync(log, min(start, max(tail.position - 1, log_min)), tail.position)
-    holes = known_holes(summary.holes if summary is not None else (), tail.holes, start, tail.position)
+    noted = summary.holes if summary is not None else ()
+    holes = KnownHoles(parts.positions, known_holes(noted, tail.holes, start, tail.position))
     parts.positions.set_all(log_min, tail.position)
     end = parts.positions.restore_confirmed(_confirmed_before(log, checkpoint, summary))
     loaded = queues.load(end, summary.queues if summary is not None else {})
@@ -232,9 +233,16 @@ def recover(
             dispatch_reasons=begin.reasons[:10],
             damaged_bytes=tail.damaged_bytes,
         )
-    known = KnownHoles(parts.positions, holes)
+    last = _last_dispatched(tail, summary, checkpoint, parts.positions.dispatched)
     flushed = replace(checkpoint, physic_msg_timestamp=tail.last_timestamp)
-    return Recovered(tail, known, flushed, begin.position, closed_cleanly)
+    return Recovered(tail, last, holes, flushed, begin.position, closed_cleanly)
+
+
+def _usable_summary(root: Path, store_id: str, log_min: int) -> DerivedSummary | None:
+    summary = read_summary(root, store_id)
+    if summary is not None and log_min < summary.min_offset:
+        return None  # older log files were restored, but the files derived from them were not
+    return summary
 
 
 def _prepare_directories(root: Path, log: CommitLog) -> None:
@@ -259,6 +267,17 @@ def _confirmed_before(log: CommitLog, checkpoint: StoreCheckpoint, summary: Deri
         return summary.position
     last_record = checkpoint.confirm_physical_offset
     return last_record if log.has_record_at(last_record) else 0
+
+
+def _last_dispatched(
+    tail: Tail, summary: DerivedSummary | None, checkpoint: StoreCheckpoint, dispatched: int
+) -> Step:
+    """Return the last record before the CommitLog offset `dispatched`, as far as it is known."""
+    if dispatched == tail.position:
+        return Step(dispatched, tail.last_record, tail.last_timestamp)
+    if summary is not None and dispatched == summary.position:
+        return Step(dispatched, summary.last_record, checkpoint.logics_msg_timestamp)
+    return Step(dispatched, -1, 0)
 
 
 def _load_index(

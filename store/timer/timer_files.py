@@ -25,10 +25,30 @@ from store.timer.timer_wheel import SLOTS, Slot, TimerWheel
 
 _log = get_logger(__name__)
 
+_CHECKPOINT = Path("config", "timercheck")
 REBUILDING = 2**62
 """The log position in `timercheck` while the files are rebuilt: a restart then finds them incomplete."""
 REBUILT_SECONDS = SLOTS // 4
 """After a rebuild, messages that were due earlier than this before the start are delivered first."""
+
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""The topic with the messages of the timer, in its queue 0."""
+
+
+def rewind_timer(root: Path, queue_offset: int) -> None:
+    """Mark the files of a stopped timer as incomplete, because its topic was truncated to `queue_offset`.
+
+    Raises OSError.
+    """
+    path = root / _CHECKPOINT
+    try:
+        checkpoint = TimerCheckpoint.read(path)
+    except StoreError:
+        return  # a damaged checkpoint: all messages are added again in any case
+    if checkpoint is not None:
+        saved = min(checkpoint.queue_offset, queue_offset)
+        replace(checkpoint, log_flush_position=REBUILDING, queue_offset=saved).write(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +68,27 @@ class TimerProgress:
 class TimerFiles:
     """The files of one timer; created when the first message is added."""
 
-    def __init__(self, root: Path, log_file_bytes: int, physical_end: int) -> None:
-        """Open the files that exist; call `recover` next.
+    def __init__(self, root: Path, log_file_bytes: int) -> None:
+        """Create the object; call `recover` next.
 
         Args:
             root: The root of the store.
             log_file_bytes: Size of a new file of the log.
-            physical_end: End of the CommitLog; later units refer to lost records.
         """
         self._wheel_path, self._log_path = root / "timerwheel", root / "timerlog"
-        self._checkpoint_path = root / "config" / "timercheck"
-        self._physical_end = physical_end
+        self._checkpoint_path = root / _CHECKPOINT
         self._file_bytes = log_file_bytes
         self._wheel: TimerWheel | None = None
         self._timer_log: TimerLog | None = None
         self.checkpoint = TimerCheckpoint()
         """The content of `config/timercheck`."""
 
-    def recover(self, now_ms: int) -> TimerProgress:
+    def recover(self, now_ms: int, physical_end: int) -> TimerProgress:
         """Open and repair the files, and return where to resume. Raises OSError.
 
         Args:
             now_ms: The present time; a timer without a checkpoint starts there.
+            physical_end: End of the CommitLog that the units refer to; later units refer to lost records.
         """
         now_second = now_ms // MS_PER_SECOND
         checkpoint = self._read_checkpoint()
@@ -84,7 +103,7 @@ class TimerFiles:
         if not exists and not checkpoint.log_flush_position:
             return TimerProgress(saved, max(read_second, now_second))
         try:
-            self._open(checkpoint.log_flush_position)
+            self._open(checkpoint.log_flush_position, physical_end)
             self._redo(checkpoint.log_flush_position, read_second)
             self._check_wheel(checkpoint.log_flush_position, read_second)
         except StoreError as error:
@@ -214,12 +233,12 @@ class TimerFiles:
             self._checkpoint_path.unlink()
             return None
 
-    def _open(self, flushed: int) -> None:
+    def _open(self, flushed: int, physical_end: int) -> None:
         if not self._wheel_path.exists():
             raise StoreError("the timer wheel is missing", self._wheel_path)
         self._wheel = TimerWheel(self._wheel_path)
         self._timer_log = TimerLog(self._log_path, self._file_bytes)
-        self._timer_log.recover(max(flushed - self._timer_log.file_bytes, 0), self._physical_end)
+        self._timer_log.recover(max(flushed - self._timer_log.file_bytes, 0), physical_end)
         if self._timer_log.end < flushed:
             raise StoreError(
                 f"the timer log ends at {self._timer_log.end:,}, but timercheck says {flushed:,}",

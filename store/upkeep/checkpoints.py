@@ -94,7 +94,7 @@ class Checkpoints:
         self._clock = clock
         self._parts = parts
         self._lane = lane
-        self._last = Step(-1, recovered.tail.last_record, recovered.tail.last_timestamp)
+        self._last = recovered.last
         self._checkpoint = recovered.checkpoint
         self._holes = recovered.holes
         self._checkpoint_position = -1

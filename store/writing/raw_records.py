@@ -1,7 +1,7 @@
 """RawRecords: appends the log bytes of another replica, after checking the records in them.
 
 The bytes arrive in pieces that are not aligned to records, and include the blank end of each file. A record
-is checked when its last byte has arrived:
+is checked, with the CRC of its body, when its last byte has arrived:
 
          next_record          written     end of the piece
     ──────────┼──────────────────┼──────────────┼──→
@@ -90,7 +90,7 @@ class RawRecords:
         records = bytearray(first) + part
         found = np.zeros(walk.SCAN_FIELDS, dtype=np.int64)
         buffer = np.frombuffer(records, dtype=np.uint8)
-        place, code = walk.scan_records(buffer, 0, len(records), begin, False, found)
+        place, code = walk.scan_records(buffer, 0, len(records), begin, True, found)
         timestamp = int(found[walk.SCAN_LAST_TIMESTAMP]) if found[walk.SCAN_COUNT] else 0
         return _Checked(
             self._following(base, begin + place, bytes(records[place : place + 8]), code), timestamp

@@ -215,7 +215,7 @@ def truncate(root: Path, steps: Steps) -> None:
         if event.type == "invoke":
             writer.recorder.add(event)
     steps.arm()
-    writer.store.truncate_to(cut)
+    writer.store.truncate_to(cut, discard_confirmed=True)
 
 
 def clean(root: Path, steps: Steps) -> None:

@@ -351,7 +351,7 @@ def test_truncate_to_removes_all_derived_data(stores, draft, read_all, drain):
             cut = result.physical_offset
     drain(store)
     drain(twin)
-    store.truncate_to(cut)
+    store.truncate_to(cut, discard_confirmed=True)
     assert store.append(draft(b"again", keys="k", queue_id=1)).queue_offset == 45
     twin.append(draft(b"again", keys="k", queue_id=1))
     drain(store)

@@ -64,7 +64,7 @@ def test_truncate_to_rewinds_sinks(stores, draft, drain):
     cut = store.positions.written
     fill(store, draft, 20)
     drain(store)
-    store.truncate_to(cut)
+    store.truncate_to(cut, discard_confirmed=True)
     assert sink.counts == {"A": 10, "B": 10}
 
 

@@ -192,7 +192,7 @@ def test_truncate_to_removes_preallocated_files(stores, draft, drain, read_all):
     store.finish_background()
     assert len(log_files(store)) == 3
     store.flush_now()
-    store.truncate_to(second.physical_offset)
+    store.truncate_to(second.physical_offset, discard_confirmed=True)
     assert log_files(store) == [f"{0:020d}"]
     positions = [store.append(draft(b"y" * 3000)).physical_offset for _ in range(4)]
     assert positions == [second.physical_offset, 8192, 8192 + second.size_bytes, 16384]

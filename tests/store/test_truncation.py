@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from store.commitlog.positions import Positions
 from store.store_errors import StoreError
+from store.timer.timer_checkpoint import TimerCheckpoint
+from store.timer.timer_files import REBUILDING, TIMER_TOPIC
 from tests.faults.power import PowerLossDisk
 
 
@@ -57,7 +60,7 @@ def test_truncation_inside_a_record_is_refused(stores, draft, drain, read_all):
             store.truncate_to(offset)
     assert len(read_all(store)) == 2
     for offset in (store.positions.written, second.physical_offset, first.physical_offset):
-        store.truncate_to(offset)
+        store.truncate_to(offset, discard_confirmed=True)
         assert store.positions.written == offset
 
 
@@ -69,7 +72,7 @@ def test_incomplete_record_of_another_replica_may_be_truncated(stores, draft):
     copy.append_raw(0, data[:-10])
     with pytest.raises(StoreError, match="no record begins there"):
         copy.truncate_to(copy.positions.written)
-    copy.truncate_to(cut)
+    copy.truncate_to(cut, discard_confirmed=True)
     assert copy.append(draft(b"own")).physical_offset == cut
 
 
@@ -77,7 +80,7 @@ def test_blank_end_of_a_file_may_be_truncated(stores, draft):
     store = stores.open()
     end = store.append(draft(b"1" * 5000)).size_bytes
     store.append(draft(b"2" * 5000))
-    store.truncate_to(end)
+    store.truncate_to(end, discard_confirmed=True)
     assert store.append(draft(b"3")).physical_offset == end
 
 
@@ -92,7 +95,7 @@ def test_records_after_a_truncated_incomplete_record_are_dispatched(stores, draf
     copy.append_raw(cut, data[cut : source.positions.written - 10])
     drain(copy)
     assert not copy.has_more_to_dispatch
-    copy.truncate_to(cut)
+    copy.truncate_to(cut, discard_confirmed=True)
     copy.append(draft(b"3" * 290))
     assert copy.has_more_to_dispatch
     drain(copy)
@@ -129,7 +132,7 @@ def test_power_loss_never_brings_back_a_truncated_tail(stores, draft, drain, mon
             images.append(disk.cut(store.root.with_name(f"cut-{len(images)}")))
 
         monkeypatch.setattr(os, name, partial(cut_after, sync=getattr(os, name)))
-    store.truncate_to(cut)
+    store.truncate_to(cut, discard_confirmed=True)
     monkeypatch.undo()
     disk.close()
     ends = []
@@ -153,7 +156,7 @@ def test_failed_sync_of_a_truncation_makes_the_store_read_only(stores, draft, dr
 
     monkeypatch.setattr(os, "fdatasync", fail)
     with pytest.raises(StoreError, match=r"truncation to .* failed: Input/output error"):
-        store.truncate_to(cut)
+        store.truncate_to(cut, discard_confirmed=True)
     monkeypatch.undo()
     with pytest.raises(StoreError, match="restart the broker"):
         store.append(draft(b"3"))
@@ -165,7 +168,7 @@ def test_truncated_append_is_abandoned_and_never_confirmed_by_later_bytes(stores
     result = store.append(draft(b"1"))
     end = result.physical_offset + result.size_bytes
     store.on_confirmed(end, calls.append)
-    store.truncate_to(result.physical_offset)
+    store.truncate_to(result.physical_offset, discard_confirmed=True)
     assert "can no longer be confirmed" in str(calls[0])
     store.append(draft(b"2" * 500))
     store.flush_now()
@@ -185,3 +188,45 @@ def test_abandoned_appends_get_the_error_and_the_store_stays_writable(stores, dr
     store.abandon_unconfirmed(error)
     assert calls == [None, error]
     store.append(draft(b"3"))
+
+
+class _Reported:
+    """Confirms the position that replica 1 reported."""
+
+    def confirmed(self, positions: Positions, replicas: Mapping[int, int]) -> int:
+        return replicas.get(1, 0)
+
+
+def test_truncation_below_the_confirmed_position_is_refused(stores, draft, read_all):
+    store = stores.open(confirm=_Reported())
+    first, second, third = (store.append(draft(b"%d" % number)).physical_offset for number in range(3))
+    store.positions.acknowledge(1, third)
+    store.dispatch_now()
+    for offset in (first, second):
+        with pytest.raises(StoreError, match=f"cannot truncate to {offset:,}: .*confirmed up to {third:,}"):
+            store.truncate_to(offset)
+    assert store.positions.written > third
+    store.truncate_to(third)
+    assert store.positions.written == third
+    assert len(read_all(store)) == 2
+    store.truncate_to(second, discard_confirmed=True)
+    assert store.positions.confirmed == second
+    assert len(read_all(store)) == 1
+
+
+def test_discarded_confirmed_records_rewind_the_progress_of_the_timer(stores, draft):
+    """Its files have units of records that no longer exist; other messages may get their queue offsets."""
+    store = stores.open()
+    offsets = [store.append(draft(b"timer", topic=TIMER_TOPIC, queue_id=0)).physical_offset for _ in range(5)]
+    store.dispatch_now()
+    path = store.root / "config" / "timercheck"
+    path.parent.mkdir()
+    TimerCheckpoint(1_700_000_000_000, 520, 5).write(path)
+    store.truncate_to(store.positions.written)
+    assert TimerCheckpoint.read(path).queue_offset == 5
+    store.truncate_to(offsets[2], discard_confirmed=True)
+    saved = TimerCheckpoint.read(path)
+    assert (saved.queue_offset, saved.log_flush_position) == (2, REBUILDING)
+    path.write_bytes(b"damaged")
+    store.truncate_to(offsets[1], discard_confirmed=True)
+    assert path.read_bytes() == b"damaged"

@@ -21,6 +21,7 @@ from store.message.topic_config import TopicConfig
 from store.message.validate import DLQ_TOPIC_PREFIX, LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
 from store.metadata import TopicConfigTable
 from store.store_errors import MessageInvalid
+from store.timer import timer_files
 
 _log = get_logger(__name__)
 
@@ -38,7 +39,7 @@ OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 TRANSACTION_HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
+TIMER_TOPIC = timer_files.TIMER_TOPIC
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 UNDELIVERED_TOPIC = f"{SYSTEM_TOPIC_PREFIX}raymq_undelivered"
 """Delayed messages that could not be delivered, with the reason (`sending.put_aside`)."""

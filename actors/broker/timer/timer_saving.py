@@ -1,8 +1,9 @@
-"""TimerSaving: saves the progress of the timer when the CommitLog is flushed up to it.
+"""TimerSaving: saves the progress of the timer when the CommitLog is flushed and confirmed up to it.
 
-    note(progress)  ──(CommitLog flushed)──►  flush wheel and log  ──►  write timercheck
+    note(progress)  ──(CommitLog flushed, confirmed)──►  flush wheel and log  ──►  write timercheck
 
-Otherwise, after a power failure, the progress could include deliveries that the CommitLog has lost.
+Otherwise, after a power failure or a truncation, the progress could include deliveries that the CommitLog has
+lost.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class TimerSaving:
         self._store = store
         self._counts = counts
         self._clock = clock
-        # Progress that may be saved when the CommitLog is flushed up to the last number.
+        # Progress that may be saved when the CommitLog is flushed and confirmed up to the last number.
         self._unsaved: tuple[TimerProgress, int, int] | None = None
         self._noted: tuple[int, int, int] | None = None
         self._saves = 0
@@ -45,13 +46,13 @@ class TimerSaving:
         await asyncio.shield(run())
 
     async def save(self, progress: TimerProgress, delivered_second: int) -> None:
-        """Note the progress, and save the one that was noted before if it is flushed.
+        """Note the progress, and save the one that was noted before if it is flushed and confirmed.
 
         Args:
             progress: the present progress.
             delivered_second: the last second with a delivery; an idle timer is saved once after it.
         """
-        if self._unsaved is not None and self._store.positions.flushed >= self._unsaved[2]:
+        if self._unsaved is not None and self._is_safe(self._unsaved[2]):
             noted, log_end, _ = self._unsaved
             self._unsaved = None
             await self._save(noted, log_end)
@@ -63,10 +64,21 @@ class TimerSaving:
             self._unsaved = (progress, self._files.end, self._store.positions.written)
 
     async def save_now(self, progress: TimerProgress) -> None:
-        """Flush the CommitLog and save the progress. Raises StoreError, OSError."""
-        await self._flush_store()
+        """Flush the CommitLog and save the progress, if that is confirmed. Raises StoreError, OSError."""
+        written, log_end = self._store.positions.written, self._files.end
+        await self._flush_store(written)
+        if not self._is_safe(written):
+            return  # its deliveries may be truncated: the saved progress, of before them, stays
         self._saves = SAVES_PER_METRICS - 1
-        await self._save(progress, self._files.end)
+        await self._save(progress, log_end)
+
+    def forget(self) -> None:
+        """Forget the progress that was noted, because the timer is stopped and the log may be truncated."""
+        self._unsaved = self._noted = None
+
+    def _is_safe(self, written: int) -> bool:
+        """Return True if no record before the CommitLog offset `written` can be lost."""
+        return written <= min(self._store.positions.flushed, self._store.positions.confirmed)
 
     async def _save(self, progress: TimerProgress, log_end: int) -> None:
         await self.in_thread(partial(self._files.save, progress, log_end, self._clock.wall_ms()))
@@ -74,8 +86,8 @@ class TimerSaving:
         if self._saves % SAVES_PER_METRICS == 0:
             await self.in_thread(self._counts.saving())
 
-    async def _flush_store(self) -> None:
-        store, written = self._store, self._store.positions.written
+    async def _flush_store(self, written: int) -> None:
+        store = self._store
         while store.positions.flushed < written:
             job = store.flush_job()
             if job is None:  # the broker's own flush is under way

@@ -80,9 +80,9 @@ class TimerService:
         self._revive_topic = revive_topic(settings.cluster_name)
         self._aside = PutAside(store, topics)
         self._request_tick = request_tick
-        # Now: later appends are not part of the log that the units refer to.
-        physical_end = store.positions.written
-        self._files = TimerFiles(store.root, settings.timer_log_file_bytes, physical_end)
+        # Now, and at each stop: later appends are not part of the log that the units refer to.
+        self._physical_end = store.positions.written
+        self._files = TimerFiles(store.root, settings.timer_log_file_bytes)
         self._schedule: TimerSchedule | None = None
         self._saving = TimerSaving(self._files, store, counts, clock)
         self._queue_offset = 0
@@ -131,7 +131,7 @@ class TimerService:
         """Open the files and find the first message that is not in them."""
         await self._reads.caught_up()
         now_ms = self._clock.wall_ms()
-        progress = await asyncio.to_thread(self._files.recover, now_ms)
+        progress = await asyncio.to_thread(self._files.recover, now_ms, self._physical_end)
         self._queue_offset, self._resumed = progress.queue_offset, progress
         last = self._files.last_unit() if not progress.rebuilt_to else None
         if last is not None:
@@ -159,7 +159,9 @@ class TimerService:
                 await self._saving.save_now(TimerProgress(self._queue_offset, schedule.read_second))
             except (OSError, StoreError) as error:
                 _log.error("timer_progress_not_saved", error=str(error))
+        self._saving.forget()
         self._files.close()
+        self._physical_end = self._store.positions.written
 
     async def run(self) -> None:
         """Deliver messages until the task is cancelled."""

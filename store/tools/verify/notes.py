@@ -38,12 +38,12 @@ _NOT_JSON = re.compile(r"^timercheck")
 
 
 def check_checkpoint(
-    root: Path, tail: Tail, index_end_ms: int | None, report: Report, *, exact: bool
+    root: Path, tail: Tail, index_end_ms: int | None, report: Report, dispatched: Tail | None
 ) -> None:
     """Report fields of the checkpoint file that are after the end of the log.
 
-    If `exact` is True, because RayMQ closed the store cleanly, report all fields that do not equal the log's
-    end.
+    If RayMQ closed the store cleanly, `dispatched` is the part of the log that it has dispatched: report all
+    fields that do not equal its end.
     """
     path = root / CHECKPOINT
     try:
@@ -60,10 +60,12 @@ def check_checkpoint(
     found = StoreCheckpoint.read(path)
     last_ms = tail.last_timestamp
     limits = (last_ms, last_ms, last_ms, tail.position, tail.position)
-    wanted = (last_ms, last_ms, index_end_ms, None, max(tail.last_record, 0))
+    end = dispatched or tail
+    wanted = (end.last_timestamp, end.last_timestamp, index_end_ms, None, max(end.last_record, 0))
+    exact = dispatched is not None and dispatched.last_record >= 0
     for number, (name, attribute) in enumerate(_FIELDS):
         value = getattr(found, attribute)
-        if exact and wanted[number] is not None and value != wanted[number] and tail.last_record >= 0:
+        if exact and wanted[number] is not None and value != wanted[number]:
             reason = f"{name} is {value:,}, but the end of the log requires {wanted[number]:,}"
             report.add(path, 8 * number, 8, "checkpoint", reason)
         elif not -1 <= value <= limits[number]:

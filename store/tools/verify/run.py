@@ -12,6 +12,7 @@ from store.disk.files import Descriptors, data_ranges
 from store.dispatch.dispatcher import Dispatcher, Mode
 from store.dispatch.queue_sink import ConsumeQueueSink
 from store.dispatch.sink import DispatchSink
+from store.kernels import walk
 from store.ownership.identity import (
     AbortFile,
     StoreLock,
@@ -20,7 +21,8 @@ from store.ownership.identity import (
     refuse_foreign_kinds,
     writer_of,
 )
-from store.recovery.opening import CONSUME_QUEUE, INDEX
+from store.recovery.checkpoint import StoreCheckpoint
+from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE, INDEX
 from store.recovery.summary import DerivedSummary, read_summary
 from store.recovery.tail import Tail, find_tail
 from store.store_errors import StoreError, StoreFormatUnsupported
@@ -94,14 +96,16 @@ class Verification:
         )
         self._report_holes(tail)
         self._check_tail(tail)
+        covered = self._covered_by_derived(tail)
+        extent = LogExtent(self.log.first, covered.position, covered.holes)
         index = IndexCheck(
-            self.root / INDEX, self.sizes, self.report, LogExtent(self.log.first, tail.position, tail.holes),
+            self.root / INDEX, self.sizes, self.report, extent,
             is_ours=self.name is not None, may_lag=self.may_lag,
         )  # fmt: skip
-        refused = self._dispatch(tail, index, lambda done: progress(done, total))
-        self._check_queues(tail, refused)
+        refused = self._dispatch(covered, index, lambda done: progress(done, total))
+        self._check_queues(covered, refused)
         index.finish()
-        self._check_notes(tail, index)
+        self._check_notes(tail, covered, index)
         self._count(tail, index)
         self.report.findings.sort()
         progress(total, total)
@@ -150,6 +154,33 @@ class Verification:
             if len(used):
                 first, last = start + int(used[0]), start + int(used[-1])
                 self.report.add(file.path, first, last - first + 1, "log", "data after the end of the log")
+
+    def _covered_by_derived(self, tail: Tail) -> Tail:
+        """Return the part of the log that consume queues and index must contain.
+
+        A replica that was closed cleanly has not dispatched the records that were not confirmed. Its
+        checkpoint names the same last record as raymq.derived.
+        """
+        summary = self.summary
+        if summary is None or self.may_lag or not self.log.first <= summary.position < tail.position:
+            return tail
+        last_ms, last = 0, summary.last_record
+        if StoreCheckpoint.read(self.root / CHECKPOINT).confirm_physical_offset != max(last, 0):
+            return tail
+        if last >= 0:
+            if not self.log.first <= last < summary.position:
+                return tail
+            file = self.log.file_at(last)
+            size = walk.check_record_at(file.array, last - file.base, file.size_bytes, file.base, False)
+            if size <= 0 or not last + size <= summary.position <= self.log.file_at(last).end:
+                return tail
+            last_ms = int(walk.store_timestamp_at(file.array, last - file.base))
+        self.report.notes.append(
+            f"{tail.position - summary.position:,} bytes at the end of the log are not confirmed: "
+            "the group of this replica confirms or truncates them"
+        )
+        holes = tuple(hole for hole in tail.holes if hole.position < summary.position)
+        return tail._replace(position=summary.position, last_record=last, last_timestamp=last_ms, holes=holes)
 
     # ---- derived files -------------------------------------------------------------------------------------
 
@@ -203,14 +234,16 @@ class Verification:
         if deleted:
             self.report.notes.append(f"{deleted:,} queues of deleted topics have records in the log")
 
-    def _check_notes(self, tail: Tail, index: IndexCheck) -> None:
+    def _check_notes(self, tail: Tail, covered: Tail, index: IndexCheck) -> None:
         is_exact = self.name is not None and self.summary is not None and not self.may_lag
         notes.check_small_files(self.root, self.report)
-        notes.check_checkpoint(self.root, tail, index.end_timestamp, self.report, exact=is_exact)
+        notes.check_checkpoint(
+            self.root, tail, index.end_timestamp, self.report, covered if is_exact else None
+        )
         # If files are damaged, their entries in raymq.derived cannot be compared with them.
         if self.name is not None:
             is_exact = is_exact and self.report.is_valid
-            notes.check_summary(self.root, self.summary, tail, self.queues, self.report, exact=is_exact)
+            notes.check_summary(self.root, self.summary, covered, self.queues, self.report, exact=is_exact)
             if self.summary is not None:
                 notes.check_index_notes(
                     self.root, self.summary, self.log.first, self.sizes, self.report, exact=is_exact

@@ -165,7 +165,7 @@ def test_truncate_to_zeroes_files_created_by_a_background_write(stores, draft, w
     store.flush_now()
     assert store.advance() == []
     assert {each.max_offset for each in finish_write(store, writer)} == {2}
-    store.truncate_to(kept)
+    store.truncate_to(kept, discard_confirmed=True)
     for queue_id in range(QUEUES):
         (file,) = (store.root / "consumequeue" / "Topic" / str(queue_id)).iterdir()
         assert file.read_bytes()[UNIT_BYTES:].strip(b"\0") == b""
@@ -258,7 +258,7 @@ def test_operations_on_queues_wait_for_the_background_write(
     elif end == "forget_topic":
         assert busy.forget_topic("Topic", lambda error: None) == QUEUES
     elif end == "truncate_to":
-        busy.truncate_to(place)
+        busy.truncate_to(place, discard_confirmed=True)
         assert offsets(busy) == {1}
     else:
         busy.close()

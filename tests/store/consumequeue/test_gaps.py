@@ -68,7 +68,7 @@ def test_retention_before_a_gap_keeps_the_messages_before_the_gap(gapped, stores
 
 def test_truncate_to_before_a_gap_removes_the_gap(gapped, draft, drain, read_all):
     store, before = gapped
-    store.truncate_to(before[30].commit_log_offset)
+    store.truncate_to(before[30].commit_log_offset, discard_confirmed=True)
     assert store.max_offset("Topic", 0) == 30
     assert messages(store, read_all) == before[:30]
     assert store.append(draft(b"new")).queue_offset == 30
@@ -112,7 +112,7 @@ def test_queue_truncated_to_its_beginning_keeps_its_next_offset(stores, draft, d
         clock.advance(store.settings.delete_files_interval_ms)
     first = store.min_offset("Topic", 0)
     assert first > 20  # the first file of units is deleted
-    store.truncate_to(store.positions.min)
+    store.truncate_to(store.positions.min, discard_confirmed=True)
     assert store.max_offset("Topic", 0) == first
     store.close()
     again = stores.open()

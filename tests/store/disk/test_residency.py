@@ -93,7 +93,7 @@ def test_records_truncated_during_a_cold_read_are_not_served(filled, monkeypatch
     disk = make_cold(filled, monkeypatch)
     with pytest.raises(NotResident) as cold, filled.resident_only:
         filled.get_message("Topic", 0, 50, 32, 1 << 20)
-    filled.truncate_to(decode_record(filled.record_at(0)).commit_log_offset)
+    filled.truncate_to(decode_record(filled.record_at(0)).commit_log_offset, discard_confirmed=True)
     disk.bring(cold.value)
     found = settled(disk, lambda: filled.get_message("Topic", 0, 50, 32, 1 << 20))
     assert found.status != GetMessageStatus.FOUND

@@ -9,6 +9,7 @@ import pytest
 
 from store.commitlog.positions import Positions
 from store.recovery.checkpoint import StoreCheckpoint
+from store.tools.verify import verify
 
 
 class Reported:
@@ -64,6 +65,39 @@ def test_killed_replica_keeps_its_confirmed_bound(stores, partly_confirmed):
     stores.kill(partly_confirmed, "killed")
     again = stores.open("killed", confirm=Reported())
     assert (again.positions.dispatched, again.max_offset("Topic", 0)) == (confirmed, 2)
+
+
+def test_replica_with_an_unconfirmed_tail_is_valid(stores, draft, partly_confirmed):
+    """Also after a restart in which nothing was confirmed; what is confirmed is compared as ever."""
+    partly_confirmed.close()
+    root = partly_confirmed.root
+    for _ in range(2):
+        report = verify(root)
+        assert report.findings == []
+        assert any("are not confirmed" in note for note in report.notes)
+        stores.open(confirm=Reported()).close()
+    queue = next((root / "consumequeue" / "Topic" / "0").iterdir())
+    content = queue.read_bytes()
+    queue.write_bytes(content[:28] + b"\0\0\0\7" + content[32:])
+    assert any(found.path.startswith("consumequeue") for found in verify(root).findings)
+
+
+def test_tail_without_units_is_a_finding_if_the_checkpoint_lists_it(stores, partly_confirmed):
+    partly_confirmed.close()
+    path = partly_confirmed.root / "checkpoint"
+    checkpoint = StoreCheckpoint.read(path)
+    later = replace(checkpoint, confirm_physical_offset=2 * checkpoint.confirm_physical_offset)
+    path.write_bytes(later.encode())
+    found = {each.path.partition("/")[0] for each in verify(partly_confirmed.root).findings}
+    assert "consumequeue" in found
+
+
+def test_replica_that_has_confirmed_nothing_is_valid(stores, draft):
+    store = stores.open(confirm=Reported())
+    store.append(draft(b"1"))
+    store.flush_now()
+    store.close()
+    assert verify(store.root).findings == []
 
 
 def test_stale_checkpoint_that_names_no_record_is_not_a_bound(stores, partly_confirmed):

@@ -48,7 +48,7 @@ def test_holes_are_forgotten_with_the_bytes_that_a_truncation_drops(damaged, sto
     root, results = damaged
     store = stores.open(root.name)
     assert [hole.position for hole in store.holes] == [results[1].physical_offset]
-    store.truncate_to(results[1].physical_offset)
+    store.truncate_to(results[1].physical_offset, discard_confirmed=True)
     assert not store.holes
     store.append(draft(b"new"))
     store.close()
@@ -89,5 +89,5 @@ def test_positions_know_which_bytes_this_process_wrote(stores, draft):
     store.close()
     again = stores.open()
     assert again.positions.recovered == end
-    again.truncate_to(first.size_bytes)
+    again.truncate_to(first.size_bytes, discard_confirmed=True)
     assert again.positions.recovered == first.size_bytes

@@ -162,7 +162,7 @@ def test_stale_record_after_the_end_of_the_log_is_not_served(stores, draft, read
     store = stores.open()
     results = [store.append(draft(b"%d" % number)) for number in range(5)]
     store.advance()
-    store.truncate_to(results[2].physical_offset)
+    store.truncate_to(results[2].physical_offset, discard_confirmed=True)
     store.append(draft(b"n"))  # ends exactly where the stale fourth record began
     again = stores.open(stores.kill(store, "killed").name)
     assert bodies(again, read_all) == [b"0", b"1", b"n"]
@@ -380,7 +380,7 @@ def test_damaged_record_does_not_hide_later_records(stores, draft, drain, read_a
         assert bodies(again, read_all) == expected, place
         assert again.positions.written == store.positions.written
         assert again.append(draft(queue_id=0)).queue_offset == 20
-        again.truncate_to(store.positions.written)
+        again.truncate_to(store.positions.written, discard_confirmed=True)
         again.close()
         (root / "raymq.derived").unlink()
 

@@ -59,8 +59,8 @@ class TimerMachine(RuleBasedStateMachine):
     # ---- the timer, as `TimerService` runs it --------------------------------------------------------------
 
     def open(self) -> None:
-        self.files = TimerFiles(self.root, LOG_FILE_BYTES, len(self.log) * RECORD_BYTES)
-        self.progress = self.files.recover(self.now_ms)
+        self.files = TimerFiles(self.root, LOG_FILE_BYTES)
+        self.progress = self.files.recover(self.now_ms, len(self.log) * RECORD_BYTES)
         self.queue_offset = self.progress.queue_offset
         last = self.files.last_unit() if not self.progress.rebuilt_to else None
         if last is not None:

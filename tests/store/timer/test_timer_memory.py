@@ -16,9 +16,9 @@ START_MS = 1_700_000_000_000
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.extended)])
 def test_pending_timers_take_no_memory(tmp_path: Path, count: int) -> None:
     per_second = count // 200
-    files = TimerFiles(tmp_path, 100 << 20, 1 << 40)
+    files = TimerFiles(tmp_path, 100 << 20)
     (tmp_path / "config").mkdir()
-    progress = files.recover(START_MS)
+    progress = files.recover(START_MS, 1 << 40)
     files.allocate()
     schedule = TimerSchedule(files, progress.read_second, 172_800)
     tracemalloc.start()

@@ -60,6 +60,8 @@ def size_of_last(store) -> int:
         (4, b"\0\0\0\0", "magic"),
         (28, struct.pack(">q", 77), "physicalOffset"),
         (84, struct.pack(">i", 9), "do not add up"),
+        (8, struct.pack(">i", 9), "CRC of the body"),
+        (100, b"!", "CRC of the body"),
     ],
 )
 @pytest.mark.parametrize("piece", [5, 777, 1 << 20])
