@@ -30,7 +30,7 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, RequestContext, RequestRow
 from actors.remoting.targets import Action, DecodedRequest, Resource, Target
 from store.clock import Clock
-from store.message.pop_records import ORDER_REVIVE_QUEUE, CheckPoint, ClaimKey, Receipt
+from store.message.pop_records import MESSAGES_MAX, ORDER_REVIVE_QUEUE, CheckPoint, ClaimKey, Receipt
 from store.message_store import MessageStore
 from store.store_errors import StoreError
 
@@ -50,7 +50,7 @@ class PopAcks:
         revive_log: ReviveLog,
         clock: Clock,
     ) -> None:
-        """Create the handler; claims that are older than it are those of an earlier process."""
+        """Create the handler, which refuses requests until `start`."""
         self._settings = settings
         self._store = store
         self._topics = topics
@@ -60,7 +60,8 @@ class PopAcks:
         self._log = log
         self._revive_log = revive_log
         self._clock = clock
-        self._started_ms = clock.wall_ms()
+        self._started_ms = 0
+        self._is_serving = False
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -71,6 +72,15 @@ class PopAcks:
             RequestRow(code.BATCH_ACK_MESSAGE, self.batch_ack, None, _batch_targets, Cost.CLIENT),
             RequestRow(change, self.change, ChangeInvisibleTimeHeader, _ack_targets, Cost.CLIENT),
         )
+
+    async def start(self) -> None:
+        """Accept acks from now on: older claims are those of an earlier process, or another master."""
+        self._started_ms = self._clock.wall_ms()
+        self._is_serving = True
+
+    async def stop(self) -> None:
+        """Refuse acks from now on, because the claims are being stored."""
+        self._is_serving = False
 
     def ack(self, context: RequestContext) -> RemotingCommand:
         """Handle ACK_MESSAGE. A second ack, or one after the invisible time, has no effect.
@@ -186,6 +196,11 @@ class PopAcks:
                 self._claims.finish(claim, offset)
         elif self._is_earlier(key, invisible_ms):
             self._check_revive_queue(revive_queue)
+            if len(offsets) > MESSAGES_MAX:
+                raise Refused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{len(offsets)} acks of one claim: a claim has at most {MESSAGES_MAX} messages",
+                )
             try:
                 self._log.store_acks(key, offsets, invisible_ms, revive_queue)
             except StoreError as error:
@@ -207,6 +222,8 @@ class PopAcks:
             )
 
     def _check_queue(self, topic_name: str, queue_id: int) -> None:
+        if not self._is_serving:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this broker does not serve acks at present")
         topic = self._topics.get(topic_name)
         if not 0 <= queue_id < topic.read_queue_nums:
             raise Refused(

@@ -21,6 +21,7 @@ from store.message.properties import MessageConst, encode_properties
 from store.message.record import RecordDraft
 from store.message_store import MessageStore
 
+MARK_TAG: Final = "raymq-mark"
 CHECK_POINT_AHEAD_MS: Final = 1000
 
 
@@ -56,6 +57,14 @@ class ClaimLog:
         unique_key = ack.unique_key(self._broker_name)
         body = ack.encode(self._broker_name)
         return self._append(body, ack.tag, unique_key, revive_queue, key.pop_ms + invisible_ms)
+
+    def store_mark(self, revive_queue: int, deliver_ms: int) -> None:
+        """Append a mark that arrives in the revive topic after all records due before it. Raises StoreError.
+
+        RocketMQ's broker ignores it.
+        """
+        unique_key = f"{self._topic}@{revive_queue}@{deliver_ms}@{MARK_TAG}"
+        self._append(b"", MARK_TAG, unique_key, revive_queue, deliver_ms)
 
     def _append(self, body: bytes, tag: str, unique_key: str, revive_queue: int, deliver_ms: int) -> int:
         now_ms = self._clock.wall_ms()

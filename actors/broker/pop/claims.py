@@ -296,6 +296,13 @@ class Claims:
                 self._progress.count_safe(queue, -len(claim.open))
             self._unrecorded.pop(claim, None)
 
+    def clear(self) -> None:
+        """Drop all claims, because the broker has stopped, or is no longer the master."""
+        for queue in list(self._queues):
+            self.forget(queue)
+        self._due.clear()
+        self._young.clear()
+
     def expire(self) -> None:
         """Drop the state of queues that have no claims and were not popped for IDLE_MS."""
         before_ns = self._clock.monotonic_ns() - IDLE_MS * NS_PER_MS

@@ -29,7 +29,7 @@ from actors.remoting.bodies.pops import (
     start_offset_info,
 )
 from actors.remoting.command import RemotingCommand
-from store.clock import Clock
+from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 from store.message.pop_records import (
     NORMAL,
@@ -49,6 +49,7 @@ _log = get_logger(__name__)
 
 IN_FLIGHT_MAX: Final = 500_000
 """Limit of the claimed messages of one broker; further pops wait until some are acked or due."""
+REPORT_MS: Final = 60_000
 RETRY_FIRST_EVERY: Final = 5
 """One pop in five begins with the retry topic (RocketMQ's popFromRetryProbability 20 %)."""
 
@@ -102,6 +103,7 @@ class Popping:
         self._orders = orders
         self._clock = clock
         self._numbers = count()
+        self._next_report_ns = 0
 
     def sources(self, request: WaitingPop) -> list[Source]:
         """Return the queues of a request in the order to read them.
@@ -244,13 +246,15 @@ class Popping:
         """Return the offset at which the request reads a queue; None if the queue is blocked or full."""
         queue, offsets = source.queue, self._offsets
         topic, group, queue_id = queue
-        if offsets.resets:
+        if offsets.resets and request.is_pop:
             reset = offsets.take_reset(group, topic, queue_id)
             if reset is not None:
                 self._claims.reset(queue, reset)
                 self._orders.forget(queue)
         committed = offsets.query(group, topic, queue_id)
         if committed is None:  # a new group, or the topic or group was deleted
+            if not request.is_pop:
+                return self._store.min_offset(topic, queue_id)
             self._claims.forget(queue)
             self._orders.forget(queue)
             committed = self._initial(queue, starts_at_end=request.starts_at_end)
@@ -258,9 +262,19 @@ class Popping:
         if request.order:
             return None if self._orders.is_blocked(queue, request.attempt_id) else committed
         if self._claims.in_flight >= IN_FLIGHT_MAX:
-            _log.warning("pop_in_flight_limit", group=group, topic=topic, limit=IN_FLIGHT_MAX)
+            self._report_full(group, topic)
             return None
         return self._claims.next_offset(queue, committed)
+
+    def _report_full(self, group: str, topic: str) -> None:
+        """Log that too many messages are claimed, at most once per minute."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._next_report_ns:
+            self._next_report_ns = now_ns + REPORT_MS * NS_PER_MS
+            _log.warning(
+                "pop_in_flight_limit", group=group, topic=topic, limit=IN_FLIGHT_MAX,
+                remedy="ack messages, or pop with a shorter invisible time",
+            )  # fmt: skip
 
     def _initial(self, queue: ClaimQueue, *, starts_at_end: bool) -> int:
         """Return the first offset of a group without a committed one (RocketMQ's getInitOffset)."""

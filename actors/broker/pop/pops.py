@@ -83,11 +83,12 @@ class Pops:
         """Return the entries of the request table that this class handles."""
         code = RequestCode
         sub = each_of(on_group(Action.SUB), on_topic(Action.SUB))
+        get = each_of(on_group(Action.GET), on_topic(Action.GET))
         return (
             RequestRow(code.POP_MESSAGE, self.pop, PopMessageHeader, sub, Cost.PULL),
             RequestRow(code.PEEK_MESSAGE, self.peek, PeekMessageHeader, sub, Cost.PULL),
             RequestRow(code.NOTIFICATION, self.notify, NotificationHeader, sub, Cost.PULL),
-            RequestRow(code.POLLING_INFO, self.polling_info, PollingInfoHeader, on_topic(Action.GET)),
+            RequestRow(code.POLLING_INFO, self.polling_info, PollingInfoHeader, get),
         )
 
     async def start(self) -> None:
@@ -131,6 +132,7 @@ class Pops:
             starts_at_end=header.init_mode == INIT_MAX,
             order=header.order,
             attempt_id=header.attempt_id,
+            is_pop=True,
         )
         self._serve(request)
 

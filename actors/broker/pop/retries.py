@@ -22,8 +22,13 @@ class Retries:
         self._store = store
         self._tables = tables
 
+    def is_wanted(self, queue: ClaimQueue) -> bool:
+        """Return True if the group and the topic still exist."""
+        tables = self._tables
+        return queue.group in tables.groups.table.groups and tables.topics.find(queue.topic) is not None
+
     def append(self, queue: ClaimQueue, message: MessageExt, pop_ms: int) -> int:
-        """Append a message that was popped at `pop_ms` again; return the end of its record.
+        """Append a message of a wanted queue that was popped at `pop_ms` again; return the end of its record.
 
         With the setting `pop_dead_letters`, a message that was delivered too often becomes a dead letter.
 
@@ -35,9 +40,8 @@ class Retries:
         properties.pop(MessageConst.CRC32, None)  # of the stored record; the store computes it again
         properties.setdefault(FIRST_POP_TIME, str(pop_ms))
         topic = retry_topic_of(queue)
-        group = tables.groups.table.groups.get(queue.group)
-        limit = group.retry_max_times if group is not None else None
-        if self._settings.pop_dead_letters and limit is not None and message.reconsume_times >= limit:
+        limit = tables.groups.table.groups[queue.group].retry_max_times
+        if self._settings.pop_dead_letters and message.reconsume_times >= limit:
             topic = f"{DLQ_TOPIC_PREFIX}{queue.group}"
             properties.setdefault(MessageConst.RETRY_TOPIC, message.topic)
             properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)

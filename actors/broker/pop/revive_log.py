@@ -1,7 +1,10 @@
 """ReviveLog: reads the revive topic, for claims that an earlier process or a RocketMQ broker has stored.
 
-    ck  ──► pending ──ack, bAck──► acked ──revive time + GRACE_MS──► each message without ack: retry topic
+    ck ──► pending ──ack, bAck──► acked ──all acks have arrived──► each message without ack: retry topic
     own claims (`ClaimLog.own`) ──► skipped when they are done: `Reviver` takes care of them
+
+Acks arrive through the timer, which may be late. They have all arrived when a record with a later time has:
+if no other one follows, a mark is sent after them.
 
 A queue's check points are handled in their order. The committed offset of CID_RMQ_SYS_REVIVE_GROUP is that of
 the last one that is done, as in RocketMQ, so both resume where the other one stopped.
@@ -21,7 +24,7 @@ from actors.broker.pop.claim_log import ClaimLog
 from actors.broker.pop.claims import ClaimQueue
 from actors.broker.pop.reviver import Reviver
 from actors.remoting.remoting_errors import Refused
-from store.clock import NS_PER_MS, Clock
+from store.clock import Clock
 from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.pop_records import ACK_TAG, BATCH_ACK_TAG, CHECK_POINT_TAG, CheckPoint, ClaimAck, ClaimKey
@@ -33,10 +36,8 @@ from store.store_errors import MessageInvalid, StoreError
 _log = get_logger(__name__)
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-GRACE_MS: Final = 500
-"""Acks are delivered to the revive topic at the revive time: wait until they have arrived."""
-IDLE_MS: Final = 800
-"""Acks may follow while records arrive at shorter intervals than this, and are due before the revive time."""
+GRACE_MS: Final = 300
+"""Acks are due at the revive time; those of consumers that are slightly late are accepted until then."""
 READ_MESSAGES: Final = 256
 READ_BYTES: Final = 256 * 1024
 PENDING_MAX: Final = 10_000
@@ -63,9 +64,10 @@ class _ReviveQueue:
     queue_id: int
     next_offset: int = 0
     pending: dict[ClaimKey, _Pending] = field(default_factory=dict)
-    newest_due_ms: int = 0
-    """Revive time up to which all acks have arrived: the latest time at which a record was due."""
-    read_ns: int = 0
+    arrived_ms: int = 0
+    """All records that are due before this time have arrived."""
+    mark_ms: int = 0
+    """When the last mark is due."""
 
 
 class ReviveLog:
@@ -146,14 +148,13 @@ class ReviveLog:
             for message in decode_records(part, check_crc=False):
                 self._add(queue, message)
         queue.next_offset = max(found.next_begin_offset, begin + (not found.slices))
-        queue.read_ns = self._clock.monotonic_ns()
         return queue.next_offset < self._store.max_offset(self._topic, queue.queue_id)
 
     def _add(self, queue: _ReviveQueue, message: MessageExt) -> None:
         tag = message.properties.get(MessageConst.TAGS)
         due = message.properties.get(MessageConst.TIMER_DELIVER_MS, "")
         if due.isdigit():
-            queue.newest_due_ms = max(queue.newest_due_ms, int(due))
+            queue.arrived_ms = max(queue.arrived_ms, int(due))
         try:
             if tag == CHECK_POINT_TAG:
                 point = CheckPoint.decode(message.body, self._broker_name)
@@ -203,10 +204,17 @@ class ReviveLog:
             self._offsets.commit(REVIVE_GROUP, self._topic, queue.queue_id, done)
 
     def _is_due(self, queue: _ReviveQueue, point: CheckPoint) -> bool:
-        if self._clock.wall_ms() < point.revive_ms + GRACE_MS:
-            return False
-        is_idle = self._clock.monotonic_ns() - queue.read_ns >= IDLE_MS * NS_PER_MS
-        return is_idle or queue.newest_due_ms > point.revive_ms + GRACE_MS
+        due_ms = point.revive_ms + GRACE_MS
+        if queue.arrived_ms >= due_ms:
+            return True
+        now_ms = self._clock.wall_ms()
+        if now_ms >= due_ms > queue.mark_ms:
+            try:
+                self._log.store_mark(queue.queue_id, now_ms + 1)
+                queue.mark_ms = now_ms + 1
+            except StoreError as error:  # the next call tries again
+                _log.warning("pop_revival_failed", topic=self._topic, error=str(error))
+        return False
 
     async def _revive(self, pending: _Pending) -> bool:
         """Append the messages without ack to their retry topic; return False after an error."""

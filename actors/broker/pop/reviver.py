@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -33,7 +34,6 @@ _log = get_logger(__name__)
 RETRY_PAUSE_MS: Final = 1000
 MESSAGES_PER_SLICE: Final = 32
 CONFIRM_TIMEOUT_S: Final = 2.0
-CONFIRM_PAUSE_S: Final = 0.002
 
 
 class Reviver:
@@ -78,8 +78,12 @@ class Reviver:
 
     async def tick(self) -> None:
         """Handle the claims that are due or old now; to be called several times per second."""
-        for claim in self._claims.take_due():
-            await self._revive_claim(claim)
+        due = self._claims.take_due()
+        for number, claim in enumerate(due):
+            if not await self._revive_claim(claim):
+                for each in due[number + 1 :]:
+                    self._claims.put_back(each, RETRY_PAUSE_MS)
+                break
         self._store_claims(self._claims.take_old())
         self._claims.expire()
         self._request_tick()
@@ -93,15 +97,15 @@ class Reviver:
                 _log.warning("pop_acks_not_recorded", claim=claim.key, error=str(error))
 
     async def stop(self) -> None:
-        """Store all claims, so that the next process knows them, and what is acked."""
+        """Store all claims and acks, so that the next master knows them, and forget them."""
         self._store_claims(self._claims.take_all())
         self.record_acks()
-        end, loop = self._store.positions.written, asyncio.get_running_loop()
-        deadline_s = loop.time() + CONFIRM_TIMEOUT_S
-        while self._store.positions.confirmed < end and loop.time() < deadline_s:
-            self._request_tick()
-            await asyncio.sleep(CONFIRM_PAUSE_S)
-        self.record_acks()  # of messages that were acked while their check points were written
+        are_confirmed = asyncio.Event()  # after the callbacks of the claims
+        self._store.on_confirmed(self._store.positions.written, lambda _: are_confirmed.set())
+        self._request_tick()
+        with suppress(TimeoutError):  # then the commit offsets stay, and the messages are delivered early
+            await asyncio.wait_for(are_confirmed.wait(), CONFIRM_TIMEOUT_S)
+        self._claims.clear()
 
     async def revive(self, queue: ClaimQueue, offset: int, pop_ms: int, is_open: Callable[[], bool]) -> int:
         """Append the message at an offset to its retry topic.
@@ -110,12 +114,15 @@ class Reviver:
             is_open: returns False if the message was acked while it was read.
 
         Returns:
-            The end of its new record; 0 if there is nothing to do: the message is deleted, or acked.
+            The end of its new record; 0 if there is nothing to do: the message, its topic or the group is
+            deleted, or the message is acked.
 
         Raises:
             Refused: the retry topic cannot be created, or the disk is too slow.
             StoreError: the store refuses appends.
         """
+        if not self._retries.is_wanted(queue):
+            return 0
         self._handled += 1
         if self._handled % MESSAGES_PER_SLICE == 0:
             await asyncio.sleep(0)
@@ -131,24 +138,26 @@ class Reviver:
             return 0
         return self._retries.append(queue, message, pop_ms)
 
-    async def _revive_claim(self, claim: Claim) -> None:
+    async def _revive_claim(self, claim: Claim) -> bool:
+        """Revive the open messages of a claim; return False if the store or the disk refuses that."""
         queue = claim.queue
         if (queue.topic, queue.group, queue.queue_id) in self._offsets.resets:
             self._claims.forget(queue)  # the next pop begins at the new offset
-            return
+            return True
         for offset in tuple(claim.open):
             try:
                 end = await self.revive(queue, offset, claim.key.pop_ms, lambda at=offset: at in claim.open)  # type: ignore[misc]
             except (Refused, StoreError, OSError) as error:
                 _log.warning("pop_revival_failed", topic=queue.topic, group=queue.group, error=str(error))
                 self._claims.put_back(claim, RETRY_PAUSE_MS)
-                return
+                return False
             if claim.is_dropped:
-                return
+                return True
             if end:
                 self._store.on_confirmed(end, partial(self._revived, claim, offset))
             else:
                 self._claims.finish(claim, offset)
+        return True
 
     def _revived(self, claim: Claim, offset: int, error: StoreError | None) -> None:
         if error is not None:

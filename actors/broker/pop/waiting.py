@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from actors.broker.loop.wait_registry import HeldRequest, Key, WaitRegistry
@@ -34,6 +34,7 @@ class WaitingPop(HeldRequest[Arrival]):
         "handler",
         "invisible_ms",
         "is_notification",
+        "is_pop",
         "max_messages",
         "message_filter",
         "order",
@@ -60,8 +61,12 @@ class WaitingPop(HeldRequest[Arrival]):
         order: bool = False,
         attempt_id: str = "",
         is_notification: bool = False,
+        is_pop: bool = False,
     ) -> None:
-        """Create a request for one queue, or for all read queues if `queue_id` is -1."""
+        """Create a request for one queue, or for all read queues if `queue_id` is -1.
+
+        Only a pop claims messages, and commits the first offset of a new group.
+        """
         super().__init__(context, topic if queue_id < 0 else (topic, queue_id))
         self.handler = handler
         self.waits = waits
@@ -76,6 +81,7 @@ class WaitingPop(HeldRequest[Arrival]):
         self.order = order
         self.attempt_id = attempt_id
         self.is_notification = is_notification
+        self.is_pop = is_pop
 
     def is_satisfied(self, arrival: Arrival) -> bool:
         """Return True if the arrived messages may include one for this request.
@@ -145,6 +151,8 @@ class PopWaits:
 
         Waiting notifications of the group are resumed too.
         """
+        if not self._held:
+            return
         topic, group = requested_topic_of(queue), queue.group
         woken: list[HeldRequest[Arrival]] = []
         for key in self._keys(topic):
@@ -165,7 +173,8 @@ class PopWaits:
             key, WaitingPop, lambda each: each.group == group and not each.is_notification
         )
 
-    def _keys(self, topic: str) -> Iterable[Key]:
+    def _keys(self, topic: str) -> Iterator[Key]:
+        yield topic
         config = self._topics.find(topic)
-        queues = config.read_queue_nums if config is not None else 0
-        return (topic, *((topic, queue_id) for queue_id in range(queues)))
+        for queue_id in range(config.read_queue_nums if config is not None else 0):
+            yield topic, queue_id

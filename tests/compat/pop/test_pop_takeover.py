@@ -61,7 +61,7 @@ def claim(peer: Peer, count: int) -> dict[str, Popped]:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["clean", "killed"])
 def test_store_with_claims_moves_between_brokers(kit: JavaKit, tmp_path: Path, killed: bool) -> None:
-    ours = RayMQ(tmp_path / "ours", SETTINGS, ["--broker", "adopt_store=true"])
+    ours = RayMQ(tmp_path / "ours", SETTINGS, ["--adopt-store"])
     shared = {
         "storePathRootDir": str(ours.store_root),
         "storePathCommitLog": str(ours.store_root / "commitlog"),

@@ -70,6 +70,9 @@ BODIES: dict[int, tuple[Callable[[str, str], Any], ...]] = {
     RequestCode.QUERY_ASSIGNMENT: (
         lambda topic, group: {"topic": topic, "consumerGroup": group, "clientId": "c"},
     ),
+    RequestCode.BATCH_ACK_MESSAGE: (
+        lambda topic, group: {"acks": [{"c": MINE, "t": MINE}, {"c": group, "t": topic}]},
+    ),
     RequestCode.SET_MESSAGE_REQUEST_MODE: (
         lambda topic, group: {"topic": topic, "consumerGroup": group, "mode": "PULL"},
     ),

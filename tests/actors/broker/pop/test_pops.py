@@ -8,8 +8,9 @@ from typing import Any
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
-from actors.remoting.admin_headers import ResetOffsetHeader
+from actors.remoting.admin_headers import DeleteGroupHeader, ResetOffsetHeader
 from actors.remoting.bodies.pops import (
     BatchAck,
     NotificationHeader,
@@ -19,6 +20,7 @@ from actors.remoting.bodies.pops import (
 )
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader
+from store.disk.disk_use import DiskUse
 from store.message.pop_records import ClaimKey
 from store.message.record import decode_records
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
@@ -36,6 +38,15 @@ from tests.actors.broker.pop.pops import (
 )
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
+
+
+class Disk:
+    """A disk probe that reports the use that the test sets."""
+
+    used_percent = 1
+
+    def __call__(self, path: Path) -> DiskUse:
+        return DiskUse(self.used_percent * 10, 1000 - self.used_percent * 10)
 
 
 def figure(peer: Peer, name: str) -> object:
@@ -237,6 +248,9 @@ def test_new_group_starts_where_its_init_mode_says(tmp_path: Path) -> None:
 def test_peek_and_notification_claim_nothing(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         await send(peer, "0", "1")
+        none = NotificationHeader(GROUP, "T", -1, 0).to_ext()
+        assert (await peer.ask(RequestCode.NOTIFICATION, none)).ext["hasMsg"] == "true"
+        assert await committed(peer) is None
         peeked = await peer.ask(RequestCode.PEEK_MESSAGE, PeekMessageHeader(GROUP, "T", -1, 32).to_ext())
         assert [message.body for message in decode_records(peeked.body)] == [b"0", b"1"]
         notify = NotificationHeader(GROUP, "T", -1, HOLD_MS).to_ext()
@@ -250,8 +264,10 @@ def test_peek_and_notification_claim_nothing(tmp_path: Path) -> None:
         await send(peer, "2")
         assert (await waiting).ext == {"hasMsg": "true", "pollingFull": "false"}
         assert bodies(await pop(peer)) == [b"2"]
-        none = await peer.ask(RequestCode.NOTIFICATION, NotificationHeader(GROUP, "T", -1, 0).to_ext())
-        assert none.ext == {"hasMsg": "false", "pollingFull": "false"}
+        assert (await peer.ask(RequestCode.NOTIFICATION, none)).ext == {
+            "hasMsg": "false",
+            "pollingFull": "false",
+        }
 
     with_broker(story, settings_of(tmp_path))
 
@@ -298,6 +314,49 @@ def test_deleted_topic_forgets_its_claims(tmp_path: Path) -> None:
         assert figure(peer, "pop_in_flight") == 1
 
     with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_claims_of_a_deleted_group_are_not_revived(tmp_path: Path) -> None:
+    clock = ClockAtRest()
+
+    async def story(peer: Peer) -> None:
+        await send(peer, "0")
+        await pop(peer)
+        await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader(GROUP).to_ext())
+        clock.advance(60_000)
+        await eventually_async(lambda: figure(peer, "pop_in_flight") == 0)
+        tables = peer.broker.graph.tables
+        assert tables.topics.find(f"%RETRY%{GROUP}_T") is None
+        assert GROUP not in tables.groups.table.groups
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_revival_waits_for_a_full_disk(tmp_path: Path) -> None:
+    clock = ClockAtRest()
+
+    async def story(peer: Peer) -> None:
+        await send(peer, "0", "1")
+        await pop(peer, max_msg_nums=1, invisible_time=12_000)
+        await pop(peer, max_msg_nums=1, invisible_time=12_000)
+        disk.used_percent = 99
+        clock.advance(11_000)  # the disk is measured again
+        await eventually_async(lambda: peer.broker.graph.loop.store.write_refusal is not None)
+        clock.advance(1_000)
+        with capture_logs() as logs:
+            await eventually_async(lambda: any(each["event"] == "pop_revival_failed" for each in logs))
+        assert figure(peer, "pop_in_flight") == 2
+        assert await committed(peer) == 0
+        disk.used_percent = 1
+        clock.advance(11_000)
+        await eventually_async(lambda: peer.broker.graph.loop.store.write_refusal is None)
+        clock.advance(2_000)
+        await revived(peer, 2)
+        assert sorted(bodies(await pop(peer))) == [b"0", b"1"]
+
+    disk = Disk()
+    settings = settings_of(tmp_path, {"clean_interval_ms": 1})
+    with_broker(story, settings, clock, probe=disk)
 
 
 def test_dead_letter_after_the_groups_limit(tmp_path: Path) -> None:
