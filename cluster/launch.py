@@ -28,6 +28,7 @@ from cluster.driver.kinds import NAMESERVER
 from cluster.driver.launch_report import ConsoleReport, Report
 from cluster.driver.placement import place
 from cluster.driver.plan import Running
+from cluster.driver.scrape_targets import remove_target, write_targets
 from cluster.driver.specs import ActorSpec, creation_order
 from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import EnvironmentInvalid
@@ -98,6 +99,7 @@ def down(topology: Topology, report: Report | None = None) -> int:
         with report.working("connecting to Ray"), session(topology, home, way):
             running = [actor for actor in fleet.observe(topology.namespace) if actor.is_ours]
             mine, others = split_by_cluster(running, topology)
+            write_targets(home, [])
             for actor in mine:
                 stop_error = fleet.stop(topology.namespace, actor.name)
                 report.line(
@@ -166,6 +168,7 @@ def drain(
                 draining.show()
             else:
                 draining.run()
+                remove_target(home, draining.actor.name)
 
 
 def split_by_cluster(running: Sequence[Running], topology: Topology) -> tuple[list[Running], list[Running]]:

@@ -113,7 +113,7 @@ class BrokerService:
                 server = self.graph.loop.server
                 await server.start(settings.listen_host, port.number)
                 await self._listen_for_vip(port.number)
-                await self.graph.metrics.start()
+                await self.graph.metrics.start(settings.listen_port)
                 self.graph.loop.flusher.start()
                 self.graph.loop.lag.start()
                 store.on_work_ended(self._post_tick())

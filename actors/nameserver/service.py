@@ -110,7 +110,7 @@ class NameserverService:
         settings = self.settings
         self.kv_config.load()
         await self.server.start(settings.listen_host, settings.listen_port)
-        await self.metrics.start()
+        await self.metrics.start(settings.listen_port)
         self._supervisor.every("broker-expiry", lambda: settings.scan_interval_ms, self.expire_brokers)
         if self._access_file is not None:
             self._supervisor.every("access-reload", lambda: RELOAD_MS, self._access_file.reload)

@@ -80,7 +80,7 @@ class RebalancerService:
         settings, coordinator, every = self.settings, self.coordinator, self._supervisor.every
         coordinator.load()
         await self.server.start(settings.listen_host, settings.listen_port)
-        await self.metrics.start()
+        await self.metrics.start(settings.listen_port)
         every("route-refresh", lambda: settings.route_refresh_interval_ms, coordinator.refresh_routes)
         every("lease-expiry", lambda: settings.lease_check_interval_ms, coordinator.expire)
         reload_tls(self._supervisor, self.server.tls, self._client.tls)

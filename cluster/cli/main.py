@@ -38,6 +38,7 @@ COMMANDS = {
     "dlq": ("cluster.cli.groups.dlq", "Dead letters of consumer groups: list, show, resend, purge."),
     "send": ("cluster.cli.topics.send", "Send a message, a file, or lines from standard input."),
     "tail": ("cluster.cli.topics.tail", "Print a topic's messages as they arrive."),
+    "metrics": ("cluster.cli.operations.metrics", "Metrics: print a configuration for Prometheus."),
     "top": ("cluster.cli.operations.top", "Show live rates of brokers, topics and groups."),
     "store": ("cluster.cli.stores.store", "Inspect, verify and rebuild a broker's store on disk."),
     "reindex": (

@@ -27,6 +27,7 @@ from cluster.driver.placement import place
 from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
 from cluster.driver.restart_spacing import RestartSpacing
+from cluster.driver.scrape_targets import write_targets
 from cluster.driver.specs import ActorSpec
 from cluster.paths import home_of, only_one_driver
 from cluster.session.environment import AUTH_MODE_ENV
@@ -132,6 +133,7 @@ class Driver:
                 if not self.dry_run:
                     self._apply(plan)
                     self._await_all_serving(specs)
+                    write_targets(self.home, specs)
                 return UpResult(plan, specs, way.mode)
 
     def restart(self, names: Collection[str] | None) -> UpResult:

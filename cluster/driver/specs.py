@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.broker_settings_text import STORE_KEY, split_settings
 from actors.remoting.tls.contexts import ClientTls
+from cluster.driver.metrics_ports import moved_metrics_ports
 from cluster.topology.topology import Broker, ElasticBroker, KeyPath, Listener, Topology, show
 from cluster.topology.topology_file import Source, explain
 from store.message.hosts import join_address
@@ -127,7 +128,7 @@ def creation_order(spec: ActorSpec | None) -> float:
 def listener_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorSpec]:
     """Yield the specs of processes that listen on a port. Raises TopologyError if a setting is invalid."""
     topology, _, resources, source = deployment
-    model = kind.model
+    model, moved = kind.model, moved_metrics_ports(topology)
     for path, name, entry in topology.listeners():
         if path[0] != kind.key:
             continue
@@ -138,6 +139,8 @@ def listener_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorS
             settings |= broker_settings(topology, entry, path, source)
         else:
             settings |= checked(model, entry.settings, (*path, "settings"), source, settings)
+        if name in moved:
+            settings["metrics_port"] = moved[name]
         yield ActorSpec(
             kind,
             name,

@@ -32,6 +32,11 @@ CLUSTER_KEY = "brokerClusterName"
 NAMESERVERS_KEY = "namesrvAddr"
 FLUSH_KEY = "flushDiskType"
 DEFAULT_NAME = "broker-a"
+METRICS_KEY = "metricsExporterType"
+METRICS_PORT_KEY = "metricsPromExporterPort"
+METRICS_OFF, METRICS_ON = ("disable", "0"), ("prom", "2")
+METRICS_PORT = "5557"
+"""RocketMQ's default of METRICS_PORT_KEY."""
 
 _Accepts = Callable[[str], bool]
 
@@ -55,6 +60,11 @@ _INLINE_KEYS = (
     "(docs/security.md)"
 )
 
+_OTHER_EXPORTER = (
+    "RayMQ serves its metrics to Prometheus: use PROM, and let an OpenTelemetry collector scrape it "
+    "(docs/operating.md)"
+)
+
 REFUSED: Mapping[str, tuple[_Accepts, str]] = {
     "storeType": (_is("default", ""), _OTHER_STORE),
     "enableConsumeQueueExt": (_off, _OTHER_STORE),
@@ -70,6 +80,10 @@ REFUSED: Mapping[str, tuple[_Accepts, str]] = {
     "aclEnable": (_off, _OLD_ACCESS_CONTROL),
     "initAuthenticationUser": (_is(""), _INLINE_KEYS),
     "innerClientAuthenticationCredentials": (_is(""), _INLINE_KEYS),
+    METRICS_KEY: (
+        _is("", *METRICS_OFF, *METRICS_ON),
+        _OTHER_EXPORTER,
+    ),
 }
 """Keys that must not be ignored: the values that are accepted, and the reason why others are refused."""
 
@@ -111,6 +125,7 @@ def read_broker_conf(path: Path) -> BrokerConf:
     conf.lines = {key: line for line, key, _ in located}
     for key, value in values.items():
         _take(conf, key, value)
+    _set_metrics_port(conf, values.get(METRICS_KEY, "").lower())
     _check_places(conf, values)
     conf.entry.setdefault("name", DEFAULT_NAME)
     if conf.settings:
@@ -146,6 +161,14 @@ def _take(conf: BrokerConf, key: str, value: str) -> None:
         near = difflib.get_close_matches(key, sorted({*_setting_keys(), *ENTRY_KEYS, CLUSTER_KEY}), 1, 0.85)
         hint = f"; did you mean {near[0]}?" if near else ""
         conf.warnings.append(f"{conf.place(key)}: {key} is ignored: RayMQ has no such setting{hint}")
+
+
+def _set_metrics_port(conf: BrokerConf, exporter: str) -> None:
+    if exporter in METRICS_OFF:
+        conf.settings.pop(METRICS_PORT_KEY, None)
+        conf.settings["metrics_port"] = "-1"
+    elif exporter in METRICS_ON:
+        conf.settings.setdefault(METRICS_PORT_KEY, METRICS_PORT)
 
 
 def _setting_keys() -> set[str]:

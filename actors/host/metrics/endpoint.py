@@ -1,31 +1,41 @@
 """MetricsEndpoint: serves `/metrics` and `/healthz` by HTTP on the event loop of a process.
 
-Each connection serves one request. The page names topics and groups, so the endpoint listens only on the
-loopback address.
+Each connection serves one request. The page names topics and groups, so `raymq up` refuses an address that
+other machines can reach, unless there is a token (`metrics_token_file`) or the topology is `insecure`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from pydantic import Field
+from pydantic import AliasChoices, Field, field_validator
 
 from actors.host.figures import Figure
 from actors.host.metrics.page import CONTENT_TYPE, page
+from actors.remoting.settings_text import HostName
 from store.logs import get_logger
 from store.settings_model import SettingsModel
+from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 
-HOST: Final = "127.0.0.1"
+PORT_DISTANCE: Final = 1000
+"""The default port is that of the process plus this."""
 CONNECTIONS_MAX: Final = 8
 HEAD_BYTES_MAX: Final = 8 * 1024
 TIMEOUT_S: Final = 5.0
 """Time for a client to send its request, and to receive the response."""
+OFF: Final = -1
+PLAIN: Final = "text/plain; charset=utf-8"
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_OF_PROCESS: Final = ("cluster", "node_type", "node_id", "le")
 _REASONS: Final = {
-    200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed",
+    200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
     500: "Internal Server Error", 503: "Service Unavailable",
 }  # fmt: skip
 
@@ -33,12 +43,50 @@ _REASONS: Final = {
 class MetricsSettings(SettingsModel):
     """Settings of the metrics that all processes of a cluster have."""
 
-    metrics_port: int = Field(default=-1, ge=-1, le=65535)
-    """The port of `/metrics` (for Prometheus) and `/healthz` on the loopback address; 0 chooses a free port,
-    which is in the log event `metrics_serving`; -1: none.
+    metrics_port: int | None = Field(
+        default=None,
+        ge=OFF,
+        le=65535,
+        validation_alias=AliasChoices("metrics_port", "metricsPromExporterPort"),
+    )
+    """The port of `/metrics` (for Prometheus) and `/healthz`; default: `listen_port` + 1000, or no metrics if
+    that port is in use. 0, and the default of a process with `listen_port` 0, is a free port, which is in the
+    log event `metrics_serving`. -1: no metrics.
     """
+    metrics_host: HostName = Field(
+        default="127.0.0.1", validation_alias=AliasChoices("metrics_host", "metricsPromExporterHost")
+    )
+    """The address of the metrics. One that other machines can reach needs `metrics_token_file`, or `insecure`
+    in the topology, because the page names topics and groups.
+    """
+    metrics_token_file: Path | None = None
+    """Absolute path of a file with the token that `/metrics` requires (`Authorization: Bearer TOKEN`)."""
+    metrics_labels: str = Field(default="", validation_alias=AliasChoices("metrics_labels", "metricsLabel"))
+    """Labels that are added to all metrics, as `name:value,…`."""
     metrics_max_series: int = Field(default=50_000, ge=100)
     """The largest number of series on the page; it also shows how many others there are, by metric."""
+
+    @field_validator("metrics_labels")
+    @classmethod
+    def _check_labels(cls, value: str) -> str:
+        for name in labels_of(value):
+            if not _LABEL.fullmatch(name) or name in _OF_PROCESS:
+                raise ValueError(
+                    f"{name[:100]!r} is no name of a label: use letters, digits and _, and none of "
+                    f"{', '.join(_OF_PROCESS)}, as in zone:eu-1,team:orders"
+                )
+        return value
+
+
+def labels_of(text: str) -> dict[str, str]:
+    """Return the labels of `metrics_labels`."""
+    pairs = (pair.partition(":") for pair in text.split(",") if pair.strip())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def default_port(listen_port: int) -> int:
+    """Return the port of the metrics of a process that listens on a port; 0: any free one."""
+    return listen_port + PORT_DISTANCE if 0 < listen_port <= 65_535 - PORT_DISTANCE else 0
 
 
 class MetricsEndpoint:
@@ -51,22 +99,44 @@ class MetricsEndpoint:
         self._settings = settings
         self._figures = figures
         self._labels = labels
+        self._token = b""
         self._server: asyncio.Server | None = None
         self._open = 0
 
     @property
     def port(self) -> int:
         """The port; -1 if the endpoint is disabled or not started."""
-        return -1 if self._server is None else int(self._server.sockets[0].getsockname()[1])
+        return OFF if self._server is None else int(self._server.sockets[0].getsockname()[1])
 
-    async def start(self) -> None:
-        """Listen, unless the endpoint is disabled. Raises OSError if the port is in use."""
-        if self._settings.metrics_port < 0:
+    async def start(self, listen_port: int) -> None:
+        """Listen, unless the endpoint is disabled.
+
+        Args:
+            listen_port: the port of the process, for the default port.
+
+        Raises:
+            OSError: the port of the settings is in use. Only a warning is logged if the default port is.
+            StoreError: the token file cannot be read or is empty.
+        """
+        settings = self._settings
+        if settings.metrics_port == OFF:
             return
-        self._server = await asyncio.start_server(
-            self._serve, HOST, self._settings.metrics_port, limit=HEAD_BYTES_MAX
-        )
-        _log.info("metrics_serving", host=HOST, port=self.port)
+        if settings.metrics_token_file is not None:
+            self._token = _read_token(settings.metrics_token_file)
+        is_default, port = settings.metrics_port is None, settings.metrics_port or 0
+        if is_default:
+            port = default_port(listen_port)
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, settings.metrics_host, port, limit=HEAD_BYTES_MAX
+            )
+        except OSError as error:
+            if not is_default:
+                raise
+            remedy = "set metrics_port to another port, or to -1"
+            _log.warning("metrics_port_in_use", port=port, error=str(error), remedy=remedy)
+        else:
+            _log.info("metrics_serving", host=settings.metrics_host, port=self.port)
 
     async def stop(self) -> None:
         """Stop listening."""
@@ -92,43 +162,70 @@ class MetricsEndpoint:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             head = b""
-        method, target = (*head.split(b"\r\n", 1)[0].split(b" "), b"", b"")[:2]
-        status, kind, text = await self._response(method, target.split(b"?")[0])
+        first, *fields = head.split(b"\r\n")
+        method, target = (*first.split(b" "), b"", b"")[:2]
+        path = target.split(b"?")[0]
+        if path == b"/metrics" and not self._is_authorized(fields):
+            status, kind, text = 401, PLAIN, "/metrics needs the token of metrics_token_file\n"
+        else:
+            status, kind, text = await self._response(method, path)
         body = text.encode(errors="replace")
         lines = (
             f"HTTP/1.1 {status} {_REASONS[status]}",
             f"Content-Type: {kind}",
             f"Content-Length: {len(body)}",
             "Connection: close",
+            *(("WWW-Authenticate: Bearer",) if status == 401 else ()),
         )
         writer.write("\r\n".join((*lines, "", "")).encode() + (b"" if method == b"HEAD" else body))
         await writer.drain()
 
+    def _is_authorized(self, fields: Sequence[bytes]) -> bool:
+        """Return True if no token is required, or if the header fields have it."""
+        if not self._token:
+            return True
+        for field in fields:
+            name, _, value = field.partition(b":")
+            scheme, _, token = value.strip().partition(b" ")
+            if (name.strip().lower(), scheme.lower()) == (b"authorization", b"bearer"):
+                return hmac.compare_digest(token.strip(), self._token)
+        return False
+
     async def _response(self, method: bytes, path: bytes) -> tuple[int, str, str]:
-        plain = "text/plain; charset=utf-8"
         if not method or not path.startswith(b"/"):
-            return 400, plain, "this is not an HTTP request, or its head is too long\n"
+            return 400, PLAIN, "this is not an HTTP request, or its head is too long\n"
         if method not in (b"GET", b"HEAD"):
-            return 405, plain, "only GET and HEAD are supported\n"
+            return 405, PLAIN, "only GET and HEAD are supported\n"
         if self._open > CONNECTIONS_MAX:
-            return 503, plain, f"more than {CONNECTIONS_MAX} connections are open: try again later\n"
+            return 503, PLAIN, f"more than {CONNECTIONS_MAX} connections are open: try again later\n"
         if path == b"/healthz":
-            return 200, plain, "serving\n"
+            return 200, PLAIN, "serving\n"
         if path != b"/metrics":
-            return 404, plain, "the paths are /metrics and /healthz\n"
+            return 404, PLAIN, "the paths are /metrics and /healthz\n"
         try:
             return 200, CONTENT_TYPE, await self._page()
         # The client gets a response, whichever figure cannot be read.
         except Exception:  # noqa: BLE001 - logged
             _log.exception("metrics_page_failed")
-            return 500, plain, "a figure could not be read: see metrics_page_failed in the log\n"
+            return 500, PLAIN, "a figure could not be read: see metrics_page_failed in the log\n"
 
     async def _page(self) -> str:
         for refresh in dict.fromkeys(each.refresh for each in self._figures if each.metric):
             if refresh is not None:
                 await refresh()
+        labels = {**self._labels(), **labels_of(self._settings.metrics_labels)}
         parts = []
-        for part in page(self._figures, self._labels(), self._settings.metrics_max_series):
+        for part in page(self._figures, labels, self._settings.metrics_max_series):
             parts.append(part)
             await asyncio.sleep(0)
         return "".join(parts)
+
+
+def _read_token(path: Path) -> bytes:
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        raise StoreError(f"metrics_token_file {path} cannot be read: {error.strerror}") from error
+    if not token or len(token.split()) != 1:
+        raise StoreError(f"metrics_token_file {path} must contain one token without spaces")
+    return token

@@ -119,6 +119,29 @@ def test_missing_flush_disk_type_is_reported_as_a_different_default(home: Path, 
     assert "flushDiskType is not set: RocketMQ's default is ASYNC_FLUSH" in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "port"),
+    [
+        ("", None),
+        ("metricsExporterType=PROM", 5557),
+        ("metricsExporterType=prom\nmetricsPromExporterPort=6000", 6000),
+        ("metricsPromExporterPort=6000", 6000),
+        ("metricsExporterType=DISABLE\nmetricsPromExporterPort=6000", -1),
+    ],
+)
+def test_metrics_of_a_file_become_settings(home: Path, conf, text: str, port: int | None) -> None:
+    path = conf(f"brokerName=broker-a\nflushDiskType=SYNC_FLUSH\nmetricsLabel=zone:eu\n{text}")
+    (spec,), warnings = specs_of(home, path)
+    settings = BrokerSettings.model_validate(spec.settings)
+    assert (settings.metrics_port, settings.metrics_labels) == (port, "zone:eu")
+    assert warnings == []
+
+
+@pytest.mark.parametrize("exporter", ["OTLP_GRPC", "LOG", "1"])
+def test_other_exporters_of_metrics_are_refused_with_advice(conf, exporter: str) -> None:
+    assert "use PROM, and let an OpenTelemetry collector" in refusal(conf(f"metricsExporterType={exporter}"))
+
+
 @pytest.mark.parametrize("key", ["initAuthenticationUser", "innerClientAuthenticationCredentials"])
 def test_secret_in_a_file_is_refused_and_not_shown(conf, key: str) -> None:
     path = conf(f'{key}={{"accessKey":"inner","secretKey":"top-secret"}}\n')

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import uvloop
+from pydantic import ValidationError
 
 from actors.host.figures import Figure, Kind
-from actors.host.metrics.endpoint import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsEndpoint, MetricsSettings
+from actors.host.metrics.endpoint import (
+    CONNECTIONS_MAX,
+    HEAD_BYTES_MAX,
+    PORT_DISTANCE,
+    MetricsEndpoint,
+    MetricsSettings,
+    default_port,
+)
+from store.store_errors import StoreError
 from tests.actors.host.metrics.scrapes import sent
 from tests.eventually import LIMIT_S
 
 FIGURES = (Figure("held", Kind.GAUGE, "", lambda: 3, "Held pulls.", metric="raymq_held"),)
 
 
-def with_endpoint(story: Callable[[int], Awaitable[None]], figures: tuple[Figure, ...] = FIGURES) -> None:
+ON_FREE_PORT = MetricsSettings(metrics_port=0)
+
+
+def with_endpoint(
+    story: Callable[[int], Awaitable[None]],
+    figures: tuple[Figure, ...] = FIGURES,
+    settings: MetricsSettings = ON_FREE_PORT,
+) -> None:
     async def scenario() -> None:
-        endpoint = MetricsEndpoint(MetricsSettings(metrics_port=0), figures, lambda: {"cluster": "C"})
-        await endpoint.start()
+        endpoint = MetricsEndpoint(settings, figures, lambda: {"cluster": "C"})
+        await endpoint.start(0)
         try:
             await asyncio.wait_for(story(endpoint.port), LIMIT_S)
         finally:
@@ -85,8 +103,97 @@ def test_figure_that_fails_is_reported_as_an_error() -> None:
 def test_disabled_endpoint_does_not_listen() -> None:
     async def story() -> None:
         endpoint = MetricsEndpoint(MetricsSettings(metrics_port=-1), FIGURES, dict)
-        await endpoint.start()
+        await endpoint.start(0)
         assert endpoint.port == -1
         await endpoint.stop()
 
     uvloop.run(story())
+
+
+@pytest.mark.parametrize(
+    ("field", "status"),
+    [
+        (b"", 401),
+        (b"Authorization: Bearer wrong\r\n", 401),
+        (b"Authorization: Basic secret\r\n", 401),
+        (b"Authorization: Bearer secretx\r\n", 401),
+        (b"authorization: bearer secret\r\n", 200),
+        (b"Host: a\r\nAuthorization:  Bearer secret \r\n", 200),
+    ],
+)
+def test_page_needs_the_token_of_the_file(tmp_path: Path, field: bytes, status: int) -> None:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+
+    async def story(port: int) -> None:
+        response = await sent(port, b"GET /metrics HTTP/1.1\r\n" + field + b"\r\n")
+        assert response.startswith(f"HTTP/1.1 {status} ".encode())
+        assert (b"raymq_held" in response) == (status == 200)
+        assert (await sent(port, b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"serving\n")
+
+    with_endpoint(story, settings=MetricsSettings(metrics_port=0, metrics_token_file=path))
+
+
+@pytest.mark.parametrize("content", [None, "", " \n", "two words"])
+def test_invalid_token_file_prevents_the_start(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+
+    async def story() -> None:
+        settings = MetricsSettings(metrics_port=0, metrics_token_file=path)
+        with pytest.raises(StoreError, match="metrics_token_file"):
+            await MetricsEndpoint(settings, FIGURES, dict).start(0)
+
+    uvloop.run(story())
+
+
+def test_labels_of_the_settings_are_on_all_samples() -> None:
+    async def story(port: int) -> None:
+        page = await sent(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert b'raymq_held{cluster="C",zone="eu-1",team="a b"} 3\n' in page
+
+    settings = MetricsSettings(metrics_port=0, metrics_labels="zone:eu-1, team:a b")
+    with_endpoint(story, settings=settings)
+
+
+@pytest.mark.parametrize("labels", ["1a:x", "a-b:x", ":x", "node_id:x", 'a"b:x'])
+def test_invalid_labels_are_refused(labels: str) -> None:
+    with pytest.raises(ValidationError, match="no name of a label"):
+        MetricsSettings(metrics_labels=labels)
+
+
+def test_used_default_port_is_only_a_warning_and_a_given_one_an_error() -> None:
+    async def story() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            endpoint = MetricsEndpoint(MetricsSettings(), FIGURES, dict)
+            await endpoint.start(port - PORT_DISTANCE)
+            assert endpoint.port == -1
+            with pytest.raises(OSError, match="in use"):
+                await MetricsEndpoint(MetricsSettings(metrics_port=port), FIGURES, dict).start(0)
+
+    uvloop.run(story())
+
+
+def test_default_port_is_above_that_of_the_process() -> None:
+    assert [default_port(port) for port in (10911, 64_535, 64_536, 0)] == [11_911, 65_535, 0, 0]
+
+
+def test_figures_are_refreshed_once_before_the_page() -> None:
+    refreshed: list[int] = []
+
+    async def refresh() -> None:
+        refreshed.append(1)
+
+    figures = tuple(
+        Figure(name, Kind.GAUGE, "", lambda: len(refreshed), "Help.", metric=f"raymq_{name}", refresh=refresh)
+        for name in ("a", "b")
+    )
+
+    async def story(port: int) -> None:
+        page = await sent(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert b"raymq_a{" in page
+        assert page.count(b" 1\n") == 2
+
+    with_endpoint(story, figures)
