@@ -46,8 +46,8 @@ def exposed(topology: Topology) -> list[Problem]:
 
 _METRICS_TEXT = (
     "the metrics of {name} would be on {host}, which other machines can reach, and name its topics and "
-    "groups: set metrics_token_file, or keep metrics_host 127.0.0.1. If the network is private, add this line to the "
-    "topology instead:  insecure: true"
+    "groups: set metrics_token_file, or keep metrics_host 127.0.0.1. If the network is private, add this "
+    "line to the topology instead:  insecure: true"
 )
 
 

@@ -58,10 +58,13 @@ def _max(metric: str, labels: str, by: str) -> str:
     return f"max by ({by}) ({metric}{{{labels}}})"
 
 
+def _quantile(share: float, metric: str, labels: str, by: str) -> str:
+    return f"histogram_quantile({share}, {_rate(metric, labels, f'le, {by}')})"
+
+
 def _percentile(share: float, codes: str) -> str:
     labels = f'{_OF_NODE},request_code=~"{codes}",is_long_polling="false"'
-    rate = _rate("rocketmq_rpc_latency_milliseconds_bucket", labels, "le, node_id")
-    return f"histogram_quantile({share}, {rate})"
+    return _quantile(share, "rocketmq_rpc_latency_milliseconds_bucket", labels, "node_id")
 
 
 VARIABLES: Final = (
@@ -74,10 +77,12 @@ VARIABLES: Final = (
 ROWS: Final = {
     "Overview": (
         Panel("Processes up", "none", (Query('sum(up{job="raymq"})', "up"),), "stat"),
-        Panel("Brokers", "none", (Query(f"count(rocketmq_broker_permission{{{_OF_NODE}}})", "brokers"),), "stat"),
+        Panel(
+            "Brokers", "none", (Query(f"count(rocketmq_broker_permission{{{_OF_NODE}}})", "up"),), "stat"
+        ),
         Panel(
             "Unacknowledged messages", "short",
-            (Query(f'sum(rocketmq_consumer_lag_messages{{{_OF_NODE},is_system="false"}})', "messages"),), "stat",
+            (Query(f'sum(rocketmq_consumer_lag_messages{{{_OF_NODE},is_system="false"}})', "all"),), "stat",
         ),
         Panel(
             "Messages", "ops",
@@ -102,17 +107,16 @@ ROWS: Final = {
         ),
     ),
     "Topics": (
-        Panel("Messages in", "ops", (Query(_top("rocketmq_messages_in_total", _OF_TOPIC, "topic"), "{{topic}}"),)),
+        Panel(
+            "Messages in", "ops",
+            (Query(_top("rocketmq_messages_in_total", _OF_TOPIC, "topic"), "{{topic}}"),),
+        ),
         Panel(
             "Bytes in", "Bps", (Query(_top("rocketmq_throughput_in_total", _OF_TOPIC, "topic"), "{{topic}}"),)
         ),
         Panel(
-            "Message size", "bytes", (
-                Query(
-                    f"histogram_quantile(0.99, {_rate('rocketmq_message_size_bucket', _OF_TOPIC, 'le, topic')})",
-                    "p99 {{topic}}",
-                ),
-            ),
+            "Message size", "bytes",
+            (Query(_quantile(0.99, "rocketmq_message_size_bucket", _OF_TOPIC, "topic"), "p99 {{topic}}"),),
         ),
     ),
     "Consumer groups": (
@@ -128,8 +132,8 @@ ROWS: Final = {
         ),
         Panel(
             "Age of the oldest undelivered message", "ms",
-            (Query(_max("rocketmq_consumer_queueing_latency_milliseconds", _OF_GROUP, "consumer_group, topic"),
-                   "{{consumer_group}} {{topic}}"),),
+            (Query(_max("rocketmq_consumer_queueing_latency_milliseconds", _OF_GROUP,
+                        "consumer_group, topic"), "{{consumer_group}} {{topic}}"),),
         ),
         Panel(
             "Delivered and undelivered", "short",
@@ -190,7 +194,10 @@ ROWS: Final = {
         ),
     ),
     "Store": (
-        Panel("Disk used", "percentunit", (Query(_max("raymq_disk_ratio", _OF_NODE, "node_id"), "{{node_id}}"),)),
+        Panel(
+            "Disk used", "percentunit",
+            (Query(_max("raymq_disk_ratio", _OF_NODE, "node_id"), "{{node_id}}"),),
+        ),
         Panel(
             "Not flushed, not dispatched", "bytes",
             (
@@ -207,7 +214,8 @@ ROWS: Final = {
     ),
     "Timer and transactions": (
         Panel(
-            "Timer messages", "short", (Query(_sum("rocketmq_timing_messages", _OF_TOPIC, "topic"), "{{topic}}"),)
+            "Timer messages", "short",
+            (Query(_sum("rocketmq_timing_messages", _OF_TOPIC, "topic"), "{{topic}}"),),
         ),
         Panel(
             "Delay of the timer", "ms",
@@ -238,7 +246,7 @@ ROWS: Final = {
             (
                 Query('sum by (node_id) (increase(raymq_background_task_failures_total[$__rate_interval]))',
                       "tasks {{node_id}}"),
-                Query(_rate("raymq_requests_refused_total", _OF_NODE, "node_id"), "refused requests {{node_id}}"),
+                Query(_rate("raymq_requests_refused_total", _OF_NODE, "node_id"), "refused {{node_id}}"),
             ),
         ),
     ),

@@ -8,7 +8,10 @@ The groups are those with committed offsets. Groups without connected members ar
 RocketMQ: their lag grows, so an alert must see it.
 
 Store times ascend with the position in the CommitLog. So of the first messages of all queues, the one with
-the lowest position is the oldest, and only its record is read.
+the lowest position is the oldest, and only its record is read. Positions are read from the files of the
+queues, of which a broker may have more than it can keep open. So a position is kept until the group moves,
+and each time at most READS_MAX are read for each topic and group, of the queues with most messages: a queue
+that stands still is soon known.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from heapq import nlargest
 from typing import NamedTuple
 
 from actors.broker.loop.reads import Reads
@@ -30,6 +34,7 @@ from store.store_errors import StoreError
 LAGS_KEPT_NS = 1_000 * NS_PER_MS
 """Clients that read the page within this time get the same lags."""
 SLICE_NS = NS_PER_MS
+READS_MAX = 4
 QUEUES_PER_CHECK = 32
 """Queues between two looks at the clock."""
 
@@ -49,13 +54,25 @@ class Lag(NamedTuple):
     """The same of the oldest message that is not delivered yet."""
 
 
-class _Behind(NamedTuple):
-    """A queue with messages that are not acknowledged."""
+Place = tuple[str, int, int]
+"""Topic, queue id and queue offset."""
 
-    queue_id: int
-    acknowledged: int
-    delivered: int
-    end: int
+
+class _Front:
+    """The first messages of the queues of one lag."""
+
+    __slots__ = ("position", "unknown")
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        """The lowest known position."""
+        self.unknown: list[tuple[int, Place]] = []
+        """Places whose position is not known, each with the number of messages from there on."""
+
+    def add(self, position: int) -> None:
+        """Add a known position."""
+        if self.position is None or position < self.position:
+            self.position = position
 
 
 class Lags:
@@ -70,10 +87,9 @@ class Lags:
         self._computed: list[Lag] = []
         self._computed_ns = -LAGS_KEPT_NS
         self._slice_ns = 0
-        # CommitLog position by topic, queue id and offset: the offset of a group that stands still is read
-        # once. The second table is that of the next refresh.
-        self._known: dict[tuple[str, int, int], int] = {}
-        self._seen: dict[tuple[str, int, int], int] = {}
+        # CommitLog positions; those of the next refresh are in the second table.
+        self._known: dict[Place, int] = {}
+        self._seen: dict[Place, int] = {}
 
     def __iter__(self) -> Iterator[Lag]:
         return iter(self._computed)
@@ -89,68 +105,62 @@ class Lags:
                 await self._pause()
                 topic, _, group = key.partition("@")
                 if (config := self._tables.topics.find(topic)) is not None:
-                    behind = await self._behind(topic, group, committed, config.read_queue_nums)
-                    computed.append(await self._lag(topic, group, behind))
+                    computed.append(await self._lag(topic, group, committed, config.read_queue_nums))
             self._known, self._seen = self._seen, {}
             self._computed, self._computed_ns = computed, self._clock.monotonic_ns()
 
-    async def _behind(
-        self, topic: str, group: str, committed: Mapping[int, int], queues: int
-    ) -> list[_Behind]:
-        max_offset, pulled = self._store.max_offset, self._tables.offsets.pulled
-        found = []
+    async def _lag(self, topic: str, group: str, committed: Mapping[int, int], queues: int) -> Lag:
+        max_offset, pulled, known = self._store.max_offset, self._tables.offsets.pulled, self._known
+        unacknowledged, undelivered = _Front(), _Front()
+        first, in_flight, ready = self._store.positions.min, 0, 0
         for queue_id in range(queues):
             if queue_id % QUEUES_PER_CHECK == QUEUES_PER_CHECK - 1:
                 await self._pause()
-            acknowledged = committed.get(queue_id, 0)
-            end = max_offset(topic, queue_id)
-            if acknowledged < end:
-                delivered = min(max(pulled.get((topic, group, queue_id), 0), acknowledged), end)
-                found.append(_Behind(queue_id, acknowledged, delivered, end))
-        return found
+            acknowledged, end = committed.get(queue_id, 0), max_offset(topic, queue_id)
+            if acknowledged >= end:
+                continue
+            delivered = min(max(pulled.get((topic, group, queue_id), 0), acknowledged), end)
+            in_flight += delivered - acknowledged
+            ready += end - delivered
+            for front, offset in ((unacknowledged, acknowledged), (undelivered, delivered)):
+                place = (topic, queue_id, offset)
+                position = known.get(place, -1)
+                if position >= first:
+                    self._seen[place] = position
+                    front.add(position)
+                elif offset < end:
+                    front.unknown.append((end - offset, place))
+        times = [await self._oldest_ms(front) for front in (unacknowledged, undelivered)]
+        return Lag(topic, group, in_flight, ready, *times)
 
-    async def _lag(self, topic: str, group: str, behind: Sequence[_Behind]) -> Lag:
-        unacknowledged, ready = [], []
-        for queue_id, acknowledged, delivered, end in behind:
-            unacknowledged.append(await self._position(topic, queue_id, acknowledged))
-            if delivered < end:
-                ready.append(await self._position(topic, queue_id, delivered))
-        return Lag(
-            topic,
-            group,
-            sum(each.delivered - each.acknowledged for each in behind),
-            sum(each.end - each.delivered for each in behind),
-            await self._oldest_ms(unacknowledged),
-            await self._oldest_ms(ready),
-        )
+    async def _oldest_ms(self, front: _Front) -> int | None:
+        for _, place in nlargest(READS_MAX, front.unknown):
+            if (position := await self._position(place)) is not None:
+                front.add(position)
+        if front.position is None:
+            return None
+        try:
+            return await self._reads.read(partial(self._store.record_timestamp, front.position))
+        except (StoreError, Refused):  # reported as unknown
+            return None
 
-    async def _position(self, topic: str, queue_id: int, offset: int) -> int | None:
+    async def _position(self, place: Place) -> int | None:
         """Return the CommitLog position of the first message at or after a queue offset."""
-        place = (topic, queue_id, offset)
-        position = self._seen.get(place, self._known.get(place))
-        if position is None or position < self._store.positions.min:
+        if place not in self._seen:
             await self._pause()
             try:
                 position = await self._reads.read(partial(self._read_position, *place))
-            except (StoreError, Refused):  # reported as unknown
+            except (StoreError, Refused):
                 position = None
-        if position is not None:
+            if position is None:
+                return None
             self._seen[place] = position
-        return position
+        return self._seen[place]
 
     def _read_position(self, topic: str, queue_id: int, offset: int) -> int | None:
         first = max(offset, self._store.min_offset(topic, queue_id))
         units = self._store.units(topic, queue_id, first, 1)
         return units[0].physical_offset if units else None
-
-    async def _oldest_ms(self, positions: Sequence[int | None]) -> int | None:
-        known = [position for position in positions if position is not None]
-        if not known:
-            return None
-        try:
-            return await self._reads.read(partial(self._store.record_timestamp, min(known)))
-        except (StoreError, Refused):
-            return None
 
     async def _pause(self) -> None:
         """Let other tasks run if the present slice has taken SLICE_NS."""

@@ -65,8 +65,8 @@ def test_public_metrics_need_a_token_or_an_insecure_topology(tmp_path: Path) -> 
         assert "metrics_token_file" in text
     with_token = {**public, "metrics_token_file": "/run/token"}
     assert exposed(topology({"name": "b", "settings": with_token})) == []
-    insecure = topology({"name": "b", "listen_port": 10911, "settings": public}, insecure=True,
-                        advertised_host="broker.example")  # fmt: skip
+    broker = {"name": "b", "listen_port": 10911, "advertised_host": "broker.example", "settings": public}
+    insecure = topology(broker, insecure=True)
     assert exposed(insecure) == []
     assert addresses(insecure, tmp_path)["b-0"] == "broker.example:11911"
 

@@ -1,4 +1,4 @@
-"""The Grafana board and the alerts: current files, and metrics that exist on a page of ours and RocketMQ's."""
+"""The Grafana board and the alerts: current files, and metrics that exist on our page and RocketMQ's."""
 
 from __future__ import annotations
 

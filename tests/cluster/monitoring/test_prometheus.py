@@ -62,16 +62,17 @@ def asked(address: str, path: str, **parameters: str) -> dict[str, Any]:
     url = f"{address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
     try:
         with urllib.request.urlopen(url, timeout=30) as response:
-            found: dict[str, Any] = json.load(response)
+            text = response.read()
     except urllib.error.HTTPError as error:
-        found = json.load(error)
+        text = error.read()
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
 def up_count(address: str) -> int:
     try:
         result = asked(address, "query", query='sum(up{job="raymq"})')["data"]["result"]
-    except urllib.error.URLError:
+    except (urllib.error.URLError, json.JSONDecodeError):  # it has not started
         return 0
     return int(result[0]["value"][1]) if result else 0
 
