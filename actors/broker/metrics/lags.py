@@ -20,12 +20,14 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nlargest
+from operator import itemgetter
 from typing import NamedTuple
 
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metric_labels import GROUP_LABELS, of_group
 from actors.host.figures import Figure, Kind, Sample
+from actors.remoting.header import I64_MAX
 from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
 from store.message_store import MessageStore
@@ -35,6 +37,7 @@ LAGS_KEPT_NS = 1_000 * NS_PER_MS
 """Clients that read the page within this time get the same lags."""
 SLICE_NS = NS_PER_MS
 READS_MAX = 4
+_NOWHERE = I64_MAX
 QUEUES_PER_CHECK = 32
 """Queues between two looks at the clock."""
 
@@ -61,18 +64,25 @@ Place = tuple[str, int, int]
 class _Front:
     """The first messages of the queues of one lag."""
 
-    __slots__ = ("position", "unknown")
+    __slots__ = ("_first", "_seen", "position", "unknown")
 
-    def __init__(self) -> None:
-        self.position: int | None = None
+    def __init__(self, first: int, seen: dict[Place, int]) -> None:
+        """Create the object; known positions from `first` on, where the CommitLog begins, go to `seen`."""
+        self._first = first
+        self._seen = seen
+        self.position = _NOWHERE
         """The lowest known position."""
         self.unknown: list[tuple[int, Place]] = []
         """Places whose position is not known, each with the number of messages from there on."""
 
-    def add(self, position: int) -> None:
-        """Add a known position."""
-        if self.position is None or position < self.position:
-            self.position = position
+    def add(self, place: Place, position: int, messages: int) -> None:
+        """Add a queue with so many messages from `place` on; `position` is negative if it is not known."""
+        if position < self._first:
+            self.unknown.append((messages, place))
+        else:
+            self._seen[place] = position
+            if position < self.position:
+                self.position = position
 
 
 class Lags:
@@ -111,33 +121,37 @@ class Lags:
 
     async def _lag(self, topic: str, group: str, committed: Mapping[int, int], queues: int) -> Lag:
         max_offset, pulled, known = self._store.max_offset, self._tables.offsets.pulled, self._known
-        unacknowledged, undelivered = _Front(), _Front()
         first, in_flight, ready = self._store.positions.min, 0, 0
+        unacknowledged, undelivered = _Front(first, self._seen), _Front(first, self._seen)
         for queue_id in range(queues):
             if queue_id % QUEUES_PER_CHECK == QUEUES_PER_CHECK - 1:
                 await self._pause()
             acknowledged, end = committed.get(queue_id, 0), max_offset(topic, queue_id)
             if acknowledged >= end:
                 continue
-            delivered = min(max(pulled.get((topic, group, queue_id), 0), acknowledged), end)
+            delivered = pulled.get((topic, group, queue_id), acknowledged)
+            if delivered < acknowledged:
+                delivered = acknowledged
+            elif delivered > end:
+                delivered = end
             in_flight += delivered - acknowledged
             ready += end - delivered
-            for front, offset in ((unacknowledged, acknowledged), (undelivered, delivered)):
-                place = (topic, queue_id, offset)
-                position = known.get(place, -1)
-                if position >= first:
-                    self._seen[place] = position
-                    front.add(position)
-                elif offset < end:
-                    front.unknown.append((end - offset, place))
+            place = (topic, queue_id, acknowledged)
+            position = known.get(place, -1)
+            unacknowledged.add(place, position, end - acknowledged)
+            if delivered < end:
+                if delivered > acknowledged:
+                    place = (topic, queue_id, delivered)
+                    position = known.get(place, -1)
+                undelivered.add(place, position, end - delivered)
         times = [await self._oldest_ms(front) for front in (unacknowledged, undelivered)]
         return Lag(topic, group, in_flight, ready, *times)
 
     async def _oldest_ms(self, front: _Front) -> int | None:
-        for _, place in nlargest(READS_MAX, front.unknown):
+        for messages, place in nlargest(READS_MAX, front.unknown, itemgetter(0)):
             if (position := await self._position(place)) is not None:
-                front.add(position)
-        if front.position is None:
+                front.add(place, position, messages)
+        if front.position == _NOWHERE:
             return None
         try:
             return await self._reads.read(partial(self._store.record_timestamp, front.position))
