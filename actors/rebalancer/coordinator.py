@@ -4,8 +4,9 @@
 time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from actors.host.figures import Figure, Kind
 from actors.rebalancer.generations import Generations
 from actors.rebalancer.group import Group
 from actors.rebalancer.rebalancer_settings import RebalancerSettings
@@ -45,6 +46,29 @@ class GroupCoordinator:
         self._connections: set[Connection] = set()
         self._touched: set[str] = set()
         self._loaded_ns = 0
+        self._changes = 0
+
+    def figures(self) -> Sequence[Figure]:
+        """Return the figures of the groups."""
+
+        def members() -> int:
+            return sum(len(group.members().members) for group in self.groups.values())
+
+        return (
+            Figure(
+                "groups", Kind.GAUGE, "", lambda: len(self.groups), "Consumer groups.", is_described=False,
+                metric="raymq_rebalancer_groups",
+            ),
+            Figure(
+                "members", Kind.GAUGE, "", members, "Members of all groups.", is_described=False,
+                metric="raymq_rebalancer_members",
+            ),
+            Figure(
+                "group_changes", Kind.COUNTER, "", lambda: self._changes,
+                "Changes of members or queues that were sent to brokers.", is_described=False,
+                metric="raymq_rebalancer_group_changes_total",
+            ),
+        )  # fmt: skip
 
     def load(self) -> None:
         """Load the generations from disk. Raises OSError or StoreError."""
@@ -253,6 +277,7 @@ class GroupCoordinator:
                     self._touched.add(group.name)
 
     def _send_change(self, group: Group) -> None:
+        self._changes += 1
         body = group.members().encode()
         if len(body) > BODY_BYTES_MAX:
             body = b""  # the brokers request the list when a client requests it from them

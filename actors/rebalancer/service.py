@@ -59,6 +59,16 @@ class RebalancerService:
         self._supervisor = supervisor
         self.figures = (
             Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
+            *coordinator.figures(),
+            Figure(
+                "connections",
+                Kind.GAUGE,
+                "",
+                lambda: len(server.connections),
+                "Open connections.",
+                is_described=False,
+                metric="raymq_connections",
+            ),
             Figure(
                 "background_task_failures",
                 Kind.COUNTER,

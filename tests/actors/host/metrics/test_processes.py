@@ -33,7 +33,8 @@ def test_nameserver_has_figures() -> None:
     assert set(described) == {"address", "topics", "background_task_failures"}
     assert (described["topics"], described["background_task_failures"]) == (0, 0)
     labels = f'cluster="DefaultCluster",node_type="nameserver",node_id="{described["address"]}"'
-    assert f"raymq_nameserver_topics{{{labels}}} 0\n" in page
+    for name in ("raymq_nameserver_topics", "raymq_nameserver_brokers", "raymq_connections"):
+        assert f"{name}{{{labels}}} 0\n" in page
 
 
 def test_rebalancer_has_figures(tmp_path: Path) -> None:
@@ -41,4 +42,6 @@ def test_rebalancer_has_figures(tmp_path: Path) -> None:
     described, page = page_of(build_rebalancer(settings, SystemClock()))
     assert set(described) == {"address", "background_task_failures"}
     labels = f'node_type="rebalancer",node_id="{described["address"]}"'
+    for name in ("groups", "members", "group_changes_total"):
+        assert f"raymq_rebalancer_{name}{{{labels}}} 0\n" in page
     assert f"raymq_background_task_failures_total{{{labels}}} 0\n" in page
