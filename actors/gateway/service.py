@@ -91,7 +91,7 @@ class GatewayService:
         """Listen, and start the background tasks. Raises OSError if the port is in use."""
         settings = self.settings
         await self.server.start(settings.listen_host, settings.listen_port)
-        await self.metrics.start()
+        await self.metrics.start(settings.listen_port)
         interval_ms = settings.producer_heartbeat_interval_ms
         self._supervisor.every("producer-heartbeat", lambda: interval_ms, self._producers.announce)
         reload_tls(self._supervisor, self.server.tls, self._client.tls)
