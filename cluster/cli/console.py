@@ -12,8 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from cluster.driver.launch_report import Report
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
-
-_EARLIEST = ("earliest", "first", "beginning", "consume_from_first_offset")
-_LATEST = ("latest", "last", "end", "consume_from_last_offset")
 
 
 class Failed(Exception):
@@ -225,49 +221,8 @@ def is_interactive() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def parse_time_ms(text: str) -> int:
-    """Parse a time and return milliseconds since the epoch.
-
-    Accepts milliseconds, `now`, `2026-11-21`, `2026-11-21T09:30:00`, and times before now: `-90s`, `-15m`,
-    `-2h`, `-3d`. Raises Refusal.
-    """
-    import re
-    import time
-
-    given = text.strip()
-    now_ms = int(time.time() * 1000)
-    if given == "now":
-        return now_ms
-    try:
-        if re.fullmatch("[0-9]{1,18}", given):
-            time_ms = int(given)
-        elif ago := re.fullmatch("-([0-9]{1,12})([smhd])", given):
-            time_ms = now_ms - int(ago[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[ago[2]] * 1000
-        else:
-            time_ms = int(datetime.fromisoformat(given).astimezone().timestamp() * 1000)
-    except (ValueError, OverflowError):  # also a time whose local time is after the year 9999
-        time_ms = -1
-    if time_ms < 0:
-        raise Refusal(
-            f"{_cut(text)!r} is not a valid time since 1970: use milliseconds since the epoch, "
-            "2026-11-21T09:30:00, or -15m"
-        )
-    return time_ms
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
-
-
-def parse_position(text: str) -> Literal["earliest", "latest"] | int:
-    """Parse a position in a topic: earliest, latest (or RocketMQ's and Kafka's synonyms), or a time in ms.
-
-    Raises Refusal.
-    """
-    word = text.strip().lower()
-    if word in _EARLIEST:
-        return "earliest"
-    return "latest" if word in _LATEST else parse_time_ms(text)
 
 
 def parse_queue(text: str, topic: str) -> Any:

@@ -40,6 +40,7 @@ COMMANDS = {
     "tail": ("cluster.cli.topics.tail", "Print a topic's messages as they arrive."),
     "metrics": ("cluster.cli.operations.metrics", "Metrics: print a configuration for Prometheus."),
     "top": ("cluster.cli.operations.top", "Show live rates of brokers, topics and groups."),
+    "console": ("cluster.cli.operations.console", "Serve the web console."),
     "store": ("cluster.cli.stores.store", "Inspect, verify and rebuild a broker's store on disk."),
     "reindex": (
         "jobs.reindex.command",

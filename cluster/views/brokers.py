@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:
-    """The load of a broker. RocketMQ's brokers do not report the counts of waiting messages: they are None.
+    """The load of a broker. What a broker does not report is None: RocketMQ's brokers report no counts of
+    waiting messages.
 
     Attributes:
         put_tps: Messages stored per second in the last 10 seconds.
@@ -23,40 +24,58 @@ class BrokerLoad:
     """
 
     version: str | None
-    put_tps: float
-    get_tps: float
-    disk_used: float
+    put_tps: float | None
+    get_tps: float | None
+    disk_used: float | None
     open_transactions: int | None
     pending_timers: int | None
     retries: int | None
     dead_letters: int | None
-    up_s: int
+    up_s: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """One replica of a broker; `load` is None for a slave."""
+    """One replica of a broker.
+
+    Attributes:
+        load: Its load; None for a slave, or if it does not respond.
+        problem: Why it did not respond; None if it did.
+    """
 
     cluster: str
     broker: str
     id: int
     address: str
     load: BrokerLoad | None
+    problem: str | None = None
 
 
 def list_brokers(admin: Admin, clock: Clock) -> list[BrokerView]:
-    """Return all replicas of all brokers, by name and id. Raises `ClientError`."""
+    """Return all replicas of all brokers, by name and id.
+
+    Raises `ClientError` if no nameserver responds or a broker refuses the request.
+    """
     return [
-        BrokerView(
-            data.cluster,
-            name,
-            replica,
-            address,
-            load_of(admin.broker_runtime(name), clock.wall_ms()) if replica == 0 else None,
-        )
+        _view(admin, clock, data.cluster, name, replica, address)
         for name, data in sorted(admin.cluster_info().brokers.items())
         for replica, address in sorted(data.broker_addrs.items())
     ]
+
+
+def _view(admin: Admin, clock: Clock, cluster: str, name: str, replica: int, address: str) -> BrokerView:
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import BrokerRefused, ClientError, ConfigInvalid
+
+    if replica != 0:
+        return BrokerView(cluster, name, replica, address, None)
+    try:
+        load = load_of(admin.broker_runtime(name), clock.wall_ms())
+    except (BrokerRefused, ConfigInvalid):
+        raise
+    except ClientError as error:
+        return BrokerView(cluster, name, replica, address, None, str(error))
+    return BrokerView(cluster, name, replica, address, load)
 
 
 def load_of(runtime: Mapping[str, str], now_ms: int) -> BrokerLoad:
@@ -69,16 +88,16 @@ def load_of(runtime: Mapping[str, str], now_ms: int) -> BrokerLoad:
         runtime.get("brokerVersionDesc"),
         _first_rate(runtime.get("putTps")),
         _first_rate(runtime.get("getTransferredTps")),
-        float(runtime.get("commitLogDiskRatio") or 0),
+        float(runtime["commitLogDiskRatio"]) if runtime.get("commitLogDiskRatio") else None,
         count("openTransactions"),
         count("pendingTimers"),
         count("retriesPending"),
         count("deadLettersPending"),
-        max(0, now_ms - int(runtime.get("bootTimestamp") or 0)) // 1000,
+        max(0, now_ms - int(runtime["bootTimestamp"])) // 1000 if runtime.get("bootTimestamp") else None,
     )
 
 
-def _first_rate(text: str | None) -> float:
-    """Return the first of RocketMQ's three rates, that of the last 10 seconds."""
+def _first_rate(text: str | None) -> float | None:
+    """Return the first of RocketMQ's three rates, that of the last 10 seconds, or None."""
     parts = (text or "").split()
-    return float(parts[0]) if parts else 0.0
+    return float(parts[0]) if parts else None

@@ -11,18 +11,28 @@ from store.message.validate import RETRY_TOPIC_PREFIX, is_system_group
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.connected import ConsumerConnection
+    from actors.remoting.bodies.progress import ConsumeStats
     from cluster.client import Admin
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """The progress of a group in all of its topics; `tps` is that of the last minute."""
+    """The progress of a group in all of its topics.
+
+    Attributes:
+        lag: Messages after the committed offsets. None, like `in_flight` and `tps`, if the group has not
+            committed any offset: its progress is unknown.
+        tps: Messages consumed per second in the last minute.
+        behind_since_ms: Store time of the last message consumed in the queue that is furthest behind, in
+            milliseconds since the epoch; None without lag, or if it is unknown.
+    """
 
     group: str
     topics: Sequence[str]
-    lag: int
-    in_flight: int
-    tps: float
+    lag: int | None
+    in_flight: int | None
+    tps: float | None
+    behind_since_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +77,26 @@ def list_groups(admin: Admin, *, include_system: bool = False) -> list[GroupSumm
         if is_system_group(name) and not include_system:
             continue
         stats = progress.get(name)
-        topics = sorted({queue.topic for queue in stats.offsets}) if stats else []
-        figures = (stats.lag, stats.in_flight, stats.consume_tps) if stats else (0, 0, 0.0)
+        if stats is None or not stats.offsets:
+            found.append(GroupSummary(name, [], None, None, None, None))
+            continue
+        topics = sorted({queue.topic for queue in stats.offsets})
+        figures = (stats.lag, stats.in_flight, stats.consume_tps, behind_since_ms(stats))
         found.append(GroupSummary(name, topics, *figures))
     return found
+
+
+def behind_since_ms(stats: ConsumeStats) -> int | None:
+    """Return the store time of the last message consumed in the queue that is furthest behind, or None.
+
+    Retry topics do not count: their messages wait on purpose.
+    """
+    times_ms = [
+        offset.last_timestamp
+        for queue, offset in stats.offsets.items()
+        if offset.lag > 0 and offset.last_timestamp > 0 and not queue.topic.startswith(RETRY_TOPIC_PREFIX)
+    ]
+    return min(times_ms, default=None)
 
 
 def describe_group(admin: Admin, group: str, topic: str | None = None) -> GroupDetails | None:

@@ -1,12 +1,17 @@
-"""JSON form of a message, which the command line and a web console show."""
+"""JSON form of a message, and the search of a message by id, for the command line and a web console."""
 
 from __future__ import annotations
 
 import base64
 from typing import TYPE_CHECKING, Any
 
+from store.message.message_id import decode_message_id
+
 if TYPE_CHECKING:
-    from cluster.client import MessageExt, MessageQueue
+    from cluster.client import Admin, MessageExt, MessageQueue
+
+_ID_DIGITS = (32, 56)
+"""Lengths of an offset id, with an IPv4 and with an IPv6 address."""
 
 # Properties written by clients and brokers, or shown as separate fields.
 _OWN = frozenset({"TAGS", "KEYS", "UNIQ_KEY", "WAIT", "MSG_REGION", "TRACE_ON", "CLUSTER"})
@@ -39,3 +44,28 @@ def message_json(message: MessageExt) -> dict[str, Any]:
     except UnicodeDecodeError:
         found["body_base64"] = base64.b64encode(message.body).decode()
     return found if message.body_error is None else found | {"body_error": message.body_error}
+
+
+def find_messages(admin: Admin, topic: str, identifier: str) -> list[MessageExt]:
+    """Return the message of `topic` with this id, as a list that may be empty.
+
+    The id is that of the producer (UNIQ_KEY) or of the broker. Both may have the same format, so UNIQ_KEY is
+    tried first. Raises `ClientError`; ConfigInvalid for an id of another cluster, because the
+    lookup connects to the address inside the id.
+    """
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import ConfigInvalid
+
+    found = admin.messages_by_key(topic, identifier, max_messages=1, unique=True)
+    if found or len(identifier) not in _ID_DIGITS or set(identifier) - set("0123456789abcdefABCDEF"):
+        return found
+    host, _ = decode_message_id(identifier)
+    known = {
+        address for data in admin.cluster_info().brokers.values() for address in data.broker_addrs.values()
+    }
+    if str(host) not in known:
+        raise ConfigInvalid(
+            f"id {identifier} names the broker {host}, which is not in this cluster: its brokers are "
+            f"{', '.join(sorted(known))}"
+        )
+    return [each for each in [admin.message_by_id(identifier)] if each.topic == topic]

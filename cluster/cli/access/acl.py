@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cluster.cli.access.user import User
 from cluster.cli.console import confirmed, open_admin, print_error
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Nameserver, Yes, examples
+from cluster.views import access
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.remoting.bodies.access import AclInfo
     from cluster.client.admin.plain_acl import PlainAcl
 
 app = typer.Typer(no_args_is_help=True, help="Policies of users: list, set, delete, import.")
@@ -31,12 +30,7 @@ def list_rules(
     """List the rules of users' policies."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        rows: dict[str, dict[str, Any]] = {}
-        for broker, acls in admin.acls(name).items():
-            for rule in _rules(acls):
-                row = dict(zip(COLUMNS, (*rule, []), strict=True))
-                rows.setdefault(str(rule), row)["brokers"].append(broker)
-        out.table("rules", COLUMNS, [rows[key] for key in sorted(rows)])
+        out.table("rules", COLUMNS, [asdict(each) for each in access.list_rules(admin, name)])
 
 
 @app.command(
@@ -120,13 +114,3 @@ def import_plain_acl(
         what = "would import" if dry_run else "imported"
         text = f"{what} {', '.join(names) or 'no user'}; kept {', '.join(kept) or 'no user'}"
         out.done(text, imported=names, kept=kept, dry_run=dry_run)
-
-
-def _rules(acls: list[AclInfo]) -> Iterator[tuple[Any, ...]]:
-    """Yield (user, policy type, resource, actions, sources, decision) for each rule."""
-    for acl in acls:
-        user = (acl.subject or "").removeprefix("User:")
-        for policy in acl.policies:
-            for entry in policy.entries:
-                rule = (entry.resource, entry.actions, entry.source_ips or [], entry.decision)
-                yield (user, policy.policy_type, *rule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from cluster.cli.console import Failed, Output, Refusal, confirmed, exiting_on_errors, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Yes, examples
+from cluster.views import access
 
 app = typer.Typer(no_args_is_help=True, help="Users of access control: list, create, change, delete.")
 
@@ -28,13 +30,8 @@ def list_users(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> 
     """List users with their type, status and brokers."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        rows: dict[tuple[str, str, str], list[str]] = {}
-        for broker, users in admin.users().items():
-            for name, user in users.items():
-                rows.setdefault((name, user.user_type or "", user.user_status or ""), []).append(broker)
-        columns = ("user", "type", "status", "brokers")
-        found = [dict(zip(columns, (*key, brokers), strict=True)) for key, brokers in sorted(rows.items())]
-        out.table("users", columns, found)
+        found = [asdict(each) for each in access.list_users(admin)]
+        out.table("users", ("user", "type", "status", "brokers"), found)
 
 
 @app.command(

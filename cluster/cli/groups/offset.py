@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_position, parse_queue
+from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_queue
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
 from cluster.views import offsets
+from cluster.views.times import parse_position
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageQueue

@@ -39,9 +39,11 @@ def list_brokers(nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -
         rows = [
             {"cluster": each.cluster, "broker": each.broker, "id": each.id, "address": each.address}
             | (columns_of(each.load) if each.load else {})
+            | ({"problem": each.problem} if each.problem else {})
             for each in brokers.list_brokers(admin, SystemClock())
         ]
-        out.table("brokers", COLUMNS, rows, spared=("version", "cluster", "id"))
+        columns = (*COLUMNS, "problem") if any("problem" in row for row in rows) else COLUMNS
+        out.table("brokers", columns, rows, spared=("version", "cluster", "id"))
 
 
 @app.command(epilog=examples("raymq broker describe broker-a", "raymq broker describe broker-a --json"))
@@ -190,7 +192,7 @@ def writable(
 
 def columns_of(load: brokers.BrokerLoad) -> dict[str, Any]:
     """Return the columns of a broker's load, without the counts that it does not report."""
-    found = asdict(load) | {"disk_used": f"{load.disk_used:.0%}"}
+    found = asdict(load) | {"disk_used": None if load.disk_used is None else f"{load.disk_used:.0%}"}
     return {name: value for name, value in found.items() if name not in PENDING or value is not None}
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cluster.cli.console import Failed, Refusal, open_admin, parse_queue, parse_time_ms
+from cluster.cli.console import Failed, Refusal, open_admin, parse_queue
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic, examples
 from cluster.cli.topics import send, tail
 from cluster.cli.topics.message_view import as_page, body_text
-from cluster.views.messages import message_json
-
-if TYPE_CHECKING:
-    from cluster.client import Admin, MessageExt
+from cluster.views.messages import find_messages, message_json
+from cluster.views.times import parse_time_ms
 
 app = typer.Typer(no_args_is_help=True, help="Messages: send, get, query, tail, trace.")
-
-_ID_DIGITS = (32, 56)
 
 
 @app.command(
@@ -48,7 +44,7 @@ def get(
         if (identifier is None) == (queue is None or offset is None):
             raise Refusal("a message is required: --id, or --queue with --offset")
         if identifier is not None:
-            found = _by_id(admin, topic, identifier)
+            found = find_messages(admin, topic, identifier)
         else:
             found = admin.messages_at(parse_queue(queue or "", topic), offset or 0, count)
         if not found:
@@ -115,14 +111,3 @@ def trace(
 
 app.command("send", epilog=send.EPILOG)(send.command)
 app.command("tail", epilog=tail.EPILOG)(tail.command)
-
-
-def _by_id(admin: Admin, topic: str, identifier: str) -> list[MessageExt]:
-    """Return the message with this id: try UNIQ_KEY first, then the offset id.
-
-    Both have the same format, and a lookup by offset id connects to the address inside the id.
-    """
-    found = admin.messages_by_key(topic, identifier, max_messages=1, unique=True)
-    if found or len(identifier) not in _ID_DIGITS or set(identifier) - set("0123456789abcdefABCDEF"):
-        return found
-    return [admin.message_by_id(identifier)]

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, exiting_on_errors, parse_position
+from cluster.cli.console import EXIT_INTERRUPTED, Output, Refusal, exiting_on_errors
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
 from cluster.cli.topics.message_view import as_line
 from cluster.views.messages import message_json
+from cluster.views.times import parse_position
 
 if TYPE_CHECKING:
     from cluster.client import MessageQueue, MessageSelector, PullConsumer

@@ -1,0 +1,150 @@
+"""Access: logins with the users of the cluster, and the admin client as which each request acts."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.remoting.command import RemotingCommand
+from cluster.client import Admin
+from cluster.client.config import ClientConfig
+from cluster.client.errors import ClientError, PermissionDenied
+from cluster.console.api_errors import ApiError
+from store.clock import NS_PER_MS, Clock
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+TOKEN_BYTES = 32
+SESSION_MS = 12 * 3_600_000
+SESSIONS_MAX = 1_000
+FAILURES_MAX = 5
+"""Failed logins of one address within a minute, after which its logins are refused."""
+FAILURE_WINDOW_MS = 60_000
+ADDRESSES_MAX = 1_000
+_NO_RIGHTS = "no permission"
+"""Part of the remark for a user that is known but not permitted; RocketMQ's brokers use it too."""
+
+
+class UnsignedConfig(ClientConfig):
+    """Settings of a client that signs no request, whichever credentials the environment names."""
+
+    def request_signer(self) -> Callable[[RemotingCommand], None] | None:
+        """Return None: requests are not signed."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A logged-in user and the admin client that signs as this user."""
+
+    user: str
+    admin: Admin
+    ends_ns: int
+
+
+class Access:
+    """Decides as which user a request acts: the logged-in one, or none if brokers accept every client."""
+
+    def __init__(self, nameservers: str, clock: Clock, *, always: bool) -> None:
+        """Create it. `always`: require a login even before the brokers were found to require signatures."""
+        self._nameservers = nameservers
+        self._clock = clock
+        self._is_required = always
+        self._always = always
+        self._unsigned = Admin(config=UnsignedConfig(nameservers=nameservers))
+        self._sessions: dict[str, Session] = {}
+        self._failures: dict[str, list[int]] = {}
+
+    @property
+    def is_login_required(self) -> bool:
+        """True if requests need a session."""
+        return self._is_required
+
+    def probe(self) -> None:
+        """Find out if the brokers refuse unsigned requests; keep the last result if none responds."""
+        try:
+            self._is_required = self._are_protected() or self._always
+        except ClientError as error:
+            _log.debug("console_probe_failed", error=str(error))
+
+    def admin_of(self, token: str | None) -> tuple[str, Admin]:
+        """Return the user of a session and its admin client; "" if no login is required.
+
+        Raises ApiError (401) without a valid session.
+        """
+        session = self._sessions.get(token or "")
+        if session is not None and self._clock.monotonic_ns() < session.ends_ns:
+            return session.user, session.admin
+        if session is not None:
+            self.logout(token or "")
+        if self._is_required:
+            raise ApiError(401, "this console requires a login", "Log in as a user of the cluster.")
+        return "", self._unsigned
+
+    def login(self, user: str, secret: str, address: str) -> str:
+        """Return the token of a new session. Raises ApiError, ClientError."""
+        now_ns = self._clock.monotonic_ns()
+        failures = self._recent_failures(address, now_ns)
+        if len(failures) >= FAILURES_MAX:
+            raise ApiError(
+                429,
+                f"{len(failures)} logins from {address} have failed within a minute",
+                "Wait a minute, then try again.",
+            )
+        if not user or not secret:  # the credentials of the environment would be used instead
+            raise ApiError(400, "user and secret key must not be empty", "Give both.")
+        failures.append(now_ns)  # parallel logins count before their result is known
+        if not self._are_protected():
+            raise ApiError(
+                409,
+                "the brokers accept requests of every client, so a password would protect nothing",
+                "Enable access control on the brokers (docs/security.md), or omit --login.",
+            )
+        config = ClientConfig(nameservers=self._nameservers, access_key=user, secret_key=secret)
+        admin = Admin(config=config)
+        try:
+            admin.system_topics()
+        except PermissionDenied as error:
+            if _NO_RIGHTS not in error.remark:
+                admin.close()
+                _log.warning("console_login_failed", user=user[:100], address=address)
+                raise ApiError(401, f"login of {user[:100]!r} failed: {error.remark}", "Try again.") from None
+        except ClientError:
+            admin.close()
+            raise
+        failures.clear()
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        while len(self._sessions) >= SESSIONS_MAX:
+            self.logout(next(iter(self._sessions)))
+        self._sessions[token] = Session(user, admin, now_ns + SESSION_MS * NS_PER_MS)
+        _log.info("console_login", user=user[:100], address=address)
+        return token
+
+    def logout(self, token: str) -> None:
+        """End a session."""
+        session = self._sessions.pop(token, None)
+        if session is not None:
+            session.admin.close()
+
+    def close(self) -> None:
+        """End all sessions."""
+        for token in list(self._sessions):
+            self.logout(token)
+        self._unsigned.close()
+
+    def _are_protected(self) -> bool:
+        try:
+            self._unsigned.system_topics()
+        except PermissionDenied:
+            return True
+        return False
+
+    def _recent_failures(self, address: str, now_ns: int) -> list[int]:
+        oldest_ns = now_ns - FAILURE_WINDOW_MS * NS_PER_MS
+        if address not in self._failures and len(self._failures) >= ADDRESSES_MAX:
+            del self._failures[next(iter(self._failures))]
+        recent = [at_ns for at_ns in self._failures.get(address, ()) if at_ns > oldest_ns]
+        self._failures[address] = recent
+        return recent

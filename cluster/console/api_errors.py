@@ -1,0 +1,60 @@
+"""Errors of the API: a status, a sentence with value and cause, and a remedy."""
+
+from __future__ import annotations
+
+from cluster.client.errors import (
+    BrokerBusy,
+    BrokerRefused,
+    BrokerUnreachable,
+    ClientClosed,
+    ClientError,
+    ConfigInvalid,
+    DeadlineExceeded,
+    GroupNotFound,
+    InvalidRequest,
+    NameserverUnreachable,
+    NotSupported,
+    PermissionDenied,
+    TopicNotFound,
+)
+from store.store_errors import MessageInvalid
+
+
+class ApiError(Exception):
+    """A request that is refused. `status` is the HTTP status; the message names the value and the cause."""
+
+    def __init__(self, status: int, message: str, remedy: str = "") -> None:
+        super().__init__(status, message, remedy)
+        self.status = status
+        self.message = message
+        self.remedy = remedy
+
+    def to_json(self) -> dict[str, str]:
+        """Return the body of the response."""
+        return {"error": self.message, "remedy": self.remedy}
+
+
+_KINDS: tuple[tuple[type[ClientError], int, str], ...] = (
+    (ConfigInvalid, 400, "Correct the value and try again."),
+    (TopicNotFound, 404, "Choose an existing topic: the page Topics lists them all."),
+    (GroupNotFound, 404, "Choose an existing group: the page Groups lists them all."),
+    (PermissionDenied, 403, "A super user can permit this to the user: raymq acl set."),
+    (NotSupported, 501, "This needs brokers of RayMQ."),
+    (InvalidRequest, 400, "Correct the value and try again."),
+    (BrokerBusy, 503, "Try again in a few seconds."),
+    (BrokerRefused, 409, "Read the reason, which is the broker's, and try again."),
+    (NameserverUnreachable, 502, "Start a nameserver, or start the console with --nameserver HOST:PORT."),
+    (BrokerUnreachable, 502, "Start the broker, or check the network between console and broker."),
+    (DeadlineExceeded, 504, "Try again; if it happens often, look at the load of the brokers."),
+    (ClientClosed, 503, "The console is stopping: start it again."),
+)
+
+
+def api_error(error: ClientError | MessageInvalid) -> ApiError:
+    """Return the error of the API that corresponds to an error of the client."""
+    if isinstance(error, MessageInvalid):
+        return ApiError(400, str(error), "Correct the value and try again.")
+    for kind, status, remedy in _KINDS:
+        if isinstance(error, kind):
+            return ApiError(status, str(error), remedy)
+    return ApiError(502, str(error), "Try again.")

@@ -1,0 +1,153 @@
+"""ConsoleService: the web console, started and stopped as a whole. Builds its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+from collections.abc import Callable, Sequence
+
+from aiohttp import web
+
+from cluster.client import Admin
+from cluster.client.config import ClientConfig
+from cluster.console.access import Access
+from cluster.console.api import BODY_BYTES_MAX, Api
+from cluster.console.changes import Changes
+from cluster.console.console_settings import ConsoleSettings
+from cluster.console.guard import add_headers
+from cluster.console.resources.brokers import BrokerResources
+from cluster.console.resources.groups import GroupResources
+from cluster.console.resources.messages import MessageResources
+from cluster.console.resources.overview import OverviewResources
+from cluster.console.resources.topics import TopicResources
+from cluster.console.routes import Route
+from cluster.console.sampler import Sampler
+from cluster.console.static_files import StaticFiles
+from store.clock import Clock, SystemClock
+from store.logs import get_logger
+from store.message.hosts import join_address
+
+_log = get_logger(__name__)
+
+SHUTDOWN_S = 2.0
+ADDRESS_BYTES_MAX = 256 * 1024
+"""Longest address of a request: a search may have a long expression, which is then refused by its length."""
+
+
+class ConsoleRefused(Exception):
+    """The console cannot start: the message has the cause and the remedy."""
+
+
+class ConsoleService:
+    """The web console of one cluster.
+
+    The environment variable RAYMQ_CREDENTIALS names the user that takes the samples. Requests act as the user
+    that has logged in, or unsigned if the brokers accept every client.
+    """
+
+    def __init__(self, settings: ConsoleSettings, clock: Clock) -> None:
+        self.settings = settings
+        self._nameservers = ";".join(settings.nameservers)
+        self._access = Access(self._nameservers, clock, always=settings.login)
+        self._admin = Admin(config=ClientConfig(nameservers=self._nameservers))
+        self.sampler = Sampler(self._admin, clock)
+        self.changes = Changes(clock)
+        self._api = Api(self._routes(clock), self._access, self.changes, settings)
+        self._runner: web.AppRunner | None = None
+        self._sampling: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """The URL of the console."""
+        scheme = "http" if self.settings.tls_certificate is None else "https"
+        assert self._runner is not None
+        host, port = self._runner.addresses[0][:2]
+        return f"{scheme}://{join_address(host, port)}/"
+
+    async def start(self) -> None:
+        """Listen, and start to take samples. Raises ConsoleRefused."""
+        settings = self.settings
+        app = web.Application(middlewares=[self._api.errors], client_max_size=BODY_BYTES_MAX)
+        app.add_routes([*self._api.handlers(), *StaticFiles().handlers()])
+        app.on_response_prepare.append(add_headers)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=SHUTDOWN_S, max_line_size=ADDRESS_BYTES_MAX
+        )
+        await self._runner.setup()
+        try:
+            tls = _tls_of(settings)
+            await web.TCPSite(
+                self._runner, settings.listen_host, settings.listen_port, ssl_context=tls
+            ).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise ConsoleRefused(
+                f"cannot listen on {settings.listen_host}:{settings.listen_port}: {error.strerror or error}; "
+                "choose another port with --port"
+            ) from error
+        await self._api.in_thread(self._access.probe)
+        self._sampling = asyncio.get_running_loop().create_task(self._sample())
+        _log.info("console_serving", address=self.address)
+
+    async def stop(self) -> None:
+        """Stop listening, and close all connections."""
+        if self._sampling is not None:
+            self._sampling.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._api.close()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._access.close)
+        await loop.run_in_executor(None, self._admin.close)
+
+    def _routes(self, clock: Clock) -> Sequence[Route]:
+        parts = (
+            OverviewResources(self.sampler, self.changes, clock),
+            TopicResources(self.sampler),
+            GroupResources(self.sampler, clock),
+            MessageResources(clock, self.settings.bodies),
+            BrokerResources(clock),
+        )
+        return [route for part in parts for route in part.routes()]
+
+    async def _sample(self) -> None:
+        while True:
+            pause_ms = 0
+            try:
+                pause_ms = await self._api.in_thread(self.sampler.look)
+                await self._api.in_thread(self._access.probe)
+            # The pages show that the last sample is old; the next one may succeed.
+            except Exception:  # noqa: BLE001 - logged
+                _log.exception("console_sample_failed")
+            await asyncio.sleep(max(self.settings.sample_interval_ms, pause_ms) / 1000)
+
+
+def _tls_of(settings: ConsoleSettings) -> ssl.SSLContext | None:
+    """Return the context of HTTPS, or None without a certificate. Raises ConsoleRefused."""
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConsoleRefused(
+            f"--tls-certificate {settings.tls_certificate}, --tls-key {settings.tls_key}: {error}; "
+            "give PEM files that belong together"
+        ) from error
+    return context
+
+
+async def run(settings: ConsoleSettings, on_address: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; call `on_address` with the URL. Raises ConsoleRefused."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    service = ConsoleService(settings, SystemClock())
+    try:
+        await service.start()
+        on_address(service.address)
+        await stopped.wait()
+    finally:
+        await service.stop()

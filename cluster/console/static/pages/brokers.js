@@ -1,0 +1,21 @@
+import { count, html, percent, plain, rate, span, useGet } from "../core.js";
+import { Loading, Name, Page, Problem, Table } from "../parts.js";
+
+export default function Brokers() {
+  const brokers = useGet("/brokers", {}, 5_000);
+  if (!brokers.data) return html`<${Loading} of=${brokers} />`;
+  const load = (name) => ({ value: (row) => row.load?.[name] });
+  return html`<${Page} title="Brokers" command=${brokers.command}>
+    <${Problem} error=${brokers.error} />
+    <${Table} rows=${brokers.data} empty="no broker is registered" columns=${[
+      { name: "broker", cell: (row) => html`<i class=${`dot ${row.load ? "up" : row.problem ? "down" : ""}`}></i><${Name} kind="brokers" of=${row.broker} />` },
+      { name: "id", title: "role", cell: (row) => (row.id ? `replica ${row.id}` : "master") }, { name: "address" },
+      { name: "put_tps", title: "in /s", number: true, ...load("put_tps"), cell: (row) => rate(row.load?.put_tps) },
+      { name: "get_tps", title: "out /s", number: true, ...load("get_tps"), cell: (row) => rate(row.load?.get_tps) },
+      { name: "disk_used", title: "disk", number: true, ...load("disk_used"), cell: (row) => percent(row.load?.disk_used) },
+      ...[["open_transactions", "open transactions"], ["pending_timers", "timers"], ["retries", "retries"], ["dead_letters", "dead letters"]].map(([name, title]) => (
+        { name, title, number: true, ...load(name), cell: (row) => count(row.load?.[name]) })),
+      { name: "up_s", title: "up", number: true, ...load("up_s"), cell: (row) => (row.load ? span(row.load.up_s === null ? null : row.load.up_s * 1000) : "–") },
+      { name: "problem", cell: (row) => (row.problem ? html`<span class="warn">${plain(row.problem)}</span>` : "") }]} />
+  </${Page}>`;
+}

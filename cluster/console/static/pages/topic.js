@@ -1,0 +1,39 @@
+import { Shell, any, count, html, link, path, plain, rate, time, useContext, useGet } from "../core.js";
+import { Change, Chart, Loading, Name, Page, Problem, Table, Tabs } from "../parts.js";
+
+export const TOPIC_FIELDS = [
+  { name: "queues", title: "queues on each broker", type: "number", hint: "empty: 4, or unchanged" },
+  { name: "read_queues", title: "read queues on each broker", type: "number", hint: "empty: as many as queues" },
+  { name: "perm", title: "permission", choices: [["", "unchanged"], ["rw", "read and write"], ["r", "read"], ["w", "write"], ["none", "none"]], value: "" },
+  { name: "order", title: "order topic", type: "bool" },
+];
+
+export default function Topic({ name }) {
+  const { query } = useContext(Shell);
+  const topic = useGet(path("topics", name), {}, 5_000);
+  const { data } = topic, tab = query.tab ?? "queues";
+  if (!data) return html`<${Loading} of=${topic} />`;
+  const { details, progress, curves } = data;
+  return html`<${Page} kind="topic" title=${name} command=${topic.command}
+      facts=${`${count(progress.queues.length)} queues · ${count(data.messages)} messages stored · ${rate(progress.put_tps)} /s in the last minute`}
+      actions=${html`
+        <a class="button" href=${link(["messages"], { topic: name })}>Messages</a>
+        <${Change} label="Change…" title=${`Change topic ${name}`} at="/topics" fixed=${{ topic: name }} fields=${TOPIC_FIELDS} onDone=${topic.reload} />
+        <${Change} label="Delete…" title=${`Delete topic ${name}`} method="DELETE" at=${path("topics", name)} danger onDone=${() => { location.hash = link(["topics"]); }} />`}>
+    <${Problem} error=${topic.error} />
+    ${curves && curves.times_ms.length > 1 ? html`<section class="panel"><h2>Messages per second</h2><${Chart} curves=${curves} height=${130} series=${[{ title: "in /s", at: 0, shown: rate }]} /></section>` : null}
+    <${Tabs} chosen=${tab} names=${[["queues", `Queues ${progress.queues.length}`], ["groups", `Groups ${data.groups.length}`], ["settings", "Settings"]]} />
+    ${tab === "groups" ? html`<${Table} rows=${data.groups} empty="no group has consumed this topic" columns=${[
+      { name: "group", cell: (row) => html`<${Name} kind="groups" of=${row.group} />` },
+      { name: "lag", number: true }, { name: "in_flight", number: true }]} />`
+      : tab === "settings" ? html`<${Table} rows=${details.brokers} columns=${[
+        { name: "broker", cell: (row) => html`<${Name} kind="brokers" of=${row.broker} />` },
+        { name: "read_queues", number: true }, { name: "write_queues", number: true }, { name: "perm" }, { name: "order", cell: (row) => any(row.order) },
+        { name: "attributes", cell: (row) => plain(Object.entries(row.attributes).map((pair) => pair.join("=")).join(", ") || "–") }]} />`
+      : html`<${Table} rows=${progress.queues} columns=${[
+        { name: "broker" }, { name: "queue", number: true },
+        { name: "min_offset", title: "oldest offset", number: true }, { name: "max_offset", title: "next offset", number: true },
+        { name: "messages", number: true }, { name: "last_ms", title: "last message", cell: (row) => time(row.last_ms) },
+        { name: "look", title: "", sort: false, cell: (row) => html`<a href=${link(["messages"], { topic: name, last: 50 })}>messages</a>` }]} />`}
+  </${Page}>`;
+}

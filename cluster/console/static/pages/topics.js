@@ -1,0 +1,34 @@
+import { Shell, count, html, link, plain, rate, useContext, useGet } from "../core.js";
+import { Change, Loading, Name, Page, Problem, Table } from "../parts.js";
+import { TOPIC_FIELDS } from "./topic.js";
+
+export default function Topics() {
+  const { query, setQuery } = useContext(Shell);
+  const { match, sort, page } = query, kind = query.kind === "all" ? "all" : "normal";
+  const topics = useGet("/topics", { match, sort, page, kind }, 5_000);
+  const { data } = topics;
+  if (!data) return html`<${Loading} of=${topics} />`;
+  const columns = [
+    { name: "topic", cell: (row) => html`<${Name} kind="topics" of=${row.topic} />` },
+    ...(kind === "all" ? [{ name: "kind" }] : []),
+    { name: "queues", number: true }, { name: "perm", sort: false },
+    { name: "put_tps", title: "in /s", number: true, cell: (row) => rate(row.put_tps) },
+    { name: "messages", title: "stored", number: true },
+    { name: "lag", title: "highest lag", number: true },
+    { name: "groups", sort: false, cell: (row) => html`<${Groups} of=${row.groups} />` },
+  ];
+  return html`<${Page} title="Topics" command=${topics.command} actions=${html`
+      <button class="quiet" onClick=${() => setQuery({ ...query, page: undefined, kind: kind === "all" ? undefined : "all" })}>${kind === "all" ? "hide" : "show"} system topics</button>
+      <${Change} label="Create topic…" title="Create a topic" at="/topics" onDone=${topics.reload}
+        fields=${[{ name: "topic", title: "name", type: "text", required: true, hint: "letters, digits and %|_-" }, ...TOPIC_FIELDS]} />`}>
+    <${Problem} error=${topics.error} />
+    <${Table} columns=${columns} rows=${data.rows} server=${data.total} empty="no topic yet: a producer's first message creates one, or Create topic…" />
+  </${Page}>`;
+}
+
+function Groups({ of }) {
+  if (of === null) return "–";
+  const shown = [...of].sort((one, other) => other.lag - one.lag).slice(0, 3);
+  return html`<span class="list">${shown.map((each) => html`<a key=${each.group} href=${link(["groups", each.group])}>${plain(each.group)} <small>${count(each.lag)}</small></a>`)}
+    ${of.length > 3 ? html`<small class="muted">+${of.length - 3}</small>` : null}</span>`;
+}

@@ -1,0 +1,261 @@
+"""The pages in Chromium: they load without errors, show what the API returns, and change the cluster."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cluster.client import Admin, MessageQueue, Producer
+from store.message.group_config import SubscriptionGroupConfig
+from tests.cluster.client.conftest import Cluster
+from tests.cluster.console.conftest import Console
+from tests.eventually import LIMIT_S, eventually
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium")
+HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&{{7*7}}\u202e\x1b[2J"
+"""A text that would run a script, or mislead the reader, if it were not shown as text."""
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+class Visitor:
+    """A browser's page, and the errors that it reported."""
+
+    def __init__(self, page: Page, console: Console) -> None:
+        self.page = page
+        self.console = console
+        self.errors: list[str] = []
+        page.set_default_timeout(LIMIT_S * 1000)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+
+    def visit(self, address: str, shown: str | None = None) -> str:
+        """Open a page, wait until it shows `shown` or its heading, and return its text."""
+        self.page.goto(f"{self.console.url}#/{address}")
+        wanted = self.page.get_by_text(shown).first if shown is not None else self.page.locator("h1").first
+        wanted.wait_for()
+        return self.page.locator("main").inner_text()
+
+    def change(self, button: str, fields: dict[str, str] | None = None) -> tuple[str, str]:
+        """Press a button, fill in the form of its dialog, confirm; return preview and result."""
+        self.page.get_by_role("button", name=button).click()
+        dialog = self.page.locator("dialog[open]")
+        for title, value in (fields or {}).items():
+            heading = self.page.locator(f"span:text-is('{title}')")
+            field = dialog.locator(".field", has=heading).locator("input, select")
+            is_choice = field.evaluate("each => each.tagName") == "SELECT"
+            field.select_option(value) if is_choice else field.fill(value)
+        if fields:
+            dialog.get_by_role("button", name="Preview").click()
+        preview = dialog.locator(".preview")
+        preview.wait_for()
+        text = preview.inner_text()
+        dialog.get_by_role("button", name="Confirm").click()
+        done = dialog.locator(".done")
+        done.wait_for()
+        result = done.inner_text()
+        dialog.get_by_role("button", name="Close").click()
+        return text, result
+
+
+@pytest.fixture
+def visitor(browser: Browser, console: Console) -> Iterator[Visitor]:
+    context = browser.new_context()
+    made = Visitor(context.new_page(), console)
+    yield made
+    context.close()
+    assert made.errors == []
+
+
+@pytest.fixture
+def filled(cluster: Cluster, admin: Admin) -> str:
+    """Return the name of a topic with messages and of a group that has consumed two of them."""
+    name = cluster.topic(queues=1)
+    admin.put_group(SubscriptionGroupConfig(name))
+    with Producer(cluster.address, group="browser") as producer:
+        for number in range(6):
+            producer.send(
+                name, f"body {number}", tags="paid", keys=f"k{number}", queue=MessageQueue(name, "a", 0)
+            )
+    admin.commit_offsets(name, {MessageQueue(name, "a", 0): 2})
+    return name
+
+
+def test_each_page_loads_without_errors(visitor: Visitor, filled: str) -> None:
+    visitor.console.await_sample()
+    for address, shown in (
+        ("", "Busiest topics"),
+        ("topics", "Create topic"),
+        (f"topics/{filled}", "6 messages stored"),
+        (f"topics/{filled}?tab=groups", filled),
+        (f"topics/{filled}?tab=settings", "write queues"),
+        ("groups", "Create group"),
+        (f"groups/{filled}", "lag 4"),
+        (f"groups/{filled}?tab=members", "no member is online"),
+        (f"groups/{filled}?tab=settings", "retryMaxTimes"),
+        (f"messages?topic={filled}", "scanned 6 of 6"),
+        (f"messages?topic={filled}&mode=key&key=k3", "body 3"),
+        ("brokers", "dead letters"),
+        ("brokers/a", "brokerVersionDesc"),
+        ("brokers/a?tab=settings", "fileReservedTime"),
+        ("changes", "made through this console"),
+    ):
+        text = visitor.visit(address, shown)
+        assert "hacked" not in text
+        if address != "changes":
+            assert "same on the command line" in text, address
+
+
+def test_topic_is_created_and_deleted_after_a_preview(visitor: Visitor, admin: Admin) -> None:
+    visitor.visit("topics", "Create topic")
+    preview, done = visitor.change("Create topic…", {"name": "from-browser", "queues on each broker": "2"})
+    assert (preview, done) == (
+        "would create topic from-browser on a, b",
+        "created topic from-browser on a, b",
+    )
+    assert [each.write_queue_nums for each in admin.topic_configs("from-browser").values()] == [2, 2]
+    visitor.visit("topics/from-browser", "4 queues")
+    preview, _ = visitor.change("Delete…")
+    assert preview == "would delete topic from-browser: 0 messages in 4 queues"
+    eventually(lambda: "from-browser" not in admin.topics())
+
+
+def test_message_with_a_hostile_body_is_shown_as_text(visitor: Visitor, cluster: Cluster) -> None:
+    name = cluster.topic(queues=1)
+    with Producer(cluster.address, group="browser") as producer:
+        producer.send(
+            name, HOSTILE, tags=HOSTILE[:40], keys="<b>key</b>", properties={"<i>p</i>": HOSTILE[:60]}
+        )
+    visitor.visit(f"messages?topic={name}&since=earliest", "1 found")
+    page = visitor.page
+    assert page.locator("main img").count() == 0
+    assert "\\u{202e}" in page.locator("td.body").inner_text()
+    page.locator("button.cell").click()
+    detail = page.locator(".detail")
+    detail.wait_for()
+    assert HOSTILE[:20] in detail.inner_text()
+    assert "\\u{1b}" in detail.inner_text()
+    assert detail.locator("img, b b, i i").count() == 0
+    assert page.title() == "Messages · RayMQ"
+
+
+@pytest.mark.extended
+def test_group_is_changed_after_previews(visitor: Visitor, admin: Admin, filled: str) -> None:
+    def committed() -> int | None:
+        return admin.committed_offsets(filled, filled)[MessageQueue(filled, "a", 0)]
+
+    visitor.visit(f"groups/{filled}", "lag 4")
+    preview, _ = visitor.change("Reset…", {"to": "earliest"})
+    assert "2 messages are consumed again" in preview
+    assert committed() == 0
+    visitor.change("Skip…", {"topic": filled})
+    assert committed() == 6
+    visitor.change("Clone…", {"to the group": f"{filled}-2"})
+    visitor.visit(f"groups/{filled}", "lag 0")
+    visitor.change("Change…", {"retries before a message is a dead letter": "3"})
+    assert admin.groups()[filled].retry_max_times == 3
+    preview, _ = visitor.change("Delete…")
+    assert preview == f"would delete group {filled}"
+    eventually(lambda: filled not in admin.groups())
+
+
+@pytest.mark.extended
+def test_broker_is_changed_after_previews(visitor: Visitor, admin: Admin) -> None:
+    visitor.visit("brokers/a", "brokerVersionDesc")
+    preview, _ = visitor.change("Change setting…", {"setting": "fileReservedTime", "value": "49"})
+    assert preview == "would change 1 settings of a"
+    assert admin.broker_config("a")["fileReservedTime"] == "49"
+    assert "not writable" in visitor.change("Stop writes…")[1]
+    assert "a is writable" in visitor.change("Allow writes…")[1]
+    assert "fileReservedTime=49" in visitor.visit("changes", "fileReservedTime=49")
+
+
+@pytest.mark.extended
+def test_hostile_names_are_shown_as_text_on_every_page(visitor: Visitor) -> None:
+    """A broker could return any name, so the responses of the API are replaced by hostile ones."""
+
+    def poisoned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: poisoned(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [poisoned(each) for each in value]
+        return HOSTILE if isinstance(value, str) else value
+
+    def answer(route: Any) -> None:
+        body = route.fetch().json()
+        route.fulfill(json=poisoned(body))
+
+    visitor.page.route("**/api/v1/**", lambda route: answer(route))
+    visitor.page.route("**/api/v1/session", lambda route: route.continue_())
+    for address in ("", "topics", "topics/TBW102", "groups", "brokers", "brokers/a", "changes"):
+        visitor.visit(address)
+        visitor.page.get_by_text("<img src=x").first.wait_for()
+        assert visitor.page.locator("main img").count() == 0, address
+        assert visitor.page.title().endswith("· RayMQ"), address
+
+
+@pytest.mark.extended
+def test_five_thousand_topics_are_usable(
+    browser: Browser, consoles: Callable[..., Console], own_cluster: Cluster
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from cluster.client.errors import ClientError
+
+    def create(first: int) -> None:
+        with Admin(own_cluster.address) as admin:
+            for number in range(first, first + 500):
+                try:
+                    admin.create_topic(f"many-{number:05}", queues=1, brokers=["a"])
+                except ClientError:
+                    admin.create_topic(f"many-{number:05}", queues=1, brokers=["a"])
+
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(create, range(0, 5_000, 500)))
+    console = consoles(own_cluster)
+    context = browser.new_context()
+    visitor = Visitor(context.new_page(), console)
+    visitor.visit("topics?match=many", "5,000 match")
+    assert visitor.page.locator("tbody tr").count() == 50
+    visitor.page.get_by_role("button", name="next page").click()
+    visitor.page.get_by_text("many-00050").wait_for()
+    visitor.page.get_by_role("searchbox", name="filter").fill("many-04999")
+    visitor.page.get_by_text("1 match").wait_for()
+    visitor.visit("", "Busiest topics")
+    context.close()
+    assert visitor.errors == []
+
+
+@pytest.mark.extended
+def test_lost_console_is_a_sentence_on_the_page(
+    browser: Browser, consoles: Callable[..., Console], cluster: Cluster
+) -> None:
+    console = consoles(cluster, nameservers=["127.0.0.1:1"])
+    context = browser.new_context()
+    visitor = Visitor(context.new_page(), console)
+    visitor.page.goto(f"{console.url}#/topics")
+    visitor.page.get_by_text("Start a nameserver").wait_for()
+    visitor.page.goto(f"{console.url}#/nosuch/page")
+    visitor.page.get_by_text("There is no page nosuch/page").wait_for()
+    visitor.page.goto(f"{console.url}#/topics/%E0%A4%A")
+    visitor.page.get_by_role("alert").wait_for()
+    context.close()

@@ -1,0 +1,70 @@
+"""Start and stop of the console: as a service, and as the command `raymq console`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.cli.main import build
+from tests.cluster.client.conftest import Cluster
+from tests.cluster.console.conftest import Console
+from tests.eventually import LIMIT_S
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_command_prints_its_address_and_ends_cleanly(cluster: Cluster, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "cluster.cli.entry", "console", "-n", cluster.address, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.fullmatch(r"console: http://127\.0\.0\.1:(\d+)/\n", line)
+    assert found, line
+    with socket.create_connection(("127.0.0.1", int(found[1])), LIMIT_S) as page:
+        page.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert page.recv(15) == b"HTTP/1.0 200 OK"
+    os.kill(process.pid, number)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, "Traceback" in errors) == (0, False), errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["--host", "0.0.0.0"], 2, "other machines can reach"),
+        (["--bodies", "some"], 2, "--bodies"),
+        (["--tls-certificate", "nosuch.pem", "--tls-key", "nosuch.key"], 1, "nosuch.pem"),
+        (["-n", "nonsense"], 2, "nonsense"),
+    ],
+    ids=str,
+)
+def test_command_refuses_bad_settings(arguments: list[str], code: int, part: str) -> None:
+    words = ["console", "--port", "0", *arguments]
+    result = CliRunner().invoke(build(words), words)
+    assert (result.exit_code, part in result.stderr, result.stderr.count("\n")) == (code, True, 1), (
+        result.stderr
+    )
+
+
+def test_port_in_use_is_refused_with_the_remedy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        words = ["console", "--port", str(server.getsockname()[1])]
+        result = CliRunner().invoke(build(words), words)
+    assert (result.exit_code, "choose another port with --port" in result.stderr) == (1, True)
+
+
+def test_files_are_served_with_an_etag(consoles: Callable[..., Console], cluster: Cluster) -> None:
+    console = consoles(cluster)
+    status, body, headers = console.request("GET", "/app.js")
+    assert (status, headers["Content-Type"]) == (200, "text/javascript; charset=utf-8")
+    assert b"render(" in body
+    assert console.request("GET", "/app.js", headers={"If-None-Match": headers["ETag"]})[0] == 304
+    for path in ("/../service.py", "/static/app.js", "/vendor/vendor.lock.json", "/%2e%2e/service.py"):
+        assert console.request("GET", path)[0] == 404, path
