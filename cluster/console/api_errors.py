@@ -38,7 +38,7 @@ _KINDS: tuple[tuple[type[ClientError], int, str], ...] = (
     (ConfigInvalid, 400, "Correct the value and try again."),
     (TopicNotFound, 404, "Choose an existing topic: the page Topics lists them all."),
     (GroupNotFound, 404, "Choose an existing group: the page Groups lists them all."),
-    (PermissionDenied, 403, "A super user can permit this to the user: raymq acl set."),
+    (PermissionDenied, 403, "Read the reason. Rights are given with `raymq acl set`."),
     (NotSupported, 501, "This needs brokers of RayMQ."),
     (InvalidRequest, 400, "Correct the value and try again."),
     (BrokerBusy, 503, "Try again in a few seconds."),

@@ -16,7 +16,10 @@ from cluster.console.api import BODY_BYTES_MAX, Api
 from cluster.console.changes import Changes
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.guard import add_headers
+from cluster.console.resources.access import AccessResources
 from cluster.console.resources.brokers import BrokerResources
+from cluster.console.resources.clients import ClientResources
+from cluster.console.resources.dead_letters import DeadLetterResources
 from cluster.console.resources.groups import GroupResources
 from cluster.console.resources.messages import MessageResources
 from cluster.console.resources.overview import OverviewResources
@@ -107,7 +110,10 @@ class ConsoleService:
             TopicResources(self.sampler),
             GroupResources(self.sampler, clock),
             MessageResources(clock, self.settings.bodies),
+            DeadLetterResources(self.settings.bodies),
             BrokerResources(clock),
+            ClientResources(),
+            AccessResources(),
         )
         return [route for part in parts for route in part.routes()]
 

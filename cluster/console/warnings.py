@@ -39,7 +39,7 @@ def notices(sample: Sample, now_ms: int) -> Sequence[Notice]:
             found.append(Notice("warning", text, f"brokers/{broker.broker}"))
     dead = sum(each.load.dead_letters or 0 for each in sample.brokers or () if each.load is not None)
     if dead:
-        found.append(Notice("warning", f"{dead:,} dead letters wait to be resent or purged", "groups"))
+        found.append(Notice("warning", f"{dead:,} dead letters wait to be resent or purged", "dead-letters"))
     late = [
         (now_ms - group.behind_since_ms, name, group)
         for name, group in (sample.groups or {}).items()

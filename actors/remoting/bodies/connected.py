@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from actors.remoting.bodies.body import Body, encode_json, wire
 from actors.remoting.bodies.groups import SubscriptionData
 from actors.remoting.command import Buffer
-from actors.remoting.header import AnyListOf, AnyTableOf, ClientId, Long, Name, Topic
+from actors.remoting.header import AnyListOf, AnyTableOf, ClientId, Group, Long, Name, Topic
 
 
 class ClientConnection(Body):
@@ -65,3 +65,14 @@ def encode_subscription(group: str, topic: str, subscription: SubscriptionData |
 def encode_producer_table(groups: Mapping[str, Iterable[ProducerInfo]]) -> bytes:
     """Return the response body of GET_ALL_PRODUCER_INFO."""
     return encode_json({"data": {group: list(producers) for group, producers in groups.items()}})
+
+
+class _ProducerTable(Body):
+    title = "ProducerTableInfo"
+
+    data: AnyTableOf[Group, AnyListOf[ProducerInfo]] = wire(default_factory=dict)
+
+
+def decode_producer_table(body: Buffer) -> dict[str, list[ProducerInfo]]:
+    """Return the producers in a GET_ALL_PRODUCER_INFO response. Raises Refused if it is invalid."""
+    return _ProducerTable.decode(body).data

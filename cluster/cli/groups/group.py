@@ -11,7 +11,7 @@ from cluster.cli.console import Failed, confirmed, open_admin
 from cluster.cli.groups.offset import PROGRESS_COLUMNS
 from cluster.cli.groups.offset import reset as reset_offsets
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
-from cluster.views import groups
+from cluster.views import clients, groups
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe with lag, create, delete.")
 
@@ -140,29 +140,22 @@ def members(group: Group, nameserver: Nameserver = NAMESERVER, as_json: AsJson =
 def member(
     group: Group,
     client_id: Annotated[str, typer.Argument(help="Client id, as `members` shows it.", show_default=False)],
+    stack: Annotated[bool, typer.Option("--stack", help="Show the stacks of its threads too.")] = False,
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
     """Show the running info of a member: its queues, cached messages and subscriptions."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        import orjson
-
-        from store.message.json_text import parse_rocketmq_json
-
-        body = admin.running_info(group, client_id)
-        try:
-            info = parse_rocketmq_json(body)
-        except ValueError:
-            out.line(body.decode(errors="replace"))
-            return
         if out.is_json:
-            out.json(info)
+            out.json(clients.member_info(admin, group, client_id, stack=stack))
             return
-        rows = [{**orjson.loads(queue), **state} for queue, state in info["mqTable"].items()]
+        found = clients.member_state(admin, group, client_id, stack=stack)
         columns = ("topic", "brokerName", "queueId", "commitOffset", "cachedMsgCount", "droped")
-        out.table(f"queues of {client_id}", columns, rows)
-        out.fields(info["properties"])
+        out.table(f"queues of {client_id}", columns, found.queues)
+        out.fields(found.properties)
+        for line in (found.stack or "").splitlines():
+            out.line(line)
 
 
 app.command(

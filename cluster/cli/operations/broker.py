@@ -54,6 +54,15 @@ def describe(broker: Broker, nameserver: Nameserver = NAMESERVER, as_json: AsJso
         out.fields(dict(sorted(admin.broker_runtime(broker).items())))
 
 
+@app.command(epilog=examples("raymq broker timers broker-a", "raymq broker timers broker-a --json"))
+def timers(broker: Broker, nameserver: Nameserver = NAMESERVER, as_json: AsJson = False) -> None:
+    """Show the number of pending timer messages of a broker, by topic."""
+
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        rows = [{"topic": topic, "timers": count} for topic, count in admin.timer_counts(broker).items()]
+        out.table(f"pending timers of {broker}", ("topic", "timers"), rows)
+
+
 @app.command(
     epilog=examples(
         "raymq broker config broker-a",

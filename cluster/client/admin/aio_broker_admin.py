@@ -129,6 +129,12 @@ class BrokerAdmin(AdminCore):
             raise refused(response.code, response.remark, address)
         return BrokerStatsData.decode(response.body)
 
+    async def timer_counts(self, broker: str) -> dict[str, int]:
+        """Return the number of pending timer messages of a broker, by topic. Raises BrokerRefused."""
+        response = await self._call(await self._master(broker), RequestCode.GET_TIMER_METRICS)
+        table = orjson.loads(response.body).get("timingCount", {})
+        return {topic: int(entry.get("count", 0)) for topic, entry in sorted(table.items())}
+
     async def set_writable(self, broker: str, *, writable: bool) -> int:
         """Allow or forbid writes to `broker` in all nameservers; return the number of topics changed."""
         code = RequestCode.ADD_WRITE_PERM_OF_BROKER if writable else RequestCode.WIPE_WRITE_PERM_OF_BROKER

@@ -13,7 +13,13 @@ from actors.remoting.admin_headers import (
     GroupTopicHeader,
     ProducerGroupHeader,
 )
-from actors.remoting.bodies.connected import ClientConnection, ConsumerConnection, decode_producers
+from actors.remoting.bodies.connected import (
+    ClientConnection,
+    ConsumerConnection,
+    ProducerInfo,
+    decode_producer_table,
+    decode_producers,
+)
 from actors.remoting.bodies.progress import (
     ConsumeStats,
     QueueTimeSpan,
@@ -130,6 +136,15 @@ class GroupAdmin(AdminCore):
             found |= {connection.client_id: connection for connection in decode_producers(response.body)}
         return [found[client_id] for client_id in sorted(found)]
 
+    async def all_producers(self) -> dict[str, list[ProducerInfo]]:
+        """Return the connected producers of all producer groups, by group."""
+        found: dict[str, dict[str, ProducerInfo]] = {}
+        for address in (await self._masters(None)).values():
+            response = await self._call(address, RequestCode.GET_ALL_PRODUCER_INFO)
+            for group, producers in decode_producer_table(response.body).items():
+                found.setdefault(group, {}).update({each.client_id: each for each in producers})
+        return {group: [of[client] for client in sorted(of)] for group, of in sorted(found.items())}
+
     async def groups_of_topic(self, topic: str) -> list[str]:
         """Return the consumer groups that have consumed `topic` or subscribe to it. Raises TopicNotFound."""
         route = await self.route(topic)
@@ -147,12 +162,14 @@ class GroupAdmin(AdminCore):
             found.update(decode_topic_list(response.body))
         return sorted(found)
 
-    async def running_info(self, group: str, client_id: str) -> bytes:
+    async def running_info(self, group: str, client_id: str, *, stack: bool = False) -> bytes:
         """Return the running info of one group member as JSON bytes (RocketMQ's ConsumerRunningInfo).
+
+        With `stack`, it contains the stacks of the member's threads (`jstack`).
 
         Raises GroupNotFound if the member is not connected, and BrokerRefused if it does not respond.
         """
-        header = ClientHeader(group, client_id)
+        header = ClientHeader(group, client_id, jstack_enable=stack)
         for address in (await self._masters(None)).values():
             try:
                 response = await self._call(

@@ -67,6 +67,11 @@ class BrokerResources:
                 lambda given: ("broker", "describe", given.broker),
             ),
             Route(
+                "GET", "/brokers/{broker}/timers", self.timers, BrokerParameters, Mapping[str, int],
+                "Pending timer messages of a broker, by topic.",
+                lambda given: ("broker", "timers", given.broker),
+            ),
+            Route(
                 "POST", "/brokers/{broker}/settings", self.put_settings, PutSettings, Change,
                 "Change live settings of a broker.",
                 lambda given: (
@@ -89,6 +94,10 @@ class BrokerResources:
         """Return a broker. Raises ClientError."""
         runtime, settings = admin.broker_runtime(given.broker), admin.broker_config(given.broker)
         return BrokerPage(given.broker, dict(sorted(runtime.items())), dict(sorted(settings.items())))
+
+    def timers(self, admin: Admin, given: BrokerParameters) -> Mapping[str, int]:
+        """Return the pending timer messages. Raises ClientError."""
+        return admin.timer_counts(given.broker)
 
     def put_settings(self, admin: Admin, given: PutSettings) -> Change:
         """Change settings. Raises ClientError, ApiError."""

@@ -9,7 +9,11 @@ const PAGES = {
   topics: ["topics", "topic", "Topics", "t"],
   groups: ["groups", "group", "Groups", "g"],
   messages: ["messages", null, "Messages", "m"],
+  "dead-letters": ["dead-letters", "dead-letters-of", "Dead letters", "l"],
+  waiting: ["waiting", null, "Timers", "w"],
+  clients: ["clients", null, "Clients", "k"],
   brokers: ["brokers", "broker", "Brokers", "b"],
+  access: ["access", null, "Access", "a"],
   changes: ["changes", null, "Changes", "c"],
 };
 

@@ -51,8 +51,8 @@ class Visitor:
     def visit(self, address: str, shown: str | None = None) -> str:
         """Open a page, wait until it shows `shown` or its heading, and return its text."""
         self.page.goto(f"{self.console.url}#/{address}")
-        wanted = self.page.get_by_text(shown).first if shown is not None else self.page.locator("h1").first
-        wanted.wait_for()
+        main = self.page.locator("main")
+        (main.get_by_text(shown) if shown is not None else main.locator("h1")).first.wait_for()
         return self.page.locator("main").inner_text()
 
     def change(self, button: str, fields: dict[str, str] | None = None) -> tuple[str, str]:
@@ -114,6 +114,10 @@ def test_each_page_loads_without_errors(visitor: Visitor, filled: str) -> None:
         (f"groups/{filled}?tab=settings", "retryMaxTimes"),
         (f"messages?topic={filled}", "scanned 6 of 6"),
         (f"messages?topic={filled}&mode=key&key=k3", "body 3"),
+        ("dead-letters", "failed to consume"),
+        (f"dead-letters/{filled}", "no dead letter is pending"),
+        ("waiting", "Timers of a by topic"),
+        ("clients", "connected"),
         ("brokers", "dead letters"),
         ("brokers/a", "brokerVersionDesc"),
         ("brokers/a?tab=settings", "fileReservedTime"),

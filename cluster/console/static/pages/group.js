@@ -40,7 +40,7 @@ function Queues({ data }) {
 
 function Members({ details }) {
   return html`<${Table} rows=${details.members} empty="no member is online" columns=${[
-    { name: "client_id", title: "client" }, { name: "address" }, { name: "language" }, { name: "version", number: true }]} />
+    { name: "client_id", title: "client", cell: (row) => html`<a href=${link(["clients"], { group: details.group, client: row.client_id })}>${plain(row.client_id)}</a>` }, { name: "address" }, { name: "language" }, { name: "version", number: true }]} />
     ${Object.keys(details.subscriptions).length ? html`<h2>Subscriptions</h2>
       <${Facts} of=${Object.fromEntries(Object.entries(details.subscriptions).map(([topic, expression]) => [topic, html`<code>${plain(expression)}</code>`]))} />` : null}`;
 }

@@ -1,0 +1,146 @@
+"""Dead letters, clients with their stacks, timers, and users with their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.remoting.signing import Credentials, write_credentials
+from cluster.client import Admin, Message, Producer, PushConfig, PushConsumer, reconsume_later
+from cluster.client.config import ClientConfig
+from tests.cluster.client.conftest import Cluster
+from tests.cluster.console.conftest import API, Console
+from tests.eventually import eventually
+
+DEAD = PushConfig(retry="broker", sync_interval_ms=100, commit_interval_ms=50)
+
+
+@pytest.fixture
+def dead(cluster: Cluster, console: Console) -> str:
+    """Return the name of a topic, and of a group that has three dead letters of it."""
+    name = cluster.topic(queues=1)
+    with Producer(cluster.address, group="console-test") as producer:
+        for number in range(3):
+            producer.send(name, f"dead {number}", keys=f"d{number}")
+    with PushConsumer(cluster.address, name, lambda _messages: reconsume_later(-1), config=DEAD) as consumer:
+        consumer.subscribe(name)
+        eventually(lambda: {"group": name, "dead_letters": 3} in console.get("/dead-letters"))
+    return name
+
+
+def test_dead_letters_are_shown_resent_and_purged(console: Console, dead: str) -> None:
+    letters = console.get(f"/dead-letters/{dead}")
+    assert sorted(each["body"] for each in letters) == ["dead 0", "dead 1", "dead 2"]
+    assert {each["origin"] for each in letters} == {dead}
+    path = f"/dead-letters/{dead}"
+    preview = console.send("POST", f"{path}/resend", {"id": letters[0]["id"]})
+    assert preview["what"] == f"would send 1 dead letters of {dead} to the group"
+    assert [each["keys"] for each in preview["rows"]] == [letters[0]["keys"]]
+    assert len(console.get(path)) == 3
+    console.send("POST", f"{path}/resend", {"id": letters[0]["id"], "dry_run": False})
+    assert [each["id"] for each in console.get(path)] == [each["id"] for each in letters[1:]]
+    preview = console.send("POST", f"{path}/purge", {})
+    assert preview["what"].startswith(f"would purge 2 dead letters of {dead}")
+    console.send("POST", f"{path}/purge", {"dry_run": False})
+    assert console.get(path) == []
+    assert len(console.get(f"{path}?all=true")) == 3
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "status", "part"),
+    [
+        ("resend", {"id": "nosuch"}, 404, "has no dead letter 'nosuch'"),
+        ("resend", {"to": "elsewhere"}, 400, "parameter to is 'elsewhere'"),
+        ("resend", {"limit": 0}, 400, "parameter limit is 0"),
+        ("purge", {"until": "soon"}, 400, "'soon' is not a valid time"),
+        ("purge", {"unti": "now"}, 400, "parameter 'unti' is unknown"),
+    ],
+)
+def test_invalid_requests_for_dead_letters_are_refused(
+    console: Console, action: str, given: dict[str, object], status: int, part: str
+) -> None:
+    found, text = console.refused(f"/dead-letters/some/{action}", "POST", given)
+    assert (found, part in text) == (status, True), text
+
+
+def test_clients_are_listed_with_the_stacks_of_a_member(console: Console, cluster: Cluster) -> None:
+    name = cluster.topic(queues=1)
+    with Producer(cluster.address, group="console-producers") as producer:
+        producer.send(name, "x")
+        with PushConsumer(cluster.address, name, lambda _messages: None) as consumer:
+            consumer.subscribe(name)
+
+            def roles() -> set[tuple[str, str]]:
+                return {(each["role"], each["group"]) for each in console.get("/clients")["clients"]}
+
+            eventually(lambda: {("producer", "console-producers"), ("consumer", name)} <= roles())
+            [member] = [each for each in console.get("/clients")["clients"] if each["group"] == name]
+            client_id = member["client_id"].replace("#", "%23")
+            path = f"/groups/{name}/members/{client_id}"
+            eventually(lambda: {each["topic"] for each in console.get(path)["queues"]} >= {name})
+            assert console.get(path)["stack"] is None
+            assert "TID:" in console.get(f"{path}?stack=true")["stack"]
+    status, text = console.refused(f"/groups/{name}/members/nosuch")
+    assert (status, "no member 'nosuch'" in text) == (404, True)
+
+
+def test_pending_timers_are_counted_by_topic(console: Console, cluster: Cluster) -> None:
+    name = cluster.topic(queues=1)
+    with Producer(cluster.address, group="console-test") as producer:
+        producer.send(Message(name, b"later", delay_ms=3_600_000))
+    eventually(lambda: sum(console.get(f"/brokers/{each}/timers").get(name, 0) for each in "ab") == 1)
+
+
+@pytest.fixture
+def protected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consoles: Callable[..., Console]
+) -> Iterator[Console]:
+    """A console of a broker with access control, with root logged in."""
+    path = tmp_path / "inner.key"
+    write_credentials(path, Credentials("inner", "inner-secret"))
+    monkeypatch.setenv("RAYMQ_CREDENTIALS", str(path))
+    cluster = Cluster(
+        tmp_path / "stores",
+        brokers=1,
+        authentication_enabled=True,
+        authorization_enabled=True,
+        inner_credentials_file=path,
+    )
+    cluster.await_registration()
+    with Admin(
+        config=ClientConfig(cluster.addresses, access_key="inner", secret_key="inner-secret")
+    ) as admin:
+        admin.put_user("root", "root-secret", is_super=True)
+    console = consoles(cluster)
+    _, _, headers = console.request("POST", f"{API}/login", {"user": "root", "secret": "root-secret"})
+    console.cookie = headers["Set-Cookie"].partition(";")[0]
+    yield console
+    cluster.stop()
+
+
+def test_users_and_rules_are_changed_without_showing_secrets(protected: Console) -> None:
+    given = {"user": "alice", "secret": "alice-secret"}
+    preview = protected.send("POST", "/users", given)
+    assert (preview["what"], "alice-secret" in str(preview)) == ("would create user alice", False)
+    assert [each["user"] for each in protected.get("/users")] == ["root"]
+    protected.send("POST", "/users", {**given, "dry_run": False})
+    rule = {"resources": ["Topic:orders"], "actions": ["Pub"]}
+    preview = protected.send("POST", "/users/alice/rules", rule)
+    assert preview["what"] == "would allow alice Pub on Topic:orders, instead of 0 earlier rules"
+    assert protected.get("/rules") == []
+    protected.send("POST", "/users/alice/rules", {**rule, "dry_run": False})
+    [found] = protected.get("/rules")
+    assert [found[name] for name in ("user", "resource", "actions", "decision")] == [
+        "alice", "Topic:orders", ["Pub"], "Allow",
+    ]  # fmt: skip
+    protected.send("DELETE", "/users/alice/rules?resource=Topic:orders&dry_run=false")
+    assert protected.get("/rules") == []
+    protected.send("DELETE", "/users/alice?dry_run=false")
+    assert [each["user"] for each in protected.get("/users")] == ["root"]
+    changes = protected.get("/changes")
+    assert len(changes) == 4
+    assert "alice-secret" not in str(changes)
+    status, text = protected.refused("/users", "POST", {"user": "bob", "dry_run": False})
+    assert (status, "give a secret key" in text) == (400, True)
