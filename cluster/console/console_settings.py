@@ -32,6 +32,8 @@ class ConsoleSettings(SettingsModel):
     """PEM file of the certificate's private key, without a password."""
     insecure: bool = False
     """Permit an address that other machines can reach without a login and without TLS."""
+    data_dir: Path | None = None
+    """Directory of the actor `console-0`, in which it keeps its target state."""
     sample_interval_ms: int = Field(default=5_000, ge=100)
     """The shortest time between two samples of rates and lags."""
 

@@ -12,7 +12,8 @@ from cluster.topology.topology import Broker, KeyPath, Problem, Topology
 
 LOOPBACK = "127.0.0.1"
 
-_AUTHENTICATION = ("authentication_enabled", "authenticationEnabled")
+_AUTHENTICATION = ("authentication_enabled", "authenticationEnabled", "login", "insecure")
+"""`login` and `insecure` are settings of the web console."""
 _TLS = ("tls", "tls.server.mode")
 
 

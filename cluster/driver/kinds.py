@@ -58,7 +58,16 @@ GATEWAY = ProcessKind(
     specs=listener_specs,
     probe=accepts_connections,
 )
-KINDS = {kind.name: kind for kind in (NAMESERVER, REBALANCER, BROKER, GATEWAY, AUTOSCALER)}
+CONSOLE = ProcessKind(
+    name="console",
+    key="consoles",
+    actor="cluster.console.actor:Console",
+    settings="cluster.console.console_settings:ConsoleSettings",
+    order=6,
+    specs=listener_specs,
+    probe=accepts_connections,
+)
+KINDS = {kind.name: kind for kind in (NAMESERVER, REBALANCER, BROKER, GATEWAY, AUTOSCALER, CONSOLE)}
 """All kinds by name."""
 
 

@@ -101,6 +101,12 @@ class Gateway(Listener):
     listen_port: Port = 8081
 
 
+class Console(Listener):
+    """A web console (`cluster.console`), named by its index in the list."""
+
+    listen_port: Port = 8085
+
+
 class Broker(Listener):
     """A broker group. `store` replaces `<store_root>/<name>-<replica>`; `settings` override all brokers'."""
 
@@ -222,6 +228,7 @@ class Topology(_Model):
     brokers: Annotated[list[BrokerEntry], Field(min_length=1), BeforeValidator(_as_list)]
     rebalancers: Annotated[list[Rebalancer], Field(min_length=1)] = [Rebalancer()]
     gateways: list[Gateway] = []
+    consoles: list[Console] = []
     elastic_topics: Annotated[list[str], BeforeValidator(_as_list)] = []
     autoscale: dict[str, Any] | None = None
     ray: RayStart = RayStart()

@@ -142,7 +142,7 @@ export function Chart({ curves, series, height = 170 }) {
         scale: each.second ? "second" : "y", value: (_, value) => each.shown(value),
       }))],
       scales: { y: { range: (_, __, high) => [0, Math.max(high * 1.1, 1)] }, second: { range: (_, __, high) => [0, Math.max(high * 1.1, 1)] } },
-      axes: [{ ...axis, values: (_, marks, __, ___, step) => marks.map((at) => clock(at, step)) }, { ...axis, size: 56, values: (_, marks) => marks.map(series[0].shown) },
+      axes: [{ ...axis, size: 28, space: 90, values: (_, marks, __, ___, step) => marks.map((at) => clock(at, step)) }, { ...axis, size: 56, values: (_, marks) => marks.map(series[0].shown) },
         ...(series.some((each) => each.second) ? [{ ...axis, scale: "second", side: 1, size: 56, grid: { show: false }, values: (_, marks) => marks.map(series.find((each) => each.second).shown) }] : [])],
     }, data, box.current);
     const observer = new ResizeObserver(() => plot.current?.setSize({ width: box.current.clientWidth, height }));

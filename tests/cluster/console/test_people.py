@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.remoting.signing import Credentials, write_credentials
-from cluster.client import Admin, Message, Producer, PushConfig, PushConsumer, reconsume_later
+from cluster.client import Admin, Message, Producer, ProducerConfig, PushConfig, PushConsumer, reconsume_later
 from cluster.client.config import ClientConfig
 from tests.cluster.client.conftest import Cluster
 from tests.cluster.console.conftest import API, Console
@@ -67,9 +67,11 @@ def test_invalid_requests_for_dead_letters_are_refused(
 
 def test_clients_are_listed_with_the_stacks_of_a_member(console: Console, cluster: Cluster) -> None:
     name = cluster.topic(queues=1)
-    with Producer(cluster.address, group="console-producers") as producer:
+    config = ProducerConfig(group="console-producers", heartbeat_ms=100)
+    with Producer(cluster.address, config=config) as producer:
         producer.send(name, "x")
-        with PushConsumer(cluster.address, name, lambda _messages: None) as consumer:
+        member_config = PushConfig(heartbeat_ms=100)
+        with PushConsumer(cluster.address, name, lambda _messages: None, config=member_config) as consumer:
             consumer.subscribe(name)
 
             def roles() -> set[tuple[str, str]]:

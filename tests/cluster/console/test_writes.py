@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -179,14 +180,22 @@ def test_read_only_console_previews_and_refuses_changes(
     assert (status, "read-only" in text) == (403, True)
     assert name not in admin.topics()
     assert len(writes) >= 8
-    values: dict[str, Any] = {"settings": {"fileReservedTime": "1"}, "writable": False, "dry_run": False}
+    values: dict[str, Any] = {
+        "resources": ["a"],
+        "actions": ["a"],
+        "settings": {"fileReservedTime": "1"},
+        "writable": False,
+        "dry_run": False,
+    }
     for method, path in writes:
-        where = path.removeprefix(API)
-        for part in ("topic", "group", "broker"):
-            where = where.replace(f"{{{part}}}", "a")
+        where = re.sub(r"{\w+}", "a", path.removeprefix(API))
         schema = document["paths"][path][method].get("requestBody")
         if schema is None:
-            status, text = console.refused(f"{where}?dry_run=false", method.upper())
+            required = [
+                each["name"] for each in document["paths"][path][method]["parameters"] if each["required"]
+            ]
+            query = "".join(f"&{name}=a" for name in required if f"{{{name}}}" not in path)
+            status, text = console.refused(f"{where}?dry_run=false{query}", method.upper())
         else:
             fields = schema["content"]["application/json"]["schema"]["required"]
             given = {field: values.get(field, "a") for field in fields} | {"dry_run": False}
