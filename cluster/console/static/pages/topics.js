@@ -5,7 +5,7 @@ import { TOPIC_FIELDS } from "./topic.js";
 export default function Topics() {
   const { query, setQuery } = useContext(Shell);
   const { match, sort, page } = query, kind = query.kind === "all" ? "all" : "normal";
-  const topics = useGet("/topics", { match, sort, page, kind }, 5_000);
+  const topics = useGet("/topics", { match, sort, page, kind }, 10_000);
   const { data } = topics;
   if (!data) return html`<${Loading} of=${topics} />`;
   const columns = [

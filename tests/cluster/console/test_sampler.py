@@ -1,0 +1,91 @@
+"""Samples: rates between two looks, the history, and warnings in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.client import Admin, MessageQueue, Producer
+from cluster.console.history import HOUR_POINTS, History
+from cluster.console.sampler import FOLLOWED_MAX, GroupSample, Sample, Sampler, TopicLag
+from cluster.console.warnings import notices
+from cluster.views.brokers import BrokerLoad, BrokerView
+from tests.cluster.client.conftest import Cluster
+from tests.conftest import ClockAtRest
+
+
+def test_rates_are_those_between_two_samples(cluster: Cluster, admin: Admin, clock: ClockAtRest) -> None:
+    topic = cluster.topic(queues=1)
+    queue = MessageQueue(topic, "a", 0)
+    admin.commit_offsets(topic, {queue: 0})
+    sampler = Sampler(admin, clock)
+    clock.advance(1_000)
+    sampler.look()
+    assert sampler.last.groups is not None
+    assert sampler.last.groups[topic].tps is None
+    with Producer(cluster.address, group="sampler") as producer:
+        for _ in range(6):
+            producer.send(topic, "x", queue=queue)
+    admin.commit_offsets(topic, {queue: 4})
+    clock.advance(2_000)
+    sampler.look()
+    sample = sampler.last
+    assert sample.groups is not None
+    assert (sample.topics[topic].tps, sample.topics[topic].messages) == (3, 6)
+    assert (sample.groups[topic].tps, sample.groups[topic].lag) == (2, 2)
+    history = sampler.group_history(topic)
+    assert history is not None
+    assert history.curves().values == [[0, 2], [None, 2]]
+
+
+def test_history_keeps_an_hour_of_samples_and_a_day_of_minutes() -> None:
+    history = History(1)
+    for number in range(HOUR_POINTS + 60):
+        history.add(number * 5_000, number)
+    hour, day = history.curves("hour"), history.curves("day")
+    assert (len(hour.times_ms), hour.times_ms[0], hour.values[0][0]) == (HOUR_POINTS, 300_000, 60)
+    assert day.times_ms[:3] == [0, 60_000, 120_000]
+    assert History(2).curves() == History(2).curves("day")
+
+
+def load(**values: float) -> BrokerLoad:
+    given = {"disk_used": 0.2, "dead_letters": 0, **values}
+    return BrokerLoad("V5", 0.0, 0.0, given["disk_used"], 0, 0, 0, int(given["dead_letters"]), 9)
+
+
+def broker(name: str, of: BrokerLoad | None) -> BrokerView:
+    return BrokerView("c", name, 0, "127.0.0.1:1", of)
+
+
+@pytest.mark.parametrize(
+    ("sample", "texts"),
+    [
+        (Sample(), []),
+        (Sample(at_ms=1, brokers=[broker("a", load())], groups={}), []),
+        (Sample(at_ms=1, problems=["a does not respond: refused"]), ["a does not respond: refused"]),
+        (
+            Sample(at_ms=1, brokers=[broker("a", load(disk_used=0.8))]),
+            ["the disk of a is 80% full: it will delete old files early"],
+        ),
+        (
+            Sample(at_ms=1, brokers=[broker("a", load(dead_letters=2)), broker("b", load(dead_letters=3))]),
+            ["5 dead letters wait to be resent or purged"],
+        ),
+        (
+            Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, None, 100_000)}),
+            ["g is 15 min behind on t: 7 messages"],
+        ),
+        (Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, None, 990_000)}), []),
+        (Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(0, 0, 1)}, None, None)}), []),
+    ],
+)
+def test_warnings_say_what_is_wrong_in_words(sample: Sample, texts: list[str]) -> None:
+    assert [each.text for each in notices(sample, 1_000_000)] == texts
+
+
+def test_number_of_histories_is_bounded(admin: Admin, clock: ClockAtRest) -> None:
+    names = [f"bounded-{number:03}" for number in range(FOLLOWED_MAX + 5)]
+    for name in names:
+        admin.commit_offsets(name, {MessageQueue("TBW102", "a", 0): 0})
+    sampler = Sampler(admin, clock)
+    sampler.look()
+    assert sum(sampler.group_history(name) is not None for name in names) <= FOLLOWED_MAX
