@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.broker.capability import Feature
-from actors.broker.delay.build import build_delay_levels
+from actors.broker.delay.build import delay_levels
 from actors.broker.metrics.build import build_metrics
 from actors.broker.pop.build import build_pop
 from actors.broker.replication.build import build_replication
@@ -27,7 +27,7 @@ def built_in_features() -> Sequence[Feature]:
         Feature(build_transactions),
         Feature(build_timer),
         Feature(build_pop),
-        Feature(build_delay_levels),
+        delay_levels(),
         Feature(build_metrics),
         Feature(build_master),
     )

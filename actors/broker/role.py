@@ -102,6 +102,9 @@ def periodic(
         tasks.append(supervisor.every(name, lambda: interval_ms, act))
 
     async def stop() -> None:
-        tasks.pop().cancel()
+        # Wait for an action in progress: the next service may stop what it uses.
+        task = tasks.pop()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     return PeriodicService(name, frozenset(roles), start, stop, act)

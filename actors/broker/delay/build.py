@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-from actors.broker.capability import Capability
+from actors.broker.capability import Capability, Feature
 from actors.broker.delay.delays import Delays
+from actors.broker.delay.deliveries import Deliveries
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.parts import BrokerParts
 from actors.broker.role import Role, periodic
@@ -15,10 +17,17 @@ from store.message_store import MessageStore
 DELIVERY_INTERVAL_MS = 100
 
 
-def build_delay_levels(parts: BrokerParts) -> Capability:
-    """Build the delay levels of a broker."""
+def delay_levels() -> Feature:
+    """Return the delay levels of a broker."""
+    deliveries = Deliveries()
+    return Feature(partial(_build, deliveries), sinks=(deliveries,))
+
+
+def _build(deliveries: Deliveries, parts: BrokerParts) -> Capability:
     store, tables, server = parts.loop.store, parts.tables, parts.loop.server
-    delays = Delays(store, parts.clock, tables.delay_offsets, tables.topics, parts.loop.reads.load_pages)
+    delays = Delays(
+        store, parts.clock, tables.delay_offsets, tables.topics, deliveries, parts.loop.reads.load_pages
+    )
 
     def deliver() -> None:
         delays.deliver()

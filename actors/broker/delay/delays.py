@@ -20,6 +20,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
+from actors.broker.delay.deliveries import Deliveries, Delivery
 from actors.broker.metadata.topics import SCHEDULE_TOPIC, Topics
 from actors.broker.sending.delay_draft import delay_draft
 from actors.broker.sending.interceptors import SendDraft
@@ -87,6 +88,7 @@ class Delays:
         clock: Clock,
         table: DelayOffsetTable,
         topics: Topics,
+        deliveries: Deliveries,
         load_pages: LoadPages | None = None,
     ) -> None:
         """Create the scheduler.
@@ -96,6 +98,7 @@ class Delays:
             clock: decides when a message is due.
             table: the offset up to which each level has been delivered.
             topics: decides which queues messages may be delivered to.
+            deliveries: knows which deliveries the log has lost.
             load_pages: loads missing pages, then calls back; if None, reads may wait for the disk.
         """
         self._store = store
@@ -113,6 +116,7 @@ class Delays:
         self._now_ns = clock.monotonic_ns()
         self.skipped = 0
         """Number of messages that could not be delivered, such as oversized ones; see `PutAside`."""
+        self._deliveries = deliveries
         self._load_pages = load_pages
         self._loading: set[int] = set()
 
@@ -127,6 +131,8 @@ class Delays:
         wall_ms, monotonic_ns = self._now_ms, self._now_ns
         self._now_ms, self._now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
         has_jumped = self._now_ms - wall_ms - (self._now_ns - monotonic_ns) // NS_PER_MS > _CLOCK_JUMP_MS
+        for level, offset in self._deliveries.take_lost().items():
+            self.table.move(level, min(offset, self.table.offsets.get(level, offset)))
         for level in range(1, len(self._delays_ms)):
             offset = self.table.offsets.get(level, 0)
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
@@ -163,7 +169,9 @@ class Delays:
             try:
                 draft = _delivered(message)
                 self._topics.prepare_delivery(message, draft.topic, draft.queue_id)
-                self._store.append(draft)
+                result = self._store.append(draft)
+                end = result.physical_offset + result.size_bytes
+                self._deliveries.add(Delivery(end, level, message.queue_offset))
             # Skipped, because a retry would fail too and block the level. Other StoreErrors may be temporary.
             except (MessageInvalid, RecordTooLarge, Refused, struct.error) as error:
                 self._skip(level, message, error)

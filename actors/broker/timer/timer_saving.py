@@ -64,13 +64,9 @@ class TimerSaving:
             self._unsaved = (progress, self._files.end, self._store.positions.written)
 
     async def save_now(self, progress: TimerProgress) -> None:
-        """Flush the CommitLog and save the progress, if that is confirmed. Raises StoreError, OSError."""
-        written, log_end = self._store.positions.written, self._files.end
-        await self._flush_store(written)
-        if not self._is_safe(written):
-            return  # its deliveries may be truncated: the saved progress, of before them, stays
+        """Save the progress; `flush_store` has returned True. Raises OSError."""
         self._saves = SAVES_PER_METRICS - 1
-        await self._save(progress, log_end)
+        await self._save(progress, self._files.end)
 
     def forget(self) -> None:
         """Forget the progress that was noted, because the timer is stopped and the log may be truncated."""
@@ -86,8 +82,9 @@ class TimerSaving:
         if self._saves % SAVES_PER_METRICS == 0:
             await self.in_thread(self._counts.saving())
 
-    async def _flush_store(self, written: int) -> None:
-        store = self._store
+    async def flush_store(self) -> bool:
+        """Flush the CommitLog; return True if no record can be lost any more. Raises StoreError, OSError."""
+        store, written = self._store, self._store.positions.written
         while store.positions.flushed < written:
             job = store.flush_job()
             if job is None:  # the broker's own flush is under way
@@ -101,3 +98,4 @@ class TimerSaving:
                 store.flush_failed(job, error)
                 raise
             store.flush_done(job)
+        return self._is_safe(written)

@@ -153,10 +153,12 @@ class TimerService:
             return
         is_complete = self._queue_offset >= self._resumed.rebuilt_to
         if self._files.exist and is_complete and not self._store.is_superseded:
-            if schedule.needs_compaction:
-                schedule.compact()
             try:
-                await self._saving.save_now(TimerProgress(self._queue_offset, schedule.read_second))
+                # Otherwise the saved progress, of before the last deliveries, stays: they may be truncated.
+                if await self._saving.flush_store():
+                    if schedule.needs_compaction:
+                        schedule.compact()
+                    await self._saving.save_now(TimerProgress(self._queue_offset, schedule.read_second))
             except (OSError, StoreError) as error:
                 _log.error("timer_progress_not_saved", error=str(error))
         self._saving.forget()

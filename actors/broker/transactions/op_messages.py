@@ -102,9 +102,16 @@ class OpWriter:
         self._written: deque[tuple[int, int]] = deque()
 
     def restart(self, begin: int) -> None:
-        """Forget all recorded op messages; `begin` is the offset of the first that may still be needed."""
+        """Forget all recorded and unwritten op messages.
+
+        `begin` is the offset of the first op message that may still be needed.
+        """
         self._begin = begin
         self._written.clear()
+        # The half messages at these offsets may be others by now.
+        self._offsets, self._waiting, waiting = [], [], self._waiting
+        for ack in waiting:
+            ack(StoreError("the outcome of the transaction was not stored", self._store.root))
 
     def note(self, op_offset: int, half_offsets: list[int]) -> None:
         """Record the op message at `op_offset`, which finishes the half messages at `half_offsets`."""

@@ -1,12 +1,13 @@
-"""TransactionLog: commits and finishes the transactions of one broker, and loads them after a restart.
+"""TransactionLog: commits and finishes the transactions of one broker, and loads them when the broker starts.
 
-The CommitLog is the source of truth. After a restart, `load` finds the open transactions. A half message is
-open if no op message marks it as finished, no copy replaces it, and its committed message is not stored. The
-last condition prevents a second commit if the broker was killed after it had appended the committed message
-and before it appended the op message.
+The CommitLog is the source of truth. At the start, and when the broker becomes the master, `load` finds the
+open transactions. A half message is open if no op message marks it as finished, no copy replaces it, and its
+committed message is not stored. The last condition prevents a second commit if the broker was killed after it
+had appended the committed message and before it appended the op message.
 
 `load` reads the half queue and the op queue from the offsets of consumer group CID_RMQ_SYS_TRANS. These
-offsets are saved only after the log was flushed up to them, so that they are valid after a power failure.
+offsets are saved only after the log was flushed and confirmed up to them, so that they are valid after a
+power failure, and after the log has lost its unconfirmed end.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class TransactionLog:
         self._ops = ops
         self._open = OpenTransactions(0)
         self._loaded = asyncio.Event()
-        # Half offset, op offset, CommitLog offset: the first two are saved when the third is flushed.
+        # Half offset, op offset, CommitLog offset: the first two are saved when the log is flushed and
+        # confirmed up to the third.
         self._unsaved: tuple[int, int, int] | None = None
 
     @property
@@ -97,7 +99,12 @@ class TransactionLog:
         await self._loaded.wait()
 
     async def load(self) -> None:
-        """Read the half queue and the op queue to find the open transactions. Runs once, at the start."""
+        """Read the half queue and the op queue to find the open transactions.
+
+        Runs at each start; requests wait for its end. After `stop`, the log may have changed.
+        """
+        self._loaded.clear()
+        self._unsaved = None
         await self._reads.caught_up()
         end = self._end(TRANSACTION_HALF_TOPIC)
         self._open = state = OpenTransactions(self._saved(TRANSACTION_HALF_TOPIC))
@@ -197,7 +204,7 @@ class TransactionLog:
             await asyncio.sleep(0)
 
     def save_progress(self) -> None:
-        """Append the pending op messages, and save the offsets of CID_RMQ_SYS_TRANS that are flushed.
+        """Append the pending op messages, and save the offsets of CID_RMQ_SYS_TRANS that are confirmed.
 
         The broker calls this periodically.
         """
@@ -205,7 +212,8 @@ class TransactionLog:
             return
         self._ops.write()
         positions = self._store.positions
-        if self._unsaved is not None and positions.flushed >= self._unsaved[2]:
+        durable = min(positions.flushed, positions.confirmed)
+        if self._unsaved is not None and durable >= self._unsaved[2]:
             half_begin, op_begin, _ = self._unsaved
             for topic, offset in ((TRANSACTION_HALF_TOPIC, half_begin), (TRANSACTION_OP_TOPIC, op_begin)):
                 if offset != (self._offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE_ID) or 0):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from actors.broker.role import BrokerRole, Role, RoleService
+from actors.broker.role import BrokerRole, Role, RoleService, periodic
+from actors.supervisor import Supervisor
+from store.clock import SystemClock
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 from tests.eventually import eventually_async
 
@@ -33,6 +35,30 @@ def test_role_change_stops_services_in_reverse_order_and_starts_new_ones() -> No
 
     asyncio.run(story())
     assert calls == ["a starts", "b starts", "a stops", "c starts", "c stops", "b stops"]
+
+
+def test_stopped_periodic_service_has_finished_its_action_and_starts_again() -> None:
+    calls: list[str] = []
+
+    async def act() -> None:
+        calls.append("begins")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            calls.append("ends")
+
+    async def story() -> None:
+        supervisor = Supervisor(SystemClock())
+        role = BrokerRole((periodic(supervisor, "acting", {Role.MASTER}, 1, act),))
+        for times in (1, 2):
+            await role.become(Role.MASTER, 1)
+            await eventually_async(lambda times=times: calls.count("begins") == times)
+            await role.become(Role.STOPPED, 1)
+            assert calls == ["begins", "ends"] * times
+        await supervisor.stop()
+
+    asyncio.run(story())
 
 
 def test_broker_is_fenced_when_another_process_opens_its_store(tmp_path: Path) -> None:

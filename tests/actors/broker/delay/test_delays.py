@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from actors.broker.delay.delays import Delays, DelayTimer, LoadPages
+from actors.broker.delay.deliveries import Deliveries
 from actors.remoting.codes import RequestCode
 from store.clock import Clock
 from store.disk.disk_use import DiskUse
@@ -66,7 +67,8 @@ def manual_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
 def delays_of(peer: Peer, clock: Clock, load_pages: LoadPages | None = None) -> Delays:
     """Return a `Delays` for the broker's store; without `load_pages` its reads may wait for the disk."""
     graph = peer.broker.graph
-    return Delays(graph.loop.store, clock, DelayOffsetTable(clock), graph.tables.topics, load_pages)
+    table, topics = DelayOffsetTable(clock), graph.tables.topics
+    return Delays(graph.loop.store, clock, table, topics, Deliveries(), load_pages)
 
 
 @pytest.mark.usefixtures("manual_delivery")
