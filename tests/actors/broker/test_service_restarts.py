@@ -12,14 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from actors.broker.delay.deliveries import Deliveries, Delivery
 from actors.broker.role import Role
+from actors.broker.timer.timer_counts import TimerCounts
+from actors.broker.timer.timer_saving import TimerSaving
 from actors.broker.transactions.op_messages import OpWriter
 from actors.broker.transactions.transaction_log import TransactionLog
 from actors.remoting.codes import ResponseCode
 from store.commitlog.positions import Positions
 from store.message.message import MessageExt
+from store.message.record import RecordDraft
 from store.message_store import MessageStore
-from tests.actors.broker.brokers import Peer, run_now, with_broker
+from store.ownership.identity import StoreIdentity
+from store.store_settings import StoreSettings
+from store.timer.timer_files import TimerFiles, TimerProgress
+from tests.actors.broker.brokers import SMALL_STORE, Peer, run_now, with_broker
 from tests.actors.broker.timer.timers import START_MS, bodies, pending, rounds, send_at, timer_settings
 from tests.actors.broker.transactions.transactions import (
     COMMIT,
@@ -121,20 +128,44 @@ def test_timer_delivers_again_what_the_log_has_lost(
         clock.advance(500)
         await rounds(peer)
         policy.is_held = True
-        written = peer.broker.graph.loop.store.positions.written
-        clock.advance(1_000)
+        store = peer.broker.graph.loop.store
+        written = store.positions.written
+        clock.advance(1_600)  # to the next second, so that the delivered one is finished
         await until_written(peer, written)
         for _ in range(3):
+            store.flush_now()
             await run_now(peer.broker, "timer-progress")
         await lose_unconfirmed(peer, policy)
         await rounds(peer)
         assert sorted(set(await bodies(peer))) == [b"0", b"1"]
-        clock.advance(1_000)
+        clock.advance(400)
         await rounds(peer)
         assert sorted(set(await bodies(peer))) == [b"0", b"1", b"2"]
         assert pending(peer) == 0
 
     with_policy(story, monkeypatch, tmp_path, clock)
+
+
+def test_timer_does_not_save_the_progress_that_it_had_before_a_stop(
+    tmp_path: Path, clock: ClockAtRest
+) -> None:
+    async def story(peer: Peer) -> None:
+        store = peer.broker.graph.loop.store
+        files = TimerFiles(tmp_path, 1 << 16)
+        second = files.recover(START_MS, store.positions.written).read_second
+        files.allocate()
+        saving = TimerSaving(files, store, TimerCounts(tmp_path, clock), clock)
+        await saving.save(TimerProgress(7, second), second)
+        await saving.stop()
+        store.flush_now()
+        await saving.save(TimerProgress(3, second), second)
+        assert files.checkpoint.queue_offset == 0
+        store.flush_now()
+        await saving.save(TimerProgress(3, second), second)
+        assert files.checkpoint.queue_offset == 3
+        files.close()
+
+    with_broker(story, timer_settings(tmp_path), clock)
 
 
 def test_delay_levels_deliver_again_what_the_log_has_lost(
@@ -162,6 +193,21 @@ def test_delay_levels_deliver_again_what_the_log_has_lost(
     with_policy(story, monkeypatch, tmp_path, clock)
 
 
+def test_confirmed_deliveries_are_not_lost(tmp_path: Path, clock: ClockAtRest) -> None:
+    deliveries = Deliveries()
+    settings = StoreSettings.model_validate({**SMALL_STORE, "flush": "async"})
+    store = MessageStore.open(tmp_path, settings, StoreIdentity("C", "a", 0), clock, sinks=[deliveries])
+    for offset in (5, 6, 7):
+        result = store.append(RecordDraft("T", 0, b"x", b""))
+        deliveries.add(Delivery(result.physical_offset + result.size_bytes, 2, offset))
+        if offset == 5:
+            store.advance()
+    deliveries.rewind(0)
+    assert deliveries.take_lost() == {2: 6}
+    assert deliveries.take_lost() == {}
+    store.close()
+
+
 def test_delayed_messages_are_delivered_once_over_a_stop_and_start(
     tmp_path: Path, clock: ClockAtRest
 ) -> None:
@@ -183,6 +229,12 @@ def test_delayed_messages_are_delivered_once_over_a_stop_and_start(
     with_broker(story, timer_settings(tmp_path), clock)
 
 
+async def save_progress(peer: Peer) -> None:
+    for _ in range(3):
+        peer.broker.graph.loop.store.flush_now()
+        await run_now(peer.broker, "transaction-progress")
+
+
 def test_transaction_is_open_again_if_the_log_has_lost_its_end(
     tmp_path: Path, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,12 +246,12 @@ def test_transaction_is_open_again_if_the_log_has_lost_its_end(
         policy.is_held = True
         rollback = asyncio.create_task(end(peer, half, ROLLBACK))
         await eventually_async(lambda: peer.broker.describe()["open_transactions"] == 0)
-        peer.broker.graph.loop.store.flush_now()
-        for _ in range(3):
-            await run_now(peer.broker, "transaction-progress")
+        await save_progress(peer)
         await lose_unconfirmed(peer, policy)
         assert (await rollback).code == ResponseCode.SYSTEM_ERROR
         assert peer.broker.describe()["open_transactions"] == 1
+        await peer.send("Other", bytes(10_000))  # the log grows over its former end
+        await save_progress(peer)
         assert (peer.broker.graph.tables.offsets.query("CID_RMQ_SYS_TRANS", HALF, 0) or 0) == 0
         assert (await end(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == [b"1", b"0"]
