@@ -155,7 +155,7 @@ def test_timer_does_not_save_the_progress_that_it_had_before_a_stop(
         files.allocate()
         saving = TimerSaving(files, store, TimerCounts(tmp_path, clock), clock)
         await saving.save(TimerProgress(7, second), second)
-        await saving.stop()
+        saving.forget()
         store.flush_now()
         await saving.save(TimerProgress(3, second), second)
         assert files.checkpoint.queue_offset == 0
