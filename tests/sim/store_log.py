@@ -258,7 +258,7 @@ class StoreLog:
 
     def append_value(self, term: int, value: int) -> int:
         properties = encode_properties({"KEYS": f"key-{value % 7}", "UNIQ_KEY": f"{value:032}"})
-        body = b"%d %b" % (value, b"x" * (value * 37 % 500))
+        body = b"%d %b" % (value, b"x" * (value * 137 % 1500))
         self.store.append(RecordDraft(TOPIC, value % QUEUES, body, properties))
         return self.end
 
