@@ -101,7 +101,11 @@ class Checks:
         self._compare(replica, begin, end)
 
     def _compare(self, replica: SimReplica, begin: int, end: int) -> None:
-        for token in replica.log.tokens(begin, end):
+        tokens = replica.log.tokens(begin, end)
+        covered = sum(each.end - each.offset for each in tokens)
+        if covered != end - max(begin, replica.log.min) and replica.log.damage is None:
+            raise Violation(f"{replica} cannot read all of {begin} to {end}")
+        for token in tokens:
             first = self.chosen.setdefault(token.end, token)
             if first != token:
                 raise Violation(f"{replica} confirms {token}, but {first} was confirmed before")

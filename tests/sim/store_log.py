@@ -153,7 +153,7 @@ class StoreLog:
 
     @property
     def confirmed(self) -> int:
-        return max(self.store.positions.confirmed, self._joined)
+        return max(self._confirm.offset, self._joined)
 
     @property
     def bound(self) -> int:
@@ -173,7 +173,7 @@ class StoreLog:
             self._must_rebuild = False
         self._disk = CuttingDisk(self.path, self._rng)
         self._disks.append(self._disk)
-        confirm = GroupConfirm()
+        self._confirm = confirm = GroupConfirm()
         self._executors.clear()
         self._store = MessageStore.open(
             self.path,
@@ -245,6 +245,8 @@ class StoreLog:
     def verify(self) -> None:
         """Close the store, and compare its consume queues and its index with its log."""
         self._finish_jobs()
+        if self._job is not None:
+            self.end_flush(self._job)
         self.store.close()
         report = verify(self.path)
         if not report.is_valid:

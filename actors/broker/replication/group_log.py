@@ -27,14 +27,23 @@ SECTOR_BYTES = 512
 
 
 class GroupConfirm:
-    """The confirm policy of a replica in a group: what its RaftNode has confirmed."""
+    """The confirm policy of a replica in a group: what its RaftNode has confirmed and its disk has.
+
+    A majority may have flushed what this replica has not. Its checkpoints must not be ahead of its own disk:
+    a recovery that begins at a checkpoint would not see that earlier pages are lost.
+    """
 
     def __init__(self) -> None:
         self._offset = 0
 
-    def confirmed(self, positions: Positions, replicas: Mapping[int, int]) -> int:
-        """Return the offset of the last `raise_to`."""
+    @property
+    def offset(self) -> int:
+        """The offset of the last `raise_to`: what the group has confirmed."""
         return self._offset
+
+    def confirmed(self, positions: Positions, replicas: Mapping[int, int]) -> int:
+        """Return what the group has confirmed, as far as this replica has flushed it."""
+        return min(self._offset, positions.flushed)
 
     def raise_to(self, offset: int) -> None:
         """Confirm the log up to CommitLog offset `offset`."""
@@ -117,7 +126,7 @@ class GroupLog:
         `known_confirmed` is how far the log was confirmed before the start, also if it ends earlier now.
         """
         positions = self._store.positions
-        self._confirm.raise_to(min(known_confirmed, positions.written))
+        self._confirm.raise_to(min(max(known_confirmed, positions.confirmed), positions.written))
         records = tuple(
             record for begin, end in self._whole_ranges() for record in self.group_records(begin, end)
         )

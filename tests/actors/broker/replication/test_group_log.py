@@ -119,6 +119,17 @@ def test_only_what_the_node_confirms_is_confirmed_and_dispatched(replica: Replic
     assert replica.store.positions.confirmed == end
 
 
+def test_replica_dispatches_only_what_its_own_disk_has(replica: Replica) -> None:
+    """Else its checkpoint would be ahead of its log, and recovery would not see that pages are lost."""
+    replica.append(b"1")
+    replica.log.confirm(replica.log.end)  # a majority of other replicas has flushed it
+    replica.store.dispatch_now()
+    assert replica.store.positions.dispatched == 0
+    replica.store.flush_now()
+    replica.store.dispatch_now()
+    assert replica.store.positions.dispatched == replica.log.end
+
+
 def overwrite(replica: Replica, offset: int, data: bytes) -> None:
     """Change the log file behind the store."""
     base = offset // FILE_BYTES * FILE_BYTES
@@ -131,6 +142,7 @@ def test_damaged_records_are_repaired_with_those_of_another_replica(replica: Rep
     offsets = [replica.append(b"%d" % number * 300) for number in range(20)]
     while other.log.end < replica.log.end:
         other.log.append(other.log.end, replica.log.read(other.log.end, 2_000))
+    other.store.flush_now()
     other.log.confirm(other.log.end)
     other.store.dispatch_now()
     blank_end = FILE_BYTES
@@ -148,6 +160,7 @@ def test_damaged_records_are_repaired_with_those_of_another_replica(replica: Rep
 
 def test_repair_with_damaged_or_other_records_changes_nothing(replica: Replica) -> None:
     offsets = [replica.append(b"%d" % number * 300) for number in range(3)]
+    replica.store.flush_now()
     replica.log.confirm(replica.log.end)
     before = bytes(replica.store.log_bytes(0, replica.log.end))
     damaged = bytearray(before[offsets[1] : offsets[2]])
