@@ -1,4 +1,4 @@
-"""Producers: the rpcs Telemetry, Heartbeat and NotifyClientTermination, and checks of open transactions.
+"""Clients: the rpcs Telemetry, Heartbeat and NotifyClientTermination, and checks of open transactions.
 
 Brokers get the topics of the connected producers as producer groups, with a heartbeat of the gateway. A
 broker checks an open transaction with CHECK_TRANSACTION_STATE; one of the producers of its topic gets it on
@@ -8,11 +8,12 @@ its Telemetry stream, and responds with EndTransaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
+from actors.gateway.groups import CONSUMER_TYPES, Groups
 from actors.gateway.grpc.calls import Call
 from actors.gateway.messages import BODY_BYTES_MAX, message_of
 from actors.gateway.proto.definition_pb2 import (
@@ -59,9 +60,26 @@ HEARTBEAT_TIMEOUT_MS: Final = 3000
 class Producers:
     """The producers that are connected to one gateway."""
 
-    def __init__(self, topics: Topics, client: RemotingClient, client_id: str) -> None:
-        """Create the object; `client_id` is that of the gateway in its heartbeats to brokers."""
+    def __init__(
+        self,
+        topics: Topics,
+        client: RemotingClient,
+        client_id: str,
+        groups: Groups,
+        forget_consumer: Callable[[str], None],
+    ) -> None:
+        """Create the object.
+
+        Args:
+            topics: the routes of the producers' topics.
+            client: sends heartbeats to brokers.
+            client_id: that of the gateway in its heartbeats to brokers.
+            groups: completes the settings of consumers.
+            forget_consumer: called with the id of a client that has ended.
+        """
         self._topics = topics
+        self._groups = groups
+        self._forget_consumer = forget_consumer
         self._client = client
         self._client_id = client_id
         self._streams: dict[Call, dict[str, Resource]] = {}
@@ -76,20 +94,21 @@ class Producers:
         try:
             while (command := await call.receive()) is not None:
                 if command.HasField("settings"):
-                    await call.send(self._settings(call, command.settings))
+                    await call.send(await self._settings(call, command.settings))
         finally:
             self._streams.pop(call, None)
 
     async def heartbeat(self, call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Handle Heartbeat: producers need no state here."""
-        if request.client_type != ClientType.PRODUCER:
-            raise RpcFailed(Code.UNRECOGNIZED_CLIENT_TYPE, _producers_only(request.client_type))
+        """Handle Heartbeat: every request has all that is needed, so no state is kept."""
+        if request.client_type not in (ClientType.PRODUCER, *CONSUMER_TYPES):
+            raise _unrecognized(request.client_type)
         return HeartbeatResponse(status=ok())
 
     async def terminate(
         self, call: Call, request: NotifyClientTerminationRequest
     ) -> NotifyClientTerminationResponse:
-        """Handle NotifyClientTermination: the client closes its streams itself."""
+        """Handle NotifyClientTermination: unfinished messages of a consumer become visible again."""
+        self._forget_consumer(call.metadata.get("x-mq-client-id", ""))
         return NotifyClientTerminationResponse(status=ok())
 
     def rows(self) -> Iterable[RequestRow]:
@@ -150,17 +169,19 @@ class Producers:
 
     def _topics_of(self, settings: Settings) -> dict[str, Resource]:
         if settings.client_type != ClientType.PRODUCER or not settings.HasField("publishing"):
-            raise RpcFailed(Code.UNRECOGNIZED_CLIENT_TYPE, _producers_only(settings.client_type))
+            raise _unrecognized(settings.client_type)
         resources = settings.publishing.topics
         if len(resources) > TOPICS_OF_PRODUCER_MAX or len(self._streams) >= PRODUCERS_MAX:
             raise RpcFailed(Code.TOO_MANY_REQUESTS, "too many topics of one producer, or too many producers")
         return {topic_name(each): each for each in resources}
 
-    def _settings(self, call: Call, settings: Settings) -> TelemetryCommand:
+    async def _settings(self, call: Call, settings: Settings) -> TelemetryCommand:
         """Return the response to a client's settings, with the values that the server decides."""
         try:
+            if settings.client_type in CONSUMER_TYPES and settings.HasField("subscription"):
+                return TelemetryCommand(status=ok(), settings=await self._groups.settings(settings))
             topics = self._topics_of(settings)
-        except RpcFailed as error:
+        except (RpcFailed, RemotingError) as error:
             return TelemetryCommand(status=status_of(error), settings=settings)
         is_new = self._streams.get(call, {}).keys() != topics.keys()
         self._streams[call] = topics
@@ -188,5 +209,9 @@ def _duration(milliseconds: int) -> Duration:
     return found
 
 
-def _producers_only(client_type: ClientType) -> str:
-    return f"this gateway serves producers; client type {client_type} is not supported yet"
+def _unrecognized(client_type: ClientType) -> RpcFailed:
+    return RpcFailed(
+        Code.UNRECOGNIZED_CLIENT_TYPE,
+        f"client type {client_type} with these settings is not supported: this gateway serves producers, "
+        "push consumers and simple consumers",
+    )

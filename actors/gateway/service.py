@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from actors.gateway.consumers import Consumers
 from actors.gateway.gateway_settings import GatewaySettings
+from actors.gateway.groups import Groups
 from actors.gateway.grpc.calls import Call, Method, unary
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.producers import Producers
@@ -34,6 +36,7 @@ from store.message.hosts import join_address
 _log = get_logger(__name__)
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
+RENEWAL_INTERVAL_MS: Final = 5_000
 IDLE_MS: Final = 600_000
 """Java's client pings every 300 s if it makes no call."""
 
@@ -55,11 +58,14 @@ class GatewayService:
             nameservers, self._client, clock, settings.route_refresh_interval_ms, settings.route_timeout_ms
         )
         client_id = f"gateway@{socket.gethostname()}@{os.getpid()}"
-        self._producers = Producers(topics, self._client, client_id)
+        refresh_ms, timeout_ms = settings.route_refresh_interval_ms, settings.send_timeout_ms
+        groups = Groups(topics, self._client, clock, refresh_ms, timeout_ms)
+        self._consumers = Consumers(topics, groups, self._client, clock, timeout_ms)
+        self._producers = Producers(topics, self._client, client_id, groups, self._consumers.forget_client)
         from_brokers.add_rows(self._producers.rows())
-        sends = Sends(topics, self._client, clock, settings.send_timeout_ms)
+        sends = Sends(topics, self._client, clock, timeout_ms)
         limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)
-        methods = _methods(topics, sends, self._producers)
+        methods = _methods(topics, sends, self._producers, self._consumers)
         self.server = GrpcServer(methods, clock, limits, tls=server_tls(settings, ("h2",)))
         self.figures = (
             Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
@@ -79,6 +85,14 @@ class GatewayService:
                 "Producers with a telemetry stream.",
                 metric="raymq_gateway_producers",
             ),
+            Figure(
+                "renewed_messages",
+                Kind.GAUGE,
+                "",
+                lambda: self._consumers.renewed,
+                "Messages whose invisible time is renewed for push consumers.",
+                metric="raymq_gateway_renewed_messages",
+            ),
         )
         self.metrics = MetricsEndpoint(settings, self.figures, self._labels)
 
@@ -94,6 +108,7 @@ class GatewayService:
         await self.metrics.start(settings.listen_port)
         interval_ms = settings.producer_heartbeat_interval_ms
         self._supervisor.every("producer-heartbeat", lambda: interval_ms, self._producers.announce)
+        self._supervisor.every("receipt-renewal", lambda: RENEWAL_INTERVAL_MS, self._consumers.renew)
         reload_tls(self._supervisor, self.server.tls, self._client.tls)
         _log.info("gateway_serving", address=self.address)
 
@@ -112,7 +127,9 @@ class GatewayService:
         return {"node_type": "gateway", "node_id": self.address}
 
 
-def _methods(topics: Topics, sends: Sends, producers: Producers) -> Mapping[str, Method]:
+def _methods(
+    topics: Topics, sends: Sends, producers: Producers, consumers: Consumers
+) -> Mapping[str, Method]:
     methods = {
         "QueryRoute": _rpc(rpc.QueryRouteRequest, rpc.QueryRouteResponse, topics.query_route),
         "SendMessage": _rpc(rpc.SendMessageRequest, rpc.SendMessageResponse, sends.send),
@@ -122,6 +139,19 @@ def _methods(topics: Topics, sends: Sends, producers: Producers) -> Mapping[str,
         "NotifyClientTermination": _rpc(
             rpc.NotifyClientTerminationRequest, rpc.NotifyClientTerminationResponse, producers.terminate
         ),
+        "QueryAssignment": _rpc(
+            rpc.QueryAssignmentRequest, rpc.QueryAssignmentResponse, consumers.query_assignment
+        ),
+        "AckMessage": _rpc(rpc.AckMessageRequest, rpc.AckMessageResponse, consumers.ack),
+        "ChangeInvisibleDuration": _rpc(
+            rpc.ChangeInvisibleDurationRequest, rpc.ChangeInvisibleDurationResponse, consumers.change
+        ),
+        "ForwardMessageToDeadLetterQueue": _rpc(
+            rpc.ForwardMessageToDeadLetterQueueRequest,
+            rpc.ForwardMessageToDeadLetterQueueResponse,
+            consumers.dead_letter,
+        ),
+        "ReceiveMessage": Method(rpc.ReceiveMessageRequest, consumers.receive, is_stream=True),
         "Telemetry": Method(rpc.TelemetryCommand, producers.telemetry, is_stream=True),
     }
     return {SERVICE + name: method for name, method in methods.items()}

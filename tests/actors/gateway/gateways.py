@@ -57,6 +57,12 @@ class GrpcClient:
         )  # fmt: skip
         return await call(request, metadata=metadata)
 
+    def receive(self, request: rpc.ReceiveMessageRequest) -> Any:
+        return self._channel.unary_stream(
+            f"{SERVICE}ReceiveMessage", rpc.ReceiveMessageRequest.SerializeToString,
+            rpc.ReceiveMessageResponse.FromString,
+        )(request, metadata=CLIENT_ID)  # fmt: skip
+
     def telemetry(self) -> Any:
         return self._channel.stream_stream(
             f"{SERVICE}Telemetry", rpc.TelemetryCommand.SerializeToString, rpc.TelemetryCommand.FromString

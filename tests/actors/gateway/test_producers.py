@@ -195,7 +195,7 @@ def test_settings_of_a_producer_are_completed(tmp_path: Path) -> None:
         assert answer.settings.publishing.max_body_size == 4 * 1024 * 1024
         assert answer.settings.backoff_policy.max_attempts == 3
         assert answer.settings.backoff_policy.exponential_backoff.initial.ToMilliseconds() == 10
-        await stream.write(settings(ClientType.PUSH_CONSUMER))
+        await stream.write(settings(ClientType.PULL_CONSUMER))
         assert (await stream.read()).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
         beat = rpc.HeartbeatRequest(client_type=ClientType.PRODUCER)
         assert (await client.call(beat)).status.code == Code.OK

@@ -1,0 +1,399 @@
+"""Consumers: the rpcs QueryAssignment, ReceiveMessage, AckMessage, ChangeInvisibleDuration and dead letters.
+
+ReceiveMessage ──► POP_MESSAGE to the queue's broker ──► status, messages with handles, time
+AckMessage, ChangeInvisibleDuration ──► ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME to the handle's broker
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from actors.gateway.groups import Group, Groups, group_name
+from actors.gateway.grpc.calls import Call
+from actors.gateway.grpc.status import CallFailed, StatusCode
+from actors.gateway.messages import message_of
+from actors.gateway.proto.definition_pb2 import (
+    Assignment,
+    Broker,
+    Code,
+    FilterType,
+    Message,
+    MessageQueue,
+    Permission,
+    Resource,
+    Status,
+)
+from actors.gateway.proto.service_pb2 import (
+    AckMessageEntry,
+    AckMessageRequest,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+    QueryAssignmentRequest,
+    QueryAssignmentResponse,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+)
+from actors.gateway.receipts import INVISIBLE_MS, RENEWAL_MS_MAX, Handle, Renewal, Renewals
+from actors.gateway.statuses import RpcFailed, ok, status_of
+from actors.gateway.topics import Topics, topic_name
+from actors.remoting.bodies.pops import (
+    INIT_MAX,
+    AckMessageHeader,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResponse,
+    PopMessageHeader,
+    parse_start_offsets,
+)
+from actors.remoting.bodies.routes import MASTER_ID, PERM_READ
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import ConsumerSendMsgBackHeader
+from actors.remoting.remoting_errors import Refused, RemotingError
+from store.clock import Clock
+from store.logs import get_logger
+from store.message.fetched import decode_all
+from store.message.message import MessageExt
+from store.message.pop_records import NORMAL, Receipt, real_topic
+from store.message.properties import MessageConst
+from store.store_errors import MessageInvalid, RecordDamaged
+
+_log = get_logger(__name__)
+
+BATCH_MAX: Final = 32
+POLLING_MS_MAX: Final = 20_000
+POLLING_RESERVE_MS: Final = 500
+"""Time of a call's deadline that is left for the response."""
+INVISIBLE_MS_MIN: Final = 10_000
+INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
+RETURNED_MS: Final = 1000
+ACKS_MAX: Final = 1024
+CLIENT_ID: Final = "x-mq-client-id"
+_EMPTY: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
+_TO_DEAD_LETTERS: Final = -1
+_ANY_QUEUE: Final = -1
+
+
+class Consumers:
+    """The consumers that are connected to one gateway."""
+
+    def __init__(
+        self, topics: Topics, groups: Groups, client: RemotingClient, clock: Clock, timeout_ms: int
+    ) -> None:
+        """Create the object; `timeout_ms` limits each request to a broker, beyond the time that it waits."""
+        self._topics = topics
+        self._groups = groups
+        self._client = client
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._renewals = Renewals()
+
+    @property
+    def renewed(self) -> int:
+        """Number of messages whose invisible time the gateway renews."""
+        return len(self._renewals)
+
+    async def query_assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
+        """Handle QueryAssignment: one assignment per broker, or per queue for a FIFO group."""
+        group, name = group_name(request.group), topic_name(request.topic)
+        topic = await self._topics.get(name)
+        is_fifo = (await self._groups.get(group, name)).is_fifo
+        response = QueryAssignmentResponse(status=ok())
+        for data in topic.queue_datas:
+            if data.broker_name in topic.masters and data.perm & PERM_READ:
+                broker = Broker(name=data.broker_name, id=MASTER_ID, endpoints=request.endpoints)
+                for queue_id in range(data.read_queue_nums) if is_fifo else (_ANY_QUEUE,):
+                    queue = MessageQueue(
+                        topic=request.topic, id=queue_id, permission=Permission.READ, broker=broker
+                    )
+                    response.assignments.append(Assignment(message_queue=queue))
+        if not response.assignments:
+            raise RpcFailed(Code.FORBIDDEN, f"topic {name} has no readable queue")
+        return response
+
+    async def receive(self, call: Call) -> None:
+        """Handle ReceiveMessage: the status, then messages, then the time of delivery."""
+        request: ReceiveMessageRequest | None = await call.receive()
+        if request is None:
+            raise CallFailed(StatusCode.INVALID_ARGUMENT, "the call ended without a request")
+        messages: list[MessageExt] = []
+        # Not cancelled with the call: the broker may have claimed messages already.
+        pop = asyncio.ensure_future(self._pop(call, request))
+        try:
+            messages = await asyncio.shield(pop)
+            status = ok()
+            if not messages:
+                status.code, status.message = Code.MESSAGE_NOT_FOUND, "no message arrived in time"
+        except (RpcFailed, Refused, RemotingError) as error:
+            status = status_of(error)
+        except asyncio.CancelledError:
+            self._client.hub.spawn(self._return(request, pop))
+            raise
+        await call.send(ReceiveMessageResponse(status=status))
+        for message in messages:
+            await call.send(ReceiveMessageResponse(message=self._deliver(call, request, message)))
+        last = ReceiveMessageResponse()
+        last.delivery_timestamp.FromMilliseconds(self._clock.wall_ms())
+        await call.send(last)
+
+    async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
+        """Handle AckMessage: each entry has its own result."""
+        group, topic = group_name(request.group), topic_name(request.topic)
+        if not 0 < len(request.entries) <= ACKS_MAX:
+            raise RpcFailed(
+                Code.BAD_REQUEST, f"the request has {len(request.entries)} acks, not 1 to {ACKS_MAX}"
+            )
+        entries = [await self._ack(group, topic, entry) for entry in request.entries]
+        status = entries[0].status
+        if len({entry.status.code for entry in entries}) > 1:
+            status = ok()
+            status.code, status.message = Code.MULTIPLE_RESULTS, "the acks have different results"
+        return AckMessageResponse(status=status, entries=entries)
+
+    async def change(
+        self, call: Call, request: ChangeInvisibleDurationRequest
+    ) -> ChangeInvisibleDurationResponse:
+        """Handle ChangeInvisibleDuration: the response has the new handle, or the old one after an error."""
+        try:
+            group, topic = group_name(request.group), topic_name(request.topic)
+            invisible_ms = request.invisible_duration.ToMilliseconds()
+            if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+                raise _illegal_invisible_time(invisible_ms)
+            handle = await self._renewals.take(group, request.receipt_handle)
+            changed = await self._change(group, topic, handle, max(invisible_ms, 1))
+        except (RpcFailed, Refused, RemotingError) as error:
+            return ChangeInvisibleDurationResponse(
+                status=_of_receipt(error), receipt_handle=request.receipt_handle
+            )
+        return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
+
+    async def dead_letter(
+        self, call: Call, request: ForwardMessageToDeadLetterQueueRequest
+    ) -> ForwardMessageToDeadLetterQueueResponse:
+        """Handle ForwardMessageToDeadLetterQueue: copy the message there, then ack it."""
+        group, topic = group_name(request.group), topic_name(request.topic)
+        handle = await self._renewals.take(group, request.receipt_handle)
+        address = await self._address(topic, handle.receipt.broker_name)
+        header = ConsumerSendMsgBackHeader(
+            handle.commit_log_offset, group, _TO_DEAD_LETTERS, request.message_id, topic, False, 0
+        )
+        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+        await self._client.ask(address, command, self._timeout_ms)
+        await self._send_ack(group, topic, handle)
+        return ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+    async def renew(self) -> None:
+        """Extend the invisible time of the messages that push consumers work on."""
+        for renewal in self._renewals.due(self._clock.wall_ms()):
+            renewal.changed.clear()
+            try:
+                renewal.handle = await self._change(
+                    renewal.group, renewal.topic, renewal.handle, INVISIBLE_MS
+                )
+            except (RpcFailed, Refused, RemotingError) as error:
+                _log.info("receipt_not_renewed", group=renewal.group, topic=renewal.topic, error=str(error))
+            finally:
+                renewal.changed.set()
+
+    def forget_client(self, client_id: str) -> None:
+        """Stop the renewals of a client that has ended."""
+        self._renewals.forget_client(client_id)
+
+    async def _pop(self, call: Call, request: ReceiveMessageRequest) -> list[MessageExt]:
+        if not call.metadata.get(CLIENT_ID, "").strip():
+            raise RpcFailed(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing")
+        group, name = group_name(request.group), topic_name(request.message_queue.topic)
+        topic = await self._topics.get(name)
+        settings = await self._groups.get(group, name)
+        brokers = topic.masters
+        broker_name = request.message_queue.broker.name or next(iter(brokers))
+        if broker_name not in brokers:
+            raise RpcFailed(Code.BAD_REQUEST, f"broker {broker_name[:100]} of topic {name} does not run")
+        header = PopMessageHeader(
+            group,
+            name,
+            _ANY_QUEUE,  # as in RocketMQ's proxy: a client names a queue, but all of its broker are read
+            min(max(request.batch_size, 1), BATCH_MAX),
+            _invisible_ms(request),
+            _polling_ms(call, request),
+            init_mode=INIT_MAX,
+            exp_type="SQL92" if request.filter_expression.type == FilterType.SQL else "TAG",
+            exp=request.filter_expression.expression or "*",
+            order=settings.is_fifo,
+            attempt_id=request.attempt_id,
+        )
+        command = RemotingCommand(RequestCode.POP_MESSAGE, header.to_ext())
+        response = await self._client.invoke(
+            brokers[broker_name], command, header.poll_time + self._timeout_ms
+        )
+        if response.code in _EMPTY:
+            return []
+        if response.code != ResponseCode.SUCCESS:
+            raise Refused(response.code, response.remark or "the broker refused the request")
+        messages = _received(response, broker_name)
+        return [each for each in messages if not await self._is_dead(group, name, each, settings)]
+
+    async def _return(self, request: ReceiveMessageRequest, pop: asyncio.Future[list[MessageExt]]) -> None:
+        """Make the messages of a call that the client has cancelled visible again."""
+        try:
+            for message in await pop:
+                handle = Handle(
+                    Receipt.decode(message.properties[MessageConst.POP_CK]), message.commit_log_offset
+                )
+                group, topic = group_name(request.group), topic_name(request.message_queue.topic)
+                await self._change(group, topic, handle, RETURNED_MS)
+        except (RpcFailed, Refused, RemotingError) as error:
+            _log.info("messages_not_returned", error=str(error))
+
+    async def _is_dead(self, group: str, topic: str, message: MessageExt, settings: Group) -> bool:
+        """Move a message that was delivered too often to the dead letters; return True if it is there."""
+        if message.reconsume_times <= settings.retry_max:
+            return False
+        handle = Handle(Receipt.decode(message.properties[MessageConst.POP_CK]), message.commit_log_offset)
+        address = await self._address(topic, handle.receipt.broker_name)
+        header = ConsumerSendMsgBackHeader(
+            handle.commit_log_offset, group, _TO_DEAD_LETTERS, message.msg_id, topic, False, 0
+        )
+        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+        try:
+            await self._client.ask(address, command, self._timeout_ms)
+            await self._send_ack(group, topic, handle)
+        except (Refused, RemotingError) as error:
+            _log.warning("dead_letter_failed", group=group, topic=topic, error=str(error))
+            return False
+        return True
+
+    def _deliver(self, call: Call, request: ReceiveMessageRequest, record: MessageExt) -> Message:
+        """Return the message of the protocol, with its handle; begin its renewal for a push consumer."""
+        resource: Resource = request.message_queue.topic
+        handle = Handle(Receipt.decode(record.properties[MessageConst.POP_CK]), record.commit_log_offset)
+        message = message_of(record, resource)
+        system = message.system_properties
+        system.receipt_handle = handle.encode()
+        system.invisible_duration.FromMilliseconds(handle.receipt.invisible_ms)
+        if request.auto_renew:
+            until_ms = self._clock.wall_ms() + RENEWAL_MS_MAX
+            client_id = call.metadata.get(CLIENT_ID, "")
+            group, topic = group_name(request.group), topic_name(resource)
+            self._renewals.add(Renewal(client_id, group, topic, handle, until_ms))
+        return message
+
+    async def _ack(self, group: str, topic: str, entry: AckMessageEntry) -> AckMessageResultEntry:
+        try:
+            await self._send_ack(group, topic, await self._renewals.take(group, entry.receipt_handle))
+            status = ok()
+        except (RpcFailed, Refused, RemotingError) as error:
+            status = _of_receipt(error)
+        return AckMessageResultEntry(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+        )
+
+    async def _send_ack(self, group: str, topic: str, handle: Handle) -> None:
+        receipt = handle.receipt
+        header = AckMessageHeader(
+            group, real_topic(topic, group, receipt.kind), receipt.queue_id, receipt.encode(), receipt.offset
+        )
+        command = RemotingCommand(RequestCode.ACK_MESSAGE, header.to_ext())
+        await self._client.ask(await self._address(topic, receipt.broker_name), command, self._timeout_ms)
+
+    async def _change(self, group: str, topic: str, handle: Handle, invisible_ms: int) -> Handle:
+        receipt = handle.receipt
+        header = ChangeInvisibleTimeHeader(
+            group, real_topic(topic, group, receipt.kind), receipt.queue_id, receipt.encode(), receipt.offset,
+            invisible_ms,
+        )  # fmt: skip
+        command = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext())
+        address = await self._address(topic, receipt.broker_name)
+        response = await self._client.ask(address, command, self._timeout_ms)
+        changed = ChangeInvisibleTimeResponse.from_ext(response.ext)
+        if changed.pop_time is None:
+            return handle
+        return handle._replace(
+            receipt=receipt._replace(
+                start_offset=receipt.offset,
+                pop_ms=changed.pop_time,
+                invisible_ms=changed.invisible_time or invisible_ms,
+                revive_queue=receipt.revive_queue if changed.revive_qid is None else changed.revive_qid,
+            )
+        )
+
+    async def _address(self, topic: str, broker_name: str) -> str:
+        address = (await self._topics.get(topic)).masters.get(broker_name)
+        if address is None:
+            raise RpcFailed(
+                Code.INVALID_RECEIPT_HANDLE, f"broker {broker_name[:100]} of topic {topic} does not run"
+            )
+        return address
+
+
+def _received(response: RemotingCommand, broker_name: str) -> list[MessageExt]:
+    """Return the messages in the response to a pop, each with its receipt as property POP_CK."""
+    ext = response.ext
+    try:
+        messages = decode_all(response.body, broker_name)
+        starts = parse_start_offsets(ext.get("startOffsetInfo", ""))
+        for message in messages:
+            if MessageConst.POP_CK not in message.properties:  # the broker adds it to retries only
+                receipt = Receipt(
+                    starts[NORMAL, message.queue_id],
+                    int(ext["popTime"]),
+                    int(ext["invisibleTime"]),
+                    int(ext["reviveQid"]),
+                    NORMAL,
+                    broker_name,
+                    message.queue_id,
+                    message.queue_offset,
+                )
+                message.properties[MessageConst.POP_CK] = receipt.encode()
+            else:
+                Receipt.decode(message.properties[MessageConst.POP_CK])
+    except (RecordDamaged, MessageInvalid, KeyError, ValueError) as error:
+        raise RpcFailed(
+            Code.INTERNAL_SERVER_ERROR, f"the response of broker {broker_name} is damaged: {error!r}"
+        ) from error
+    return messages
+
+
+def _invisible_ms(request: ReceiveMessageRequest) -> int:
+    if request.auto_renew:
+        return INVISIBLE_MS
+    invisible_ms = request.invisible_duration.ToMilliseconds()
+    if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
+        raise _illegal_invisible_time(invisible_ms)
+    return invisible_ms
+
+
+def _illegal_invisible_time(invisible_ms: int) -> RpcFailed:
+    return RpcFailed(
+        Code.ILLEGAL_INVISIBLE_TIME,
+        f"the invisible duration of {invisible_ms:,} ms is not within {INVISIBLE_MS_MIN:,} and "
+        f"{INVISIBLE_MS_MAX:,}",
+    )
+
+
+def _polling_ms(call: Call, request: ReceiveMessageRequest) -> int:
+    given = request.long_polling_timeout.ToMilliseconds()
+    wanted = min(given, POLLING_MS_MAX) if request.HasField("long_polling_timeout") else POLLING_MS_MAX
+    left_ms = POLLING_MS_MAX if call.remaining_s is None else int(call.remaining_s * 1000)
+    if given < 0 or left_ms <= POLLING_RESERVE_MS:
+        raise RpcFailed(
+            Code.ILLEGAL_POLLING_TIME, f"the polling time of {given:,} ms does not fit the call's deadline"
+        )
+    return min(wanted, left_ms - POLLING_RESERVE_MS)
+
+
+def _of_receipt(error: RpcFailed | Refused | RemotingError) -> Status:
+    """Return the status for a failed ack: a receipt that the broker does not accept is an invalid handle."""
+    status = status_of(error)
+    if isinstance(error, Refused) and error.code not in (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+    ):
+        status.code = Code.INVALID_RECEIPT_HANDLE
+    return status

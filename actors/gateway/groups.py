@@ -1,0 +1,116 @@
+"""Groups: the settings of consumer groups, kept for a while, and the settings that their clients get."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from google.protobuf.duration_pb2 import Duration
+
+from actors.gateway.proto.definition_pb2 import (
+    ClientType,
+    Code,
+    CustomizedBackoff,
+    Language,
+    Resource,
+    RetryPolicy,
+    Settings,
+)
+from actors.gateway.statuses import RpcFailed
+from actors.gateway.topics import Topics, topic_name
+from actors.remoting.admin_headers import GroupHeader
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import Refused, RemotingError
+from store.clock import NS_PER_MS, Clock
+from store.message.validate import check_group
+from store.store_errors import MessageInvalid
+
+GROUPS_MAX: Final = 10_000
+RECEIVE_BATCH_SIZE: Final = 32
+LONG_POLLING_S: Final = 20
+BACKOFF_S: Final = (
+    1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+)  # fmt: skip
+"""RocketMQ's delay levels."""
+CONSUMER_TYPES: Final = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The settings of a consumer group at one time."""
+
+    is_fifo: bool
+    retry_max: int
+    since_ns: int
+
+
+class Groups:
+    """The consumer groups that clients of one gateway use."""
+
+    def __init__(
+        self, topics: Topics, client: RemotingClient, clock: Clock, refresh_ms: int, timeout_ms: int
+    ) -> None:
+        """Create the object; settings are used for `refresh_ms`, and requests take up to `timeout_ms`."""
+        self._topics = topics
+        self._client = client
+        self._clock = clock
+        self._refresh_ns = refresh_ms * NS_PER_MS
+        self._timeout_ms = timeout_ms
+        self._groups: OrderedDict[str, Group] = OrderedDict()
+
+    async def get(self, name: str, topic: str) -> Group:
+        """Return a group, as the brokers of `topic` know it. Raises RpcFailed if the topic does not exist."""
+        known, now_ns = self._groups.get(name), self._clock.monotonic_ns()
+        if known is not None and now_ns - known.since_ns < self._refresh_ns:
+            return known
+        address = next(iter((await self._topics.get(topic)).masters.values()))
+        command = RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader(name).to_ext())
+        fields: dict[str, Any] = {}
+        try:
+            response = await self._client.ask(address, command, self._timeout_ms)
+            fields = orjson.loads(response.body)
+        except (Refused, RemotingError, orjson.JSONDecodeError):
+            pass  # a group that does not exist yet has RocketMQ's defaults
+        retry_max = int(fields.get("retryMaxTimes", len(BACKOFF_S) - 2))
+        group = self._groups[name] = Group(fields.get("consumeMessageOrderly") is True, retry_max, now_ns)
+        while len(self._groups) > GROUPS_MAX:
+            self._groups.popitem(last=False)
+        return group
+
+    async def settings(self, given: Settings) -> Settings:
+        """Return the settings of a consumer with the values that the server decides. Raises RpcFailed."""
+        subscription = given.subscription
+        name = group_name(subscription.group)
+        topics = [topic_name(each.topic) for each in subscription.subscriptions]
+        group = await self.get(name, topics[0]) if topics else Group(False, len(BACKOFF_S) - 2, 0)
+        merged = Settings()
+        merged.CopyFrom(given)
+        found = merged.subscription
+        found.fifo = group.is_fifo
+        found.receive_batch_size = RECEIVE_BATCH_SIZE
+        found.long_polling_timeout.seconds = LONG_POLLING_S
+        backoff = CustomizedBackoff(next=[Duration(seconds=seconds) for seconds in BACKOFF_S])
+        merged.backoff_policy.CopyFrom(
+            RetryPolicy(max_attempts=group.retry_max + 1, customized_backoff=backoff)
+        )
+        # The Python SDK stops reading commands if metrics are off; it tolerates an endpoint without them.
+        is_python = given.user_agent.language == Language.PYTHON
+        merged.metric.on = is_python and given.client_type == ClientType.PUSH_CONSUMER
+        if merged.metric.on:
+            merged.metric.endpoints.CopyFrom(given.access_point)
+        return merged
+
+
+def group_name(resource: Resource) -> str:
+    """Return the name of a consumer group on the brokers. Raises RpcFailed if it is not valid."""
+    namespace = resource.resource_namespace
+    name = f"{namespace}%{resource.name}" if namespace else resource.name
+    try:
+        check_group(name)
+    except MessageInvalid as error:
+        raise RpcFailed(Code.ILLEGAL_CONSUMER_GROUP, error.remark) from None
+    return name

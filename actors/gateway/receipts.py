@@ -1,0 +1,113 @@
+"""Receipts: the handles of received messages, and the renewal of those that a push consumer works on.
+
+    handle   <receipt of POP, eight fields> <CommitLog offset>
+
+A push consumer sets no invisible time; the gateway renews its messages until they are acked, or for
+`RENEWAL_MS_MAX`. If the gateway ends, they become visible again within `INVISIBLE_MS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from actors.gateway.proto.definition_pb2 import Code
+from actors.gateway.statuses import RpcFailed
+from store.message.pop_records import Receipt
+from store.store_errors import MessageInvalid
+
+INVISIBLE_MS: Final = 60_000
+"""Invisible time of a message that the gateway renews."""
+RENEW_BEFORE_MS: Final = 20_000
+RENEWAL_MS_MAX: Final = 3 * 3600 * 1000
+RENEWED_MAX: Final = 200_000
+_HANDLE_FIELDS: Final = 9
+
+
+class Handle(NamedTuple):
+    """A receipt, and where the message is in the CommitLog of its broker."""
+
+    receipt: Receipt
+    commit_log_offset: int
+
+    def encode(self) -> str:
+        """Return the text that the client gets."""
+        return f"{self.receipt.encode()} {self.commit_log_offset}"
+
+    @classmethod
+    def decode(cls, text: str) -> Handle:
+        """Return the parts of a handle. Raises RpcFailed if it is not valid."""
+        fields = text.split(" ")
+        if len(fields) == _HANDLE_FIELDS and len(text) <= 1024 and fields[-1].isdecimal():
+            try:
+                return cls(Receipt.decode(text), int(fields[-1]))
+            except MessageInvalid:
+                pass
+        raise RpcFailed(
+            Code.INVALID_RECEIPT_HANDLE, f"receipt handle {text[:100]!r} is not that of a received message"
+        )
+
+
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+@dataclass(slots=True)
+class Renewal:
+    """A message whose invisible time the gateway extends."""
+
+    client_id: str
+    group: str
+    topic: str
+    handle: Handle
+    until_ms: int
+    """The wall time after which it is not renewed any more."""
+    changed: asyncio.Event = field(default_factory=_set_event)
+    """Not set while a request to the broker changes the receipt."""
+
+    @property
+    def visible_ms(self) -> int:
+        """The wall time at which the message becomes visible again."""
+        return self.handle.receipt.pop_ms + self.handle.receipt.invisible_ms
+
+
+class Renewals:
+    """The messages that the push consumers of one gateway work on, by group and first handle."""
+
+    def __init__(self) -> None:
+        self._renewals: OrderedDict[tuple[str, str], Renewal] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._renewals)
+
+    def add(self, renewal: Renewal) -> None:
+        """Renew a message from now on. Over the limit, the oldest ones are not renewed any more."""
+        self._renewals[renewal.group, renewal.handle.encode()] = renewal
+        while len(self._renewals) > RENEWED_MAX:
+            self._renewals.popitem(last=False)
+
+    async def take(self, group: str, text: str) -> Handle:
+        """Return the present handle for the one that the client has, and stop the renewal."""
+        renewal = self._renewals.pop((group, text), None)
+        if renewal is None:
+            return Handle.decode(text)
+        await renewal.changed.wait()
+        return renewal.handle
+
+    def due(self, now_ms: int) -> Iterable[Renewal]:
+        """Return the messages that must be renewed now; forget those that are renewed for too long."""
+        for key, renewal in list(self._renewals.items()):
+            if renewal.until_ms <= now_ms or renewal.visible_ms <= now_ms:
+                del self._renewals[key]
+            elif renewal.visible_ms - now_ms <= RENEW_BEFORE_MS:
+                yield renewal
+
+    def forget_client(self, client_id: str) -> None:
+        """Stop the renewals of a client that has ended: its messages become visible again."""
+        for key in [key for key, each in self._renewals.items() if each.client_id == client_id]:
+            del self._renewals[key]
