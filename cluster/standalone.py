@@ -4,6 +4,10 @@
 
 starts a nameserver, a rebalancer and one or more brokers on one event loop, prints `READY host:port` (the
 address of the nameserver), and serves until SIGTERM or SIGINT. Then it stops all services and exits.
+
+    python -m cluster.standalone --store-root DIR --slave-of HOST:PORT
+
+starts one slave of the broker that is registered as broker-a with the nameserver at HOST:PORT.
 """
 
 from __future__ import annotations
@@ -59,6 +63,8 @@ class StandaloneSettings:
     """Settings of TLS of all services, such as `tls_ca`."""
     broker: Mapping[str, str] = field(default_factory=dict)
     """More settings of the brokers."""
+    slave_of: str = ""
+    """The address of another nameserver: start only a slave of the broker that is registered there."""
 
     @property
     def access(self) -> dict[str, object]:
@@ -78,7 +84,10 @@ class _Stoppable(Protocol):
 
 
 class StandaloneCluster:
-    """A nameserver, a rebalancer and brokers, started in this order and stopped in reverse order."""
+    """A nameserver, a rebalancer and brokers, started in this order and stopped in reverse order.
+
+    With `slave_of`, one slave.
+    """
 
     def __init__(self, settings: StandaloneSettings, clock: Clock, give_up: GiveUp | None = None) -> None:
         self.settings = settings
@@ -113,6 +122,20 @@ class StandaloneCluster:
         }
 
     async def _start_all(self) -> None:
+        if self.settings.slave_of:
+            self.nameserver_address = self.settings.slave_of
+        else:
+            await self._start_nameserver()
+        for number in range(self.settings.brokers):
+            broker = BrokerService(self._broker_settings(number), self._clock, self._give_up)
+            await broker.start()
+            self._started.append(broker)
+            self.brokers.append(broker)
+        if self.settings.gateway_port is not None:
+            await self._start_gateway(self.settings.gateway_port)
+
+    async def _start_nameserver(self) -> None:
+        """Start the nameserver and the rebalancer."""
         settings, clock = self.settings, self._clock
         nameserver = build_nameserver(
             NameserverSettings.model_validate(
@@ -145,13 +168,6 @@ class StandaloneCluster:
             await rebalancer.start()
             self._started.append(rebalancer)
             self.rebalancer_address = rebalancer.address
-        for number in range(settings.brokers):
-            broker = BrokerService(self._broker_settings(number), clock, self._give_up)
-            await broker.start()
-            self._started.append(broker)
-            self.brokers.append(broker)
-        if settings.gateway_port is not None:
-            await self._start_gateway(settings.gateway_port)
 
     async def _start_gateway(self, port: int) -> None:
         # Its protobuf messages take 30 ms to import.
@@ -164,14 +180,20 @@ class StandaloneCluster:
         self._started.append(gateway)
         self.gateway_address = gateway.address
 
+    @property
+    def _replica(self) -> int:
+        return 1 if self.settings.slave_of else 0
+
     def _broker_root(self, number: int) -> Path:
-        return self.settings.store_root / f"{_broker_name(number)}-0"
+        return self.settings.store_root / f"{_broker_name(number)}-{self._replica}"
 
     def _broker_settings(self, number: int) -> BrokerSettings:
         settings = self.settings
         return BrokerSettings(
             cluster_name=settings.cluster_name,
             broker_name=_broker_name(number),
+            replica=self._replica,
+            role="slave" if settings.slave_of else "master",
             listen_port=settings.broker_port + 10 * number if settings.broker_port else 0,
             nameservers=[self.nameserver_address],
             rebalancers=[self.rebalancer_address] if self.rebalancer_address else [],
@@ -190,6 +212,12 @@ def _broker_name(number: int) -> str:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--slave-of",
+        default="",
+        metavar="HOST:PORT",
+        help="start only a slave of the broker that is registered with the nameserver at this address",
+    )
     parser.add_argument(
         "--store",
         action="append",
@@ -262,6 +290,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[StandaloneSettings, bool]
             nameserver_port=given.nameserver_port,
             broker_port=given.broker_port,
             brokers=given.brokers,
+            slave_of=given.slave_of,
             cluster_name=given.cluster,
             auto_create_topics=given.auto_create_topics,
             with_rebalancer=given.rebalancer,

@@ -48,7 +48,18 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     slave_read_enable: Annotated[bool, LIVE] = Field(
         default=False, validation_alias=_alias("slave_read_enable", "slaveReadEnable")
     )
-    """Whether a slave serves pulls. If false, it refuses them with SYSTEM_BUSY, as RocketMQ's slaves do."""
+    """Whether a slave serves pulls. If false, it refuses them with SYSTEM_BUSY. If true on a master,
+    consumers that are far behind are sent to a slave.
+    """
+    access_message_in_memory_max_ratio: Annotated[int, LIVE] = Field(
+        default=40,
+        ge=0,
+        le=100,
+        validation_alias=_alias("access_message_in_memory_max_ratio", "accessMessageInMemoryMaxRatio"),
+    )
+    """With `slave_read_enable`, a consumer is sent to a slave if the messages that it reads are followed by
+    more bytes than this share of the memory, in percent.
+    """
 
     listen_host: HostName = "127.0.0.1"
     """The address to bind to."""

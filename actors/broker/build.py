@@ -23,7 +23,6 @@ from actors.broker.admin.group_admin import GroupAdmin
 from actors.broker.admin.offset_admin import OffsetAdmin
 from actors.broker.admin.progress_requests import ProgressRequests
 from actors.broker.admin.queue_file_requests import QueueFileRequests
-from actors.broker.admin.queue_removal import QueueRemoval
 from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.auth.access import BrokerAccess, build_access
@@ -43,6 +42,7 @@ from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
+from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.metadata.topics import has_records_of_all
 from actors.broker.parts import BrokerGroups, BrokerParts
@@ -50,6 +50,7 @@ from actors.broker.reading.pull import Puller
 from actors.broker.reading.queue_ends import QueueEnds
 from actors.broker.reading.queue_reader import QueueReader
 from actors.broker.reading.queues import QueueQueries
+from actors.broker.reading.replica_choice import ReplicaChoice
 from actors.broker.registration import Registration
 from actors.broker.role import BrokerRole, Role, RoleService
 from actors.broker.sending.bulk_send import BulkSender
@@ -315,7 +316,10 @@ def _reading_rows(parts: BrokerParts) -> Iterable[RequestRow]:
     settings, loop, tables, clients = parts.settings, parts.loop, parts.tables, parts.groups.clients
     store, reads = loop.store, loop.reads
     queries = QueueQueries(settings, store, reads, tables.topics, parts.identity, parts.access.may_read)
-    puller = Puller(settings, parts.reader, reads, QueueEnds(store), tables.offsets, clients, loop.held)
+    replicas = ReplicaChoice(settings, store, tables.groups, lambda: parts.role.role)
+    puller = Puller(
+        settings, parts.reader, reads, QueueEnds(store), tables.offsets, clients, loop.held, replicas
+    )
     return (*puller.rows(), *queries.rows())
 
 

@@ -320,6 +320,7 @@ class PullRecordsResponse(Header):
     min_offset: Long
     max_offset: Long
     count: Long
+    suggest_which_broker_id: Long = 0
 
 
 class ForwardHeartbeatHeader(Header):

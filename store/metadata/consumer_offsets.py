@@ -52,6 +52,10 @@ class ConsumerOffsetTable:
         head = {**self.unknown, DATA_VERSION: self.data_version.to_json()}
         return table_pieces(head, _TABLE, self.offsets)
 
+    def replace_all(self, other: "ConsumerOffsetTable") -> None:
+        """Take over the offsets and the data version of another table, in one step."""
+        self.offsets, self.data_version = other.offsets, other.data_version
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the next queue offset that `group` reads. It may be lower than before (an offset reset)."""
         self.offsets.setdefault(f"{topic}@{group}", {})[queue_id] = offset

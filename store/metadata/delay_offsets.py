@@ -41,6 +41,10 @@ class DelayOffsetTable:
         table = {str(level): offset for level, offset in self.offsets.items()}
         return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
 
+    def replace_all(self, other: "DelayOffsetTable") -> None:
+        """Take over the offsets and the data version of another table, in one step."""
+        self.offsets, self.data_version = other.offsets, other.data_version
+
     def move(self, level: int, offset: int) -> None:
         """Set the offset of the next message to deliver from a delay level.
 

@@ -54,3 +54,8 @@ def table_pieces(
         piece.append(b"}")
         rows += 1
     yield b"".join([*piece, b"\n}}\n"])
+
+
+def changed_names(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Return the keys of a table whose entry was added, changed or removed, sorted."""
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))

@@ -68,6 +68,10 @@ class SubscriptionGroupTable:
         self._json.add(group.group_name, group)
         self.data_version = self.data_version.next(self.clock.wall_ms())
 
+    def replace_all(self, other: "SubscriptionGroupTable") -> None:
+        """Take over the groups, the forbidden topics and the data version of another table, in one step."""
+        self.groups, self.forbidden, self.data_version = other.groups, other.forbidden, other.data_version
+
     def remove(self, group_name: str) -> bool:
         """Remove a consumer group. Return True if it existed."""
         if self.groups.pop(group_name, None) is None:

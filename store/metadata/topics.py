@@ -48,6 +48,14 @@ class TopicConfigTable:
         self._json.add(topic.topic_name, topic)
         self.touch()
 
+    def replace_all(self, other: "TopicConfigTable") -> dict[str, TopicConfig]:
+        """Take over the topics and the data version of another table, in one step.
+
+        Returns the former topics.
+        """
+        before, self.topics, self.data_version = self.topics, other.topics, other.data_version
+        return before
+
     def touch(self) -> None:
         """Change only the data version, so that nameservers and slaves fetch the table again."""
         self.data_version = self.data_version.next(self.clock.wall_ms())

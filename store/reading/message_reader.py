@@ -68,6 +68,8 @@ class GetMessageResult:
     slices: list[memoryview] = field(default_factory=list)
     message_count: int = 0
     size_bytes: int = 0
+    log_end: int = 0
+    """The CommitLog offset after the last record."""
 
 
 def out_of_range_result(queue: ConsumeQueue | None, offset: int) -> GetMessageResult | None:
@@ -194,6 +196,8 @@ class MessageReader:
                 file.array, limit, file.base, units, first, queue.queue_id, topic, codes, filters,
                 max_messages, max_bytes, progress, self._runs,
             )  # fmt: skip
+            if runs:
+                result.log_end = file.base + int(self._runs[runs - 1, 1])
             rejected, left = self._take(file.view, runs, result, wanted, ends_ns)
             rejected_bytes += rejected
             if left:

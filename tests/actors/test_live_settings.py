@@ -75,6 +75,10 @@ SHOWN: dict[type[BaseModel], dict[str, tuple[str, str]]] = {
             "tests/actors/broker/replication/test_ha_stream.py",
             "test_rate_of_all_slaves_follows_the_live_setting",
         ),
+        "access_message_in_memory_max_ratio": (
+            "tests/actors/broker/reading/test_replica_choice.py",
+            "test_consumers_far_behind_are_sent_to_the_groups_slave_and_back",
+        ),
         "persist_offsets_interval_ms": ("tests/actors/test_supervisor.py", EVERY),
     },
     StoreSettings: {

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -42,6 +43,27 @@ def test_options_are_parsed_and_invalid_ones_refused(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         parse_arguments([])
     assert "--store-root" in capsys.readouterr().err
+
+
+def test_slave_of_another_cluster_registers_next_to_its_master(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = StoreSettings.model_validate(SMALL_STORE)
+        cluster = StandaloneCluster(StandaloneSettings(tmp_path, store=store), SystemClock())
+        await cluster.start()
+        address = cluster.nameserver_address
+        settings, _ = parse_arguments(["--store-root", str(tmp_path), "--slave-of", address])
+        slave = StandaloneCluster(replace(settings, broker_port=0, store=store), SystemClock())
+        try:
+            await slave.start()
+            described = slave.brokers[0].describe()
+            assert (described["role"], described["broker_id"]) == ("slave", 2)
+            assert slave.describe()["nameserver"] == address
+            assert slave.rebalancer_address == ""
+        finally:
+            await slave.stop()
+            await cluster.stop()
+
+    run(story)
 
 
 def test_two_brokers_a_nameserver_and_a_rebalancer_work_together(tmp_path: Path) -> None:

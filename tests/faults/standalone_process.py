@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -16,8 +17,11 @@ REPO = Path(__file__).parent.parent.parent
 class StandaloneProcess:
     """Nameserver, rebalancer and broker in one separate process; a restart uses the same ports."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, options: Sequence[str] = ()) -> None:
+        """Start the process. `options` are further ones of `cluster.standalone`."""
         self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._options = options
         self._ports = [0, 0]
         self.start()
 
@@ -26,7 +30,7 @@ class StandaloneProcess:
             sys.executable, "-m", "cluster.standalone", "--json", "--store-root", str(self._root),
             "--nameserver-port", str(self._ports[0]), "--broker-port", str(self._ports[1]),
             "--store", "commit_log_file_bytes=16777216", "--store", "index_slots=5000",
-            "--store", "index_entries=20000",
+            "--store", "index_entries=20000", *self._options,
         ]  # fmt: skip
         log = (self._root / "log").open("ab")
         self.process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=log)
@@ -34,7 +38,7 @@ class StandaloneProcess:
         assert self.process.stdout is not None
         ready = orjson.loads(self.process.stdout.readline())
         assert self.process.stdout.readline().startswith(b"READY")
-        self.nameserver = ready["nameserver"]
+        self.nameserver, self.broker = ready["nameserver"], ready["brokers"]["broker-a"]
         self._ports = [
             int(address.rpartition(":")[2]) for address in (ready["nameserver"], ready["brokers"]["broker-a"])
         ]

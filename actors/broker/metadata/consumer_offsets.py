@@ -61,6 +61,12 @@ class ConsumerOffsets:
         self.table.commit(group, topic, queue_id, offset)
         self.changes += 1
 
+    def replace_all(self, table: ConsumerOffsetTable) -> None:
+        """Take over all offsets of a master, in one step; the generations stay."""
+        if table.offsets != self.table.offsets:
+            self.table.replace_all(table)
+            self.changes += 1
+
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset at which the group resumes, and make the reset pending.
 

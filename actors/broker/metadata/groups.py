@@ -16,6 +16,7 @@ from store.message.group_config import SubscriptionGroupConfig
 from store.message.pop_records import POP_RETRY_SEPARATORS
 from store.message.validate import RETRY_TOPIC_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, check_group
 from store.metadata import SubscriptionGroupTable
+from store.metadata.pieces import changed_names
 from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)
@@ -102,6 +103,15 @@ class Groups:
             _log.info("group_config_changed", group=group.group_name)
             self._on_change(group.group_name)
             yield
+
+    def replace_all(self, table: SubscriptionGroupTable) -> None:
+        """Take over all groups of a master, in one step."""
+        if table.data_version == self.table.data_version:
+            return
+        before = self.table.groups
+        self.table.replace_all(table)
+        for name in changed_names(before, table.groups):
+            self._on_change(name)
 
     def _check_room(self, name: str) -> None:
         """Raise Refused if the group does not exist and the broker has as many groups as it may have."""

@@ -70,6 +70,12 @@ class RequestModes:
         found = None if topic.startswith(RETRY_TOPIC_PREFIX) else self.table.modes.get(topic, {}).get(group)
         return found or MessageRequestMode(topic=topic, consumer_group=group)
 
+    def replace_all(self, table: MessageRequestModeTable) -> None:
+        """Take over all modes of a master, in one step."""
+        if table.modes != self.table.modes:
+            self.table.modes = table.modes
+            self._on_change()
+
     def forget_topic(self, topic: str) -> None:
         """Remove the modes of a deleted topic."""
         if self.table.remove_topic(topic):

@@ -20,6 +20,7 @@ from store.message.message_queue import MessageQueue
 from store.message.topic_config import TopicConfig
 from store.message.validate import DLQ_TOPIC_PREFIX, LMQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, check_topic
 from store.metadata import TopicConfigTable
+from store.metadata.pieces import changed_names
 from store.store_errors import MessageInvalid
 from store.timer import timer_files
 
@@ -359,6 +360,15 @@ class Topics:
         old = self.table.topics.get(topic.topic_name)
         attributes = apply_attribute_changes(None if old is None else old.attributes, topic.attributes)
         return replace(topic, attributes=attributes)
+
+    def replace_all(self, table: TopicConfigTable) -> list[str]:
+        """Take over all topics of a master, in one step. Return the names of the topics that it lacks."""
+        if table.data_version == self.table.data_version:
+            return []
+        before = self.table.replace_all(table)
+        for name in changed_names(before, table.topics):
+            self._on_change(name)
+        return [name for name in before if name not in table.topics]
 
     def mark_ordered(self, names: Iterable[str]) -> None:
         """Mark topics as ordered. The names come from a nameserver's order configuration, as in RocketMQ."""

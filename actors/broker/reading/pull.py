@@ -22,6 +22,7 @@ from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry, suspend_
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.reading.queue_ends import QueueEnds, not_found_response, offset_fields
 from actors.broker.reading.queue_reader import Consumer, Queue, QueueReader, ReadLimits
+from actors.broker.reading.replica_choice import ReplicaChoice
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
@@ -119,6 +120,7 @@ class Puller:
         offsets: ConsumerOffsets,
         clients: Clients[Connection],
         held: WaitRegistry[Arrival],
+        replicas: ReplicaChoice,
     ) -> None:
         """Create the handler.
 
@@ -130,6 +132,7 @@ class Puller:
             offsets: the groups' positions; a pull may commit one.
             clients: the groups' subscriptions.
             held: the held requests.
+            replicas: suggests the replica to read from, if slaves serve pulls.
         """
         self._settings = settings
         self._reader = reader
@@ -140,6 +143,7 @@ class Puller:
         self._clients = clients
         self._clients.on_subscription(self._complete_outdated_pulls)
         self._held = held
+        self._replicas = replicas
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -241,7 +245,7 @@ class Puller:
                 self._reads.serve(
                     context,
                     lambda: self._read_again(request),
-                    lambda found: response_of(found, request.offset),
+                    lambda found: self._response(request, found),
                 )
         except Exception as error:  # noqa: BLE001 - the error goes to this pull's client, and other pulls continue
             context.refuse(error)
@@ -273,7 +277,7 @@ class Puller:
             self._respond_at_end(request)
 
     def _response_or_hold(self, request: PullRequest, found: GetMessageResult) -> RemotingCommand | None:
-        response = response_of(found, request.offset)
+        response = self._response(request, found)
         if response.code != ResponseCode.PULL_NOT_FOUND or request.wait_ms <= 0:
             return response
         self._hold(request)
@@ -283,8 +287,19 @@ class Puller:
         self._held.hold(request, request.wait_ms)
         request.context.release_request()
 
+    def _response(self, request: PullRequest, found: GetMessageResult) -> RemotingCommand:
+        response = response_of(found, request.offset)
+        if self._settings.slave_read_enable:
+            self._replicas.advise(response, found, request.consumer.group, request.offset)
+        return response
+
     def _respond_at_end(self, request: PullRequest) -> None:
-        request.context.reply(self._ends.response(*request.key, request.offset))
+        if self._settings.slave_read_enable:
+            status = GetMessageStatus.OFFSET_OVERFLOW_ONE
+            found = self._reader.empty_result(request.key, status, request.offset)
+            request.context.reply(self._response(request, found))
+        else:
+            request.context.reply(self._ends.response(*request.key, request.offset))
 
     def _read(self, request: PullRequest) -> GetMessageResult:
         return self._reader.read(request.key, request.offset, request.limits, request.consumer)

@@ -12,6 +12,8 @@ from store.message_store import MessageStore
 from store.reading.message_reader import GetMessageResult
 
 _RESPONSES_MAX = 1024
+SUGGESTED_BROKER = "suggestWhichBrokerId"
+NEXT_BEGIN_OFFSET = "nextBeginOffset"
 
 
 def not_found_response(found: GetMessageResult) -> SharedResponse:
@@ -22,8 +24,8 @@ def not_found_response(found: GetMessageResult) -> SharedResponse:
 def offset_fields(found: GetMessageResult) -> dict[str, str]:
     """Return the header fields that every response to a pull has: its offsets and its message count."""
     return {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": str(found.next_begin_offset),
+        SUGGESTED_BROKER: "0",
+        NEXT_BEGIN_OFFSET: str(found.next_begin_offset),
         "minOffset": str(found.min_offset),
         "maxOffset": str(found.max_offset),
         "count": str(found.message_count),

@@ -1,18 +1,77 @@
-"""Builds the replication of a broker: the requests that a slave refuses."""
+"""Builds the replication of a broker: what it does while it is a slave."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
 from actors.broker.broker_settings import SLAVE
 from actors.broker.capability import Capability
+from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.parts import BrokerParts
+from actors.broker.replication.ha_client import HaClient
+from actors.broker.replication.metadata_sync import MetadataSync
 from actors.broker.replication.slave_requests import SlaveRequests
-from actors.broker.role import Role
+from actors.broker.role import Role, RoleService
+from actors.host.figures import Figure, Kind
+from actors.remoting.headers import RegisterBrokerResponse
+from actors.supervisor import Supervisor
 
 
 def build_replication(parts: BrokerParts) -> Capability:
     """Build the replication of a broker; one that starts as a master has no step on its hot path."""
-    role, registration = parts.role, parts.registration
-    if parts.settings.role != SLAVE:
-        return Capability()
+    return build_slave(parts) if parts.settings.role == SLAVE else Capability()
+
+
+def build_slave(parts: BrokerParts) -> Capability:
+    """Build what a broker does while it is a slave."""
+    role, registration, loop, tables = parts.role, parts.registration, parts.loop, parts.tables
+    removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
+    client, clock = parts.remoting_client, parts.clock
+    sync = MetadataSync(
+        client, clock, loop.store, tables, removal.remove, loop.turns.wake, lambda: ha_client.joined
+    )
+
+    def find_master() -> RegisterBrokerResponse:
+        registration.changed()  # the response names the master that is registered now
+        return registration.master
+
+    ha_client = HaClient(
+        loop.store, loop.reads, clock, client, find_master, loop.server.request_tick, sync.request
+    )
     step = SlaveRequests(parts.settings, lambda: role.role, lambda: registration.master.master_addr)
-    return Capability(steps=(step,), permits_plain_sends=lambda: role.role is Role.MASTER)
+    return Capability(
+        steps=(step,),
+        permits_plain_sends=lambda: role.role is Role.MASTER,
+        services=(
+            _task(parts.supervisor, "ha-client", ha_client.run),
+            _task(parts.supervisor, "metadata-sync", sync.run),
+        ),
+        figures=_figures(ha_client),
+    )
+
+
+def _task(supervisor: Supervisor, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> RoleService:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def start() -> None:
+        tasks.append(supervisor.start(name, run))
+
+    async def stop() -> None:
+        task = tasks.pop()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    return RoleService(name, frozenset({Role.SLAVE}), start, stop)
+
+
+def _figures(ha_client: HaClient) -> Sequence[Figure]:
+    return (
+        Figure("replication_state", Kind.TEXT, "", lambda: ha_client.state, "Whether the slave follows."),
+        Figure("master_address", Kind.TEXT, "", lambda: ha_client.master, "Master that the slave follows."),
+        Figure(
+            "replication_bytes_received", Kind.COUNTER, "B", lambda: ha_client.bytes_received,
+            "Bytes received from masters.", metric="raymq_replication_bytes_received_total",
+        ),
+    )  # fmt: skip

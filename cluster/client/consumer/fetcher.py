@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from actors.remoting.bodies.routes import MASTER_ID
 from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import Buffer, RemotingCommand
 from actors.remoting.headers import PullRecordsHeader, PullRecordsResponse
@@ -78,13 +79,15 @@ class Puller:
         self._config = config
         self._max_messages = max_messages
         self._plain: set[str] = set()  # the addresses of RocketMQ's brokers
+        self._suggested: dict[MessageQueue, int] = {}  # the broker ids to read from, if not the master
 
     async def pull(
         self, queue: MessageQueue, offset: int, selector: MessageSelector, share_bytes: int
     ) -> RemotingCommand:
         """Pull `queue` from `offset` on, and return the response, whose code is one of PULL_CODES.
 
-        Raises ClientError if there is no response or it has another code.
+        The broker's response suggests the replica of the next pull. After an error the next pull goes to
+        another replica. Raises ClientError if there is no response or it has another code.
         """
         header = PullRecordsHeader(
             queue.topic,
@@ -97,11 +100,29 @@ class Puller:
             subscription=selector.expression,
             expression_type=selector.type,
         )
-        address = self._instance.master_of(queue.topic, queue.broker_name)
-        response = await self._send(address, header)
-        if response.code not in PULL_CODES:
-            raise refused(response.code, response.remark, address)
+        broker_id = self._suggested.get(queue, MASTER_ID)
+        address = self._instance.replica_of(queue.topic, queue.broker_name, broker_id)
+        try:
+            response = await self._send(address, header)
+            if response.code not in PULL_CODES:
+                raise refused(response.code, response.remark, address)
+        except ClientError:
+            self._suggest(queue, self._next_replica(queue, broker_id))
+            raise
+        self._suggest(queue, PullRecordsResponse.from_ext(response.ext).suggest_which_broker_id)
         return response
+
+    def _suggest(self, queue: MessageQueue, broker_id: int) -> None:
+        if broker_id != MASTER_ID:
+            self._suggested[queue] = broker_id
+        else:
+            self._suggested.pop(queue, None)
+
+    def _next_replica(self, queue: MessageQueue, failed: int) -> int:
+        """Return the id of the replica to try after `failed`, in a circle."""
+        route = self._instance.routes.peek(queue.topic)
+        known = route.replicas(queue.broker_name) if route is not None else ()
+        return next((each for each in known if each > failed), MASTER_ID)
 
     async def _send(self, address: str, header: PullRecordsHeader) -> RemotingCommand:
         timeout_ms = header.wait_ms + self._instance.config.request_timeout_ms
@@ -210,8 +231,10 @@ class Fetcher:
         took_ms = self._instance.now_ms() - self.pulled_ms
         if response.code == ResponseCode.PULL_NOT_FOUND:
             return took_ms > HELD_AT_LEAST_MS
+        began = self.offset
         self._take(response, took_ms)
-        return True
+        # A slave that lacks the offset sends the consumer to the master, which may be gone.
+        return response.code != ResponseCode.PULL_RETRY_IMMEDIATELY or self.offset != began
 
     def _take(self, command: RemotingCommand, took_ms: int) -> None:
         response = PullRecordsResponse.from_ext(command.ext)

@@ -64,12 +64,15 @@ class GroupProtocol(Protocol):
 
 
 def broker_addresses(instance: ClientInstance, topics: Iterable[str]) -> list[str]:
-    """Return the master addresses of the brokers of `topics`, without topics that have no cached route."""
+    """Return the addresses of the brokers of `topics`, without topics that have no cached route.
+
+    A broker without a master is represented by a slave.
+    """
     addresses: set[str] = set()
     for topic in topics:
         route = instance.routes.peek(topic)
         if route is not None:
-            addresses.update(filter(None, map(route.master, route.brokers())))
+            addresses.update(filter(None, map(route.replica, route.brokers())))
     return sorted(addresses)
 
 

@@ -154,7 +154,7 @@ class OffsetClient:
         unconfirmed: dict[str, ClientError] = {}
         for queue, commit in offsets.items():
             try:
-                address = self._instance.master_of(queue.topic, queue.broker_name)
+                address = self._instance.replica_of(queue.topic, queue.broker_name)
             except ClientError as error:
                 unconfirmed[queue.broker_name] = error
             else:
@@ -243,7 +243,7 @@ class OffsetClient:
 
     async def _query(self, queue: MessageQueue, code: int, header: Header) -> int:
         await self._instance.routes.get(queue.topic)
-        address = self._instance.master_of(queue.topic, queue.broker_name)
+        address = self._instance.replica_of(queue.topic, queue.broker_name)
         response = await self._instance.invoke(address, RemotingCommand(code, header.to_ext()))
         return OffsetResponse.from_ext(response.ext).offset
 

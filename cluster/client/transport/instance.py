@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from actors.remoting.bodies.groups import HeartbeatData
+from actors.remoting.bodies.routes import MASTER_ID
 from actors.remoting.client import RemotingClient
 from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -158,13 +159,16 @@ class ClientInstance:
         self.supervisor.every("heartbeat", lambda: self.config.heartbeat_ms, beat)
 
     async def send_heartbeats(self, heartbeat: HeartbeatData, topics: list[str]) -> None:
-        """Send `heartbeat` to all brokers of `topics` concurrently. A failure is logged."""
+        """Send `heartbeat` to all brokers of `topics` concurrently. A failure is logged.
+
+        A slave gets it if the route has no master.
+        """
         body = heartbeat.encode()
         addresses: set[str] = set()
         for topic in topics:
             route = self.routes.peek(topic)
             if route is not None:
-                addresses.update(route.masters().values())
+                addresses.update(filter(None, map(route.replica, route.brokers())))
 
         async def beat(address: str) -> None:
             try:
@@ -216,6 +220,19 @@ class ClientInstance:
         if address is None:
             raise BrokerUnreachable(
                 f"the route of topic {topic!r} has no master of broker {broker_name!r}: is it running?"
+            )
+        return address
+
+    def replica_of(self, topic: str, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """Return the address of a replica of a broker: this one, else that of the lowest id.
+
+        Raises BrokerUnreachable if the route has no replica.
+        """
+        route = self.routes.peek(topic)
+        address = route.replica(broker_name, broker_id) if route is not None else None
+        if address is None:
+            raise BrokerUnreachable(
+                f"the route of topic {topic!r} has no replica of broker {broker_name!r}: is it running?"
             )
         return address
 

@@ -116,6 +116,18 @@ class TopicRoute:
         """Return the address of the broker's master (broker id 0), or None if it is unknown."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
+    def replicas(self, broker_name: str) -> Sequence[int]:
+        """Return the ids of the broker's known replicas, ascending; the master's is 0."""
+        return sorted(self.addresses.get(broker_name, ()))
+
+    def replica(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """Return the address of a replica that serves reads and groups: this one, else that of the lowest id.
+
+        Returns None if no replica is known.
+        """
+        known = self.addresses.get(broker_name, {})
+        return known.get(broker_id) or (known[min(known)] if known else None)
+
     def brokers(self) -> list[str]:
         """Return the sorted names of the brokers that have queues of the topic."""
         return sorted(share.broker_name for share in self.shares)

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[3]
 ONLINE = "tests/actors/broker/group/test_groups_online.py"
 GROUPS = "tests/actors/broker/metadata/test_groups.py"
 PERMISSION = "tests/actors/broker/test_broker_permission.py"
+REPLICA = "tests/actors/broker/reading/test_replica_choice.py"
 HERE = "tests/actors/broker/test_stored_flags.py"
 
 EFFECTIVE: dict[type[msgspec.Struct], dict[str, tuple[str, str]]] = {
@@ -36,6 +37,11 @@ EFFECTIVE: dict[type[msgspec.Struct], dict[str, tuple[str, str]]] = {
             "test_group_without_notifications_sends_none_to_its_members",
         ),
         "retryQueueNums": (ONLINE, "test_retries_use_all_queues_of_the_retry_topic"),
+        "brokerId": (REPLICA, "test_consumers_far_behind_are_sent_to_the_groups_slave_and_back"),
+        "whichBrokerWhenConsumeSlowly": (
+            REPLICA,
+            "test_consumers_far_behind_are_sent_to_the_groups_slave_and_back",
+        ),
         "retryMaxTimes": (ONLINE, "test_group_settings_limit_or_disable_retries"),
     },
     TopicConfig: {

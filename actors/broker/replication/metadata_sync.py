@@ -1,0 +1,141 @@
+"""MetadataSync: copies the tables of a master to its slave, as RocketMQ's SlaveSynchronize does.
+
+Topics, consumer offsets, delay offsets, groups and request modes, each replaced in one step: a slave never
+answers that a topic of its master does not exist. If one table cannot be copied, the others are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from actors.broker.metadata.tables import BrokerTables
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import Refused, RemotingError
+from store.clock import Clock
+from store.logs import get_logger
+from store.message.json_text import parse_rocketmq_json
+from store.message_store import MessageStore
+from store.metadata import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    MessageRequestModeTable,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
+from store.store_errors import StoreError
+
+_log = get_logger(__name__)
+
+SYNC_INTERVAL_MS: Final = 10_000
+REQUEST_TIMEOUT_MS: Final = 5_000
+
+_Parse = Callable[[Mapping[str, Any]], Any]
+
+
+class MetadataSync:
+    """Copies the tables of a master; later copies transfer them again, and apply what has changed."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        clock: Clock,
+        store: MessageStore,
+        tables: BrokerTables,
+        remove_queues: Callable[[str], Awaitable[None]],
+        wake: Callable[[str], None],
+        master: Callable[[], str],
+    ) -> None:
+        """Create the object.
+
+        Args:
+            client: sends the requests to the master.
+            clock: the time of the tables' later changes.
+            store: has the queues of deleted topics.
+            tables: the slave's tables.
+            remove_queues: removes all queues of a topic that the master has deleted.
+            wake: completes all held pulls of a topic.
+            master: returns the address of the master that the slave follows; empty if it follows none.
+        """
+        self._client = client
+        self._store = store
+        self._tables = tables
+        self._remove_queues = remove_queues
+        self._wake = wake
+        self._master = master
+        self._wanted = asyncio.Event()
+        self._failing: set[RequestCode] = set()
+        code = RequestCode
+        self._copies: tuple[tuple[RequestCode, _Parse, Callable[[Any], Awaitable[None]]], ...] = (
+            (code.GET_ALL_TOPIC_CONFIG, partial(TopicConfigTable.from_json, clock=clock), self._topics),
+            (
+                code.GET_ALL_CONSUMER_OFFSET,
+                partial(ConsumerOffsetTable.from_json, clock=clock),
+                self._offsets,
+            ),
+            (code.GET_ALL_DELAY_OFFSET, partial(DelayOffsetTable.from_json, clock=clock), self._delays),
+            (
+                code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                partial(SubscriptionGroupTable.from_json, clock=clock),
+                self._groups,
+            ),
+            (code.GET_ALL_MESSAGE_REQUEST_MODE, MessageRequestModeTable.from_json, self._modes),
+        )
+
+    def request(self) -> None:
+        """Copy the tables as soon as possible."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Copy the tables every SYNC_INTERVAL_MS, and on request, until the task is cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SYNC_INTERVAL_MS / 1000):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            if master := self._master():
+                await self.copy_from(master)
+
+    async def copy_from(self, master: str) -> None:
+        """Copy all tables of the broker at the address `master`. A failure is logged once."""
+        for code, parse, apply in self._copies:
+            try:
+                response = await self._client.ask(master, RemotingCommand(code), REQUEST_TIMEOUT_MS)
+                # In a thread: thousands of topics take longer than a turn may.
+                table = await asyncio.to_thread(_parsed, parse, bytes(response.body))
+                await apply(table)
+            except (Refused, RemotingError, StoreError, ValueError) as error:
+                if code not in self._failing:
+                    _log.warning("metadata_copy_failed", request=code.name, master=master, error=str(error))
+                self._failing.add(code)
+            else:
+                self._failing.discard(code)
+
+    async def _topics(self, table: TopicConfigTable) -> None:
+        removed = self._tables.topics.replace_all(table)
+        with_queues = {topic for topic, _ in self._store.queues()} if removed else set()
+        for topic in removed:
+            self._wake(topic)
+            if topic in with_queues:
+                await self._remove_queues(topic)
+
+    async def _groups(self, table: SubscriptionGroupTable) -> None:
+        self._tables.groups.replace_all(table)
+
+    async def _offsets(self, table: ConsumerOffsetTable) -> None:
+        self._tables.offsets.replace_all(table)
+
+    async def _delays(self, table: DelayOffsetTable) -> None:
+        self._tables.delay_offsets.replace_all(table)
+
+    async def _modes(self, table: MessageRequestModeTable) -> None:
+        self._tables.request_modes.replace_all(table)
+
+
+def _parsed(parse: _Parse, body: bytes) -> Any:
+    return parse(parse_rocketmq_json(body))

@@ -1,0 +1,173 @@
+"""A slave follows its master over a socket, reconnects, and stops if their logs differ."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.broker.replication.ha_client import HaClient
+from actors.broker.role import Role
+from actors.broker.service import BrokerService
+from actors.remoting.headers import RegisterBrokerResponse
+from store.clock import SystemClock
+from tests.actors.broker.brokers import Peer, hang_disk, run, settings_of
+from tests.actors.broker.replication.ha_port import HaPort, log_of
+from tests.eventually import eventually_async
+
+FILE_BYTES = 1 << 16
+STORE = {"commit_log_file_bytes": FILE_BYTES, "flush": "async"}
+
+
+@asynccontextmanager
+async def broker(root: Path, store: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Peer]:
+    service = BrokerService(settings_of(root, {**STORE, **(store or {})}, **settings), SystemClock())
+    await service.start()
+    peer = Peer(service)
+    try:
+        yield peer
+    finally:
+        await peer.client.close()
+        await service.stop()
+
+
+class Following:
+    """The HA client of a slave, which runs as a task."""
+
+    def __init__(self, slave: Peer, master: Peer, port: HaPort) -> None:
+        graph = slave.broker.graph
+        self.joins = 0
+        addresses = RegisterBrokerResponse(port.address, master.broker.address)
+        self.client = HaClient(
+            graph.loop.store,
+            graph.loop.reads,
+            SystemClock(),
+            slave.client,
+            lambda: addresses,
+            graph.loop.server.request_tick,
+            self._joined,
+        )
+        self.task = asyncio.create_task(self.client.run())
+
+    def _joined(self) -> None:
+        self.joins += 1
+
+
+@asynccontextmanager
+async def following(root: Path, **slave_store: Any) -> AsyncIterator[tuple[Peer, Peer, HaPort, Following]]:
+    """Yield a master, its slave, the master's HA port and the slave's HA client."""
+    async with (
+        broker(root / "m") as master,
+        broker(root / "s", slave_store, role="slave", slave_read_enable=True) as slave,
+        HaPort(master.broker.graph.loop.store) as port,
+    ):
+        follower = Following(slave, master, port)
+        try:
+            yield master, slave, port, follower
+        finally:
+            follower.task.cancel()
+
+
+async def until_equal(master: Peer, slave: Peer) -> None:
+    """Wait until the slave has dispatched the master's whole log, and compare the bytes."""
+    theirs, ours = (peer.broker.graph.loop.store for peer in (master, slave))
+    await eventually_async(lambda: ours.positions.dispatched == theirs.positions.written)
+    assert log_of(ours) == log_of(theirs)
+
+
+def test_slave_follows_over_rolling_files_and_reconnects(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with following(tmp_path) as (master, slave, port, follower):
+            for number in range(120):
+                await master.send("T", b"%04d" % number + bytes(1000))
+            assert master.broker.graph.loop.store.positions.written > FILE_BYTES
+            await until_equal(master, slave)
+            assert (follower.client.state, follower.client.joined) == (
+                "following", master.broker.address,
+            )  # fmt: skip
+            slave.broker.graph.tables.topics.ensure("T", 8)  # as a copy of the tables does
+            assert [each.body[:4] for each in await slave.messages("T", 0)][:2] == [b"0000", b"0001"]
+
+            port.disconnect()
+            await eventually_async(lambda: port.connections == 2)
+            await master.send("T", b"after")
+            await until_equal(master, slave)
+            assert follower.joins == 2
+
+    run(story)
+
+
+def test_sync_flush_reports_only_what_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with following(tmp_path, flush="sync") as (master, slave, port, _):
+            await master.send("T")
+            await until_equal(master, slave)
+            before = master.broker.graph.loop.store.positions.written
+            await eventually_async(lambda: port.reports[-1] == before)
+            may_continue = hang_disk(monkeypatch)
+            try:
+                await master.send("T", b"second")
+                store, end = slave.broker.graph.loop.store, master.broker.graph.loop.store.positions.written
+                await eventually_async(lambda: store.positions.written == end)
+                assert port.reports[-1] == before
+            finally:
+                may_continue.set()
+            await eventually_async(lambda: port.reports[-1] == end)
+
+    run(story)
+
+
+def test_different_log_stops_the_slave_with_both_positions_and_a_remedy(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with broker(tmp_path / "s", role="slave") as slave:
+            await slave.broker.graph.role.become(Role.MASTER, 1)
+            await slave.send("T", b"own")
+            before = log_of(slave.broker.graph.loop.store)
+        async with following(tmp_path) as (master, slave, _, follower):
+            for _ in range(3):
+                await master.send("T", b"other")
+            await asyncio.wait_for(follower.task, 10)
+            assert "stopped: the CommitLog differs from the master's at offset" in follower.client.state
+            assert "start it with an empty one" in follower.client.state
+            assert log_of(slave.broker.graph.loop.store) == before
+
+    run(story)
+
+
+def test_other_size_of_log_files_stops_the_slave_by_name(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with following(tmp_path, commit_log_file_bytes=2 * FILE_BYTES) as (_, slave, port, follower):
+            await asyncio.wait_for(follower.task, 10)
+            assert "log files have 65,536 bytes, this slave's 131,072" in follower.client.state
+            assert (port.connections, slave.broker.graph.loop.store.positions.written) == (0, 0)
+
+    run(story)
+
+
+def test_frames_at_another_offset_are_refused_and_retried(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with following(tmp_path) as (master, slave, port, follower):
+            port.skipped_bytes = 7
+            await master.send("T")
+            await eventually_async(lambda: "sent bytes at offset 8" in follower.client.state)
+            assert slave.broker.graph.loop.store.positions.written == 0
+            port.skipped_bytes = 0
+            await until_equal(master, slave)
+
+    run(story)
+
+
+def test_slave_waits_for_a_master_and_its_ha_port(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with broker(tmp_path, role="slave") as peer:
+
+            def state() -> str:
+                return str(peer.broker.describe()["replication_state"])
+
+            await eventually_async(lambda: state() == "waiting: no nameserver knows a master of this broker")
+
+    run(story)

@@ -1,0 +1,143 @@
+"""A slave's tables become copies of its master's, each in one step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+
+from actors.broker.loop.queue_removal import QueueRemoval
+from actors.broker.replication.metadata_sync import MetadataSync
+from actors.broker.role import Role
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader
+from store.clock import SystemClock
+from tests.actors.broker.brokers import Peer, run
+from tests.actors.broker.replication.test_ha_client import broker
+
+
+@asynccontextmanager
+async def pair(root: Path) -> AsyncIterator[tuple[Peer, Peer, MetadataSync]]:
+    """Yield a master, a slave and the copying of the tables."""
+    async with (
+        broker(root / "m") as master,
+        broker(root / "s", role="slave", slave_read_enable=True) as slave,
+    ):
+        yield master, slave, sync_of(slave, slave.client)
+
+
+def sync_of(slave: Peer, client: RemotingClient) -> MetadataSync:
+    loop, tables = slave.broker.graph.loop, slave.broker.graph.tables
+    removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
+    return MetadataSync(
+        client, SystemClock(), loop.store, tables, removal.remove, loop.turns.wake, lambda: ""
+    )
+
+
+async def create_topic(peer: Peer, name: str, queues: int) -> None:
+    header = CreateTopicHeader(name, read_queue_nums=queues, write_queue_nums=queues, perm=6)
+    assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())).code == 0
+
+
+def test_all_tables_are_copied_and_saved(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, sync):
+            await create_topic(master, "T", 3)
+            await master.commit("CG", "T", 42, 1)
+            master.broker.graph.tables.delay_offsets.move(3, 17)
+            mode = {"topic": "T", "consumerGroup": "CG", "mode": "PULL", "popShareQueueNum": 0}
+            body = orjson.dumps(mode)
+            assert (await master.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)).code == 0
+            await sync.copy_from(master.broker.address)
+            for code in (
+                RequestCode.GET_ALL_TOPIC_CONFIG,
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                RequestCode.GET_ALL_CONSUMER_OFFSET,
+                RequestCode.GET_ALL_DELAY_OFFSET,
+                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+            ):
+                theirs, ours = await master.ask(code), await slave.ask(code)
+                assert orjson.loads(ours.body) == orjson.loads(theirs.body), code.name
+            assert (await slave.committed("CG", "T", 1)).ext["offset"] == "42"
+        saved = {path.name: path.read_bytes() for path in (tmp_path / "s/store/config").iterdir()}
+        assert b'"T"' in saved["topics.json"]
+        assert b'"CG"' in saved["subscriptionGroup.json"]
+        assert b"42" in saved["consumerOffset.json"]
+        assert b"17" in saved["delayOffset.json"]
+        assert b'"CG"' in saved["messageRequestMode.json"]
+
+    run(story)
+
+
+def test_deleted_topic_ends_held_pulls_and_loses_its_queues(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, sync):
+            await create_topic(master, "Old", 1)
+            await sync.copy_from(master.broker.address)
+            role = slave.broker.graph.role
+            await role.become(Role.MASTER, 1)
+            await slave.send("Old")
+            await role.become(Role.SLAVE, 1)
+            held = asyncio.create_task(slave.pull("Old", 1, wait_ms=60_000))
+            await slave.until_held(1)
+            await master.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("Old").to_ext())
+            await sync.copy_from(master.broker.address)
+            assert (await held).code == ResponseCode.TOPIC_NOT_EXIST
+            assert "Old" not in {topic for topic, _ in slave.broker.graph.loop.store.queues()}
+
+    run(story)
+
+
+def test_slave_never_lacks_a_topic_while_tables_are_copied(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, sync):
+            await create_topic(master, "T", 1)
+            await sync.copy_from(master.broker.address)
+            topics, copies = slave.broker.graph.tables.topics, 0
+            missing: list[int] = []
+
+            async def watch() -> None:
+                while copies < 20:
+                    if topics.find("T") is None:
+                        missing.append(copies)
+                    await asyncio.sleep(0)
+
+            watching = asyncio.create_task(watch())
+            for copies in range(1, 21):
+                await create_topic(master, f"T{copies}", 1)
+                await sync.copy_from(master.broker.address)
+            await watching
+            assert missing == []
+            assert topics.find("T20") is not None
+
+    run(story)
+
+
+class WithoutTopics(RemotingClient):
+    """A client to whose requests for the topics the master responds with a body that is not a table."""
+
+    async def ask(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        if command.code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            return RemotingCommand.response(body=b'{"topicConfigTable": 1}')
+        return await super().ask(address, command, timeout_ms)
+
+
+def test_table_that_cannot_be_copied_does_not_stop_the_others(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with broker(tmp_path / "m") as master, broker(tmp_path / "s", role="slave") as slave:
+            await create_topic(master, "T", 1)
+            await master.commit("CG", "T", 7)
+            client = WithoutTopics(SystemClock())
+            sync = sync_of(slave, client)
+            before = slave.broker.graph.tables.topics.table.topics.keys()
+            await sync.copy_from(master.broker.address)
+            assert slave.broker.graph.tables.topics.table.topics.keys() == before
+            assert (await slave.committed("CG", "T")).ext["offset"] == "7"
+            await client.close()
+
+    run(story)
