@@ -12,6 +12,7 @@ from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from tests.compat.agent import Agent, Facts
 from tests.compat.build import CLIENT, JavaKit
+from tests.compat.mqadmin import Mqadmin
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
 from tests.eventually import LIMIT_S, eventually
@@ -79,7 +80,13 @@ def test_java_slave_copies_the_log_and_confirms_sends(kit: JavaKit, tmp_path: Pa
             slave.start_broker()
             eventually(lambda: client.send(messages(0, 1))[0].get("status") == "SEND_OK", "the slave")
             client.send_dispatched(messages(1, 2500))
-            assert master.assert_equal() > 2 * FILE_BYTES
+            written = master.assert_equal()
+            assert written > 2 * FILE_BYTES
+            with Mqadmin(kit, ours.nameserver_address, tmp_path / "mqadmin") as mqadmin:
+                [printed] = mqadmin.run(f"haStatus -b {ours.broker_address}")
+            assert f"#MasterCommitLogMaxOffset {written} #SlaveNum 1" in " ".join(printed.split())
+            _, acknowledged, lag, _, status, sent = printed.split()[-6:]
+            assert (acknowledged, lag, status, sent) == (str(written), "0", "OK", str(written))
     finally:
         slave.stop()
 
