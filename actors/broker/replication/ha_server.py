@@ -144,7 +144,9 @@ class HaServer:
     async def stop(self) -> None:
         """Refuse sends, wait up to DRAIN_MS until the slaves in sync have the log, and disconnect them."""
         self._is_stopped = True
-        self._admission.refuse_sends(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
+        self._admission.refuse_sends(
+            ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is no longer the master of its group"
+        )
         if self._server is not None:
             self._server.close()
             self._server = None
