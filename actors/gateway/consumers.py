@@ -47,7 +47,7 @@ from actors.remoting.bodies.pops import (
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeResponse,
     PopMessageHeader,
-    parse_start_offsets,
+    popped_messages,
 )
 from actors.remoting.bodies.routes import MASTER_ID, PERM_READ
 from actors.remoting.client import RemotingClient
@@ -57,9 +57,8 @@ from actors.remoting.headers import ConsumerSendMsgBackHeader
 from actors.remoting.remoting_errors import Refused, RemotingError
 from store.clock import Clock
 from store.logs import get_logger
-from store.message.fetched import decode_all
 from store.message.message import MessageExt
-from store.message.pop_records import NORMAL, Receipt, real_topic
+from store.message.pop_records import Receipt, real_topic
 from store.message.properties import MessageConst
 from store.store_errors import MessageInvalid, RecordDamaged
 
@@ -333,30 +332,12 @@ class Consumers:
 
 def _received(response: RemotingCommand, broker_name: str) -> list[MessageExt]:
     """Return the messages in the response to a pop, each with its receipt as property POP_CK."""
-    ext = response.ext
     try:
-        messages = decode_all(response.body, broker_name)
-        starts = parse_start_offsets(ext.get("startOffsetInfo", ""))
-        for message in messages:
-            if MessageConst.POP_CK not in message.properties:  # the broker adds it to retries only
-                receipt = Receipt(
-                    starts[NORMAL, message.queue_id],
-                    int(ext["popTime"]),
-                    int(ext["invisibleTime"]),
-                    int(ext["reviveQid"]),
-                    NORMAL,
-                    broker_name,
-                    message.queue_id,
-                    message.queue_offset,
-                )
-                message.properties[MessageConst.POP_CK] = receipt.encode()
-            else:
-                Receipt.decode(message.properties[MessageConst.POP_CK])
+        return popped_messages(response.ext, response.body, broker_name)
     except (RecordDamaged, MessageInvalid, KeyError, ValueError) as error:
         raise RpcFailed(
             Code.INTERNAL_SERVER_ERROR, f"the response of broker {broker_name} is damaged: {error!r}"
         ) from error
-    return messages
 
 
 def _invisible_ms(request: ReceiveMessageRequest) -> int:

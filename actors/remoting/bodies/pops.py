@@ -21,7 +21,10 @@ from actors.remoting.command import Buffer
 from actors.remoting.header import FrameText, Group, Header, Int, Long, Name, Text, Topic
 from actors.remoting.json_fields import get_objects, get_str, load_request
 from actors.remoting.remoting_errors import Refused
-from store.message.pop_records import MESSAGES_MAX, ClaimKey, Receipt, real_topic
+from store.message.fetched import decode_all
+from store.message.message import MessageExt
+from store.message.pop_records import MESSAGES_MAX, NORMAL, ClaimKey, Receipt, real_topic
+from store.message.properties import MessageConst
 from store.store_errors import MessageInvalid
 
 START_OFFSETS: Final = "startOffsetInfo"
@@ -171,6 +174,32 @@ def parse_start_offsets(text: str) -> dict[tuple[str, int], int]:
         kind, queue_id, offset = entry.split(" ")
         found[kind, int(queue_id)] = int(offset)
     return found
+
+
+def popped_messages(ext: Mapping[str, str], body: Buffer, broker_name: str) -> list[MessageExt]:
+    """Return the messages in the response to POP_MESSAGE, each with its receipt as property POP_CK.
+
+    Raises RecordDamaged, MessageInvalid, KeyError, ValueError if the response is damaged.
+    """
+    messages = decode_all(body, broker_name)
+    starts = parse_start_offsets(ext.get(START_OFFSETS, ""))
+    for message in messages:
+        present = message.properties.get(MessageConst.POP_CK)  # the broker adds it to retries only
+        if present is not None:
+            Receipt.decode(present)
+            continue
+        receipt = Receipt(
+            starts[NORMAL, message.queue_id],
+            int(ext["popTime"]),
+            int(ext["invisibleTime"]),
+            int(ext["reviveQid"]),
+            NORMAL,
+            broker_name,
+            message.queue_id,
+            message.queue_offset,
+        )
+        message.properties[MessageConst.POP_CK] = receipt.encode()
+    return messages
 
 
 def parse_message_offsets(text: str) -> dict[tuple[str, int], list[int]]:

@@ -24,7 +24,7 @@ from actors.remoting.bodies.pops import (
     NotificationHeader,
     PopMessageHeader,
     encode_batch_acks,
-    parse_start_offsets,
+    popped_messages,
 )
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -35,9 +35,8 @@ from cluster.client.pop.pop_config import PopConfig
 from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
 from store.logs import get_logger
-from store.message.fetched import decode_all
 from store.message.message import MessageExt
-from store.message.pop_records import NORMAL, ClaimKey, Receipt, real_topic
+from store.message.pop_records import ClaimKey, Receipt, real_topic
 from store.message.properties import MessageConst
 from store.store_errors import MessageInvalid, RecordDamaged
 
@@ -184,24 +183,9 @@ class PopCore:
         if response.code != ResponseCode.SUCCESS:
             raise refused(response.code, response.remark, address)
         try:
-            messages = decode_all(response.body, name)
-            starts = parse_start_offsets(response.ext.get("startOffsetInfo", ""))
-            for message in messages:
-                if MessageConst.POP_CK not in message.properties:  # the broker adds it to retries only
-                    receipt = Receipt(
-                        starts[NORMAL, message.queue_id],
-                        int(response.ext["popTime"]),
-                        int(response.ext["invisibleTime"]),
-                        int(response.ext["reviveQid"]),
-                        NORMAL,
-                        name,
-                        message.queue_id,
-                        message.queue_offset,
-                    )
-                    message.properties[MessageConst.POP_CK] = receipt.encode()
-        except (RecordDamaged, KeyError, ValueError) as error:
+            return popped_messages(response.ext, response.body, name)
+        except (RecordDamaged, MessageInvalid, KeyError, ValueError) as error:
             raise DataDamaged(f"the response of broker {name!r} to a pop is damaged: {error!r}") from error
-        return messages
 
     async def _wait(self, brokers: Iterable[tuple[str, str]], topic: str, wait_ms: int) -> None:
         """Wait until a broker has a message, but for `wait_ms` at most."""
