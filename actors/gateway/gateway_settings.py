@@ -1,5 +1,7 @@
 """The gateway's settings."""
 
+from pathlib import Path
+
 from pydantic import Field, model_validator
 
 from actors.host.cluster_access import AccessSettings
@@ -16,6 +18,8 @@ class GatewaySettings(AccessSettings, MetricsSettings):
     """The port for gRPC clients, plain and with TLS; 0 is a free one."""
     nameservers: Addresses = Field(default_factory=list)
     """Addresses of the nameservers from which routes are fetched."""
+    data_dir: Path | None = None
+    """Directory of the process on Ray: the settings of its last start are kept there."""
     route_timeout_ms: int = Field(3_000, ge=1)
     """Timeout of a route request."""
     send_timeout_ms: int = Field(3_000, ge=1)
