@@ -25,13 +25,17 @@ def test_many_schedules_break_no_promise() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", [each for each in MUTATIONS if each.budget <= CHEAP_BUDGET], ids=str)
+@pytest.mark.parametrize(
+    "mutation", [each for each in MUTATIONS if each.budget <= CHEAP_BUDGET], ids=lambda each: each.name
+)
 def test_simulation_finds_common_mistakes(mutation: Mutation) -> None:
     assert find(mutation) is not None
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("mutation", [each for each in MUTATIONS if each.budget > CHEAP_BUDGET], ids=str)
+@pytest.mark.parametrize(
+    "mutation", [each for each in MUTATIONS if each.budget > CHEAP_BUDGET], ids=lambda each: each.name
+)
 def test_simulation_finds_rare_mistakes(mutation: Mutation) -> None:
     assert find(mutation) is not None
 

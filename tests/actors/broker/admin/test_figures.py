@@ -19,7 +19,8 @@ DESCRIBED = {
     "int": """background_task_failures broker_id cold_reads confirmed connections dead_letters_pending
         delayed_messages_skipped dispatched epoch flushed flushes groups held_pulls log_holes longest_flush_us
         longest_lag_us loop_lag_p50_us loop_lag_p99_us messages_in messages_out messages_sent_back
-        messages_skipped min_position open_transactions pid replica requests_refused retries_pending
+        messages_skipped min_position mixed_request_modes open_transactions pid pop_in_flight
+        pop_messages_deleted pop_revived pop_stored_claims replica requests_refused retries_pending
         sends_waiting topics transactions_discarded unread_bytes written""",
     "float": "disk_percent",
     "list": "loop_lag_buckets",
@@ -35,9 +36,10 @@ RUNTIME = {
         commitLogMaxOffset commitLogMinOffset deadLettersPending dispatchBehindBytes dispatchMaxBuffer
         earliestMessageTimeStamp getMessageEntireTimeMax heldPulls litePullThreadPoolQueueCapacity
         litePullThreadPoolQueueHeadWaitTimeMills litePullThreadPoolQueueSize loopLagMaxMicros loopLagP50Micros
-        loopLagP99Micros messagesSentBack msgGetTotalTodayMorning msgGetTotalTodayNow
+        loopLagP99Micros messagesSentBack mixedRequestModes msgGetTotalTodayMorning msgGetTotalTodayNow
         msgGetTotalYesterdayMorning msgPutTotalTodayMorning msgPutTotalTodayNow msgPutTotalYesterdayMorning
-        openTransactions pageCacheLockTimeMills pullThreadPoolQueueCapacity
+        openTransactions pageCacheLockTimeMills popInFlight popMessagesDeleted popRevived popStoredClaims
+        pullThreadPoolQueueCapacity
         pullThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueSize putMessageEntireTimeMax
         putMessageFailedTimes putMessageSizeTotal
         putMessageTimesTotal queryThreadPoolQueueCapacity queryThreadPoolQueueHeadWaitTimeMills
