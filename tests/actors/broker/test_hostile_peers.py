@@ -62,7 +62,7 @@ def test_random_fields_and_bodies_get_a_response_and_reveal_no_bug(tmp_path: Pat
             for _ in range(12):
                 ext = least | {name: rng.choice(VALUES) for name in least if rng.random() < 0.3}
                 ext |= {rng.choice(FIELDS): rng.choice(VALUES) for _ in range(rng.randrange(4))}
-                ext |= {"suspendTimeoutMillis": "0", "waitMs": "0"}  # no request is held
+                ext |= {"suspendTimeoutMillis": "0", "waitMs": "0", "pollTime": "0"}  # no request is held
                 response = await peer.ask(entry.code, ext, rng.choice(BODIES))
                 remark = response.remark or ""
                 bug = [name for name in ("TypeError", "AttributeError", "KeyError", "IndexError", "Overflow")

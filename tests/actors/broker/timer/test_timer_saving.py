@@ -62,12 +62,12 @@ def test_progress_is_not_saved_before_it_is_confirmed(store, files, saving) -> N
     asyncio.run(story())
 
 
-def test_progress_of_a_stop_is_not_saved_if_its_deliveries_may_be_truncated(store, files, saving) -> None:
+def test_store_is_flushed_and_confirmed_before_the_progress_of_a_stop_is_saved(store, files, saving) -> None:
     async def story() -> None:
-        await saving.save_now(PROGRESS)
+        assert not await saving.flush_store()
         assert store.positions.flushed == store.positions.written
-        assert files.checkpoint.queue_offset == 0
         store.positions.acknowledge(1, store.positions.written)
+        assert await saving.flush_store()
         await saving.save_now(PROGRESS)
         assert files.checkpoint.queue_offset == 7
 
