@@ -44,7 +44,7 @@ class Broker:
         self, script: Callable[[int, RemotingCommand], RemotingCommand | ClientError | None]
     ) -> None:
         self.config = SimpleNamespace(request_timeout_ms=3_000)
-        self.routes = SimpleNamespace(refresh=self._refresh)
+        self.routes = SimpleNamespace(refresh=self._refresh, peek=lambda topic: None)
         self.requests: list[RemotingCommand] = []
         self.timeouts_ms: list[int] = []
         self.refreshed = 0
@@ -60,7 +60,7 @@ class Broker:
     def now_ms(self) -> int:
         return self.time_ms
 
-    def master_of(self, topic: str, broker_name: str) -> str:
+    def replica_of(self, topic: str, broker_name: str, broker_id: int) -> str:
         return f"{broker_name}:{topic}"
 
     async def request(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
