@@ -24,7 +24,7 @@ class GatewaySettings(AccessSettings, MetricsSettings):
     """Timeout of a route request."""
     send_timeout_ms: int = Field(3_000, ge=1)
     """Timeout of a request to a broker, if the client's deadline is later."""
-    route_refresh_interval_ms: int = Field(20_000, ge=1)
+    route_cache_ms: int = Field(20_000, ge=1)
     """Time for which a route is used before it is fetched again."""
     producer_heartbeat_interval_ms: int = Field(20_000, ge=1)
     """Interval at which brokers get the transaction producers of the gateway."""

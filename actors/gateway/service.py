@@ -55,10 +55,10 @@ class GatewayService:
         self._client = client_for(clock, None, client_tls(settings), from_brokers)
         nameservers = Nameservers(self._client, lambda: settings.nameservers, settings.route_timeout_ms)
         topics = Topics(
-            nameservers, self._client, clock, settings.route_refresh_interval_ms, settings.route_timeout_ms
+            nameservers, self._client, clock, settings.route_cache_ms, settings.route_timeout_ms
         )
         client_id = f"gateway@{socket.gethostname()}@{os.getpid()}"
-        refresh_ms, timeout_ms = settings.route_refresh_interval_ms, settings.send_timeout_ms
+        refresh_ms, timeout_ms = settings.route_cache_ms, settings.send_timeout_ms
         groups = Groups(topics, self._client, clock, refresh_ms, timeout_ms)
         self._consumers = Consumers(topics, groups, self._client, clock, timeout_ms)
         self._producers = Producers(topics, self._client, client_id, groups, self._consumers.forget_client)
