@@ -54,9 +54,7 @@ class GatewayService:
         from_brokers = RequestTable()
         self._client = client_for(clock, None, client_tls(settings), from_brokers)
         nameservers = Nameservers(self._client, lambda: settings.nameservers, settings.route_timeout_ms)
-        topics = Topics(
-            nameservers, self._client, clock, settings.route_cache_ms, settings.route_timeout_ms
-        )
+        topics = Topics(nameservers, self._client, clock, settings.route_cache_ms, settings.route_timeout_ms)
         client_id = f"gateway@{socket.gethostname()}@{os.getpid()}"
         refresh_ms, timeout_ms = settings.route_cache_ms, settings.send_timeout_ms
         groups = Groups(topics, self._client, clock, refresh_ms, timeout_ms)

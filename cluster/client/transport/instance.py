@@ -232,7 +232,8 @@ class ClientInstance:
         address = route.replica(broker_name, broker_id) if route is not None else None
         if address is None:
             raise BrokerUnreachable(
-                f"the route of topic {topic!r} has no master of broker {broker_name!r}, and no slave: is it running?"
+                f"the route of topic {topic!r} has no master of broker {broker_name!r}, and no slave: "
+                "is it running?"
             )
         return address
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +35,9 @@ COUNT = 100  # messages, in eight CommitLog files
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterThread]:
     """Yield a cluster that deletes all but the last CommitLog file on request."""
-    settings = {**STORE.model_dump(), "file_reserved_time_h": 0, "clean_interval_ms": 100}
+    far_hour = (time.localtime().tm_hour + 12) % 24  # at its hour a broker deletes files by itself
+    expiry = {"file_reserved_time_h": 0, "clean_interval_ms": 100, "delete_when_h": str(far_hour)}
+    settings = {**STORE.model_dump(), **expiry}
     running = ClusterThread(tmp_path, store=StoreSettings.model_validate(settings))
     nameservers = running.cluster.nameserver_address
     with Admin(nameservers) as admin, Producer(nameservers) as producer:
