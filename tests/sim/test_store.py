@@ -23,7 +23,7 @@ def stores() -> Iterator[Level]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.extended) for n in (100, 200))])
 def test_schedules_on_stores_break_no_promise(stores: Level, first: int) -> None:
     print(run_seeds(range(first, first + 100), stores))  # noqa: T201 - a report
 
