@@ -30,7 +30,7 @@ from actors.gateway.proto.service_pb2 import (
     SendResultEntry,
 )
 from actors.gateway.statuses import RpcFailed, broker_status, ok, status_of
-from actors.gateway.topics import Topic, Topics, topic_name
+from actors.gateway.topics import Topic, Topics, WriteQueue, topic_name
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -116,8 +116,8 @@ class Sends:
             entries = [await self._send_one(call, topic, messages[0])]
         else:
             # To one queue, and over one connection, so in their order.
-            first = self._topics.queue_for(topic, None).queue_id
-            entries = await asyncio.gather(*(self._send_one(call, topic, each, first) for each in messages))
+            queue = self._topics.queue_for(topic, None)
+            entries = await asyncio.gather(*(self._send_one(call, topic, each, queue) for each in messages))
         codes = {entry.status.code for entry in entries}
         status = entries[0].status if len(codes) == 1 else broker_status(ResponseCode.SUCCESS, None)
         if len(codes) > 1:
@@ -162,12 +162,13 @@ class Sends:
         return EndTransactionResponse(status=ok())
 
     async def _send_one(
-        self, call: Call, topic: Topic, message: Message, queue: int | None = None
+        self, call: Call, topic: Topic, message: Message, target: WriteQueue | None = None
     ) -> SendResultEntry:
         system, kind = message.system_properties, type_of(message)
         if system.HasField("message_group"):
-            queue = zlib.crc32(system.message_group.encode())
-        target = self._topics.queue_for(topic, queue)
+            target = self._topics.queue_for(topic, zlib.crc32(system.message_group.encode()))
+        elif target is None:
+            target = self._topics.queue_for(topic, None)
         properties = properties_text(stored_properties(message, topic.name))
         try:
             check_properties(properties.encode())

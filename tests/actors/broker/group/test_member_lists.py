@@ -75,8 +75,11 @@ def test_requesting_member_is_in_its_member_list(tmp_path: Path) -> None:
             one, two = Peer(broker), Peer(broker)
             await send_heartbeat(one, "client-1")
             await send_heartbeat(two, "client-2")
-            assert await members(one) == await members(two) == ("client-1", "client-2")
 
+            async def both_are_members() -> bool:  # the broker forwards heartbeats without waiting
+                return await members(one) == await members(two) == ("client-1", "client-2")
+
+            await eventually_async(both_are_members)
             await rebalancer.stop()
             rebalancer = await start_rebalancer(tmp_path / "r", rebalancer.server.port)
             await send_heartbeat(one, "client-1")  # client-2 sends its next heartbeat half a minute later
