@@ -60,6 +60,8 @@ class Figures:
     broker_anonymous_mib: float
     other_cores: float
     """Average number of cores used by neither broker nor client: other processes and the kernel."""
+    send_p50_ms: float | None = None
+    """Of the sends; the other latencies of a load with a consumer are those from send to listener."""
 
 
 class LoadFailed(Exception):
@@ -113,6 +115,7 @@ def run_load(
         p99_ms=output.get("p99Ms"),
         mean_ms=output.get("meanMs"),
         max_ms=output.get("maxMs"),
+        send_p50_ms=output.get("sendP50Ms"),
         messages=output["messages"],
         seconds=output["seconds"],
         broker_cpu_us_per_message=spent.broker_s / output["messages"] * 1e6,

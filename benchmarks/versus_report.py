@@ -15,6 +15,7 @@ REPORTED = (
     "p50_ms",
     "p99_ms",
     "mean_ms",
+    "send_p50_ms",
     "broker_cpu_us_per_message",
     "client_cpu_us_per_message",
     "broker_anonymous_mib",
@@ -103,13 +104,14 @@ def print_table(report: Report) -> None:
 def print_goals(found: Sequence[GoalResult], *, as_json: bool) -> None:
     """Print the result of each measured goal, as a table or as one line of JSON."""
     if as_json:
-        goals = [{**asdict(each.goal), "ratio": each.ratio, "reached": each.verdict} for each in found]
+        goals = [{**asdict(each.goal), "value": each.value, "reached": each.verdict} for each in found]
         print(json.dumps({"name": "versus-rocketmq", "goals": goals}), flush=True)
         return
-    print(f"{'load':18}{'flush':7}{'figure':22}{'ours ÷ theirs':>14}{'floor':>7}{'aim':>6}")
+    print(f"{'load':18}{'flush':7}{'figure':27}{'ours ÷ theirs':>14}{'ours':>11}{'floor':>11}{'aim':>11}")
     for each in found:
         goal = each.goal
+        value = f"{each.value:14.2f}{'':11}" if goal.is_ratio else f"{'':14}{each.value:11,.1f}"
+        aim = "client" if goal.aim is None else f"{goal.aim:,g}"
         print(
-            f"{goal.load:18}{goal.flush:7}{goal.figure:22}{each.ratio:14.2f}{goal.floor:7g}{goal.aim:6g}"
-            f"  {each.verdict}"
+            f"{goal.load:18}{goal.flush:7}{goal.figure:27}{value}{goal.floor:11,g}{aim:>11}  {each.verdict}"
         )

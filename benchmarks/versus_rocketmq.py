@@ -4,8 +4,9 @@
                                                 [--rocketmq 5.3.3|5.5.0] [--without-ray]
                                                 [--only raymq|rocketmq] [--access-control] [--json]
 
-Without `--load` all loads of `benchmarks.goals` run, and a table shows which goals were reached. Each run
-starts with an empty store. RocketMQ runs as a nameserver and a broker process with its default settings,
+Without `--load` all loads of `benchmarks.goals` run, and a table shows each figure with its goals, floor and
+aim; among the loads are two of the Python client, which run on RayMQ alone, without Ray. Each run starts
+with an empty store. RocketMQ runs as a nameserver and a broker process with its default settings,
 except for a heap of 1 GiB. RayMQ runs as a topology of one broker on Ray. `--rocketmq` is the release of
 RocketMQ and of the Java client that both sides use. `--access-control` measures RayMQ alone, without Ray,
 with a producer that signs its requests as a user with policies. The order of the two sides alternates from
@@ -22,10 +23,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.access_control import USER_OPTIONS, protected_raymq
-from benchmarks.goals import CASES, Case, goal_results
+from benchmarks.goals import CASES, PYTHON_LOADS, Case, Measured, goal_results
 from benchmarks.load import LOADS, Figures, run_load
 from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_goals, print_table, round_line
+from cluster.bench.options import BenchOptions
+from cluster.bench.registry import run_bench
+from cluster.bench.result import as_json
 from cluster.interrupts import interrupt_once
 from tests.compat.build import RELEASES, JavaKit, JavaNotFound, java_kit
 from tests.compat.peers import Deployment
@@ -52,21 +56,35 @@ def main() -> int:
 
 
 def _run_all(kit: JavaKit, options: argparse.Namespace) -> None:
-    ratios: dict[Case, Mapping[str, float]] = {}
+    measured: dict[Case, Measured] = {}
     for case in CASES if options.load is None else [Case(options.load, options.flush)]:
+        if case.load in PYTHON_LOADS:
+            measured[case] = _measure_python(case, options)
+            continue
         report = _measure(kit, case, options)
-        ratios[case] = report.ratios()
+        measured[case] = Measured(report.medians().get("raymq", {}), report.ratios())
         if options.json:
             print(json.dumps(report.as_json()), flush=True)
         else:
             print_table(report)
-    if options.only is None:
-        print_goals(goal_results(ratios), as_json=options.json)
+    print_goals(goal_results(measured), as_json=options.json)
+
+
+def _measure_python(case: Case, options: argparse.Namespace) -> Measured:
+    if options.only == "rocketmq" or options.access_control:
+        return Measured({})
+    results = run_bench(
+        case.load, BenchOptions(seconds=options.seconds, runs=options.rounds, flush=case.flush)
+    )
+    print(as_json(case.load, results), file=sys.stdout if options.json else sys.stderr, flush=True)
+    return Measured(results[0].figures())
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.versus_rocketmq", description=__doc__.splitlines()[0])
-    parser.add_argument("--load", choices=sorted(LOADS), help="run only this load (default: all loads)")
+    parser.add_argument(
+        "--load", choices=sorted({*LOADS, *PYTHON_LOADS}), help="run only this load (default: all loads)"
+    )
     parser.add_argument("--flush", choices=("async", "sync"), default="async", help="flush mode for --load")
     parser.add_argument(
         "--rocketmq", choices=RELEASES, default="5.3.3", help="release of RocketMQ and of the Java client"

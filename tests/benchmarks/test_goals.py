@@ -6,11 +6,13 @@ import json
 
 import pytest
 
-from benchmarks.goals import CASES, Case, Goal, goal_results
+from benchmarks.goals import CASES, PYTHON_LOADS, Case, Goal, Measured, goal_results
 from benchmarks.load import LOADS, Figures
 from benchmarks.versus_report import Report, print_goals
+from cluster.bench.registry import BENCHES
 
 MORE = Goal("java-producer", "messages_per_s", floor=1.2, aim=1.6)
+CLIENT_BOUND = Goal("java-push", "messages_per_s", floor=1.2, aim=None)
 LESS = Goal("java-producer-1", "p99_ms", floor=1.0, aim=0.5)
 
 
@@ -20,6 +22,8 @@ LESS = Goal("java-producer-1", "p99_ms", floor=1.0, aim=0.5)
         (MORE, 1.19, "missed"),
         (MORE, 1.2, "floor"),
         (MORE, 1.6, "aim"),
+        (CLIENT_BOUND, 1.1, "missed"),
+        (CLIENT_BOUND, 9.0, "floor"),
         (LESS, 1.01, "missed"),
         (LESS, 1.0, "floor"),
         (LESS, 0.5, "aim"),
@@ -30,7 +34,8 @@ def test_verdict_is_aim_floor_or_missed(goal: Goal, ratio: float, verdict: str) 
 
 
 def test_every_case_has_an_existing_load() -> None:
-    assert {case.load for case in CASES} <= LOADS.keys()
+    assert {case.load for case in CASES} <= {*LOADS, *PYTHON_LOADS}
+    assert set(PYTHON_LOADS) <= BENCHES.keys()
     assert Case("java-producer", "sync") in CASES
 
 
@@ -52,9 +57,15 @@ def test_report_compares_medians_of_figures_measured_on_both_sides(
     assert report.as_json()["others_anonymous_mib"] == {"ray": 300.0}
     assert Report(case, "5.3.3", {}, {"raymq": ours}, {}).ratios() == {}
 
-    print_goals(goal_results({case: ratios}), as_json=True)
+    results = goal_results({case: Measured(report.medians()["raymq"], ratios)})
+    print_goals(results, as_json=True)
     [output] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(goal["figure"], goal["flush"], goal["reached"]) for goal in output["goals"]] == [
-        ("messages_per_s", "async", "aim"),
-        ("broker_anonymous_mib", "async", "missed"),
+    assert [(goal["figure"], goal["value"], goal["reached"]) for goal in output["goals"]] == [
+        ("messages_per_s", 2.0, "missed"),
+        ("broker_cpu_us_per_message", 20.0, "missed"),
+        ("broker_anonymous_mib", 1.0, "missed"),
     ]
+    print_goals(results, as_json=False)
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split()[-2:] == ["floor", "aim"]
+    assert lines[0].split() == ["java-producer", "async", "messages_per_s", "2.00", "2.2", "3", "missed"]

@@ -20,13 +20,14 @@ import org.apache.rocketmq.remoting.protocol.RemotingSerializable;
  * receives, both with default settings. Each message contains the time before it was sent.
  *
  * <p>Prints MEASURING after the warm-up, and at the end one line of JSON: messagesPerSecond (received), p50Ms, p99Ms,
- * meanMs, maxMs, messages, sent, seconds.
+ * meanMs, maxMs, messages, sent, sendP50Ms (of the sends alone), seconds.
  */
 public final class LoadEndToEnd {
     private static final long SETTLE_MS = 2_000;
 
     private final AtomicBoolean stopped = new AtomicBoolean();
     private final Latencies latencies = new Latencies();
+    private final Latencies sends = new Latencies();
     private volatile long measuredFromNs = Long.MAX_VALUE;
     private volatile long measuredToNs = Long.MAX_VALUE;
     private int sent;
@@ -80,8 +81,12 @@ public final class LoadEndToEnd {
             }
             next = Math.max(next + intervalNs, now - intervalNs);
             try {
-                producer.send(new Message(topic, ByteBuffer.allocate(size).putLong(0, System.nanoTime()).array()));
-                sent += isMeasured(now) ? 1 : 0;
+                long begin = System.nanoTime();
+                producer.send(new Message(topic, ByteBuffer.allocate(size).putLong(0, begin).array()));
+                if (isMeasured(begin)) {
+                    sends.add(System.nanoTime() - begin);
+                    sent++;
+                }
             } catch (Exception error) {
                 error.printStackTrace();
                 System.exit(1);
@@ -114,6 +119,9 @@ public final class LoadEndToEnd {
             figures.put("messages", latencies.count());
         }
         figures.put("sent", sent);
+        Map<String, Object> sending = new LinkedHashMap<>();
+        Latencies.describe(Collections.singletonList(sends), sending);
+        figures.put("sendP50Ms", sending.get("p50Ms"));
         figures.put("seconds", seconds);
         return figures;
     }
