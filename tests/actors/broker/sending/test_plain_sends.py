@@ -180,7 +180,7 @@ def test_compiled_sends_store_and_respond_as_ordinary_ones(tmp_path: Path) -> No
             for compiled in (True, False)
         ]
 
-        @settings(max_examples=150, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(st.lists(frames(), min_size=1, max_size=12), st.lists(st.integers(0, 9999), max_size=3))
         @example([json_frame(310, FIELDS, b"x", 5, 0)] * 12, [])
         @example([rocketmq_frame(310, FIELDS, b"x", 5, 0)] * 12, [10])
@@ -198,7 +198,7 @@ def test_compiled_sends_store_and_respond_as_ordinary_ones(tmp_path: Path) -> No
             assert counts[0] == counts[1]
             counters = [each.graph.loop.counters.responses for each in brokers]
             assert counters[0] == counters[1]
-            assert taken(brokers[0]) > 40  # of about 140 plain sends among random frames
+            assert taken(brokers[0]) > 100
             assert taken(brokers[1]) == 0
         finally:
             for each in brokers:
