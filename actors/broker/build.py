@@ -1,6 +1,6 @@
 """Builds one broker: creates all objects and passes each its dependencies.
 
-    store → loop (server, turns, reads) → tables → groups → features → sending, reading, admin → request table
+    store → loop (server, reads) → tables → groups → features → sending, reading, admin → request table
 
 If two objects need each other, the first one gets a function that uses the second one when it is called.
 """
@@ -59,8 +59,8 @@ from actors.broker.sending.plain_sends import PlainSends
 from actors.broker.sending.replies import Replies
 from actors.broker.sending.responses import SendResponses
 from actors.broker.sending.send import Sender
+from actors.broker.sending.send_checks import SendChecks
 from actors.broker.sending.stored_properties import PropertyWriter
-from actors.broker.sending.targets import SendTargets
 from actors.host.cluster_tls import client_tls
 from actors.host.figures import Figure
 from actors.host.metrics.endpoint import MetricsEndpoint
@@ -293,7 +293,7 @@ def _sending_rows(
     settings, loop, properties = parts.settings, parts.loop, parts.properties
     store, stats = loop.store, loop.stats
     interceptors = tuple(chain.from_iterable(each.interceptors for each in capabilities))
-    targets = SendTargets(settings, parts.tables.topics, rng)
+    checks = SendChecks(settings, parts.tables.topics, rng)
     responses = SendResponses(loop.acks, new_topics, properties.added_fields, parts.identity.host.packed)
     plain = None
     needs_all = any(each.needs_all_sends for each in capabilities)
@@ -307,8 +307,8 @@ def _sending_rows(
             store, parts.tables.topics, loop.admission, responses, loop.acks, stats, loop.counters,
             parts.clock, properties.added, names, permits,
         )  # fmt: skip
-    sender = Sender(store, targets, interceptors, properties, responses, stats, plain)
-    bulk = BulkSender(settings, store, targets, properties.added, responses, stats, parts.clock)
+    sender = Sender(store, checks, interceptors, properties, responses, stats, plain)
+    bulk = BulkSender(settings, store, checks, properties.added, responses, stats, parts.clock)
     return (*sender.rows(), *bulk.rows(), *replies(sender).rows())
 
 
@@ -337,7 +337,7 @@ def _group_rows(parts: BrokerParts) -> Iterable[RequestRow]:
 def _admin_rows(parts: BrokerParts) -> Iterable[RequestRow]:
     clock, identity, loop, tables = parts.clock, parts.identity, parts.loop, parts.tables
     store, reads, stats, clients = loop.store, loop.reads, loop.stats, parts.groups.clients
-    wake, may_read, permits = loop.turns.wake, parts.access.may_read, parts.access.permits
+    wake, may_read, permits = loop.end_of_turn.wake, parts.access.may_read, parts.access.permits
     removal = QueueRemoval(store, reads, tables.topics, loop.server.request_tick)
     return (
         *TopicAdmin(tables, stats, removal.remove, wake, parts.registration.when_registered).rows(),

@@ -1,4 +1,4 @@
-"""Builds the parts of a broker that run its event loop: server, turns, flusher and reads."""
+"""Builds the parts of a broker that run its event loop: server, end of turn, flusher and reads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from actors.broker.admission import Admission
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.counters import RequestCounters
+from actors.broker.loop.end_of_turn import EndOfTurn, ServerCalls
 from actors.broker.loop.flusher import Flusher
 from actors.broker.loop.off_loop import OffLoop
 from actors.broker.loop.reads import Reads
-from actors.broker.loop.turns import TurnLoop, Turns
 from actors.broker.loop.wait_registry import WaitRegistry
 from actors.broker.sending.acks import AckLimit, Acks
 from actors.broker.stats import BrokerStats
@@ -33,7 +33,7 @@ OTHER_DESCRIPTORS = 256
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoop:
-    """The parts of a broker that its request handlers use: store, server, turns, reads and counters."""
+    """The parts of a broker that its request handlers use: store, server, end of turn, reads and counters."""
 
     store: MessageStore
     requests: RequestTable
@@ -45,7 +45,7 @@ class BrokerLoop:
     held: WaitRegistry[Arrival]
     acks: Acks
     flusher: Flusher
-    turns: Turns
+    end_of_turn: EndOfTurn
     off_loop: OffLoop
     reads: Reads
 
@@ -66,7 +66,7 @@ def build_loop(
     admission = Admission(settings, store, clock)
 
     def end_turn() -> None:
-        turns.tick()
+        end_of_turn.tick()
         admission.end_turn()
 
     steps: Sequence[Step] = (*access_steps, admission)
@@ -83,12 +83,12 @@ def build_loop(
         flushes_each_tick=is_sync,
         flush_interval_ms=settings.store.flush_interval_ms,
     )
-    turns = Turns(
+    end_of_turn = EndOfTurn(
         store,
         flusher,
         held,
         clock,
-        TurnLoop(server.request_tick, server.hub.flush, server.hub.resume),
+        ServerCalls(server.request_tick, server.hub.flush, server.hub.resume),
         stats.put_times,
         settings.wait_in_pull_queue_ms,
     )
@@ -106,9 +106,9 @@ def build_loop(
         held,
         Acks(store, clock, tuple(_ack_limits(settings, store))),
         flusher,
-        turns,
+        end_of_turn,
         off_loop,
-        Reads(store, off_loop, admission.admit_response, turns),
+        Reads(store, off_loop, admission.admit_response, end_of_turn),
     )
 
 

@@ -143,7 +143,7 @@ class BrokerService:
         await self._respond_to_senders()
         await broker.metrics.stop()
         await self._supervisor.stop()
-        loop.turns.stop()
+        loop.end_of_turn.stop()
         loop.lag.stop()
         await loop.off_loop.stop()
         await loop.flusher.stop()

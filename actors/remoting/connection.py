@@ -42,7 +42,7 @@ class Service(Protocol):
 
     @property
     def costly_codes(self) -> CodeMarks:
-        """Codes of costly requests, such as pulls (see `actors.remoting.turn`)."""
+        """Codes of costly requests, such as pulls (see `actors.remoting.scheduler`)."""
         ...
 
     @property
@@ -194,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         If so, no further responses should be produced.
         """
         hub = self.hub
-        return self._output.is_over_high_water or hub.turn.collected_bytes > hub.limits.turn_output_bytes
+        return self._output.is_over_high_water or hub.scheduler.collected_bytes > hub.limits.turn_output_bytes
 
     # ---- for the transport --------------------
 

@@ -2,8 +2,8 @@
 
 In a turn the event loop reads every socket that has bytes; the responses are collected. One callback at the
 end of the turn runs the service's tick, writes the responses (one write per connection), handles costly
-requests and writes their responses, and continues to read the connections that were paused. `Turn` decides
-the order.
+requests and writes their responses, and continues to read the connections that were paused. `Scheduler`
+decides the order.
 
                 request_tick            callback of the loop
     between turns ────────► reading ────────────────────────► ending ──► reading, if work is left
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from actors.remoting.busy_poll import BusyPoll
 from actors.remoting.frame import ReceiveMemory
 from actors.remoting.limits import SHED_RATIO, RemotingLimits
-from actors.remoting.turn import Turn, Work
+from actors.remoting.scheduler import Scheduler, Work
 from store.clock import Clock
 
 # Without slack a timer that fires slightly early would find no expired call and be rescheduled in a busy
@@ -84,7 +84,7 @@ class Hub:
         self.memory = ReceiveMemory(limits.max_assembly_bytes)
         self.connections: set[Peer] = set()
         self.leaving: set[Peer] = set()  # closed by this side, with output that the peer has not read yet
-        self.turn = Turn(clock, limits)
+        self.scheduler = Scheduler(clock, limits)
         self.unread_bytes = 0  # of all peers that are behind, at the last count
         self._tick = tick
         self._tick_requested = False
@@ -126,7 +126,7 @@ class Hub:
             return False
         self._tick_requested = True
         if not self._is_ending:
-            self.turn.begin()
+            self.scheduler.begin()
         self.loop.call_soon(self._end_turn)
         return True
 
@@ -138,14 +138,14 @@ class Hub:
     def read_later(self, continue_reading: Work, *, is_new: bool) -> None:
         """Call `continue_reading` after the end of the turn.
 
-        New connections are served before old ones (see `Turn`).
+        New connections are served before old ones (see `Scheduler`).
         """
-        self.turn.add_cheap(continue_reading, is_new=is_new)
+        self.scheduler.add_cheap(continue_reading, is_new=is_new)
         self.request_tick()
 
     def enqueue(self, work: Work) -> None:
         """Run one piece of costly work at the end of the turn."""
-        self.turn.add_costly(work)
+        self.scheduler.add_costly(work)
         self._need_end()
 
     def resume(self, requests: Iterable[Resumable]) -> None:
@@ -214,7 +214,7 @@ class Hub:
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
-        self.turn.written()
+        self.scheduler.written()
         if self.unread_bytes > SHED_RATIO * self.limits.max_unread_bytes:
             self._shed()
 
@@ -228,18 +228,18 @@ class Hub:
             self.request_tick()
 
     def _end_turn(self) -> None:
-        turn = self.turn
+        scheduler = self.scheduler
         self._tick_requested, self._is_ending = False, True
-        turn.end_reading()
+        scheduler.end_reading()
         try:
             self._respond_to_all()
         finally:
-            turn.end()
-            if turn.has_more:
+            scheduler.end()
+            if scheduler.has_more:
                 self.request_tick()
             self._is_ending = False
             if self._tick_requested:
-                turn.serve_cheap()
+                scheduler.serve_cheap()
             self._busy_poll.after_turn(self.loop)
 
     def _respond_to_all(self) -> None:
@@ -253,7 +253,7 @@ class Hub:
         finally:
             try:
                 self.flush()
-                self.turn.serve_costly()
+                self.scheduler.serve_costly()
             finally:
                 self.flush()
 

@@ -57,7 +57,7 @@ class RequestCodes(Protocol):
 
 
 class InputQueue:
-    """Decodes the frames of one connection and handles them in the order that `Turn` decides."""
+    """Decodes the frames of one connection and handles them in the order that `Scheduler` decides."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class InputQueue:
             refuse: Called if the bytes are not valid frames; must close the connection.
         """
         self._hub = hub
-        self._turn = hub.turn
+        self._scheduler = hub.scheduler
         self._output = output
         self._costly_codes = codes.costly_codes
         self._taken_codes = codes.taken_codes
@@ -123,7 +123,7 @@ class InputQueue:
     def get_buffer(self) -> memoryview:
         """Return the buffer for the next bytes of the socket."""
         room = self._reader.get_buffer()
-        return room[:_LATE_READ_BYTES] if self._turn.is_over else room
+        return room[:_LATE_READ_BYTES] if self._scheduler.is_over else room
 
     def received(self, count: int) -> None:
         """Process `count` bytes that have been written into the buffer."""
@@ -136,7 +136,7 @@ class InputQueue:
             reader.set_aside()
             self._is_set_aside = True
             self._enqueue()
-        elif not is_first and self._turn.is_spent():
+        elif not is_first and self._scheduler.is_spent():
             reader.set_aside()
             self._pause(is_new=True)
         else:
@@ -226,13 +226,13 @@ class InputQueue:
         With `requests_max`, decode at most that many of the requests that were set aside.
         """
         reader = self._reader
-        turn = self._turn
-        count, began_ns, has_cheap = 0, turn.now_ns(), False
+        scheduler = self._scheduler
+        count, began_ns, has_cheap = 0, scheduler.now_ns(), False
         try:
             while True:
                 if self._takes_frames():
                     has_cheap = True
-                    if reader.unread_bytes and (turn.is_spent() or self._output.is_full):
+                    if reader.unread_bytes and (scheduler.is_spent() or self._output.is_full):
                         reader.set_aside()
                         self._pause(is_new=False)
                         break
@@ -248,7 +248,7 @@ class InputQueue:
                     self._handle_request(command)
                 count += 1
                 if (
-                    (not count % _REQUESTS_PER_CLOCK_CHECK and (requests_max or turn.is_spent()))
+                    (not count % _REQUESTS_PER_CLOCK_CHECK and (requests_max or scheduler.is_spent()))
                     or self._output.is_full
                     or self._halted
                     or len(self._waiting) >= self._hub.limits.costly_requests_max
@@ -262,7 +262,7 @@ class InputQueue:
         except ProtocolError as error:
             self._refuse(error)
         if has_cheap:
-            turn.took_cheap(began_ns)
+            scheduler.took_cheap(began_ns)
         if self._waiting:
             self._enqueue()
 

@@ -20,7 +20,7 @@ class RemotingLimits:
     Reading resumes when half of them are handled.
     """
     turn_budget_us: int = 3_000
-    """Time budget of one turn (see `actors.remoting.turn`)."""
+    """Time budget of one turn (see `actors.remoting.scheduler`)."""
     turn_share_us: int = 1_000
     """Minimum time for each work queue in a turn, even if the budget is used up."""
     turn_output_bytes: int = 4 * 1024 * 1024

@@ -36,7 +36,7 @@ class OutputBuffer:
         self.unread_bytes = 0  # in the socket buffer of a peer that is behind, at the last count
         self.written_bytes = 0  # since the connection was opened
         self._hub = hub
-        self._turn = hub.turn
+        self._scheduler = hub.scheduler
         self._transport: asyncio.WriteTransport | None = None
         self._parts: list[Buffer] = []
         self._bytes = 0
@@ -51,7 +51,7 @@ class OutputBuffer:
         """Whether the limits of this connection or of all connections are exceeded."""
         if self._bytes <= _BEHIND_BYTES and not self.is_behind:
             return False
-        unread_bytes = self._hub.unread_bytes + self._turn.collected_bytes
+        unread_bytes = self._hub.unread_bytes + self._scheduler.collected_bytes
         return self.is_over_high_water or unread_bytes > self._hub.limits.max_unread_bytes
 
     @property
@@ -76,13 +76,13 @@ class OutputBuffer:
         """Encode a command and collect it for the next flush."""
         size_bytes = append_command(self._parts, command)
         self._bytes += size_bytes
-        self._turn.collect(size_bytes)
+        self._scheduler.collect(size_bytes)
 
     def append_frames(self, frames: bytes) -> None:
         """Collect encoded frames for the next flush."""
         self._parts.append(frames)
         self._bytes += len(frames)
-        self._turn.collect(len(frames))
+        self._scheduler.collect(len(frames))
 
     def flush(self) -> None:
         """Write all collected responses in one call."""

@@ -82,7 +82,7 @@ class OnSlave(StrEnum):
 
 
 COSTLY: Final = frozenset({Cost.PULL, Cost.QUERY})
-"""Cost classes whose requests wait for the end of a turn (`actors.remoting.turn`)."""
+"""Cost classes whose requests wait for the end of a turn (`actors.remoting.scheduler`)."""
 
 
 BODY_BYTES_MAX: Final = 4 << 20

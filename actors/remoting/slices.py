@@ -4,8 +4,8 @@
 
 A handler that does much work is a generator: each `yield` is a place where other requests may be handled.
 Most requests finish in their first slice, within the call of the handler. The others continue among the
-costly requests of the loop (`actors.remoting.turn`). Sliced requests of one connection keep their order: a
-client's second heartbeat does not overtake its first.
+costly requests of the loop (`actors.remoting.scheduler`). Sliced requests of one connection keep their order:
+a client's second heartbeat does not overtake its first.
 """
 
 from __future__ import annotations

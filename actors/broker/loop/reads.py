@@ -5,7 +5,7 @@
       └───────────────────────────────────────────────────────┘
 
 After the pages are loaded, the whole read is repeated, so it sees all deletions and truncations in the
-meantime. A request that must see every message acknowledged before it first waits for dispatch (`Turns`).
+meantime. A request that must see every message acknowledged before it first waits for dispatch (`EndOfTurn`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
+from actors.broker.loop.end_of_turn import EndOfTurn
 from actors.broker.loop.off_loop import OffLoop
-from actors.broker.loop.turns import Turns
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
@@ -49,7 +49,7 @@ class Reads:
         store: MessageStore,
         off_loop: OffLoop,
         admit: Callable[[Connection], None],
-        turns: Turns,
+        end_of_turn: EndOfTurn,
     ) -> None:
         """Create the reader.
 
@@ -58,11 +58,11 @@ class Reads:
             off_loop: the threads that load pages.
             admit: called before a delayed request is handled; raises Refused if clients leave too many
                 response bytes unread.
-            turns: dispatches messages.
+            end_of_turn: dispatches messages.
         """
         self.admit = admit
-        self.catch_up = turns.catch_up
-        self._when_caught_up = turns.when_caught_up
+        self.catch_up = end_of_turn.catch_up
+        self._when_caught_up = end_of_turn.when_caught_up
         self._store = store
         self._off_loop = off_loop
         self._loading: set[asyncio.Task[None]] = set()

@@ -71,7 +71,7 @@ class HeldRequest(ABC, Generic[ArrivalT]):
 
     @abstractmethod
     def resume(self) -> None:
-        """Respond to the request; called after an arrival, a deadline or `Turns.wake`."""
+        """Respond to the request; called after an arrival, a deadline or `EndOfTurn.wake`."""
 
 
 class WaitRegistry(Generic[ArrivalT]):

@@ -30,7 +30,7 @@ def build_slave(parts: BrokerParts) -> Capability:
     removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
     client, clock = parts.remoting_client, parts.clock
     sync = MetadataSync(
-        client, clock, loop.store, tables, removal.remove, loop.turns.wake, lambda: ha_client.joined
+        client, clock, loop.store, tables, removal.remove, loop.end_of_turn.wake, lambda: ha_client.joined
     )
 
     def find_master() -> RegisterBrokerResponse:

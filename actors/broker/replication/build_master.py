@@ -28,7 +28,7 @@ def build_master(parts: BrokerParts) -> Capability:
         loop.server.request_tick,
         loop.admission,
     )
-    loop.turns.on_written(server.push)
+    loop.end_of_turn.on_written(server.push)
     master = frozenset({Role.MASTER})
     return Capability(
         rows=tuple(HaRequests(loop.store, server.slaves).rows()),

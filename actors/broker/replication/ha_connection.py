@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 from actors.broker.replication.slave_stream import SILENCE_MS, SlaveRefused, SlaveStream
 from actors.remoting.remoting_errors import ProtocolError
-from actors.remoting.turn import Work
+from actors.remoting.scheduler import Work
 from store.clock import NS_PER_MS, Clock
 from store.disk.residency import NotResident
 from store.logs import get_logger

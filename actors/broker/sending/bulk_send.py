@@ -9,7 +9,7 @@ from functools import partial
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.topics import DEFAULT_TOPIC
 from actors.broker.sending.responses import SendResponses, not_stored
-from actors.broker.sending.targets import SendTargets
+from actors.broker.sending.send_checks import SendChecks
 from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RayMQRequestCode
 from actors.remoting.command import MAX_FRAME_BYTES
@@ -35,7 +35,7 @@ class BulkSender:
         self,
         settings: BrokerSettings,
         store: MessageStore,
-        targets: SendTargets,
+        checks: SendChecks,
         added_properties: bytes,
         responses: SendResponses,
         stats: BrokerStats,
@@ -46,7 +46,7 @@ class BulkSender:
         Args:
             settings: for the number of queues of a new topic.
             store: appends the messages.
-            targets: checks topics, queues and sizes.
+            checks: checks topics, queues and sizes.
             added_properties: encoded properties that every message of APPEND_BATCH gets.
             responses: sends the responses after confirmation.
             stats: counts the messages.
@@ -54,7 +54,7 @@ class BulkSender:
         """
         self._settings = settings
         self._store = store
-        self._targets = targets
+        self._checks = checks
         self._added_properties = added_properties
         self._responses = responses
         self._put = stats.put
@@ -72,9 +72,9 @@ class BulkSender:
     def send_runs(self, context: RequestContext) -> None:
         """Handle SEND_RUNS: append encoded records of queues of one topic, all or none."""
         header: SendRunsHeader = context.header
-        topic = self._targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
+        topic = self._checks.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
         runs = decode_runs(context.command.body)
-        self._targets.queue(topic, runs.queue_ids[-1])  # ids ascend: if the last one exists, all do
+        self._checks.queue(topic, runs.queue_ids[-1])  # ids ascend: if the last one exists, all do
         try:
             result = self._store.append_runs(topic.topic_name, runs, context.connection.peer_bytes)
         except StoreError as error:
@@ -87,8 +87,8 @@ class BulkSender:
     def append_batch(self, context: RequestContext) -> None:
         """Handle APPEND_BATCH: append a batch in RocketMQ's encoding; the header has only topic and queue."""
         header: AppendBatchHeader = context.header
-        topic = self._targets.topic(header.topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
-        queue_id = self._targets.queue(topic, header.queue_id)
+        topic = self._checks.topic(header.topic, DEFAULT_TOPIC, self._settings.default_topic_queues)
+        queue_id = self._checks.queue(topic, header.queue_id)
         draft = RecordDraft(
             topic.topic_name,
             queue_id,
@@ -98,7 +98,7 @@ class BulkSender:
             born_host=context.connection.peer_bytes,
         )
         body = context.command.body
-        self._targets.check_size(body)
+        self._checks.check_size(body)
         try:
             result = self._store.append_batch(draft, body)
         except (StoreError, struct.error) as error:

@@ -12,8 +12,8 @@ from functools import partial
 from actors.broker.sending.interceptors import SendDraft, SendInterceptor
 from actors.broker.sending.plain_sends import PlainSends
 from actors.broker.sending.responses import SendResponses, not_stored
+from actors.broker.sending.send_checks import SendChecks
 from actors.broker.sending.stored_properties import PropertyWriter, batch_properties, uniq_key_of
-from actors.broker.sending.targets import SendTargets
 from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import MAX_FRAME_BYTES
@@ -39,7 +39,7 @@ class Sender:
     def __init__(
         self,
         store: MessageStore,
-        targets: SendTargets,
+        checks: SendChecks,
         interceptors: Sequence[SendInterceptor],
         properties: PropertyWriter,
         responses: SendResponses,
@@ -50,7 +50,7 @@ class Sender:
 
         Args:
             store: appends the messages.
-            targets: checks topics, queues and sizes.
+            checks: checks topics, queues and sizes.
             interceptors: called in this order for each message; not for batches.
             properties: writes the stored properties.
             responses: sends the responses after confirmation.
@@ -59,7 +59,7 @@ class Sender:
         """
         self._store = store
         self._plain = plain
-        self._targets = targets
+        self._checks = checks
         self._before_append = tuple(each.before_append for each in interceptors)
         self._properties = properties
         self._responses = responses
@@ -83,11 +83,11 @@ class Sender:
         if header.batch:
             self.send_batch(context)
             return
-        targets = self._targets
-        topic = targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
+        checks = self._checks
+        topic = checks.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
         body = context.command.body
-        targets.check_size(body)
-        queue_id = targets.queue(topic, header.queue_id)
+        checks.check_size(body)
+        queue_id = checks.queue(topic, header.queue_id)
         # RocketMQ's broker fails on an empty body; the Go client sends one for messages marked as compressed.
         if not body:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the body is empty: send at least one byte")
@@ -133,9 +133,9 @@ class Sender:
         tracing agents add; a message that has such a property keeps its own value.
         """
         header: SendMessageHeader = context.header
-        targets = self._targets
-        topic = targets.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
-        queue_id = targets.queue(topic, header.queue_id)
+        checks = self._checks
+        topic = checks.topic(header.topic, header.default_topic, header.default_topic_queue_nums)
+        queue_id = checks.queue(topic, header.queue_id)
         body = context.command.body
         if (
             topic.topic_name.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
@@ -156,11 +156,11 @@ class Sender:
             context.connection.peer_bytes,
             header.reconsume_times,
         )
-        targets.check_size(body)
+        checks.check_size(body)
         properties = batch_properties(header.properties) if header.properties else None
         try:
             if properties:
-                body = with_properties(body, properties, targets.max_message_bytes)
+                body = with_properties(body, properties, checks.max_message_bytes)
             result = self._store.append_batch(draft, body)
         except (StoreError, struct.error) as error:
             raise not_stored(error) from error

@@ -116,7 +116,7 @@ def test_responses_are_written_before_the_output_budget_is_exceeded(cost: Cost) 
     collected: list[int] = []
 
     def big(context: RequestContext) -> RemotingCommand:
-        collected.append(context.connection.hub.turn.collected_bytes)
+        collected.append(context.connection.hub.scheduler.collected_bytes)
         return RemotingCommand.response(parts=[memoryview(bytes(128 * KIB))])
 
     async def story() -> None:
@@ -127,7 +127,7 @@ def test_responses_are_written_before_the_output_budget_is_exceeded(cost: Cost) 
                 peer.send(*(request(BIG, number) for number in range(20)))
             for peer in peers:
                 assert [(await peer.read()).opaque for _ in range(20)] == list(range(20))
-            assert server.hub.turn.collected_bytes == 0
+            assert server.hub.scheduler.collected_bytes == 0
 
     run(story())
     assert len(collected) == 200
@@ -177,7 +177,7 @@ def test_responses_to_held_requests_respect_the_output_budget() -> None:
         if connection.over_high_water:
             connection.when_drained(lambda _: response(context))
             return
-        collected.append(connection.hub.turn.collected_bytes)
+        collected.append(connection.hub.scheduler.collected_bytes)
         context.reply(RemotingCommand.response(parts=[memoryview(bytes(128 * KIB))]))
 
     async def story() -> None:

@@ -10,7 +10,7 @@ from typing import Self
 import pytest
 
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.loop import turns
+from actors.broker.loop import end_of_turn
 from actors.remoting.codes import ResponseCode
 from store.kernels import unit_files
 from tests.actors.broker.brokers import Peer, settings_of
@@ -52,7 +52,7 @@ class SlowWrites:
 
 def dispatch_for_readers_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make turns dispatch only messages that a reader waits for, except for the first turn with messages."""
-    monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**15)
+    monkeypatch.setattr(end_of_turn, "DISPATCH_LATER_NS", 10**15)
 
 
 async def send_to_all(peer: Peer, body: bytes, topic: str = "T", properties: str = "") -> None:

@@ -12,7 +12,7 @@ import msgpack
 import orjson
 import pytest
 
-from actors.broker.loop import turns
+from actors.broker.loop import end_of_turn
 from actors.broker.service import BrokerService
 from actors.remoting.admin_headers import (
     ConsumeQueueHeader,
@@ -316,7 +316,7 @@ def test_a_read_that_waits_gets_an_error_if_the_units_cannot_be_written(
                 assert refused.code == ResponseCode.SYSTEM_ERROR
                 assert "consume queues or index cannot be written" in (refused.remark or "")
             (queues / "T").unlink()
-            monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 0)
+            monkeypatch.setattr(end_of_turn, "DISPATCH_LATER_NS", 0)
             clock.advance(1_000)
             await eventually_async(lambda: not peer.broker.describe()["write_refusal"])
             assert await max_offset(peer) == 1
@@ -334,7 +334,7 @@ def test_a_read_that_waits_too_long_is_refused_and_the_next_one_sees_all(
             await send_to_all(peer, b"1")
             reading = ask_max_offset(peer)
             await disk.until_blocked()
-            await eventually_async(lambda: peer.broker.graph.loop.turns.waiting == 1)
+            await eventually_async(lambda: peer.broker.graph.loop.end_of_turn.waiting == 1)
             clock.advance(5_000)
             refused = await reading
             assert refused.code == ResponseCode.SYSTEM_BUSY
@@ -374,7 +374,7 @@ def test_waiting_reads_are_refused_before_the_broker_stops(
         reading = asyncio.create_task(asyncio.to_thread(read, broker.address))
         await disk[0].until_blocked()
         # The first turn dispatches without a reader, so the thread may not have sent its request yet.
-        await eventually_async(lambda: broker.graph.loop.turns.waiting == 1)
+        await eventually_async(lambda: broker.graph.loop.end_of_turn.waiting == 1)
         await peer.client.close()
         await broker.stop()
         assert b"this broker is shutting down" in await reading

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.broker.loop import turns
+from actors.broker.loop import end_of_turn
 from actors.broker.loop.wait_registry import HeldRequest, WaitRegistry
 from actors.remoting.codes import ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -47,7 +47,7 @@ def awaits_topic(peer: Peer, topic: str) -> asyncio.Task[RemotingCommand]:
 
 def test_send_to_any_queue_wakes_a_wait_on_its_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The broker dispatches at once only what a held request waits for.
-    monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**12)
+    monkeypatch.setattr(end_of_turn, "DISPATCH_LATER_NS", 10**12)
 
     async def story(peer: Peer) -> None:
         loop = peer.broker.graph.loop

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.broker.loop import turns
+from actors.broker.loop import end_of_turn
 from actors.broker.service import BrokerService
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand, encode_command
@@ -157,7 +157,7 @@ def test_held_pull_at_the_end_of_a_queue_reads_nothing(
 def test_pull_at_the_end_of_a_queue_does_not_dispatch_other_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 10**12)
+    monkeypatch.setattr(end_of_turn, "DISPATCH_LATER_NS", 10**12)
 
     async def story(peer: Peer) -> None:
         for _ in range(2):

@@ -35,7 +35,7 @@ def sync_of(slave: Peer, client: RemotingClient) -> MetadataSync:
     loop, tables = slave.broker.graph.loop, slave.broker.graph.tables
     removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
     return MetadataSync(
-        client, SystemClock(), loop.store, tables, removal.remove, loop.turns.wake, lambda: ""
+        client, SystemClock(), loop.store, tables, removal.remove, loop.end_of_turn.wake, lambda: ""
     )
 
 

@@ -91,7 +91,7 @@ async def settled(peer: Peer) -> None:
 
     def is_dispatched() -> bool:
         loop.server.request_tick()
-        loop.turns.catch_up()  # a clock at rest never ends the pause between two dispatches
+        loop.end_of_turn.catch_up()  # a clock at rest never ends the pause between two dispatches
         return loop.store.positions.dispatched == loop.store.positions.written
 
     await eventually_async(is_dispatched)

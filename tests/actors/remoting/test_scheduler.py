@@ -13,8 +13,8 @@ from remoting_peers import RawPeer, raw_peer, request, run, serving
 from actors.remoting.command import LENGTH_BYTES, PREFIX, RemotingCommand, encode_command
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.request import Cost, RequestContext
+from actors.remoting.scheduler import Scheduler
 from actors.remoting.server import RemotingServer
-from actors.remoting.turn import Turn
 from tests.eventually import eventually_async
 
 SEND, PULL = 1, 2
@@ -156,35 +156,35 @@ class Work:
         self._clock.advance(us=20)
         self._done.append(self._name)
 
-    def do_some(self, turn: Turn) -> None:
+    def do_some(self, scheduler: Scheduler) -> None:
         self.do_all()
-        turn.add_costly(lambda: self.do_some(turn))
+        scheduler.add_costly(lambda: self.do_some(scheduler))
 
 
 def test_new_connections_run_in_order_before_old_ones(clock) -> None:
     done: list[str] = []
-    turn = Turn(clock, RemotingLimits())
+    scheduler = Scheduler(clock, RemotingLimits())
     for name, is_new in (("old", False), ("new", True), ("newer", True)):
-        turn.add_cheap(Work(clock, done, name).do_all, is_new=is_new)
-    turn.serve_cheap()
+        scheduler.add_cheap(Work(clock, done, name).do_all, is_new=is_new)
+    scheduler.serve_cheap()
     assert done == ["new", "newer", "old"]
-    assert not turn.has_more
+    assert not scheduler.has_more
 
 
 def test_costly_work_gets_the_rest_of_the_budget_but_at_least_its_share(clock) -> None:
     done: list[str] = []
-    turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
-    Work(clock, done, "pull").do_some(turn)
+    scheduler = Scheduler(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
+    Work(clock, done, "pull").do_some(scheduler)
 
     def pulls_of_a_turn(sends_us: int) -> int:
-        turn.begin()
+        scheduler.begin()
         before = len(done)
         clock.advance(us=sends_us)
-        turn.end_reading()
+        scheduler.end_reading()
         clock.advance(us=5_000)  # the tick is not counted
-        turn.serve_costly()
-        turn.end()
-        assert turn.has_more
+        scheduler.serve_costly()
+        scheduler.end()
+        assert scheduler.has_more
         return len(done) - before
 
     assert pulls_of_a_turn(sends_us=0) == 150
@@ -195,18 +195,18 @@ def test_costly_work_gets_the_rest_of_the_budget_but_at_least_its_share(clock) -
 
 def test_costly_work_gets_the_time_of_cheap_work_while_a_peer_sends_singly(clock) -> None:
     done: list[str] = []
-    turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
-    Work(clock, done, "pull").do_some(turn)
+    scheduler = Scheduler(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
+    Work(clock, done, "pull").do_some(scheduler)
 
     def pulls_of_a_turn(sends_us: int) -> int:
-        turn.begin()
+        scheduler.begin()
         before, began_ns = len(done), clock.monotonic_ns()
         clock.advance(us=sends_us)
         if sends_us:
-            turn.took_cheap(began_ns)
-        turn.end_reading()
-        turn.serve_costly()
-        turn.end()
+            scheduler.took_cheap(began_ns)
+        scheduler.end_reading()
+        scheduler.serve_costly()
+        scheduler.end()
         return len(done) - before
 
     assert [pulls_of_a_turn(us) for us in (0, 200, 10, 0, 2_500, 0)] == [150, 10, 3, 3, 50, 3]
@@ -216,14 +216,14 @@ def test_costly_work_gets_the_time_of_cheap_work_while_a_peer_sends_singly(clock
 
 def test_resumed_and_costly_requests_alternate(clock) -> None:
     done: list[str] = []
-    turn = Turn(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
-    Work(clock, done, "pull").do_some(turn)
-    Work(clock, done, "other").do_some(turn)
+    scheduler = Scheduler(clock, RemotingLimits(turn_budget_us=3_000, turn_share_us=1_000))
+    Work(clock, done, "pull").do_some(scheduler)
+    Work(clock, done, "other").do_some(scheduler)
     for _ in range(10):
-        turn.add_costly(Work(clock, done, "resumed").do_all)
-    turn.begin()
-    turn.end_reading()
-    turn.serve_costly()
+        scheduler.add_costly(Work(clock, done, "resumed").do_all)
+    scheduler.begin()
+    scheduler.end_reading()
+    scheduler.serve_costly()
     assert done[2:14] == ["pull", "other", *["resumed"] * 10]
     assert done[14:18] == ["pull", "other"] * 2
 
@@ -236,7 +236,7 @@ def test_send_response_is_written_before_pulls_of_the_same_turn(clock) -> None:
         return RemotingCommand.response()
 
     def pull(context: RequestContext) -> RemotingCommand:
-        collected_bytes = context.connection.hub.turn.collected_bytes
+        collected_bytes = context.connection.hub.scheduler.collected_bytes
         events.append(
             "pull, all written" if not collected_bytes else f"pull, {collected_bytes} bytes unwritten"
         )

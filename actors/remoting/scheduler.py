@@ -1,4 +1,4 @@
-"""Turn: the order in which one event loop serves its connections, and the time for each.
+"""Scheduler: the order in which one event loop serves its connections, and the time for each.
 
 One turn of the loop, from left to right:
 
@@ -45,7 +45,7 @@ _COSTLY_MIN_NS = 50_000
 Work = Callable[[], object]
 
 
-class Turn:
+class Scheduler:
     """The work queues and budgets that all connections of one event loop share."""
 
     def __init__(self, clock: Clock, limits: RemotingLimits) -> None:

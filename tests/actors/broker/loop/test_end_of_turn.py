@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.broker.loop import turns
+from actors.broker.loop import end_of_turn
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand, encode_command
 from actors.remoting.headers import DeleteTopicHeader, TopicQueueHeader
@@ -99,7 +99,7 @@ def test_responses_are_written_before_dispatch(tmp_path: Path, monkeypatch: pyte
         assert (await peer.send("T")).code == ResponseCode.SUCCESS
         assert await max_offset(peer, 0) == 1
         monkeypatch.setattr(Dispatcher, "step", wait_then_step)
-        monkeypatch.setattr(turns, "DISPATCH_LATER_NS", 0)  # dispatch in the turn of the send
+        monkeypatch.setattr(end_of_turn, "DISPATCH_LATER_NS", 0)  # dispatch in the turn of the send
         assert b'"queueOffset":"1"' in await asyncio.to_thread(send, peer.broker.address)
         assert waits == [True]
 

@@ -1,4 +1,4 @@
-"""Turns: the work at the end of each turn of the broker's loop.
+"""EndOfTurn: the work at the end of each turn of the broker's loop.
 
     1  start a flush of the written records, and send them to slaves
     2  confirm appends: the store calls the waiting acknowledgements
@@ -48,18 +48,18 @@ class _Reader(NamedTuple):
             self.caught_up.set_exception(error)
 
 
-class TurnLoop(NamedTuple):
-    """Functions of the broker's server that a turn calls."""
+class ServerCalls(NamedTuple):
+    """Functions of the broker's server that the end of a turn calls."""
 
     request_tick: Callable[[], None]
-    """Request another call of `Turns.tick`."""
+    """Request another call of `EndOfTurn.tick`."""
     write_out: Callable[[], None]
     """Write the responses that are ready."""
     resume: Callable[[Sequence[HeldRequest[Arrival]]], None]
     """Respond to held pulls at the end of the turn."""
 
 
-class Turns:
+class EndOfTurn:
     """Does the work at the end of each turn of one broker's loop."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Turns:
         flusher: Flusher,
         held: WaitRegistry[Arrival],
         clock: Clock,
-        loop: TurnLoop,
+        server: ServerCalls,
         put_times: PutTimes,
         catch_up_timeout_ms: int,
     ) -> None:
@@ -79,7 +79,7 @@ class Turns:
             flusher: flushes the store.
             held: the held pulls.
             clock: for time-outs and measurements.
-            loop: functions of the server.
+            server: functions of the server.
             put_times: counts the time from append to confirmation.
             catch_up_timeout_ms: how long a reader waits for dispatch before it is refused.
         """
@@ -90,7 +90,7 @@ class Turns:
         store.await_messages(held.keys)
         held.on_earlier_deadline(self._arm_hold_timer)
         self._clock = clock
-        self._loop = loop
+        self._server = server
         self._hold_timer: asyncio.TimerHandle | None = None
         self._hold_timer_ns = 0
         self._dispatch_timer: asyncio.TimerHandle | None = None
@@ -122,10 +122,10 @@ class Turns:
         self._store.confirm()
         if not self._may_dispatch_later():
             if self._store.has_more_to_dispatch:
-                self._loop.write_out()  # senders do not wait for the rest of the dispatch
+                self._server.write_out()  # senders do not wait for the rest of the dispatch
             self._advance_store()
             if self._store.has_more_to_do:
-                self._loop.request_tick()
+                self._server.request_tick()
         if self._readers:
             self._release_readers()
         if times.turns:
@@ -154,12 +154,12 @@ class Turns:
             reader.release(self._dispatch_error())
         else:
             self._readers.append(reader)
-            self._loop.request_tick()
+            self._server.request_tick()
         return caught_up
 
     def wake(self, topic: str) -> None:
         """Respond to the held pulls of a topic, because it was deleted or its offsets were reset."""
-        self._loop.resume(self._held.of_topic(topic))
+        self._server.resume(self._held.of_topic(topic))
 
     def stop(self) -> None:
         """Cancel the timers and refuse the waiting readers; later calls of `tick` do nothing."""
@@ -224,13 +224,13 @@ class Turns:
     def _dispatch_is_due(self) -> None:
         self._dispatch_timer = None
         self._dispatched_ns = 0
-        self._loop.request_tick()
+        self._server.request_tick()
 
     def _advance_store(self) -> None:
         for arrival in self._store.advance():
             woken = self._held.arrived((arrival.topic, arrival.queue_id), arrival)
             if woken:
-                self._loop.resume(woken)
+                self._server.resume(woken)
 
     def _arm_hold_timer(self) -> None:
         deadline_ns = self._held.next_deadline_ns
@@ -246,5 +246,5 @@ class Turns:
 
     def _expire_pulls(self) -> None:
         self._hold_timer = None
-        self._loop.resume(self._held.expired())
+        self._server.resume(self._held.expired())
         self._arm_hold_timer()

@@ -1,4 +1,4 @@
-"""SendTargets: checks the topic, queue and size of a send before the append."""
+"""SendChecks: checks the topic, queue and size of a send before the append."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.remoting.remoting_errors import Refused
 from store.message.topic_config import TopicConfig
 
 
-class SendTargets:
+class SendChecks:
     """Finds the topic and queue of a send, and checks the size of its body."""
 
     def __init__(self, settings: BrokerSettings, topics: Topics, rng: random.Random) -> None:
