@@ -18,7 +18,7 @@ from store.logs import get_logger
 from store.message.json_text import parse_rocketmq_json
 from store.store_errors import StoreError
 
-logger = get_logger(__name__)
+_log = get_logger(__name__)
 
 Parsed = TypeVar("Parsed")
 
@@ -63,7 +63,7 @@ class JsonConfigFile:
                 self._is_damaged |= path == self.path
                 continue
             if faults:
-                logger.warning("config_file_damaged", path=str(self.path), error=faults[0], loaded=path.name)
+                _log.warning("config_file_damaged", path=str(self.path), error=faults[0], loaded=path.name)
             return parsed
         if faults:
             raise StoreError(

@@ -39,7 +39,7 @@ EXIT_START_FAILED = 17
 EXIT_LOOP_FAILED = 18
 EXIT_SERVICE_FAILED = 19
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class State(StrEnum):
@@ -146,7 +146,7 @@ class ServiceHost:
             return
         service, self.service = self.service, None
         self.state, self.reason = State.NOT_SERVING, reason
-        log.error("service_failed", reason=reason)
+        _log.error("service_failed", reason=reason)
         self._exiting = self._loop.create_task(self._exit_after_stop(service))
 
     async def _exit_after_stop(self, service: Service | None) -> None:
@@ -154,7 +154,7 @@ class ServiceHost:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._stop_failed(service)
         except TimeoutError:
-            log.warning("service_stop_failed", timeout_s=STOP_TIMEOUT_S)
+            _log.warning("service_stop_failed", timeout_s=STOP_TIMEOUT_S)
         self._exit_process(EXIT_SERVICE_FAILED)
 
     def _post(self, coroutine: Coroutine[object, object, Result], timeout_s: float) -> Result:
@@ -172,7 +172,7 @@ class ServiceHost:
             self._loop.run_forever()
         finally:
             if self.state is not State.STOPPED:
-                log.error("service_loop_failed", state=str(self.state), reason=self.reason)
+                _log.error("service_loop_failed", state=str(self.state), reason=self.reason)
                 self._exit_process(EXIT_LOOP_FAILED)
 
     async def _start_service(self) -> None:
@@ -199,10 +199,10 @@ class ServiceHost:
                 self.service, self.reason, self.state = service, "", State.SERVING
                 self.serving_ms = int(time.time() * 1000)
                 garbage.freeze()
-                log.info("service_serving", code_version=self.code_version, pid=os.getpid())
+                _log.info("service_serving", code_version=self.code_version, pid=os.getpid())
                 return
             if time.monotonic() > deadline_s:
-                log.error("service_start_timed_out", reason=self.reason, timeout_s=self._start_deadline_s)
+                _log.error("service_start_timed_out", reason=self.reason, timeout_s=self._start_deadline_s)
                 self._exit_process(EXIT_START_FAILED)
                 return
             await asyncio.sleep(self._retry_s)
@@ -216,7 +216,7 @@ class ServiceHost:
         reason = describe_error(error)
         if not is_held_by_another(error) and not self._is_stopped():
             if (self.state, self.reason) != (State.NOT_SERVING, reason):
-                log.error("service_start_failed", reason=reason, exc_info=error)
+                _log.error("service_start_failed", reason=reason, exc_info=error)
             self.state = State.NOT_SERVING
         self.reason = reason
 
@@ -227,8 +227,8 @@ class ServiceHost:
         try:
             await service.stop()
         # A failed service may also fail to stop; `reason` keeps the first error.
-        except Exception:
-            log.warning("service_stop_failed", exc_info=True)
+        except Exception:  # noqa: BLE001 - logged
+            _log.warning("service_stop_failed", exc_info=True)
 
 
 def is_held_by_another(error: BaseException) -> bool:

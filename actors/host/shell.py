@@ -17,7 +17,7 @@ from actors.host.service_host import NotServing, Service, ServiceHost
 from store.live_settings import Difference, with_values
 from store.logs import get_logger, log_to_file
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class ActorShell:
@@ -61,7 +61,7 @@ class ActorShell:
         try:
             self._saved.save(self._spec)
         except OSError:
-            log.exception("settings_save_failed", effect="the changes are lost at a restart")
+            _log.exception("settings_save_failed", effect="the changes are lost at a restart")
 
     def service_failed(self, reason: str) -> None:
         """Stop the service and exit the process, so that Ray restarts it; called on the service's loop."""

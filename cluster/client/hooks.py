@@ -21,7 +21,7 @@ from store.logs import get_logger
 from store.message.message import Message, MessageExt
 from store.message.message_queue import MessageQueue
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,5 +121,5 @@ def call_hooks(hooks: Sequence[Callable[..., None]], *arguments: object) -> None
     for hook in hooks:
         try:
             hook(*arguments)
-        except (Exception, SystemExit):
-            log.exception("hook_failed", hook=getattr(hook, "__qualname__", repr(hook)))
+        except (Exception, SystemExit):  # noqa: BLE001 - logged
+            _log.exception("hook_failed", hook=getattr(hook, "__qualname__", repr(hook)))

@@ -24,7 +24,7 @@ from store.message.compression import try_decompress
 from store.message.sys_flag import COMPRESSED
 from store.store_errors import MessageInvalid, RecordDamaged
 
-logger = get_logger(__name__)
+_log = get_logger(__name__)
 
 # Timestamps are milliseconds since the epoch. Compressed bodies are decompressed; a body that cannot be
 # decompressed is that of the record, and BODY_ERROR has the reason.
@@ -171,7 +171,7 @@ class _Rows:
         if errors:
             row = min(errors)  # the others only as a number: one sender may send any number of them
             position = int(self.fields.commit_log_offsets[row])
-            logger.warning("bodies_undecodable", count=len(errors), position=position, error=errors[row])
+            _log.warning("bodies_undecodable", count=len(errors), position=position, error=errors[row])
         return pa.array(values, pa.binary()), errors
 
     def body_errors(self) -> pa.Array:

@@ -20,7 +20,7 @@ from store.store_errors import RecordDamaged
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 OFFSET_COLUMN = "queueOffset"
 TAGS_COLUMN = "tags"
@@ -153,7 +153,7 @@ class ChunkReader:
             message.body_error and not self._has_logged
         ):  # once per chunk: a sender may send any number of them
             self._has_logged = True
-            log.warning(
+            _log.warning(
                 "body_undecodable",
                 queue=str(self.chunk.queue),
                 offset=message.queue_offset,

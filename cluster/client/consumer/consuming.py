@@ -28,7 +28,7 @@ from cluster.client.results import ReconsumeLater
 from store.clock import NS_PER_MS, Clock
 from store.logs import get_logger
 
-log = get_logger(__name__, has_last_resort=True)
+_log = get_logger(__name__, has_last_resort=True)
 
 TIMED_EVERY = 16
 BUG_BACKOFF_S = 1.0
@@ -119,7 +119,7 @@ class Consuming:
             self._executor.submit(self._work)
         except RuntimeError:
             # The system cannot start a thread. The executor has queued the call for its running threads.
-            log.warning("consume_thread_start_failed", group=self._config.group, exc_info=True)
+            _log.warning("consume_thread_start_failed", group=self._config.group, exc_info=True)
 
     def _next(self) -> Item | None:
         """Return the next ready item, or None if the worker must stop."""
@@ -159,7 +159,7 @@ class Consuming:
 
     def _retry_after_bug(self, item: Item, error: Exception) -> None:
         queue = item.queue if isinstance(item, QueueWork) else item.work.queue
-        log.error("consume_failed", group=self._config.group, queue=str(queue), exc_info=error)
+        _log.error("consume_failed", group=self._config.group, queue=str(queue), exc_info=error)
         self._on_loop(self._loop.call_later, BUG_BACKOFF_S, self.offer, item)
 
     def _on_loop(self, callback: Callable[..., object], *arguments: object) -> None:
@@ -184,7 +184,7 @@ class Consuming:
             task, has_more = item.take(self._config.consume_batch, now_ms)
         except DataDamaged:
             # Do not skip damaged data: consumption of this queue stops until an operator acts.
-            log.exception("consumption_stopped", queue=str(item.queue))
+            _log.exception("consumption_stopped", queue=str(item.queue))
             self._on_loop(item.fetcher.stop)
             return None
         if has_more:
@@ -196,7 +196,7 @@ class Consuming:
         error = outcome if isinstance(outcome, Exception) else None
         succeeded = outcome is True
         if error is not None:
-            log.warning(
+            _log.warning(
                 "listener_failed",
                 group=self._config.group,
                 queue=str(task.work.queue),

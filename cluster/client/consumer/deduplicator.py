@@ -28,7 +28,7 @@ from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.properties import MessageConst
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 KeyFunction = Callable[[MessageExt], str | None]
 
@@ -204,7 +204,7 @@ class Deduplicator:
                 fresh.append(message)
         skipped = len(claim.keyed) - len(fresh)
         if skipped:
-            log.debug("messages_skipped", messages=skipped)
+            _log.debug("messages_skipped", messages=skipped)
             with self._lock:
                 self.skipped += skipped
         return fresh
@@ -219,5 +219,5 @@ class Deduplicator:
             return
         try:
             self._store.mark(claim.keys)
-        except Exception:
-            log.exception("mark_failed", keys=len(claim.keys))
+        except Exception:  # noqa: BLE001 - logged
+            _log.exception("mark_failed", keys=len(claim.keys))

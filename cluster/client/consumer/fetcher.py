@@ -20,7 +20,7 @@ from cluster.client.transport.plain_requests import PLAIN_LATE_MS, count_records
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 # If a broker responds "no new message" faster than this, it did not hold the long poll, and the fetcher backs
 # off before the next pull.
@@ -219,9 +219,9 @@ class Fetcher:
         """Log the first failure of each error type, and the first success (`error` None) after failures."""
         if type(error) is not type(self._failure):
             if error is None:
-                log.info("fetch_resumed", queue=str(self.queue), offset=self.offset)
+                _log.info("fetch_resumed", queue=str(self.queue), offset=self.offset)
             else:
-                log.warning("fetch_failed", queue=str(self.queue), offset=self.offset, error=str(error))
+                _log.warning("fetch_failed", queue=str(self.queue), offset=self.offset, error=str(error))
         self._failure = error
 
     async def _fetch(self, share_bytes: int) -> bool:
@@ -240,7 +240,7 @@ class Fetcher:
         response = PullRecordsResponse.from_ext(command.ext)
         offset, following = self.offset, response.next_begin_offset
         if command.code == ResponseCode.PULL_OFFSET_MOVED:
-            log.warning(
+            _log.warning(
                 "offset_moved",
                 group=self._puller.group,
                 queue=str(self.queue),

@@ -33,7 +33,7 @@ from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.store_errors import StoreError
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 DEFAULT_INSTANCE = "DEFAULT"
 
@@ -131,7 +131,7 @@ class LocalOffsets:
             except (ClientError, OSError) as error:
                 if not retry_refusals and not getattr(error, "retriable", False):
                     raise
-                log.warning("starting_offset_failed", queue=str(queue), error=str(error))
+                _log.warning("starting_offset_failed", queue=str(queue), error=str(error))
                 await asyncio.sleep(backoff.next_ms() / 1000)
                 await self._brokers.refresh(queue.topic)
         return self._offsets[queue]
@@ -148,7 +148,7 @@ class LocalOffsets:
         try:
             await self._save({queue: commit.offset for queue, commit in offsets.items()})
         except OSError as error:
-            log.warning("local_offsets_save_failed", path=str(self._file.path), error=str(error))
+            _log.warning("local_offsets_save_failed", path=str(self._file.path), error=str(error))
             failure = ClientError(f"{self._file.path}: {error}")
             return Committed([], {queue.broker_name: failure for queue in offsets})
         return Committed([], {})

@@ -15,7 +15,7 @@ from cluster.client.group.group_session import GroupSession
 from cluster.client.transport.instance import ClientInstance
 from store.logs import get_logger
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 CHECK_MAX_MS = 1_000
 
@@ -48,13 +48,13 @@ class PollWatch:
         if polls != self._polls or self._deliveries.is_waiting:
             self._polls, self._polled_ms = polls, now_ms
             if self._is_idle:
-                log.info("group_rejoined", group=self._config.group)
+                _log.info("group_rejoined", group=self._config.group)
                 self._is_idle = False
                 self._session.rejoin()
         elif not self._is_idle and now_ms - self._polled_ms >= self._config.max_poll_interval_ms:
             self._is_idle = True
             states = list(self._deliveries.states.values())
-            log.warning(
+            _log.warning(
                 "max_poll_interval_exceeded",
                 group=self._config.group,
                 queues=len(states),

@@ -47,7 +47,7 @@ from store.message.message_queue import MessageQueue
 from store.message.validate import check_group
 from store.store_errors import MessageInvalid
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 MIN_SHARE_BYTES = 64 * 1024
 START_TIMEOUT_S = 30
@@ -272,7 +272,7 @@ class PullCore:
         state = self.deliveries.states.get(queue)
         if state is None:
             return
-        log.warning("queue_lost", queue=str(queue), consumed=state.consumed, position=state.position)
+        _log.warning("queue_lost", queue=str(queue), consumed=state.consumed, position=state.position)
         with self.deliveries.lock:
             self.deliveries.drop(state)
         if self.config.auto_commit:
@@ -282,7 +282,7 @@ class PullCore:
 
     def _release_overdue(self, state: QueueState) -> None:
         if self.deliveries.states.get(state.queue) is state:
-            log.warning(
+            _log.warning(
                 "queue_released_unfinished",
                 queue=str(state.queue),
                 consumed=state.consumed,
@@ -312,7 +312,7 @@ class PullCore:
 
     def suspended(self, *, is_suspended: bool) -> None:
         """Stop fetching and delivery while the lease is expired, or resume them."""
-        log.info("consumer_suspended" if is_suspended else "consumer_resumed", group=self.config.group)
+        _log.info("consumer_suspended" if is_suspended else "consumer_resumed", group=self.config.group)
         self.deliveries.suspend(suspended=is_suspended)
         for state in self.deliveries.states.values():
             if state.fetcher is not None:
@@ -412,7 +412,7 @@ class PullCore:
 
     def _fence(self, refused: list[MessageQueue], *, raising: bool) -> None:
         for queue in refused:
-            log.warning("commit_fenced", group=self.config.group, queue=str(queue))
+            _log.warning("commit_fenced", group=self.config.group, queue=str(queue))
             state = self.deliveries.states.get(queue)
             self.session.membership.fenced(queue)
             if state is not None:

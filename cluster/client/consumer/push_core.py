@@ -35,7 +35,7 @@ from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 from store.message.validate import RETRY_TOPIC_PREFIX
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 TIMEOUT_CHECK_MAX_MS = 60_000
 
@@ -199,7 +199,7 @@ class PushCore:
         The group then assigns such a queue again, and this member waits for its lock.
         """
         for work in await self._opener.renew(self.held.all()):
-            log.warning("queue_lock_lost", group=self._config.group, queue=str(work.queue))
+            _log.warning("queue_lock_lost", group=self._config.group, queue=str(work.queue))
             if work in self.held:
                 self._leave(work)
 
@@ -208,7 +208,7 @@ class PushCore:
         self._pending.pop(queue, None)
         work = self.held.get(queue)
         if work is not None:
-            log.warning("queue_lost", queue=str(queue), consumed=work.process_queue.commit_offset)
+            _log.warning("queue_lost", queue=str(queue), consumed=work.process_queue.commit_offset)
             self._drop(work)
             # If no other member has the queue yet, this commit avoids duplicates. Otherwise it is refused.
             self.instance.supervisor.start(f"last commit {queue}", partial(self._commit, [work]))
@@ -249,7 +249,7 @@ class PushCore:
 
     def suspended(self, *, is_suspended: bool) -> None:
         """Stop fetching and consuming while the lease is expired, or resume them."""
-        log.info("consumer_suspended" if is_suspended else "consumer_resumed", group=self._config.group)
+        _log.info("consumer_suspended" if is_suspended else "consumer_resumed", group=self._config.group)
         self._consuming.suspend(suspended=is_suspended)
         for work in self.held.all():
             self._control_flow(work)
@@ -274,7 +274,7 @@ class PushCore:
                 work.note_commit(commits[work.queue].offset)
 
     def _fenced(self, work: QueueWork) -> None:
-        log.warning(
+        _log.warning(
             "commit_fenced", group=self._config.group, queue=str(work.queue), generation=work.generation
         )
         is_ours = work in self.held
@@ -295,7 +295,7 @@ class PushCore:
             for task in work.overdue(started_before_ms):
                 unsent = await self._send_back.send(work.queue, task.messages, TIMED_OUT_LEVEL)
                 if not unsent and work.abandon(task):
-                    log.warning(
+                    _log.warning(
                         "listener_timed_out",
                         group=self._config.group,
                         queue=str(work.queue),
@@ -325,7 +325,7 @@ class PushCore:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            log.warning("close_timed_out", group=self._config.group, queues=len(self.held))
+            _log.warning("close_timed_out", group=self._config.group, queues=len(self.held))
             await self._commit_all()
         finally:  # also if the wait was cancelled, because `close` cannot be called a second time
             self._consuming.stop()

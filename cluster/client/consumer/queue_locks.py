@@ -29,7 +29,7 @@ from cluster.client.transport.instance import ClientInstance
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 RENEWAL_MS = 20_000
 VALID_MS = 30_000
@@ -77,7 +77,7 @@ class QueueLocks:
                 break
             if queue in locked.refused and not is_logged:
                 is_logged = True
-                log.info("queue_lock_awaited", group=self._group, queue=str(queue))
+                _log.info("queue_lock_awaited", group=self._group, queue=str(queue))
             await asyncio.sleep(backoff.next_ms() / 1000)
         await self.withdraw(granted)
         return None
@@ -110,7 +110,7 @@ class QueueLocks:
         try:
             await self._request(RequestCode.UNLOCK_BATCH_MQ, queue.broker_name, {queue: 0})
         except ClientError as error:
-            log.info("queue_unlock_failed", group=self._group, queue=str(queue), error=str(error))
+            _log.info("queue_unlock_failed", group=self._group, queue=str(queue), error=str(error))
 
     async def _lock(self, generations: Mapping[MessageQueue, int]) -> Locked:
         by_broker: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
@@ -125,7 +125,7 @@ class QueueLocks:
             response = await self._request(RequestCode.LOCK_BATCH_MQ, broker, generations)
             held = frozenset(LockedQueues.decode(response.body).queues) & generations.keys()
         except (ClientError, Refused) as error:
-            log.info("queue_lock_failed", group=self._group, broker=broker, error=str(error))
+            _log.info("queue_lock_failed", group=self._group, broker=broker, error=str(error))
             return Locked(frozenset(), frozenset())
         return Locked(held, frozenset(generations.keys() - held))
 

@@ -24,7 +24,7 @@ from cluster.client.consumer.queue_work import QueueWork, Task
 from cluster.client.consumer.send_back import DEAD_LETTER_LEVEL, SendBack
 from store.logs import get_logger
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 Offer = Callable[[Task], None]
 Settled = Callable[[QueueWork], None]
@@ -78,7 +78,7 @@ class RetryInPlace:
         if work.is_leaving:
             return
         if delay_level > 0:
-            log.warning(
+            _log.warning(
                 "delay_level_ignored",
                 group=self._config.group,
                 delay_level=delay_level,

@@ -15,7 +15,7 @@ from store.logs import get_logger
 from store.message.message import MessageExt
 from store.message.message_queue import MessageQueue
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 DEAD_LETTER_LEVEL = -1
 TIMED_OUT_LEVEL = 3  # ten seconds, as RocketMQ's consumers request
@@ -55,7 +55,7 @@ class SendBack:
             command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
             await self._instance.invoke(address, command)
         except ClientError as error:
-            log.warning("send_back_failed", group=config.group, msg_id=message.msg_id, error=str(error))
+            _log.warning("send_back_failed", group=config.group, msg_id=message.msg_id, error=str(error))
             return False
         return True
 
@@ -68,7 +68,7 @@ class DiscardFailed(SendBack):
     ) -> list[MessageExt]:
         """Log and discard `messages`."""
         for message in messages:
-            log.error(
+            _log.error(
                 "message_discarded",
                 reason="the last retry failed, and a broadcasting group has no dead-letter topic",
                 group=self._config.group,

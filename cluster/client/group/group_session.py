@@ -38,7 +38,7 @@ from cluster.client.transport.instance import ClientInstance
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 CONSUME_FROM: Mapping[AutoOffset, str] = {
     "earliest": "CONSUME_FROM_FIRST_OFFSET",
@@ -157,7 +157,7 @@ class GroupSession:
         try:
             await self._protocol.leave()
         except ClientError as error:
-            log.info("group_leave_failed", group=self._config.group, error=str(error))
+            _log.info("group_leave_failed", group=self._config.group, error=str(error))
         await self._unregister()
 
     async def _unregister(self) -> None:
@@ -168,7 +168,7 @@ class GroupSession:
                     address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, header.to_ext())
                 )
             except ClientError as error:
-                log.info("unregister_failed", broker=address, error=str(error))
+                _log.info("unregister_failed", broker=address, error=str(error))
 
     async def _run(self) -> None:
         await self._find_routes()
@@ -191,14 +191,14 @@ class GroupSession:
                 try:
                     await self._instance.routes.refresh(topic)
                 except ClientError as error:
-                    log.info("route_not_found", topic=topic, error=str(error))
+                    _log.info("route_not_found", topic=topic, error=str(error))
 
     async def _sync(self) -> None:
         requested_at_ms = self._instance.now_ms()
         try:
             reply = await self._protocol.sync(is_leaving=self._is_leaving)
         except NotSupported:
-            log.info("self_assignment_started", group=self._config.group)
+            _log.info("self_assignment_started", group=self._config.group)
             self._protocol = self._averaging  # permanently; its `sync` never raises NotSupported
             await self._sync()
         except ClientError as error:
@@ -211,7 +211,7 @@ class GroupSession:
     def _note_failure(self, error: ClientError | None) -> None:
         """Log each new sync failure once; report to the consumer if the group starts or stops refusing it."""
         if error is not None and str(error) != str(self._failure):
-            log.warning("group_sync_failed", group=self._config.group, error=str(error))
+            _log.warning("group_sync_failed", group=self._config.group, error=str(error))
         if isinstance(error, SubscriptionDiffers) or isinstance(self._failure, SubscriptionDiffers):
             self._listener.failed(error if isinstance(error, SubscriptionDiffers) else None)
         self._failure = error
@@ -224,7 +224,7 @@ class GroupSession:
         now_ms = self._instance.now_ms()
         changes = self.membership.apply(reply, requested_at_ms, now_ms)
         if changes:
-            log.info(
+            _log.info(
                 "assignment_changed",
                 group=self._config.group,
                 generation=self.membership.generation,

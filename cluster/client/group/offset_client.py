@@ -26,7 +26,7 @@ from store.clock import NS_PER_MS
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 CONSUME_TIMESTAMP_AGO_MS = 30 * 60_000  # default of RocketMQ's consumeTimestamp
 
@@ -142,7 +142,7 @@ class OffsetClient:
                     raise
                 if str(error) != logged_error:
                     logged_error = str(error)
-                    log.warning(
+                    _log.warning(
                         "starting_offset_failed", group=self._group, queue=str(queue), error=logged_error
                     )
             await asyncio.sleep(backoff.next_ms() / 1000)
@@ -203,7 +203,7 @@ class OffsetClient:
                 self._unconfirmed_brokers.discard(broker_name)
             elif broker_name not in self._unconfirmed_brokers:
                 self._unconfirmed_brokers.add(broker_name)
-                log.warning("commit_failed", group=self._group, broker=broker_name, error=str(error))
+                _log.warning("commit_failed", group=self._group, broker=broker_name, error=str(error))
         return outcome
 
     def close(self) -> None:

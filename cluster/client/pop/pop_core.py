@@ -40,7 +40,7 @@ from store.message.pop_records import ClaimKey, Receipt, real_topic
 from store.message.properties import MessageConst
 from store.store_errors import MessageInvalid, RecordDamaged
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 LONG_POLL_MS: Final = 15_000
 """A pop or notification waits this long at most in the broker; then the client sends it again."""
@@ -163,7 +163,7 @@ class PopCore:
             try:
                 messages = await self._pop(name, address, header)
             except ClientError as error:
-                log.warning("pop_failed", broker=name, topic=header.topic, error=str(error))
+                _log.warning("pop_failed", broker=name, topic=header.topic, error=str(error))
                 errors.append(error)
                 await self.instance.routes.refresh_or_keep(header.topic)
                 continue

@@ -31,7 +31,7 @@ from store.message.message import UNKNOWN_HOST, Message, MessageExt
 from store.message.message_queue import MessageQueue
 from store.message.properties import MessageConst, decode_properties
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 """Each cluster stores its replies in the topic with its name and this suffix."""
@@ -90,7 +90,7 @@ class Requests:
         correlation_id = properties.get(MessageConst.CORRELATION_ID, "")
         waiting = self._waiting.get(correlation_id)
         if waiting is None or waiting.done():
-            log.info("reply_ignored", correlation_id=correlation_id, born_host=str(message.born_host))
+            _log.info("reply_ignored", correlation_id=correlation_id, born_host=str(message.born_host))
         else:
             waiting.set_result(message)
         return RemotingCommand.response()

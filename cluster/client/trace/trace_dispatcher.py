@@ -20,7 +20,7 @@ from cluster.client.trace.trace_sender import TraceSender
 from cluster.client.transport.instance import ClientInstance
 from store.logs import get_logger
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 MAX_RECORDS = 10_000
 """Maximum number of records that wait to be sent."""
@@ -120,4 +120,4 @@ class TraceDispatcher:
         self.dropped += count
         if not self._is_failing:  # log the first of several failures in a row
             self._is_failing = True
-            log.warning("trace_records_dropped", records=count, topic=self._topic, reason=reason)
+            _log.warning("trace_records_dropped", records=count, topic=self._topic, reason=reason)

@@ -30,7 +30,7 @@ from cluster.client.transport.instance import ClientInstance
 from cluster.client.transport.loop_thread import LoopThread
 from store.logs import get_logger
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -116,7 +116,7 @@ def close_if_dropped(client: object, name: str, core: Core) -> Callable[[], obje
 def _close_dropped(name: str, core: Core, pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked child: the client belongs to the parent
-    log.warning("client_not_closed", client=core.instance.client_id, remedy="use `with`, or call close()")
+    _log.warning("client_not_closed", client=core.instance.client_id, remedy="use `with`, or call close()")
     warnings.warn(f"a {name} was dropped without close(): use `with`", ResourceWarning, stacklevel=2)
     core.instance.close_later(core.close)
 

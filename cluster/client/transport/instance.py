@@ -34,7 +34,7 @@ from cluster.client.transport.route_cache import RouteCache
 from store.clock import NS_PER_MS, Clock, SystemClock
 from store.logs import get_logger
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 # Large enough that a client keeps reading acknowledgements while large sends are buffered.
 LIMITS = RemotingLimits(high_water_bytes=64 * MIB)
@@ -144,7 +144,7 @@ class ClientInstance:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("client_task_failed", task=task.get_name(), client=self.client_id, exc_info=error)
+            _log.error("client_task_failed", task=task.get_name(), client=self.client_id, exc_info=error)
 
     def start_route_refresh(self) -> None:
         """Start to refresh all cached routes every `route_refresh_ms`."""
@@ -174,7 +174,7 @@ class ClientInstance:
             try:
                 await self.invoke(address, RemotingCommand(RequestCode.HEART_BEAT, body=body))
             except ClientError as error:
-                log.info("heartbeat_failed", broker=address, error=str(error))
+                _log.info("heartbeat_failed", broker=address, error=str(error))
 
         await asyncio.gather(*map(beat, sorted(addresses)))
 

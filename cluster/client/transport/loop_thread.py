@@ -19,7 +19,7 @@ import uvloop
 from cluster.client.errors import ClientClosed, ClientError
 from store.logs import get_logger
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class LoopThread:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
                 # Raised by a callback. Ending the loop would silently stop all clients of the process.
-                log.exception("callback_exit_ignored")
+                _log.exception("callback_exit_ignored")
         self.loop.close()
 
     def stop(self) -> None:

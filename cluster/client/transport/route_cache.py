@@ -16,7 +16,7 @@ from store.logs import get_logger
 AUTO_CREATE_TOPIC = "TBW102"
 """RocketMQ's template topic: brokers that create topics automatically register it."""
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class RouteCache:
@@ -87,7 +87,7 @@ class RouteCache:
             try:
                 await self.refresh(topic)
             except ClientError as error:
-                log.warning("route_refresh_failed", topic=topic, error=str(error))
+                _log.warning("route_refresh_failed", topic=topic, error=str(error))
 
     async def _fetch(self, topic: str) -> TopicRoute:
         try:
