@@ -2,7 +2,7 @@
 
 Numbers are reserved on disk in blocks, so that few grants wait for an fsync; a restart skips the rest of a
 block. A group without a stored number starts at the current time in milliseconds, which is higher than any
-generation that another rebalancer, or this one before its disk was lost, can have granted.
+generation that another rebalancer, or this one before its disk was lost, can have assigned.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ BLOCK: Final = 100
 
 
 class Generations:
-    """The last generation and the longest lease of every group that was granted queues."""
+    """The last generation and the longest lease of every group that was assigned queues."""
 
     def __init__(self, data_dir: Path, clock: Clock) -> None:
         self._file = JsonConfigFile(data_dir / "config" / "generations.json")
@@ -77,7 +77,7 @@ class Generations:
 def _reservations(content: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """Return (reserved generation, longest lease in ms) by group.
 
-    Raises StoreError if a value is missing, because a lost generation could be granted again.
+    Raises StoreError if a value is missing, because a lost generation could be assigned again.
     """
     return {
         group: (typed(fields.get("reserved"), int, group), typed(fields.get("leaseMs"), int, group))

@@ -1,6 +1,6 @@
 """Group: the members of a consumer group and the owners of its queues. Pure: no sockets, no clock, no disk.
 
-    free ── granted to its target, under a new generation ──→ owned
+    free ── assigned to its target, under a new generation ──→ owned
       ↑                                                         │ target changes: the owner must release it
       └── the owner no longer reports it, or its lease expired ─┘
 
@@ -12,10 +12,10 @@ the same speed. Under these faults a queue never has two owners with running lea
   duration of its lease.
 - A request that arrives after a later request of the same member (`sequence`) changes nothing.
 - An omitted queue counts as released only if the request shows that the member had seen the grant
-  (`generation`): an older request that arrives late cannot know of queues that were granted since.
+  (`generation`): an older request that arrives late cannot know of queues that were assigned since.
 - The rebalancer counts a lease from the arrival of the request, the member from when it sent the request: the
   member's lease ends first.
-- After a restart the queues that members report under a running lease are theirs. Nothing else is granted
+- After a restart the queues that members report under a running lease are theirs. Nothing else is assigned
   until the longest lease from before the restart is over. (When the last self-assigning member has
   unregistered: until all other members have reported.) If two members report a queue, one report was delayed
   for too long: the later grant wins. A member that reports later that its lease is over loses the queue too.
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from actors.rebalancer.self_assigning import SelfAssigning
-from actors.remoting.bodies.groups import GrantedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
+from actors.remoting.bodies.groups import AssignedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from actors.strategies import AllocateMessageQueueStrategy, assign_queues
@@ -233,7 +233,7 @@ class Group:
         """Return the lease for the response, which the member counts from when it sent the request.
 
         After a restart it is not longer than the member's remaining lease, until a request has a generation
-        that was granted after the restart: an earlier request may have been sent before the restart.
+        that was assigned after the restart: an earlier request may have been sent before the restart.
         """
         left_ms = request.lease_left_ms
         if left_ms is None or not self.is_recovering(now_ns) or request.generation >= self._first_generation:
@@ -271,7 +271,7 @@ class Group:
                 del self._owners[queue]
                 self._record_release(queue)
 
-    def _take_reports(self, request: SyncGroupRequest, expires_ns: int, now_ns: int) -> list[GrantedQueue]:
+    def _take_reports(self, request: SyncGroupRequest, expires_ns: int, now_ns: int) -> list[AssignedQueue]:
         """Process the queues that the member reports as owned.
 
         Renews the leases of its queues and makes it the owner of further queues if the rules allow that.
@@ -298,7 +298,7 @@ class Group:
         return refused
 
     def _may_report(
-        self, request: SyncGroupRequest, item: GrantedQueue, owner: _Ownership | None, is_recovering: bool
+        self, request: SyncGroupRequest, item: AssignedQueue, owner: _Ownership | None, is_recovering: bool
     ) -> bool:
         if item.generation > self.generation:
             return False
@@ -310,7 +310,7 @@ class Group:
             return True
         return is_recovering and owner.is_reported and item.generation > owner.generation
 
-    def _take_report(self, client_id: str, item: GrantedQueue, expires_ns: int, is_recovering: bool) -> None:
+    def _take_report(self, client_id: str, item: AssignedQueue, expires_ns: int, is_recovering: bool) -> None:
         _, last_generation = self._last.get(item.queue, ("", 0))
         is_outdated = item.generation < last_generation
         self._owners[item.queue] = _Ownership(
@@ -337,22 +337,22 @@ class Group:
             self._last[queue] = (client_id, generation)
 
     def _reply(
-        self, client_id: str, refused: list[GrantedQueue], lease_ms: int, is_recovering: bool
+        self, client_id: str, refused: list[AssignedQueue], lease_ms: int, is_recovering: bool
     ) -> SyncGroupReply:
         member = self._members.get(client_id)
         is_staying = member is not None and not member.is_leaving
-        granted: list[GrantedQueue] = []
+        assigned: list[AssignedQueue] = []
         revoked = refused
         for queue in sorted(self._owners):
             owner = self._owners[queue]
             if owner.client_id == client_id:
-                item = GrantedQueue(queue, owner.generation)
+                item = AssignedQueue(queue, owner.generation)
                 # During recovery targets change with each report, so queues are not revoked for their target.
                 is_target = is_recovering or self._is_target(client_id, queue)
                 keeps = is_staying and is_target and not owner.is_outdated
-                (granted if keeps else revoked).append(item)
+                (assigned if keeps else revoked).append(item)
         return SyncGroupReply(
-            self.generation, granted, revoked, list(self.members().members), False, lease_ms
+            self.generation, assigned, revoked, list(self.members().members), False, lease_ms
         )
 
     def _is_target(self, client_id: str, queue: MessageQueue) -> bool:

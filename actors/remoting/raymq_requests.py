@@ -10,7 +10,7 @@ PULL_RECORDS 7102    Like PULL_MESSAGE, but returns as many records as fit into 
 
 SYNC_GROUP 7103      The broker forwards it unchanged to the group's rebalancer; see actors.rebalancer.
 
-COMMIT_OFFSETS 7104  Commits offsets under the generation in which each queue was granted.
+COMMIT_OFFSETS 7104  Commits offsets under the generation in which each queue was assigned.
     body             {"group": g, "clientId": c, "offsets": [[topic, queueId, offset, generation], ...]}
     response         {"refused": [[topic, queueId, generation, offset], ...]}: the refused commits, whose
                      generation is older than the broker's, with the broker's current generation and offset
@@ -58,7 +58,7 @@ PULL_RECORDS_BYTES_MAX = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """The offset to commit for one queue, and the generation under which the queue was granted (0: none)."""
+    """The offset to commit for one queue, and the generation under which the queue was assigned (0: none)."""
 
     topic: str
     queue_id: int

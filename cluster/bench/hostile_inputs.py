@@ -227,7 +227,7 @@ def _commits(queues: int) -> Prepare:
 
 
 def _unclaimed(peer: RawPeer, _: int) -> Input:
-    """Offset requests with long names under a generation that was never granted."""
+    """Offset requests with long names under a generation that was never assigned."""
     ext = {"queueId": "0", "generation": "5", "clientId": "hostile"}
     names = [{"consumerGroup": f"{at}" * 1_000_000, "topic": f"{at}" * 500_000} for at in range(8)]
     return Input([Request(RequestCode.QUERY_CONSUMER_OFFSET, {**ext, **each}) for each in names])

@@ -340,9 +340,9 @@ class ClientRequests:
         return () if group is None else tuple(sorted(group.members))
 
     def _fence(self, group: str, reply: SyncGroupReply) -> None:
-        for granted in reply.granted:
-            if granted.queue.broker_name == self._broker_name:
-                self._offsets.claim(group, granted.queue.topic, granted.queue.queue_id, granted.generation)
+        for assigned in reply.assigned:
+            if assigned.queue.broker_name == self._broker_name:
+                self._offsets.claim(group, assigned.queue.topic, assigned.queue.queue_id, assigned.generation)
 
 
 def _synced_group(context: DecodedRequest) -> Iterable[Target]:

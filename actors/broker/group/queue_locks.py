@@ -5,8 +5,8 @@ locks every 20 s, and releases them with UNLOCK_BATCH_MQ. A lock expires 60 s af
 are RocketMQ's periods, on which its clients rely. When a member's connection closes, its locks stay until
 they expire, because the member may still process messages.
 
-Python members name the generation under which the rebalancer granted a queue. A later generation takes over
-the lock of an earlier one, because the rebalancer has granted it only after the former owner had released
+Python members name the generation under which the rebalancer assigned a queue. A later generation takes over
+the lock of an earlier one, because the rebalancer has assigned it only after the former owner had released
 the queue or its lease had expired. So a queue of a killed member is consumed again after its lease, not after
 60 s. Java members have no generation (0): only their release or the expiry ends their locks.
 

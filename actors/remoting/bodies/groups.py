@@ -183,20 +183,20 @@ class GroupMembers(Body):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class GrantedQueue:
-    """A queue and the generation under which it was granted to a member."""
+class AssignedQueue:
+    """A queue and the generation under which it was assigned to a member."""
 
     queue: MessageQueue
     generation: int
 
     @classmethod
-    def of_row(cls, row: Any) -> "GrantedQueue":
+    def of_row(cls, row: Any) -> "AssignedQueue":
         """Return the queue of a JSON row `[topic, broker, queueId, generation]`.
 
         A row without generation gets generation 0. Raises Refused if the row is invalid.
         """
         match row:
-            case GrantedQueue():
+            case AssignedQueue():
                 return row
             case [str(topic), str(broker), int(queue_id), int(generation)] if (
                 max(abs(queue_id), abs(generation)) <= I64_MAX
@@ -217,9 +217,9 @@ class GrantedQueue:
 
 _sequence = count(1)
 if TYPE_CHECKING:
-    _Row = GrantedQueue
+    _Row = AssignedQueue
 else:
-    _Row = Any  # the type that msgspec decodes; `__post_init__` converts it to a GrantedQueue
+    _Row = Any  # the type that msgspec decodes; `__post_init__` converts it to an AssignedQueue
 
 
 class SyncGroupRequest(ShapedBody):
@@ -247,7 +247,7 @@ class SyncGroupRequest(ShapedBody):
     sequence: Long = wire(default_factory=lambda: next(_sequence))
 
     def __post_init__(self) -> None:
-        self.owned = [GrantedQueue.of_row(row) for row in self.owned]
+        self.owned = [AssignedQueue.of_row(row) for row in self.owned]
         self.strategy = self.strategy or None
 
     @classmethod
@@ -268,26 +268,26 @@ class SyncGroupRequest(ShapedBody):
 class SyncGroupReply(ShapedBody):
     """Response body of SYNC_GROUP.
 
-    The member may consume only the queues in `granted`. It releases all others; `revoke` lists those that the
-    rebalancer waits for. The lease starts when the member sends its request and lasts `lease_ms`.
+    The member may consume only the queues in `assigned`. It releases all others; `revoke` lists those that
+    the rebalancer waits for. The lease starts when the member sends its request and lasts `lease_ms`.
     """
 
     title = "SYNC_GROUP response"
 
     generation: Long = 0
-    granted: AnyListOf[_Row] = wire(default_factory=list)
+    assigned: AnyListOf[_Row] = wire(name="granted", default_factory=list)
     revoke: AnyListOf[_Row] = wire(default_factory=list)
     members: AnyListOf[ClientId] = wire(default_factory=list)
     is_self_assigning: bool = wire(name="selfAssign", default=False)
     lease_ms: Long = 0
 
     def __post_init__(self) -> None:
-        self.granted = [GrantedQueue.of_row(row) for row in self.granted]
-        self.revoke = [GrantedQueue.of_row(row) for row in self.revoke]
+        self.assigned = [AssignedQueue.of_row(row) for row in self.assigned]
+        self.revoke = [AssignedQueue.of_row(row) for row in self.revoke]
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON fields, with each queue as a row."""
-        rows = {"granted": self.granted, "revoke": self.revoke}
+        rows = {"granted": self.assigned, "revoke": self.revoke}
         return {
             **super().to_json(),
             **{key: [each.to_json() for each in queues] for key, queues in rows.items()},

@@ -13,7 +13,7 @@ from store.message.message_queue import MessageQueue
 class LockRequest(ShapedBody):
     """Request body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: the client, its group and the queues.
 
-    `generations` is RayMQ's: one generation per queue, under which the rebalancer granted it. RocketMQ's
+    `generations` is RayMQ's: one generation per queue, under which the rebalancer assigned it. RocketMQ's
     clients do not send the field, and its brokers ignore it.
     """
 

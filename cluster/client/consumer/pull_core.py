@@ -10,7 +10,7 @@ from itertools import groupby, starmap
 from operator import attrgetter
 from typing import TypeVar
 
-from actors.remoting.bodies.groups import GrantedQueue
+from actors.remoting.bodies.groups import AssignedQueue
 from actors.remoting.codes import ResponseCode
 from actors.remoting.table import RequestTable
 from cluster.client.config import ConsumerConfig, Nameservers
@@ -199,11 +199,11 @@ class PullCore:
             f"{queue} does not exist or is not readable: queues({queue.topic!r}) returns the readable ones"
         )
 
-    def granted(self, granted: GrantedQueue) -> None:
+    def assigned(self, assigned: AssignedQueue) -> None:
         """Start to consume a queue that the group has assigned."""
-        state = self._add(granted.queue, granted.generation)
+        state = self._add(assigned.queue, assigned.generation)
         begin = partial(self._start_queue, state, retry_refusals=True)
-        self.instance.supervisor.start(f"begin {granted.queue}", begin)
+        self.instance.supervisor.start(f"begin {assigned.queue}", begin)
 
     def _add(self, queue: MessageQueue, generation: int) -> QueueState:
         tags = self._selectors.get(queue.topic, ALL_MESSAGES).tags

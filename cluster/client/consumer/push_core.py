@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from actors.remoting.bodies.groups import GrantedQueue
+from actors.remoting.bodies.groups import AssignedQueue
 from actors.remoting.table import RequestTable
 from cluster.client.config import PushConfig
 from cluster.client.consumer.arguments import selector_of, topics_of
@@ -69,7 +69,7 @@ class PushCore:
         self._opener = QueueOpener(
             self.instance, config, self.session, self._offsets, self._consuming.offer, self
         )
-        self._pending: dict[MessageQueue, GrantedQueue] = {}
+        self._pending: dict[MessageQueue, AssignedQueue] = {}
         self._releases: set[asyncio.Task[None]] = set()
         self._is_paused = False
         self._changed = asyncio.Event()
@@ -118,14 +118,14 @@ class PushCore:
 
     # ---- assignment
 
-    def granted(self, granted: GrantedQueue) -> None:
+    def assigned(self, assigned: AssignedQueue) -> None:
         """Start to consume a queue that the group has assigned."""
-        self._pending[granted.queue] = granted
-        self.instance.supervisor.start(f"begin {granted.queue}", partial(self._start_queue, granted))
+        self._pending[assigned.queue] = assigned
+        self.instance.supervisor.start(f"begin {assigned.queue}", partial(self._start_queue, assigned))
 
-    async def _start_queue(self, granted: GrantedQueue) -> None:
-        queue = granted.queue
-        work = await self._opener.open(granted, lambda: self._pending.get(queue) is granted)
+    async def _start_queue(self, assigned: AssignedQueue) -> None:
+        queue = assigned.queue
+        work = await self._opener.open(assigned, lambda: self._pending.get(queue) is assigned)
         if work is None:
             return  # the group has revoked the queue meanwhile
         work.is_paused = self._is_paused
@@ -235,12 +235,12 @@ class PushCore:
 
     async def _commit_and_release(self, work: QueueWork) -> None:
         await self._commit([work])
-        if not self._is_granted_again(work.queue):
+        if not self._is_assigned_again(work.queue):
             await self._opener.close(work)
-        if not self._is_granted_again(work.queue):
+        if not self._is_assigned_again(work.queue):
             self.session.released(work.queue)
 
-    def _is_granted_again(self, queue: MessageQueue) -> bool:
+    def _is_assigned_again(self, queue: MessageQueue) -> bool:
         """Return True if a queue that is being released has meanwhile been lost and assigned again.
 
         The lock and the membership then belong to the later grant, and the release must not end them.

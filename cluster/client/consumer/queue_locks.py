@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from actors.remoting.bodies.groups import GrantedQueue
+from actors.remoting.bodies.groups import AssignedQueue
 from actors.remoting.bodies.locks import LockedQueues, LockRequest
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
@@ -52,25 +52,25 @@ class QueueLocks:
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
-        self._opening: dict[MessageQueue, GrantedQueue] = {}
+        self._opening: dict[MessageQueue, AssignedQueue] = {}
         self._is_renewed = True
 
     def renewal_ms(self) -> int:
         """Return the time until the next call of `renew`, in ms."""
         return RENEWAL_MS if self._is_renewed else RETRY_MS
 
-    async def acquire(self, granted: GrantedQueue, is_wanted: Callable[[], bool]) -> int | None:
-        """Lock the queue of `granted`. Retry until the previous owner releases the lock or the lock expires.
+    async def acquire(self, assigned: AssignedQueue, is_wanted: Callable[[], bool]) -> int | None:
+        """Lock the queue of `assigned`. Retry until the previous owner releases the lock or the lock expires.
 
         Returns:
             The time of the successful request in monotonic ms, or None without a lock if `is_wanted()`
             returned False before a request succeeded.
         """
-        queue, backoff, is_logged = granted.queue, Backoff(), False
-        self._opening[queue] = granted
+        queue, backoff, is_logged = assigned.queue, Backoff(), False
+        self._opening[queue] = assigned
         while is_wanted():
             requested_ms = self._instance.now_ms()
-            locked = await self._lock({queue: granted.generation})
+            locked = await self._lock({queue: assigned.generation})
             if queue in locked.held:
                 if is_wanted():
                     return requested_ms
@@ -79,13 +79,13 @@ class QueueLocks:
                 is_logged = True
                 _log.info("queue_lock_awaited", group=self._group, queue=str(queue))
             await asyncio.sleep(backoff.next_ms() / 1000)
-        await self.withdraw(granted)
+        await self.withdraw(assigned)
         return None
 
-    async def withdraw(self, granted: GrantedQueue) -> None:
-        """Release the lock that `acquire(granted)` took, unless the queue was granted again since then."""
-        if self._opening.get(granted.queue) is granted:
-            await self.release(granted.queue)
+    async def withdraw(self, assigned: AssignedQueue) -> None:
+        """Release the lock that `acquire(assigned)` took, unless the queue was assigned again since then."""
+        if self._opening.get(assigned.queue) is assigned:
+            await self.release(assigned.queue)
 
     async def renew(self, works: Iterable[OrderedQueueWork]) -> list[OrderedQueueWork]:
         """Renew the locks of the queues of `works`, and offer queues whose work was paused.

@@ -2,7 +2,7 @@
 
 Steps of `open`:
 
-granted ─→ lock (ordered consumers) ─→ first offset ─→ QueueWork with its fetcher
+assigned ─→ lock (ordered consumers) ─→ first offset ─→ QueueWork with its fetcher
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from actors.remoting.bodies.groups import GrantedQueue
+from actors.remoting.bodies.groups import AssignedQueue
 from cluster.client.config import PushConfig
 from cluster.client.consumer.fetcher import Fetcher, FetchSink, Puller
 from cluster.client.consumer.local_offsets import OffsetStore
@@ -71,27 +71,27 @@ class QueueOpener:
         assert self._locks is not None
         return self._locks.renewal_ms()
 
-    async def open(self, granted: GrantedQueue, is_wanted: Callable[[], bool]) -> QueueWork | None:
-        """Open a granted queue: lock it if necessary, determine its start offset and create its fetcher.
+    async def open(self, assigned: AssignedQueue, is_wanted: Callable[[], bool]) -> QueueWork | None:
+        """Open an assigned queue: lock it if necessary, determine its start offset and create its fetcher.
 
         Returns:
             The state of the queue, or None if `is_wanted()` returns False meanwhile.
         """
-        queue, locked_ms = granted.queue, 0
+        queue, locked_ms = assigned.queue, 0
         while (call := self._running.get(queue)) is not None and self._config.ordered:
             await call.wait()
         if self._locks is not None:
-            acquired_ms = await self._locks.acquire(granted, is_wanted)
+            acquired_ms = await self._locks.acquire(assigned, is_wanted)
             if acquired_ms is None:
                 return None
             locked_ms = acquired_ms
         is_retry_queue = queue.topic.startswith(RETRY_TOPIC_PREFIX)
         consume_from = "earliest" if is_retry_queue else self._config.start_from
-        offset = await self._offsets.starting(queue, consume_from, granted.generation, retry_refusals=True)
+        offset = await self._offsets.starting(queue, consume_from, assigned.generation, retry_refusals=True)
         if is_wanted():
-            return self._work(granted, offset, locked_ms)
+            return self._work(assigned, offset, locked_ms)
         if self._locks is not None:
-            await self._locks.withdraw(granted)
+            await self._locks.withdraw(assigned)
         return None
 
     async def close(self, work: QueueWork) -> None:
@@ -123,8 +123,8 @@ class QueueOpener:
             work.is_lock_lost = True
         return list[QueueWork](lost)
 
-    def _work(self, granted: GrantedQueue, offset: int, locked_ms: int) -> QueueWork:
-        config, queue, names = self._config, granted.queue, Namespace(self._config.namespace)
+    def _work(self, assigned: AssignedQueue, offset: int, locked_ms: int) -> QueueWork:
+        config, queue, names = self._config, assigned.queue, Namespace(self._config.namespace)
         fetcher = Fetcher(
             self._instance,
             self._puller,
@@ -134,7 +134,7 @@ class QueueOpener:
             lambda: config.fetch_bytes,
             self._sink,
         )
-        parts = (queue, granted.generation, ProcessQueue(offset), Limits.of(config, 1), fetcher)
+        parts = (queue, assigned.generation, ProcessQueue(offset), Limits.of(config, 1), fetcher)
         if not config.ordered:
             return QueueWork(*parts, committed=offset, names=names)
         work = OrderedQueueWork(*parts, committed=offset, names=names, offer=self._offer)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply
+from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply
 from cluster.client.config import ConsumerConfig
 from cluster.client.transport.instance import ClientInstance
 from store.message.message_queue import MessageQueue
@@ -39,15 +39,15 @@ class BroadcastingProtocol:
 
     async def sync(self, *, is_leaving: bool) -> SyncGroupReply:
         """Grant all readable queues of the subscribed topics, from the cached routes, to this member."""
-        granted = []
+        assigned = []
         for topic in self._subscriptions:
             route = self._instance.routes.peek(topic)
             if route is None or not route.readable:
                 continue
             generation = ADDED if topic in self._queues else FIRST
             known = self._queues.setdefault(topic, {})
-            granted += [GrantedQueue(each, known.setdefault(each, generation)) for each in route.readable]
-        return SyncGroupReply(0, granted, members=[self._instance.client_id])
+            assigned += [AssignedQueue(each, known.setdefault(each, generation)) for each in route.readable]
+        return SyncGroupReply(0, assigned, members=[self._instance.client_id])
 
     async def leave(self) -> None:
         """Do nothing: the group session sends the UNREGISTER_CLIENT request that removes this member."""

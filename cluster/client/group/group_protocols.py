@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from actors.remoting.bodies.groups import GrantedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
+from actors.remoting.bodies.groups import AssignedQueue, GroupMembers, SyncGroupReply, SyncGroupRequest
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import ConsumerGroupHeader
@@ -135,7 +135,7 @@ class SelfAssigningProtocol:
         }
         ready = [queue for queue in mine if self._begin_at_ms.get(queue, now_ms) <= now_ms]
         self._is_handing_over = len(ready) < len(mine)
-        return SyncGroupReply(generation, [GrantedQueue(queue, 0) for queue in ready], members=ordered)
+        return SyncGroupReply(generation, [AssignedQueue(queue, 0) for queue in ready], members=ordered)
 
     async def _members(self) -> list[str]:
         header = ConsumerGroupHeader(self._config.group)

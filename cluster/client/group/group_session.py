@@ -13,8 +13,8 @@ from typing import Protocol
 
 from actors.remoting.bodies.groups import (
     BROADCASTING,
+    AssignedQueue,
     ConsumerData,
-    GrantedQueue,
     HeartbeatData,
     SyncGroupReply,
 )
@@ -50,7 +50,7 @@ CONSUME_FROM: Mapping[AutoOffset, str] = {
 class GroupListener(Protocol):
     """Callbacks of a session to its consumer. The session calls them on the event loop."""
 
-    def granted(self, granted: GrantedQueue) -> None:
+    def assigned(self, assigned: AssignedQueue) -> None:
         """Start to consume a queue and commit it under its generation."""
 
     def revoked(self, queue: MessageQueue) -> None:
@@ -218,8 +218,8 @@ class GroupSession:
 
     def _apply(self, reply: SyncGroupReply, requested_at_ms: int) -> None:
         if self._is_leaving:
-            reply.granted = [
-                item for item in reply.granted if self.membership.generation_of(item.queue) is not None
+            reply.assigned = [
+                item for item in reply.assigned if self.membership.generation_of(item.queue) is not None
             ]
         now_ms = self._instance.now_ms()
         changes = self.membership.apply(reply, requested_at_ms, now_ms)
@@ -228,7 +228,7 @@ class GroupSession:
                 "assignment_changed",
                 group=self._config.group,
                 generation=self.membership.generation,
-                granted=len(changes.started),
+                assigned=len(changes.started),
                 revoked=len(changes.leaving),
                 lost=len(changes.lost),
                 held=len(self.membership.held(now_ms)),
@@ -237,8 +237,8 @@ class GroupSession:
             self._listener.lost(queue)
         for queue in changes.leaving:
             self._listener.revoked(queue)
-        for granted in changes.started:
-            self._listener.granted(granted)
+        for assigned in changes.started:
+            self._listener.assigned(assigned)
 
     def _lease_check_ms(self) -> int:
         """Return the time until the lease expires, in ms.

@@ -1,10 +1,10 @@
 """Membership: the queues that a group member holds, as assigned by the rebalancer. No I/O, no clock.
 
-    granted ─→ held ─ revoke ─→ leaving ─ released() ─→ removed
+    assigned ─→ held ─ revoke ─→ leaving ─ released() ─→ removed
                  └── lease expired: consumption is suspended until the next response;
                      queues that this response does not grant are removed immediately
 
-Each sync request lists the queues that the member holds. The response lists the queues granted to the member
+Each sync request lists the queues that the member holds. The response lists the queues assigned to the member
 and the queues it must release. To release a queue, the member stops fetching, finishes the messages in
 progress, commits, and omits the queue from its next request. Only then may another member get the queue.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply
+from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply
 from store.message.message_queue import MessageQueue
 
 
@@ -34,7 +34,7 @@ class Changes:
     `lost`, because other members may already hold those queues.
     """
 
-    started: tuple[GrantedQueue, ...] = ()
+    started: tuple[AssignedQueue, ...] = ()
     leaving: tuple[MessageQueue, ...] = ()
     lost: tuple[MessageQueue, ...] = ()
 
@@ -58,9 +58,9 @@ class Membership:
     _queues: dict[MessageQueue, _Held] = field(default_factory=dict)
     _renewed_at_ms: int | None = None
 
-    def owned(self) -> list[GrantedQueue]:
+    def owned(self) -> list[AssignedQueue]:
         """Return the queues to list in the next request: held ones and those not released yet."""
-        return [GrantedQueue(queue, held.generation) for queue, held in sorted(self._queues.items())]
+        return [AssignedQueue(queue, held.generation) for queue, held in sorted(self._queues.items())]
 
     def held(self, now_ms: int) -> list[MessageQueue]:
         """Return the queues to consume, sorted. The list is empty after the lease expires."""
@@ -95,9 +95,9 @@ class Membership:
         self._renewed_at_ms = (
             requested_at_ms if self._renewed_at_ms is None else max(requested_at_ms, self._renewed_at_ms)
         )
-        granted = {grant.queue: grant for grant in reply.granted}
+        assigned = {grant.queue: grant for grant in reply.assigned}
         started = []
-        for queue, grant in sorted(granted.items()):
+        for queue, grant in sorted(assigned.items()):
             held = self._queues.get(queue)
             if held is None:
                 self._queues[queue] = _Held(grant.generation)
@@ -105,7 +105,7 @@ class Membership:
             elif held.holding is Holding.HELD:
                 held.generation = max(held.generation, grant.generation)
         revoked = {revoke.queue for revoke in reply.revoke}
-        not_ours = [queue for queue in self._queues if queue not in granted or queue in revoked]
+        not_ours = [queue for queue in self._queues if queue not in assigned or queue in revoked]
         if was_over:
             for queue in not_ours:
                 del self._queues[queue]

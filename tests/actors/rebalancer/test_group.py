@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from actors.rebalancer.group import NS_PER_MS, Group
-from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply, SyncGroupRequest
+from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply, SyncGroupRequest
 from actors.remoting.remoting_errors import Refused
 from actors.strategies import AllocateMessageQueueAveragely
 from store.message.message_queue import MessageQueue
@@ -33,7 +33,7 @@ class Story:
         )
         self.group.set_queues("T", queues(number_of_queues))
         self.now_ms = 0
-        self.owned: dict[str, list[GrantedQueue]] = {}
+        self.owned: dict[str, list[AssignedQueue]] = {}
         self.seen: dict[str, int] = {}
 
     def sync(
@@ -49,7 +49,7 @@ class Story:
         for name, value in fields.items():
             setattr(request, name, value)
         reply = self.group.sync(request, LEASE_MS, self.now_ms * NS_PER_MS)
-        self.owned[client] = list(reply.granted)
+        self.owned[client] = list(reply.assigned)
         self.seen[client] = reply.generation
         return reply
 
@@ -67,14 +67,14 @@ def test_second_member_gets_queues_only_after_the_first_releases_them() -> None:
     first = story.seen["a"]
     story.sync("b")
     assert story.ids("b") == []
-    reply = story.sync("a", owned=[GrantedQueue(queue, first) for queue in queues(4)])
-    assert [item.queue.queue_id for item in reply.granted] == [0, 1]
+    reply = story.sync("a", owned=[AssignedQueue(queue, first) for queue in queues(4)])
+    assert [item.queue.queue_id for item in reply.assigned] == [0, 1]
     assert [item.queue.queue_id for item in reply.revoke] == [2, 3]
-    assert story.sync("b").granted == [], "a revoked queue is not free before it is released"
+    assert story.sync("b").assigned == [], "a revoked queue is not free before it is released"
     story.sync("a")
     reply = story.sync("b")
     assert story.ids("b") == [2, 3]
-    assert all(item.generation > first for item in reply.granted)
+    assert all(item.generation > first for item in reply.assigned)
     assert reply.members == ["a", "b"]
 
 
@@ -98,7 +98,7 @@ def test_leaving_member_releases_its_queues_immediately() -> None:
     story.sync("a", is_leaving=True)
     assert story.ids("a") == [], "a leaving member must release all queues"
     reply = story.sync("a", is_leaving=True, owned=[])
-    assert reply.granted == []
+    assert reply.assigned == []
     story.sync("b")
     assert story.ids("b") == [0, 1, 2, 3]
     assert story.group.members().members == ("b",)
@@ -114,7 +114,7 @@ def test_queues_of_a_silent_member_are_free_when_its_lease_is_over() -> None:
     story.sync("b")
     assert story.ids("b") == [0, 1, 2, 3]
     reply = story.sync("a")
-    assert reply.granted == []
+    assert reply.assigned == []
     assert [item.queue.queue_id for item in reply.revoke] == [0, 1, 2, 3]
 
 
@@ -145,7 +145,7 @@ def test_delayed_old_request_releases_no_queue() -> None:
     late = SyncGroupRequest("g", "a", 0, {"T": "*"}, [])
     story.sync("a")
     reply = story.group.sync(late, LEASE_MS, 0)
-    assert [item.queue.queue_id for item in reply.granted] == [0, 1, 2, 3]
+    assert [item.queue.queue_id for item in reply.assigned] == [0, 1, 2, 3]
     story.sync("b")
     assert story.ids("b") == []
 
@@ -186,13 +186,13 @@ def test_former_owner_must_release_a_queue_that_had_another_owner_since() -> Non
     story.sync("b")
     story.sync("b", is_leaving=True, owned=[])
     reply = story.sync("a", owned=before)
-    assert (reply.granted, reply.revoke) == ([], before)
+    assert (reply.assigned, reply.revoke) == ([], before)
     story.sync("a", owned=[])
     assert story.ids("a") == [0], "under a new generation"
     assert story.owned["a"][0].generation > before[0].generation
 
 
-def test_leaving_member_remains_until_release_but_is_granted_nothing() -> None:
+def test_leaving_member_remains_until_release_but_is_assigned_nothing() -> None:
     story = Story()
     for who in ("a", "b", "a", "a", "b"):
         story.sync(who)
@@ -242,11 +242,11 @@ def test_only_member_may_change_its_subscription() -> None:
     story.group.set_queues("U", queues(2, "U"))
     story.sync("a")
     reply = story.sync("a", {"U": "*"})
-    assert [item.queue.topic for item in reply.granted] == ["U", "U"]
+    assert [item.queue.topic for item in reply.assigned] == ["U", "U"]
     assert [item.queue.topic for item in reply.revoke] == ["T"] * 4
 
 
-def test_added_queues_are_granted_and_removed_ones_revoked() -> None:
+def test_added_queues_are_assigned_and_removed_ones_revoked() -> None:
     story = Story(2)
     story.sync("a")
     story.group.set_queues("T", queues(3))
@@ -260,13 +260,13 @@ def test_added_queues_are_granted_and_removed_ones_revoked() -> None:
 
 def test_restart_keeps_reported_queues_and_new_members_wait_one_lease() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
-    story.owned["a"] = [GrantedQueue(queue, 150) for queue in queues(2)]
+    story.owned["a"] = [AssignedQueue(queue, 150) for queue in queues(2)]
     story.seen["a"] = 150
     story.sync("new")
     assert story.ids("new") == []
     story.sync("a")
     assert story.ids("a") == [0, 1]
-    story.owned["b"] = [GrantedQueue(queues(4)[3], 160)]
+    story.owned["b"] = [AssignedQueue(queues(4)[3], 160)]
     story.seen["b"] = 160
     story.now_ms = LEASE_MS - 1
     for who in ("a", "b", "new"):
@@ -284,25 +284,25 @@ def test_restart_keeps_reported_queues_and_new_members_wait_one_lease() -> None:
 
 def test_restart_ignores_reports_under_an_expired_lease() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
-    story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
-    assert story.sync("stale", lease_left_ms=0).granted == []
-    story.owned["b"] = [GrantedQueue(queue, 160) for queue in queues(4)]
-    assert len(story.sync("b", lease_left_ms=5).granted) == 4
+    story.owned["stale"] = [AssignedQueue(queue, 150) for queue in queues(4)]
+    assert story.sync("stale", lease_left_ms=0).assigned == []
+    story.owned["b"] = [AssignedQueue(queue, 160) for queue in queues(4)]
+    assert len(story.sync("b", lease_left_ms=5).assigned) == 4
 
 
 def test_restart_frees_reported_queues_when_the_lease_is_reported_over() -> None:
     """The first report was sent before the lease was over, but delayed."""
     story = Story(generation=200, recovering_ms=LEASE_MS)
-    story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
-    assert len(story.sync("stale", lease_left_ms=5).granted) == 4
-    assert story.sync("stale", lease_left_ms=0).granted == []
-    story.owned["b"] = [GrantedQueue(queue, 150) for queue in queues(4)]
-    assert len(story.sync("b", lease_left_ms=5).granted) == 4, "the queues are free"
+    story.owned["stale"] = [AssignedQueue(queue, 150) for queue in queues(4)]
+    assert len(story.sync("stale", lease_left_ms=5).assigned) == 4
+    assert story.sync("stale", lease_left_ms=0).assigned == []
+    story.owned["b"] = [AssignedQueue(queue, 150) for queue in queues(4)]
+    assert len(story.sync("b", lease_left_ms=5).assigned) == 4, "the queues are free"
 
 
 def test_restart_does_not_extend_a_lease_with_the_first_response() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
-    story.owned["a"] = [GrantedQueue(queue, 150) for queue in queues(4)]
+    story.owned["a"] = [AssignedQueue(queue, 150) for queue in queues(4)]
     assert story.sync("a", lease_left_ms=3_000, generation=150).lease_ms == 3_000
     assert story.sync("a", lease_left_ms=2 * LEASE_MS, generation=150).lease_ms == LEASE_MS
     assert story.sync("a", lease_left_ms=-1, generation=150).lease_ms == 1
@@ -312,27 +312,27 @@ def test_restart_does_not_extend_a_lease_with_the_first_response() -> None:
 
 def test_restart_prefers_the_later_grant_whichever_is_reported_first() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
-    story.owned["stale"] = [GrantedQueue(queue, 150) for queue in queues(4)]
-    story.owned["b"] = [GrantedQueue(queue, 160) for queue in queues(4)]
+    story.owned["stale"] = [AssignedQueue(queue, 150) for queue in queues(4)]
+    story.owned["b"] = [AssignedQueue(queue, 160) for queue in queues(4)]
     story.sync("stale")
-    assert len(story.sync("b").granted) == 4
-    assert story.sync("stale").granted == []
+    assert len(story.sync("b").assigned) == 4
+    assert story.sync("stale").assigned == []
 
 
 def test_queues_of_a_topic_without_known_route_are_not_revoked() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
-    story.owned["a"] = [GrantedQueue(queue, 150) for queue in queues(2, "U")]
+    story.owned["a"] = [AssignedQueue(queue, 150) for queue in queues(2, "U")]
     story.sync("a", {"U": "*"})
     story.now_ms = LEASE_MS - 1
     story.sync("a", {"U": "*"})
     story.now_ms = LEASE_MS
-    assert [item.queue.topic for item in story.sync("a", {"U": "*"}).granted] == ["U", "U"]
+    assert [item.queue.topic for item in story.sync("a", {"U": "*"}).assigned] == ["U", "U"]
 
 
-def test_report_with_an_ungranted_generation_is_refused() -> None:
+def test_report_with_an_unassigned_generation_is_refused() -> None:
     story = Story(generation=200, recovering_ms=LEASE_MS)
-    story.owned["impostor"] = [GrantedQueue(queues(1)[0], 201)]
-    assert story.sync("impostor").granted == []
+    story.owned["impostor"] = [AssignedQueue(queues(1)[0], 201)]
+    assert story.sync("impostor").assigned == []
 
 
 def test_one_self_assigning_member_makes_all_self_assigning() -> None:
@@ -341,14 +341,14 @@ def test_one_self_assigning_member_makes_all_self_assigning() -> None:
     assert story.group.heartbeat("java", "b1", {"T": "*"}, 0)
     reply = story.sync("python")
     assert reply.is_self_assigning
-    assert (reply.granted, reply.members) == ([], ["java", "python"])
+    assert (reply.assigned, reply.members) == ([], ["java", "python"])
     assert story.group.members().is_self_assigning
     assert not story.group.heartbeat("java", "b2", {"T": "a"}, 0), (
         "the last heartbeat wins, and the change is reported"
     )
     for broker in ("b1", "b2"):
         story.group.unregister("java", broker, False, LEASE_MS, 0)
-    story.sync("other", owned=[GrantedQueue(queues(1)[0], story.seen["python"])])
+    story.sync("other", owned=[AssignedQueue(queues(1)[0], story.seen["python"])])
     assert story.ids("other") == [0], "the rebalancer has forgotten the former owners"
 
 
@@ -372,7 +372,7 @@ def test_recovery_ends_when_all_have_reported_after_the_last_unregisters() -> No
     story.group.heartbeat("java", "b1", {"T": "*"}, 0)
     for member in ("one", "two"):
         story.sync(member)
-    story.owned["two"] = [GrantedQueue(queues(4)[3], 0)]
+    story.owned["two"] = [AssignedQueue(queues(4)[3], 0)]
     story.group.unregister("java", "b1", False, LEASE_MS, 0)
     story.sync("one")
     assert story.ids("one") == [], "`two` may own any of them"

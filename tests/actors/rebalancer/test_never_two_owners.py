@@ -17,7 +17,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from actors.rebalancer.group import NS_PER_MS, Group
-from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply, SyncGroupRequest
+from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply, SyncGroupRequest
 from actors.strategies import make_strategy
 from store.message.message_queue import MessageQueue
 
@@ -44,7 +44,7 @@ class Member:
 
     def send_request(self, number: int, now_ms: int) -> SyncGroupRequest:
         self.waiting_for = number
-        owned = [GrantedQueue(queue, generation) for queue, generation in sorted(self.held.items())]
+        owned = [AssignedQueue(queue, generation) for queue, generation in sorted(self.held.items())]
         left_ms = self.lease_left_ms(now_ms)
         return SyncGroupRequest(
             "g",
@@ -64,14 +64,14 @@ class Member:
         was_suspended = self.lease_left_ms(now_ms) <= 0
         self.generation = reply.generation
         self.lease_until_ms = max(self.lease_until_ms, requested_at_ms + reply.lease_ms)
-        granted = {item.queue: item.generation for item in reply.granted}
+        assigned = {item.queue: item.generation for item in reply.assigned}
         for queue in list(self.held):
-            if queue not in granted:
+            if queue not in assigned:
                 if was_suspended:
                     self.release(queue)
                 else:
                     self.leaving.add(queue)
-        for queue, generation in granted.items():
+        for queue, generation in assigned.items():
             self.held.setdefault(queue, generation)
 
     def release(self, queue: MessageQueue) -> None:

@@ -112,14 +112,14 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 def request(client_id: str, reply: SyncGroupReply | None = None, **fields: object) -> SyncGroupRequest:
     made = SyncGroupRequest("g", client_id, subscriptions={"T": "*"})
     if reply is not None:
-        made.generation, made.owned = reply.generation, reply.granted
+        made.generation, made.owned = reply.generation, reply.assigned
     for name, value in fields.items():
         setattr(made, name, value)
     return made
 
 
 def ids(reply: SyncGroupReply) -> list[int]:
-    return [item.queue.queue_id for item in reply.granted]
+    return [item.queue.queue_id for item in reply.assigned]
 
 
 def test_first_member_gets_all_queues_with_the_first_response(tmp_path: Path, clock) -> None:

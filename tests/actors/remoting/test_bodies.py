@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from actors.remoting.bodies import routes
 from actors.remoting.bodies.groups import (
+    AssignedQueue,
     ConsumerData,
-    GrantedQueue,
     GroupMembers,
     HeartbeatData,
     SubscriptionData,
@@ -157,7 +157,7 @@ def test_librocketmq_heartbeat_with_numeric_enums_and_string_numbers_is_decoded(
 
 
 def test_sync_group_request_and_response_round_trip() -> None:
-    owned = [GrantedQueue(MessageQueue("T", "b", 3), 9)]
+    owned = [AssignedQueue(MessageQueue("T", "b", 3), 9)]
     request = SyncGroupRequest("g", "c", 9, {"T": "*"}, owned, "averagely", 10_000, -5, True)
     assert SyncGroupRequest.decode(request.encode()) == request
     reply = SyncGroupReply(9, owned, owned, ["c"], False, 15_000)

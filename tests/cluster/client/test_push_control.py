@@ -294,7 +294,7 @@ class LostSyncs:
 
 
 @pytest.mark.parametrize("pulls", [False, True])
-def test_suspended_member_drops_queues_not_granted_again(
+def test_suspended_member_drops_queues_not_assigned_again(
     clusters: Callable[..., Cluster],
     group: str,
     pulls: bool,

@@ -84,7 +84,7 @@ def test_worker_does_not_call_the_listener_after_the_lease_has_expired(
 def test_late_release_does_not_release_a_queue_that_is_assigned_again(
     clusters: Callable[..., Cluster], group: str, clock: ClockAtRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The response to UNLOCK_BATCH_MQ arrives after the queue was lost, given away, and granted again."""
+    """The response to UNLOCK_BATCH_MQ arrives after the queue was lost, given away, and assigned again."""
     held_back: list[RequestContext] = []
     reports: list[SyncGroupRequest] = []
     unlock_batch, sync = QueueLocks.unlock_batch, Group.sync

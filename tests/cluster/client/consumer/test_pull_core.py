@@ -101,7 +101,7 @@ def test_fenced_queue_is_dropped_and_assigned_again(cluster: Cluster, group: str
 def test_late_release_keeps_a_queue_that_is_assigned_again(
     cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The response to the commit of a released queue arrives after the queue was lost and granted again."""
+    """The response to the commit of a released queue arrives after the queue was lost and assigned again."""
     responded, finished = threading.Event(), threading.Event()
     reports: list[SyncGroupRequest] = []
     sync = Group.sync

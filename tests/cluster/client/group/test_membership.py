@@ -2,64 +2,64 @@
 
 from __future__ import annotations
 
-from actors.remoting.bodies.groups import GrantedQueue, SyncGroupReply
+from actors.remoting.bodies.groups import AssignedQueue, SyncGroupReply
 from cluster.client.group.membership import Membership
 from store.message.message_queue import MessageQueue
 
 A0, A1, B0 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1), MessageQueue("T", "b", 0)
 
 
-def granted(generation: int, *queues: MessageQueue, revoke: tuple[MessageQueue, ...] = ()) -> SyncGroupReply:
-    grants = [GrantedQueue(queue, generation) for queue in queues]
-    return SyncGroupReply(generation, grants, [GrantedQueue(queue, generation) for queue in revoke])
+def assigned(generation: int, *queues: MessageQueue, revoke: tuple[MessageQueue, ...] = ()) -> SyncGroupReply:
+    grants = [AssignedQueue(queue, generation) for queue in queues]
+    return SyncGroupReply(generation, grants, [AssignedQueue(queue, generation) for queue in revoke])
 
 
-def test_granted_queues_are_started_once() -> None:
+def test_assigned_queues_are_started_once() -> None:
     member = Membership(lease_ms=15_000)
-    assert member.apply(granted(1, A0, A1), 0).started == (GrantedQueue(A0, 1), GrantedQueue(A1, 1))
-    assert not member.apply(granted(1, A0, A1), 10)
+    assert member.apply(assigned(1, A0, A1), 0).started == (AssignedQueue(A0, 1), AssignedQueue(A1, 1))
+    assert not member.apply(assigned(1, A0, A1), 10)
     assert member.held(10) == [A0, A1]
 
 
 def test_revoked_queue_is_reported_as_held_until_released() -> None:
     member = Membership(lease_ms=15_000)
-    member.apply(granted(1, A0, A1), 0)
-    changes = member.apply(granted(2, A0, A1, revoke=(A1,)), 10)
+    member.apply(assigned(1, A0, A1), 0)
+    changes = member.apply(assigned(2, A0, A1, revoke=(A1,)), 10)
     assert changes.leaving == (A1,)
     assert member.held(10) == [A0]
     assert [grant.queue for grant in member.owned()] == [A0, A1]
-    assert not member.apply(granted(2, A0, A1, revoke=(A1,)), 20), "a revoked queue is returned only once"
+    assert not member.apply(assigned(2, A0, A1, revoke=(A1,)), 20), "a revoked queue is returned only once"
     member.released(A1)
     assert [grant.queue for grant in member.owned()] == [A0]
 
 
 def test_queue_missing_from_grants_is_released() -> None:
     member = Membership(lease_ms=15_000)
-    member.apply(granted(1, A0, A1), 0)
-    assert member.apply(granted(2, A0), 10).leaving == (A1,)
+    member.apply(assigned(1, A0, A1), 0)
+    assert member.apply(assigned(2, A0), 10).leaving == (A1,)
 
 
-def test_released_queue_can_be_granted_again_under_new_generation() -> None:
+def test_released_queue_can_be_assigned_again_under_new_generation() -> None:
     member = Membership(lease_ms=15_000)
-    member.apply(granted(1, A0), 0)
-    member.apply(granted(2), 10)
-    assert not member.apply(granted(3, A0), 20).started
+    member.apply(assigned(1, A0), 0)
+    member.apply(assigned(2), 10)
+    assert not member.apply(assigned(3, A0), 20).started
     member.released(A0)
-    assert member.apply(granted(4, A0), 30).started == (GrantedQueue(A0, 4),)
+    assert member.apply(assigned(4, A0), 30).started == (AssignedQueue(A0, 4),)
     assert member.generation_of(A0) == 4
 
 
 def test_response_of_older_generation_is_ignored() -> None:
     member = Membership(lease_ms=15_000)
-    member.apply(granted(5, A0), 0)
-    assert not member.apply(granted(4, B0), 10)
+    member.apply(assigned(5, A0), 0)
+    assert not member.apply(assigned(4, B0), 10)
     assert member.held(10) == [A0]
 
 
 def test_lease_starts_at_request_time() -> None:
     member = Membership(lease_ms=15_000)
     assert member.lease_left_ms(0) <= 0
-    member.apply(granted(1, A0), 1_000)
+    member.apply(assigned(1, A0), 1_000)
     assert member.lease_left_ms(6_000) == 10_000
     assert member.lease_left_ms(16_000) == 0
     member.extend_lease(16_000)
@@ -68,27 +68,27 @@ def test_lease_starts_at_request_time() -> None:
 
 def test_expired_lease_leaves_no_queue_to_consume() -> None:
     member = Membership(lease_ms=15_000)
-    member.apply(granted(1, A0), 1_000)
+    member.apply(assigned(1, A0), 1_000)
     assert member.held(15_999) == [A0]
     assert member.held(16_000) == []
     assert [grant.queue for grant in member.owned()] == [A0], "the queue is still reported to the rebalancer"
-    member.apply(granted(1, A0), 16_000)
+    member.apply(assigned(1, A0), 16_000)
     assert member.held(16_000) == [A0]
 
 
-def test_ungranted_queues_are_lost_after_lease_expiry() -> None:
+def test_unassigned_queues_are_lost_after_lease_expiry() -> None:
     member = Membership(lease_ms=15_000)
-    member.apply(granted(1, A0, A1, B0), 0)
-    member.apply(granted(2, A0, A1), 10)
-    changes = member.apply(granted(3, A0), 14_000, now_ms=15_010)
+    member.apply(assigned(1, A0, A1, B0), 0)
+    member.apply(assigned(2, A0, A1), 10)
+    changes = member.apply(assigned(3, A0), 14_000, now_ms=15_010)
     assert (changes.started, changes.leaving, changes.lost) == ((), (), (A1, B0))
     assert [grant.queue for grant in member.owned()] == [A0]
-    assert member.apply(granted(4), 14_500, now_ms=15_020).leaving == (A0,), "the lease is valid again"
+    assert member.apply(assigned(4), 14_500, now_ms=15_020).leaving == (A0,), "the lease is valid again"
 
 
 def test_fenced_queue_is_removed() -> None:
     member = Membership(lease_ms=15_000)
-    member.apply(granted(1, A0), 0)
+    member.apply(assigned(1, A0), 0)
     assert member.fenced(A0)
     assert not member.fenced(A0)
     assert member.owned() == []
@@ -96,6 +96,6 @@ def test_fenced_queue_is_removed() -> None:
 
 def test_leave_all_releases_every_queue() -> None:
     member = Membership(lease_ms=15_000)
-    member.apply(granted(1, A0, B0), 0)
+    member.apply(assigned(1, A0, B0), 0)
     assert member.leave_all() == (A0, B0)
     assert member.held(0) == []
