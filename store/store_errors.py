@@ -34,6 +34,10 @@ class RecordTooLarge(StoreError):
     """The record is larger than a log file of this store, so a retry fails as well."""
 
 
+class ReplicasShort(StoreError):
+    """Too few replicas are in sync, so that an append could not be confirmed: it is refused."""
+
+
 class RecordDamaged(StoreError):
     """There is no complete, valid record at the position given by the caller."""
 

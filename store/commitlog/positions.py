@@ -66,6 +66,7 @@ class Positions:
         "min",
         "recovered",
         "replicas",
+        "shortage",
         "waiting",
         "written",
     )
@@ -81,12 +82,19 @@ class Positions:
         """The end of the last message written to a queue for which a reader was waiting at that time."""
         self.replicas: dict[int, int] = {}
         """Maps the id of each replica to the CommitLog offset up to which it has the log."""
+        self.shortage = ""
+        """Why appends could not be confirmed, such as too few replicas: they are refused; else empty."""
         self._confirmed = 0
         self.waiting = 0
         """The number of messages that wait for confirmation."""
         self._policy = policy
         self._waiters: list[_Waiter] = []
         self._order = 0
+
+    @property
+    def is_replicated(self) -> bool:
+        """True if the confirm policy depends on other replicas, so that the log may end unconfirmed."""
+        return all(self._policy is not local for local in CONFIRM_POLICIES.values())
 
     @property
     def confirmed(self) -> int:

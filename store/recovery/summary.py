@@ -19,6 +19,7 @@ from store.disk.files import SYNC_ONE_BY_ONE_MAX
 from store.index.index_file import IndexSnapshot
 from store.logs import get_logger
 from store.message.crc import running_crc
+from store.recovery.checkpoint import StoreCheckpoint
 
 _log = get_logger(__name__)
 
@@ -32,7 +33,8 @@ class DerivedSummary:
 
     All records before the CommitLog offset `position` were dispatched; `last_record` is the offset of the
     last of them, or -1. `queues` and `index_files` are the snapshots at that time; `index_files` is None for
-    a store without an index. `holes` are the damaged ranges of the log found so far.
+    a store without an index. `holes` are the damaged ranges of the log found so far. If the store
+    `is_replicated`, records after `position` may be unconfirmed, and be truncated later.
     """
 
     store_id: str
@@ -42,6 +44,7 @@ class DerivedSummary:
     queues: dict[tuple[str, int], QueueSnapshot]
     index_files: list[IndexSnapshot] | None
     holes: tuple[Hole, ...] = ()
+    is_replicated: bool = False
 
 
 class QueueSnapshots:
@@ -127,6 +130,7 @@ class QueueSnapshots:
                 "indexFiles": None if index_files is None else [tuple(snapshot) for snapshot in index_files],
                 "queues": self._by_topic,
                 "holes": [tuple(hole) for hole in summary.holes],
+                "replicated": summary.is_replicated,
             }
         )
         return b"%08x\n%b" % (running_crc(content), content)
@@ -167,6 +171,7 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
             queues,
             index_files,
             tuple(Hole(int(at), int(size), str(reason)) for at, size, reason in content.get("holes", ())),
+            content.get("replicated", False) is True,
         )
     except FileNotFoundError:
         return None
@@ -178,3 +183,14 @@ def read_summary(root: Path, store_id: str) -> DerivedSummary | None:
             effect="the next start compares all consume queues and the index with the log",
         )
         return None
+
+
+def confirmed_bound(summary: DerivedSummary | None, checkpoint: StoreCheckpoint) -> int | None:
+    """Return the CommitLog offset up to which the log of a store is known to be confirmed; None: all of it.
+
+    Tools that work on a stopped store derive nothing from records after it: the group of the replica may
+    truncate them.
+    """
+    if summary is None or not summary.is_replicated:
+        return None
+    return max(summary.position, checkpoint.confirm_physical_offset)

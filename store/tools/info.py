@@ -22,7 +22,7 @@ from store.ownership.identity import (
 )
 from store.recovery.checkpoint import StoreCheckpoint
 from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE
-from store.recovery.summary import DerivedSummary, read_summary
+from store.recovery.summary import DerivedSummary, confirmed_bound, read_summary
 from store.recovery.tail import Tail, find_tail
 from store.tools.layout import find_sizes, log_directories, require_directory
 from store.tools.rebuild import is_interrupted
@@ -78,6 +78,8 @@ class StoreInfo:
     known_holes: int
     queues: list[QueueInfo]
     files: dict[str, FilesInfo]
+    unconfirmed_bytes: int
+    """Bytes at the end of the log that the group of this replica had not confirmed at the last checkpoint."""
     damage: list[str] = field(default_factory=list)
     """Damage seen without reading whole files; `raymq store verify` finds the rest."""
 
@@ -106,6 +108,7 @@ class StoreInfo:
             "logEnd": self.log_end,
             "lastStoreTimestamp": self.last_ms or None,
             "notedEnd": self.noted_end,
+            "unconfirmedBytes": self.unconfirmed_bytes,
             "physicMsgTimestamp": self.checkpoint.physic_msg_timestamp,
             "logicsMsgTimestamp": self.checkpoint.logics_msg_timestamp,
             "indexMsgTimestamp": self.checkpoint.index_msg_timestamp,
@@ -169,6 +172,8 @@ class _StoreInspection:
         queues = [self._queue(queue) for queue in self.table]
         tail = self._tail()
         summary: DerivedSummary | None = self.summary
+        checkpoint = StoreCheckpoint.read(self.root / CHECKPOINT)
+        bound = confirmed_bound(summary, checkpoint)
         return StoreInfo(
             root=self.root,
             name=self.name,
@@ -180,10 +185,11 @@ class _StoreInspection:
             log_end=tail.position,
             last_ms=tail.last_timestamp,
             noted_end=summary.position if summary is not None else None,
-            checkpoint=StoreCheckpoint.read(self.root / CHECKPOINT),
+            checkpoint=checkpoint,
             known_holes=len(summary.holes) if summary is not None else 0,
             queues=queues,
             files=self._files(),
+            unconfirmed_bytes=0 if bound is None else max(tail.position - bound, 0),
             damage=[f"{each.path}: {each.reason}" for each in self.report.findings],
         )
 

@@ -40,8 +40,15 @@ from store.ownership.identity import (
     refuse_foreign_kinds,
     writer_of,
 )
-from store.recovery.opening import CONSUME_QUEUE, INDEX
-from store.recovery.summary import DerivedSummary, QueueSnapshots, read_summary, summary_path
+from store.recovery.checkpoint import StoreCheckpoint
+from store.recovery.opening import CHECKPOINT, CONSUME_QUEUE, INDEX
+from store.recovery.summary import (
+    DerivedSummary,
+    QueueSnapshots,
+    confirmed_bound,
+    read_summary,
+    summary_path,
+)
 from store.recovery.tail import Tail, dispatch_start, find_tail, reserve_lost_offsets
 from store.store_errors import StoreError
 from store.store_settings import StoreSettings
@@ -73,6 +80,8 @@ class Rebuilt:
     queues: int
     index_files: int
     is_done: bool
+    unconfirmed_bytes: int = 0
+    """Bytes at the end of the log that the group of the replica had not confirmed: left to the broker."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `raymq store rebuild --json` prints."""
@@ -86,6 +95,7 @@ class Rebuilt:
             "queues": self.queues,
             "indexFiles": self.index_files,
             "done": self.is_done,
+            "unconfirmedBytes": self.unconfirmed_bytes,
         }
 
 
@@ -147,6 +157,7 @@ class Rebuild:
         self.delays_ms = settings.delay_levels_ms()
         self.store_id: str = self._begun["storeId"] if self._begun else self._own_id()
         self.summary: DerivedSummary | None = read_summary(root, self.store_id)
+        self.is_replicated = self.summary is not None and self.summary.is_replicated
         self._abort = AbortFile(root)
 
     def _own_id(self) -> str:
@@ -208,6 +219,9 @@ class Rebuild:
             confirmed=self.summary.position if self.summary is not None else 0,
             on_progress=lambda position: progress(position - first, total),
         )
+        unconfirmed_bytes = tail.position
+        tail = self._confirmed_part(tail)
+        unconfirmed_bytes -= tail.position
         self.log.positions.set_all(first, tail.position)
         resumed_from = self.resumes_from
         if resumed_from is None:
@@ -224,8 +238,16 @@ class Rebuild:
         progress(total, total)
         return Rebuilt(
             str(self.root), first, tail.position, tail.records, len(tail.holes), resumed_from, queues,
-            index_files, is_done=True,
+            index_files, is_done=True, unconfirmed_bytes=unconfirmed_bytes,
         )  # fmt: skip
+
+    def _confirmed_part(self, tail: Tail) -> Tail:
+        """Return the end of the part of the log that the group of this replica has confirmed."""
+        bound = confirmed_bound(self.summary, StoreCheckpoint.read(self.root / CHECKPOINT))
+        if bound is None or bound >= tail.position:
+            return tail
+        holes = tuple(hole for hole in tail.holes if hole.position < bound)
+        return tail._replace(position=bound, last_record=-1, holes=holes)
 
     def _begin(self, first: int, tail: Tail) -> None:
         """Write raymq.derived with the content for an empty store, and then raymq.rebuild.
@@ -245,7 +267,9 @@ class Rebuild:
             writer.close()
         self._abort.create()
         index_files: list[IndexSnapshot] | None = [] if self.with_index else None
-        nothing = DerivedSummary(self.store_id, first, -1, first, {}, index_files, tail.holes)
+        nothing = DerivedSummary(
+            self.store_id, first, -1, first, {}, index_files, tail.holes, self.is_replicated
+        )
         no_queues = ConsumeQueueTable(
             self.root / CONSUME_QUEUE, self.sizes.queue_file_bytes, Descriptors(1, read_only=True)
         )
@@ -387,6 +411,7 @@ class _Derived:
             {},
             index_notes,
             self._tail.holes,
+            self._rebuild.is_replicated,
         )
         replace_file(summary_path(self._root), self._notes.encode(summary))
 

@@ -199,7 +199,13 @@ class Checkpoints:
         self._snapshots.begin()
         positions = self._parts.positions
         self._draft = DerivedSummary(
-            self._store_id, positions.dispatched, self._last.last_record, positions.min, {}, None
+            self._store_id,
+            positions.dispatched,
+            self._last.last_record,
+            positions.min,
+            {},
+            None,
+            is_replicated=positions.is_replicated,
         )
 
     def _resume_snapshots(self) -> None:

@@ -19,7 +19,7 @@ from store.message.hosts import Host
 from store.message.record import RecordDraft, encode_record
 from store.message.runs import Runs
 from store.message.sys_flag import TRANSACTION_UNQUEUED
-from store.store_errors import MessageInvalid, StoreError
+from store.store_errors import MessageInvalid, ReplicasShort, StoreError
 from store.store_settings import StoreSettings
 from store.writing.raw_records import RawRecords
 
@@ -174,7 +174,9 @@ class Appender:
         )
 
     def begin_block(self) -> BlockRoom | None:
-        """Return where the next records would be appended; None if they need a new file."""
+        """Return where the next records would be appended; None if they need a new file, or are refused."""
+        if self._positions.shortage:
+            return None
         if not self.assigned_is_known:
             self._recount_assigned()
         room_bytes = self._log.room_bytes
@@ -209,6 +211,8 @@ class Appender:
             self._positions.awaited = self._positions.written
 
     def _reserve(self, size_bytes: int) -> int:
+        if self._positions.shortage:
+            raise ReplicasShort(self._positions.shortage)
         try:
             return self._log.reserve(size_bytes)
         except OSError as error:

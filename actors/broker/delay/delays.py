@@ -5,8 +5,8 @@
 
 The form of these messages is in docs/store-format.md#delay-levels.
 All messages in a queue of SCHEDULE_TOPIC_XXXX have the same delay, so they become due in the order of the
-queue. `delayOffset.json` holds the offset up to which each queue has been delivered. After a crash, messages
-delivered since the last save are delivered again.
+queue. `delayOffset.json` holds the offset up to which each queue has been delivered, by deliveries that are
+flushed and confirmed. After a crash, messages delivered later are delivered again.
 
 The wall clock may jump or stop, so store timestamps are not reliable. A message is due if its delay has
 passed by the wall clock, unless that has jumped forward since the message was stored; and in any case if the
@@ -133,6 +133,10 @@ class Delays:
         has_jumped = self._now_ms - wall_ms - (self._now_ns - monotonic_ns) // NS_PER_MS > _CLOCK_JUMP_MS
         for level, offset in self._deliveries.take_lost().items():
             self.table.move(level, min(offset, self.table.offsets.get(level, offset)))
+        positions = self._store.positions
+        self.table.settle(positions.written, min(positions.flushed, positions.confirmed))
+        if positions.shortage:
+            return
         for level in range(1, len(self._delays_ms)):
             offset = self.table.offsets.get(level, 0)
             end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)

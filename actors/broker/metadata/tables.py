@@ -105,7 +105,7 @@ class BrokerTables:
         self.groups = Groups(settings, group_table, self._group_changed)
         self.offsets = ConsumerOffsets(offset_table, files.load(GENERATIONS, _generations_from_json))
         self.delay_offsets = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
-        self._saved_delay_offsets = dict(self.delay_offsets.offsets)
+        self._saved_delay_offsets = dict(self.delay_offsets.settled)
         self._filters = files.load(FILTERS, ConsumerFilterTable.from_json)
         mode_table = files.load(REQUEST_MODES, MessageRequestModeTable.from_json)
         self.request_modes = RequestModes(
@@ -147,8 +147,10 @@ class BrokerTables:
 
     async def save_offsets(self) -> None:
         """Save the offsets, generations, delay offsets and ordered batches, if they have changed."""
-        if self.delay_offsets.offsets != self._saved_delay_offsets:
-            self._saved_delay_offsets = dict(self.delay_offsets.offsets)
+        positions = self._store.positions
+        self.delay_offsets.settle(positions.written, min(positions.flushed, positions.confirmed))
+        if self.delay_offsets.settled != self._saved_delay_offsets:
+            self._saved_delay_offsets = dict(self.delay_offsets.settled)
             self._files.mark_changed(DELAYS)
         if self.order_changes.take():
             self._files.mark_changed(ORDERS)

@@ -3,8 +3,9 @@
 The stream has no names, so a replica is an IP address: the connections of one address count as one slave, at
 the position of the newest one. Slaves on one machine would be lost together.
 
-With `replication: sync`, sends are refused while fewer than `in_sync_replicas` replicas, the master included,
-are in sync. Anything else that a send must wait for is decided by `InSyncReplicas`.
+With `replication: sync`, appends are refused while fewer than `in_sync_replicas` replicas, the master
+included, are in sync: sends by `Admission`, and all others by the store. Anything else that a send must wait
+for is decided by `InSyncReplicas`.
 """
 
 from __future__ import annotations
@@ -225,7 +226,9 @@ class HaServer:
             return
         if not self._is_sync or (in_sync := self.in_sync) >= needed:
             self._admission.admit_sends()
+            self._store.positions.shortage = ""
         else:
             cause = f"{in_sync} of in_sync_replicas {needed}, the master included, are in sync"
             remark = f"in-sync replicas not enough: {cause}" + ("" if self._port else f"; {_CLOSED}")
             self._admission.refuse_sends(ResponseCode.SYSTEM_ERROR, remark)
+            self._store.positions.shortage = remark

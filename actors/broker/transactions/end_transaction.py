@@ -32,7 +32,7 @@ from store.message.properties import MessageConst
 from store.message.record import decode_record
 from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from store.message_store import MessageStore
-from store.store_errors import MessageInvalid, StoreError
+from store.store_errors import MessageInvalid, ReplicasShort, StoreError
 
 _log = get_logger(__name__)
 
@@ -137,7 +137,9 @@ class EndTransaction:
         try:
             result = self._transactions.commit(half, topic, queue_id, place)
         except StoreError as error:
-            raise _refusal(header, str(error), ResponseCode.SERVICE_NOT_AVAILABLE) from error
+            is_short = isinstance(error, ReplicasShort)
+            code = ResponseCode.SYSTEM_ERROR if is_short else ResponseCode.SERVICE_NOT_AVAILABLE
+            raise _refusal(header, str(error), code) from error
         self._stats.put(topic, 1, result.size_bytes)
         self._counts.committed(topic, half)
         self._acks.when_confirmed(result.physical_offset + result.size_bytes, SendAck(context, {}))

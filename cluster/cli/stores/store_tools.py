@@ -151,6 +151,7 @@ def _show_info(found: StoreInfo, output: Output) -> None:
         "open": "no" if found.writer_pid is None else f"by process {found.writer_pid}",
         "closed cleanly": "yes" if found.closed_cleanly else "no, or it is open",
         "log": f"{found.log_begin:,} to {found.log_end:,}",
+        "not confirmed": f"{found.unconfirmed_bytes:,} bytes" if found.unconfirmed_bytes else None,
         "last_ms": found.last_ms or None,
         "rebuild": "interrupted; `raymq store rebuild` resumes it" if found.rebuild_is_open else None,
         "holes known": found.known_holes,

@@ -20,8 +20,10 @@ from store.commitlog.holes import Hole
 from store.commitlog.mapped_file import MappedFile
 from store.index.index_file import IndexSnapshot
 from store.ownership.identity import AbortFile
+from store.recovery.checkpoint import StoreCheckpoint
+from store.recovery.opening import CHECKPOINT
 from store.recovery.scan_ahead import Scan, scan_file
-from store.recovery.summary import DerivedSummary
+from store.recovery.summary import DerivedSummary, confirmed_bound
 from store.recovery.tail import Tail, find_tail
 from store.store_errors import StoreError
 from store.tools.reindex import index_files, queues, swap
@@ -247,7 +249,7 @@ class _KnownScans:
             )
         finally:
             log.close()
-        if limit is None:
+        if limit is None or limit >= tail.position:
             return tail
         holes = tuple(hole for hole in tail.holes if hole.position < limit)
         return tail._replace(position=limit, holes=holes)
@@ -280,12 +282,12 @@ class _Reindex:
         return self._cut(parts, tail), extent, tail
 
     def _limit(self) -> int | None:
-        """Return the CommitLog offset up to which an open store is complete on disk; None if it is stopped.
+        """Return the CommitLog offset up to which the store is complete and confirmed; None: all of it.
 
-        Raises StoreError if the broker has made no checkpoint yet.
+        Raises StoreError if a broker has the store open and has made no checkpoint yet.
         """
         if self._files.writer_pid is None:
-            return None
+            return confirmed_bound(self._summary, StoreCheckpoint.read(self._files.root / CHECKPOINT))
         if self._summary is None:
             raise StoreError("the broker has made no checkpoint yet: try again later", self._files.root)
         return self._summary.position

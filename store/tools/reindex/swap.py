@@ -117,5 +117,9 @@ def _write_summary(
     snapshots = QueueSnapshots(table)
     snapshots.finish()
     last = tail.last_record if tail.last_record < tail.position else -1
-    summary = DerivedSummary(files.store_id, tail.position, last, log_begin, {}, index_files, tail.holes)
+    former = files.summary()
+    is_replicated = former is not None and former.is_replicated
+    summary = DerivedSummary(
+        files.store_id, tail.position, last, log_begin, {}, index_files, tail.holes, is_replicated
+    )
     replace_file(path, snapshots.encode(summary))

@@ -163,7 +163,22 @@ def test_every_200th_delivery_increases_the_data_version(clock: ClockAtRest) -> 
         table.move(3, offset)  # the same offset again: not a change
 
     assert table.data_version.counter == 2
+    table.settle(written=100, safe=100)
     assert table.to_json()["offsetTable"] == {"3": 400}
+
+
+def test_delay_offsets_are_saved_when_their_deliveries_cannot_be_lost(clock: ClockAtRest) -> None:
+    def settled(written: int, safe: int) -> object:
+        table.settle(written, safe)
+        return table.to_json()["offsetTable"]
+
+    table = DelayOffsetTable(clock)
+    table.move(3, 1)
+    assert settled(written=100, safe=50) == {}
+    table.move(3, 2)
+    assert settled(written=200, safe=99) == {}
+    assert settled(written=200, safe=100) == {"3": 1}
+    assert settled(written=200, safe=200) == {"3": 2}
 
 
 def test_filters_are_kept_until_group_or_topic_is_removed() -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from store.commitlog.positions import Positions
 from store.recovery.checkpoint import StoreCheckpoint
+from store.tools.info import store_info
+from store.tools.rebuild import rebuild
+from store.tools.reindex.run import reindex
 from store.tools.verify import verify
 
 
@@ -115,3 +119,49 @@ def test_local_policy_dispatches_to_the_end_of_the_log(stores, partly_confirmed)
     again = stores.open()
     assert again.positions.dispatched == again.positions.written
     assert again.max_offset("Topic", 0) == 3
+
+
+class OneByOne:
+    """Runs the tasks of a re-index in this process."""
+
+    parallelism = 1
+
+    def run(self, _name, tasks):
+        return [task() for task in tasks]
+
+
+@pytest.mark.parametrize("tool", [rebuild, partial(reindex, OneByOne())], ids=["rebuild", "reindex"])
+def test_tools_derive_nothing_from_unconfirmed_records(stores, draft, read_all, partly_confirmed, tool):
+    """Otherwise the next start would serve records that the group may truncate."""
+    confirmed, end = partly_confirmed.positions.confirmed, partly_confirmed.positions.written
+    partly_confirmed.close()
+    root = partly_confirmed.root
+    assert store_info(root).unconfirmed_bytes == end - confirmed
+    tool(root)
+    tool(root)
+    assert store_info(root).unconfirmed_bytes == end - confirmed
+    assert verify(root).findings == []
+    again = stores.open(confirm=Reported())
+    assert (again.positions.confirmed, again.max_offset("Topic", 0)) == (confirmed, 2)
+    again.truncate_to(confirmed)
+    again.append(draft(b"other"))
+    again.positions.acknowledge(1, again.positions.written)
+    again.dispatch_now()
+    assert [message.body for message in read_all(again)] == [b"1", b"2", b"other"]
+
+
+def test_rebuild_reports_the_bytes_that_it_leaves_to_the_group(partly_confirmed):
+    end = partly_confirmed.positions.written
+    unconfirmed = end - partly_confirmed.positions.confirmed
+    partly_confirmed.close()
+    report = rebuild(partly_confirmed.root).as_json()
+    assert (report["logEnd"], report["unconfirmedBytes"]) == (end - unconfirmed, unconfirmed)
+
+
+def test_store_without_replicas_has_no_unconfirmed_tail(stores, draft):
+    store = stores.open()
+    store.append(draft(b"1"))
+    store.flush_now()
+    stores.kill(store, "killed")
+    root = stores.open("killed").root
+    assert store_info(root).unconfirmed_bytes == 0

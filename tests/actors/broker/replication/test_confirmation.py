@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from actors.remoting.codes import ResponseCode
 from tests.actors.broker.brokers import Peer, with_broker
 from tests.actors.broker.replication.slaves import figure, let_pass, master_of, slave_of, until
+from tests.actors.broker.transactions.transactions import COMMIT, ROLLBACK, begin, end
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
 
@@ -179,3 +181,56 @@ def test_unconfirmed_messages_stay_invisible_after_a_restart(tmp_path: Path) -> 
 
     with_broker(first, settings)
     with_broker(second, settings)
+
+
+def test_transactions_cannot_end_while_replicas_are_short(tmp_path: Path) -> None:
+    """RocketMQ's code. The requests are one-way, so later checks find the outcome."""
+
+    async def story(peer: Peer) -> None:
+        async with slave_of(peer):
+            await until(peer, "in_sync_replicas", 2)
+            half, other = await begin(peer, b"1"), await begin(peer, b"2")
+        await until(peer, "in_sync_replicas", 1)
+        written = figure(peer, "written")
+        for refused in (await end(peer, half, COMMIT), await end(peer, other, ROLLBACK)):
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+            assert (refused.remark or "").startswith("in-sync replicas not enough")
+        assert figure(peer, "written") == written
+        async with slave_of(peer):
+            await until(peer, "in_sync_replicas", 2)
+            assert (await end(peer, half, COMMIT)).code == 0
+            assert [each.body for each in await peer.messages("T")] == [b"1"]
+
+    with_broker(story, master_of(tmp_path, "sync"))
+
+
+def test_delayed_messages_wait_for_replicas_and_confirmed_progress_is_saved(
+    tmp_path: Path, clock: ClockAtRest
+) -> None:
+    async def saved(peer: Peer) -> int:
+        await peer.broker.graph.tables.save_offsets()
+        path = peer.broker.settings.store_root / "config" / "delayOffset.json"
+        return json.loads(path.read_text())["offsetTable"].get("1", 0) if path.exists() else 0
+
+    async def story(peer: Peer) -> None:
+        async with slave_of(peer):
+            await until(peer, "in_sync_replicas", 2)
+            await peer.send("T", b"late", properties="DELAY\x011\x02")
+        await until(peer, "in_sync_replicas", 1)
+        written = figure(peer, "written")
+        for _ in range(20):
+            clock.advance(100)
+            await asyncio.sleep(0)
+        assert figure(peer, "written") == written
+        async with slave_of(peer) as slave:
+            await until(peer, "in_sync_replicas", 2)
+            slave.acknowledges = False
+            await let_pass(clock, slave, lambda: figure(peer, "written") > written)
+            assert await saved(peer) == 0
+            slave.acknowledge()
+            await eventually_async(lambda: figure(peer, "confirmed") == figure(peer, "written"))
+            await eventually_async(lambda: figure(peer, "flushed") == figure(peer, "written"))
+            assert await saved(peer) == 1
+            assert [each.body for each in await peer.messages("T")] == [b"late"]
+
+    with_broker(story, master_of(tmp_path, "sync", store={"message_delay_level": "1s"}), clock)
