@@ -252,7 +252,8 @@ class _KnownScans:
         if limit is None or limit >= tail.position:
             return tail
         holes = tuple(hole for hole in tail.holes if hole.position < limit)
-        return tail._replace(position=limit, holes=holes)
+        last = summary.last_record if summary is not None and summary.position == limit else -1
+        return tail._replace(position=limit, last_record=last, holes=holes)
 
 
 class _Reindex:

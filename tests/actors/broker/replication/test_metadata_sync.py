@@ -50,6 +50,7 @@ def test_all_tables_are_copied_and_saved(tmp_path: Path) -> None:
             await create_topic(master, "T", 3)
             await master.commit("CG", "T", 42, 1)
             master.broker.graph.tables.delay_offsets.move(3, 17)
+            master.broker.graph.tables.delay_offsets.settle(written=0, safe=0)
             mode = {"topic": "T", "consumerGroup": "CG", "mode": "PULL", "popShareQueueNum": 0}
             body = orjson.dumps(mode)
             assert (await master.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)).code == 0
