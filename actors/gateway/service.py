@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from actors.gateway.clients import Clients
 from actors.gateway.consumers import Consumers
 from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.groups import Groups
 from actors.gateway.grpc.calls import Call, Method, unary
 from actors.gateway.grpc.server import GrpcServer
-from actors.gateway.producers import Producers
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import Code, Status
 from actors.gateway.sends import Sends
@@ -59,11 +59,11 @@ class GatewayService:
         refresh_ms, timeout_ms = settings.route_cache_ms, settings.send_timeout_ms
         groups = Groups(topics, self._client, clock, refresh_ms, timeout_ms)
         self._consumers = Consumers(topics, groups, self._client, clock, timeout_ms)
-        self._producers = Producers(topics, self._client, client_id, groups, self._consumers.forget_client)
-        from_brokers.add_rows(self._producers.rows())
+        self._clients = Clients(topics, self._client, client_id, groups, self._consumers.forget_client)
+        from_brokers.add_rows(self._clients.rows())
         sends = Sends(topics, self._client, clock, timeout_ms)
         limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)
-        methods = _methods(topics, sends, self._producers, self._consumers)
+        methods = _methods(topics, sends, self._clients, self._consumers)
         self.server = GrpcServer(methods, clock, limits, tls=server_tls(settings, ("h2",)))
         self.figures = (
             Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
@@ -79,7 +79,7 @@ class GatewayService:
                 "producers",
                 Kind.GAUGE,
                 "",
-                lambda: self._producers.count,
+                lambda: self._clients.count,
                 "Producers with a telemetry stream.",
                 metric="raymq_gateway_producers",
             ),
@@ -105,7 +105,7 @@ class GatewayService:
         await self.server.start(settings.listen_host, settings.listen_port)
         await self.metrics.start(settings.listen_port)
         interval_ms = settings.producer_heartbeat_interval_ms
-        self._supervisor.every("producer-heartbeat", lambda: interval_ms, self._producers.announce)
+        self._supervisor.every("producer-heartbeat", lambda: interval_ms, self._clients.announce)
         self._supervisor.every("receipt-renewal", lambda: RENEWAL_INTERVAL_MS, self._consumers.renew)
         reload_tls(self._supervisor, self.server.tls, self._client.tls)
         _log.info("gateway_serving", address=self.address)
@@ -125,17 +125,15 @@ class GatewayService:
         return {"node_type": "gateway", "node_id": self.address}
 
 
-def _methods(
-    topics: Topics, sends: Sends, producers: Producers, consumers: Consumers
-) -> Mapping[str, Method]:
+def _methods(topics: Topics, sends: Sends, clients: Clients, consumers: Consumers) -> Mapping[str, Method]:
     methods = {
         "QueryRoute": _rpc(rpc.QueryRouteRequest, rpc.QueryRouteResponse, topics.query_route),
         "SendMessage": _rpc(rpc.SendMessageRequest, rpc.SendMessageResponse, sends.send),
         "RecallMessage": _rpc(rpc.RecallMessageRequest, rpc.RecallMessageResponse, sends.recall),
         "EndTransaction": _rpc(rpc.EndTransactionRequest, rpc.EndTransactionResponse, sends.end_transaction),
-        "Heartbeat": _rpc(rpc.HeartbeatRequest, rpc.HeartbeatResponse, producers.heartbeat),
+        "Heartbeat": _rpc(rpc.HeartbeatRequest, rpc.HeartbeatResponse, clients.heartbeat),
         "NotifyClientTermination": _rpc(
-            rpc.NotifyClientTerminationRequest, rpc.NotifyClientTerminationResponse, producers.terminate
+            rpc.NotifyClientTerminationRequest, rpc.NotifyClientTerminationResponse, clients.terminate
         ),
         "QueryAssignment": _rpc(
             rpc.QueryAssignmentRequest, rpc.QueryAssignmentResponse, consumers.query_assignment
@@ -150,7 +148,7 @@ def _methods(
             consumers.dead_letter,
         ),
         "ReceiveMessage": Method(rpc.ReceiveMessageRequest, consumers.receive, is_stream=True),
-        "Telemetry": Method(rpc.TelemetryCommand, producers.telemetry, is_stream=True),
+        "Telemetry": Method(rpc.TelemetryCommand, clients.telemetry, is_stream=True),
     }
     return {SERVICE + name: method for name, method in methods.items()}
 

@@ -57,8 +57,8 @@ PRODUCERS_MAX: Final = 20_000
 HEARTBEAT_TIMEOUT_MS: Final = 3000
 
 
-class Producers:
-    """The producers that are connected to one gateway."""
+class Clients:
+    """The clients that are connected to one gateway."""
 
     def __init__(
         self,
