@@ -12,6 +12,7 @@ from actors.broker.pop.claim_log import ClaimLog
 from actors.broker.pop.claimed_offsets import ClaimedOffsets
 from actors.broker.pop.claims import Claims
 from actors.broker.pop.orders import Orders
+from actors.broker.pop.pop_counts import PopCounts
 from actors.broker.pop.popping import Popping
 from actors.broker.pop.pops import Pops
 from actors.broker.pop.retries import Retries
@@ -34,10 +35,11 @@ def build_pop(parts: BrokerParts) -> Capability:
     waits = PopWaits(loop.held, topics, clock, loop.server.hub.resume)
     claims = Claims(clock, ClaimedOffsets(offsets))
     orders = Orders(tables.orders, offsets, clock, tables.order_changes.note, waits.wake)
-    log = ClaimLog(settings, store, clock, parts.identity.host.packed)
-    retries = Retries(settings, store, tables)
+    counts = PopCounts(topics)
+    log = ClaimLog(settings, store, clock, parts.identity.host.packed, counts)
+    retries = Retries(settings, store, tables, counts)
     reviver = Reviver(store, loop.reads, offsets, claims, log, retries, waits.wake, loop.server.request_tick)
-    revive_log = ReviveLog(settings, store, loop.reads, offsets, clock, log, reviver, waits.wake)
+    revive_log = ReviveLog(settings, store, loop.reads, offsets, clock, log, reviver, waits.wake, counts)
     popping = Popping(settings, store, reader, topics, offsets, claims, orders, clock)
     pops = Pops(settings, reader, loop.reads, topics, popping, waits, parts.popping, clock)
     acks = PopAcks(settings, store, topics, offsets, claims, orders, log, revive_log, clock)
@@ -55,7 +57,7 @@ def build_pop(parts: BrokerParts) -> Capability:
             RoleService("pop-acks", master, acks.start, acks.stop),
             RoleService("pops", master, pops.start, pops.stop),
         ),
-        figures=_figures(claims, reviver, revive_log, parts.popping),
+        figures=(*_figures(claims, reviver, revive_log, parts.popping), *counts.figures()),
     )
 
 
@@ -84,6 +86,16 @@ def _figures(
         Figure(
             "pop_stored_claims", gauge, "", lambda: revive_log.pending, "Stored claims to be handled.",
             runtime_names=("popStoredClaims",),
+        ),
+        Figure(
+            "pop_revive_lag", gauge, "", revive_log.behind,
+            "Records of the revive topic that are not done (a number, in spite of RocketMQ's name).",
+            ("queue_id",), metric="rocketmq_pop_revive_lag_milliseconds",
+        ),
+        Figure(
+            "pop_revive_latency", gauge, "ms", revive_log.behind_ms,
+            "Time for which the first claim in the revive topic is overdue.", ("queue_id",),
+            metric="rocketmq_pop_revive_latency_milliseconds",
         ),
         Figure(
             "mixed_request_modes", counter, "", lambda: popping.mixed, "Groups that pop and pull one topic.",

@@ -14,6 +14,7 @@ from typing import Final
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.topics import TIMER_TOPIC, revive_topic
 from actors.broker.pop.claims import Claim
+from actors.broker.pop.pop_counts import ACK, CHECK_POINT, PopCounts
 from actors.broker.timer.timer_messages import TIMER_QUEUE_ID, timer_properties
 from store.clock import Clock
 from store.message.pop_records import CHECK_POINT_TAG, CheckPoint, ClaimAck, ClaimKey
@@ -28,13 +29,16 @@ CHECK_POINT_AHEAD_MS: Final = 1000
 class ClaimLog:
     """Writes the claims of one broker to its store."""
 
-    def __init__(self, settings: BrokerSettings, store: MessageStore, clock: Clock, host: bytes) -> None:
+    def __init__(
+        self, settings: BrokerSettings, store: MessageStore, clock: Clock, host: bytes, counts: PopCounts
+    ) -> None:
         """Create the writer; `host` is the broker's packed address."""
         self._broker_name = settings.broker_name
         self._topic = revive_topic(settings.cluster_name)
         self._store = store
         self._clock = clock
         self._host = host
+        self._counts = counts
         self.own: dict[ClaimKey, Claim] = {}
         """The stored claims of this process, until `ReviveLog` has read their check points."""
 
@@ -49,14 +53,18 @@ class ClaimLog:
         """Append a check point. Return the end of its record. Raises StoreError."""
         body, unique_key = point.encode(self._broker_name), point.unique_key(self._broker_name)
         deliver_ms = point.revive_ms - CHECK_POINT_AHEAD_MS
-        return self._append(body, CHECK_POINT_TAG, unique_key, revive_queue, deliver_ms)
+        end = self._append(body, CHECK_POINT_TAG, unique_key, revive_queue, deliver_ms)
+        self._counts.put(point.key, CHECK_POINT)
+        return end
 
     def store_acks(self, key: ClaimKey, offsets: Sequence[int], invisible_ms: int, revive_queue: int) -> int:
         """Append acks of a stored claim. Return the end of the record. Raises StoreError."""
         ack = ClaimAck(key, tuple(offsets))
         unique_key = ack.unique_key(self._broker_name)
         body = ack.encode(self._broker_name)
-        return self._append(body, ack.tag, unique_key, revive_queue, key.pop_ms + invisible_ms)
+        end = self._append(body, ack.tag, unique_key, revive_queue, key.pop_ms + invisible_ms)
+        self._counts.put(key, ACK)
+        return end
 
     def store_mark(self, revive_queue: int, deliver_ms: int) -> None:
         """Append a mark that arrives in the revive topic after all records due before it. Raises StoreError.

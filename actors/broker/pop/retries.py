@@ -5,6 +5,7 @@ from __future__ import annotations
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.pop.claims import ClaimQueue
+from actors.broker.pop.pop_counts import PopCounts
 from store.message.message import MessageExt
 from store.message.pop_records import FIRST_POP_TIME, POP_RETRY_SEPARATORS, pop_retry_topic
 from store.message.properties import MessageConst, encode_properties
@@ -17,10 +18,13 @@ from store.message_store import MessageStore
 class Retries:
     """Appends the messages of one broker whose claims are over to their retry topics."""
 
-    def __init__(self, settings: BrokerSettings, store: MessageStore, tables: BrokerTables) -> None:
+    def __init__(
+        self, settings: BrokerSettings, store: MessageStore, tables: BrokerTables, counts: PopCounts
+    ) -> None:
         self._settings = settings
         self._store = store
         self._tables = tables
+        self._counts = counts
 
     def is_wanted(self, queue: ClaimQueue) -> bool:
         """Return True if the group and the topic still exist."""
@@ -60,6 +64,8 @@ class Retries:
             message.reconsume_times + 1,
         )
         result = self._store.append(draft)
+        if topic.startswith(RETRY_TOPIC_PREFIX):
+            self._counts.retried(topic, queue.group)
         return result.physical_offset + result.size_bytes
 
 

@@ -12,7 +12,7 @@ the last one that is done, as in RocketMQ, so both resume where the other one st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +22,9 @@ from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.metadata.topics import REVIVE_QUEUES, revive_topic
 from actors.broker.pop.claim_log import ClaimLog
 from actors.broker.pop.claims import ClaimQueue
+from actors.broker.pop.pop_counts import ACK, CHECK_POINT, PopCounts
 from actors.broker.pop.reviver import Reviver
+from actors.host.figures import Sample
 from actors.remoting.remoting_errors import Refused
 from store.clock import Clock
 from store.logs import get_logger
@@ -83,6 +85,7 @@ class ReviveLog:
         log: ClaimLog,
         reviver: Reviver,
         wake: Callable[[ClaimQueue], None],
+        counts: PopCounts,
     ) -> None:
         self._broker_name = settings.broker_name
         self._topic = revive_topic(settings.cluster_name)
@@ -93,6 +96,7 @@ class ReviveLog:
         self._log = log
         self._reviver = reviver
         self._wake = wake
+        self._counts = counts
         self._queues: list[_ReviveQueue] = []
         self._acks: dict[ClaimKey, set[int]] = {}
 
@@ -100,6 +104,20 @@ class ReviveLog:
     def pending(self) -> int:
         """Number of check points in the revive topic that are not done."""
         return sum(len(queue.pending) for queue in self._queues)
+
+    def behind(self) -> Iterator[Sample]:
+        """Yield the number of records that are not done, by queue."""
+        for queue in self._queues:
+            done = self._offsets.query(REVIVE_GROUP, self._topic, queue.queue_id)
+            end = self._store.max_offset(self._topic, queue.queue_id)
+            yield Sample((str(queue.queue_id),), max(end - (0 if done is None else done + 1), 0))
+
+    def behind_ms(self) -> Iterator[Sample]:
+        """Yield how long the first check point that is not done is overdue, by queue."""
+        now_ms = self._clock.wall_ms()
+        for queue in self._queues:
+            first = next(iter(queue.pending.values()), None)
+            yield Sample((str(queue.queue_id),), max(now_ms - first.point.revive_ms, 0) if first else 0)
 
     async def start(self) -> None:
         """Find the first check point of each queue that is not done."""
@@ -159,12 +177,14 @@ class ReviveLog:
             if tag == CHECK_POINT_TAG:
                 point = CheckPoint.decode(message.body, self._broker_name)
                 if point is not None:
+                    self._counts.read(point.key, CHECK_POINT, queue.queue_id)
                     self._add_point(queue, point, message.queue_offset)
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 ack = ClaimAck.decode(message.body, self._broker_name)
-                pending = queue.pending.get(ack.key) if ack is not None else None
-                if ack is not None and pending is not None:
-                    self._finish(pending, ack.offsets)
+                if ack is not None:
+                    self._counts.read(ack.key, ACK, queue.queue_id)
+                    if (pending := queue.pending.get(ack.key)) is not None:
+                        self._finish(pending, ack.offsets)
         except MessageInvalid as error:
             _log.warning(
                 "revive_record_skipped", queue_id=queue.queue_id, offset=message.queue_offset,

@@ -19,11 +19,6 @@ NOT_OFFERED = {
     "rocketmq_pop_buffer_scan_time_consume_milliseconds": "of RocketMQ's POP buffer, which this broker lacks",
     "rocketmq_pop_checkpoint_buffer_size": "of RocketMQ's POP buffer",
     "rocketmq_pop_offset_buffer_size": "of RocketMQ's POP buffer",
-    "rocketmq_pop_revive_in_message": "of RocketMQ's revive topic for POP",
-    "rocketmq_pop_revive_out_message": "of RocketMQ's revive topic for POP",
-    "rocketmq_pop_revive_retry_messages": "of RocketMQ's revive topic for POP",
-    "rocketmq_pop_revive_lag_milliseconds": "of RocketMQ's revive topic for POP",
-    "rocketmq_pop_revive_latency_milliseconds": "of RocketMQ's revive topic for POP",
     "rocketmq_half_messages": "the broker knows its open transactions by offset: raymq_open_transactions",
     "target": "of OpenTelemetry's exporter, without information",
 }

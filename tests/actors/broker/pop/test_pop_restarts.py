@@ -83,6 +83,12 @@ def test_clean_restart_keeps_claims_and_acks(tmp_path: Path) -> None:
     with_broker(after, settings, clock)
 
 
+def samples(peer: Peer, name: str) -> dict[tuple[str, ...], object]:
+    """Return the samples of one of the broker's figures."""
+    (figure,) = (each for each in peer.broker.graph.figures if each.name == name)
+    return dict(figure.samples())
+
+
 def test_acks_before_a_second_restart_are_kept(tmp_path: Path) -> None:
     clock, settings = ClockAtRest(), pop_settings(tmp_path)
     claimed: list[Popped] = []
@@ -100,6 +106,9 @@ def test_acks_before_a_second_restart_are_kept(tmp_path: Path) -> None:
         await nothing_to_pop(peer, clock)
         queue = claimed[0].receipt.revive_queue
         await eventually_async(lambda: revive_offset(peer, queue) == 0)
+        assert samples(peer, "pop_revive_records_read")["T", GROUP, "CK", str(queue)] == 1
+        assert samples(peer, "pop_retries") == {(f"%RETRY%{GROUP}_T", GROUP, "PUT_OK"): 1}
+        assert set(samples(peer, "pop_revive_latency").values()) == {0}
 
     for story in (before, between, after):
         clock.advance(1)
