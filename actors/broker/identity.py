@@ -49,10 +49,14 @@ class BrokerIdentity:
 
 
 def _ha_port(settings: BrokerSettings, listen_port: int) -> int:
-    is_closed = settings.authentication_enabled and not settings.ha_allow_unauthenticated
-    if not settings.replication or is_closed:
+    if not settings.replication or is_ha_closed(settings):
         return 0
     return settings.ha_listen_port or listen_port + 1
+
+
+def is_ha_closed(settings: BrokerSettings) -> bool:
+    """Return True if slaves may not connect, because their access cannot be controlled."""
+    return settings.authentication_enabled and not settings.ha_allow_unauthenticated
 
 
 def _resolved(host: str) -> str:

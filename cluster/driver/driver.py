@@ -410,7 +410,8 @@ def demand_of(
     """
     port = 0 if (held is not None and held.listen == spec.listen) or spec.listen in freed else spec.listen[1]
     store = "" if held is not None and held.store == spec.store else spec.store or ""
-    identity = StoreIdentity(spec.cluster, str(spec.settings.get("broker_name", "")))
+    replica = int(spec.settings.get("replica", 0))
+    identity = StoreIdentity(spec.cluster, str(spec.settings.get("broker_name", "")), replica)
     return Demand(spec.place, spec.listen[0], port, store, identity)
 
 

@@ -6,12 +6,19 @@ The node id is not used: a node that rejoins has a new id, and the actor could n
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.driver.kinds import AUTOSCALER
-from cluster.topology.topology import LOOPBACK_HOSTS, ElasticBroker, Problem, Topology
+from cluster.topology.topology import (
+    LOOPBACK_HOSTS,
+    BrokerReplica,
+    ElasticBroker,
+    KeyPath,
+    Problem,
+    Topology,
+)
 
 UNSPECIFIED_HOSTS = ("0.0.0.0", "::")
 
@@ -127,7 +134,26 @@ def place(topology: Topology, nodes: Sequence[Node], autoscaler: Autoscaler = NO
                     f"clients cannot connect to {host}; set advertised_host to an address of its node",
                 )
             )
+    problems += _shared_nodes(topology, nodes)
     return Placement(resources, problems, unplaceable)
+
+
+def _shared_nodes(topology: Topology, nodes: Sequence[Node]) -> Iterator[Problem]:
+    """Yield the replicas of a group that could only run on the node of another one, which may be lost."""
+    found: dict[tuple[KeyPath, frozenset[str]], str] = {}
+    for path, name, entry in topology.listeners():
+        if not isinstance(entry, BrokerReplica) or entry.replicas_on_one_node or not entry.resource:
+            continue
+        having = frozenset(node.ip for node in nodes if node.resources.get(entry.resource, 0) > 0)
+        other = found.setdefault((path, having), name)
+        if other != name and len(having) == 1:
+            yield (
+                (*path, "resources"),
+                (
+                    f"{other} and {name} would run on the same node {min(having)}, and be lost together; "
+                    "name a resource of another node, or set replicas_on_one_node: true"
+                ),
+            )
 
 
 def pending_reason(resource: str, nodes: Sequence[Node], free: float, autoscaler: Autoscaler) -> str:

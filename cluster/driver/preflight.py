@@ -16,9 +16,11 @@ from pathlib import Path
 
 import psutil
 
+from actors.host.node_address import NODE_HOST
 from store.ownership.identity import LOCK_FILE, StoreIdentity, read_name
 from store.store_errors import StoreError
 
+PAIR_ATTEMPTS = 100
 FLOCK = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
@@ -101,14 +103,34 @@ def lock_owner(lock: Path) -> int:
 
 
 def free_ports(hosts: Sequence[str]) -> list[int]:
-    """Return a free port on each of `hosts`; all ports differ."""
+    """Return a free port on each of `hosts`; all ports differ.
+
+    The port after it, which is the HA port of a broker, is free too. Raises OSError if no such port is found.
+    """
     with contextlib.ExitStack() as held:
-        ports = []
-        for host in hosts:
-            probe = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
-            probe.bind((host, 0))
-            ports.append(int(probe.getsockname()[1]))
-        return ports
+        return [_free_pair(bind_host(host), held) for host in hosts]
+
+
+def _free_pair(host: str, held: contextlib.ExitStack) -> int:
+    """Return a port that is free together with the next one; `held` keeps both bound."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for attempt in range(PAIR_ATTEMPTS):
+        first = held.enter_context(socket.socket(family))
+        first.bind((host, 0))
+        port = int(first.getsockname()[1])
+        try:
+            held.enter_context(socket.socket(family)).bind((host, port + 1))
+        except (OSError, OverflowError):
+            if attempt == PAIR_ATTEMPTS - 1:
+                raise
+            continue
+        return port
+    raise AssertionError("unreachable")
+
+
+def bind_host(host: str) -> str:
+    """Return the host to bind to for a check: NODE_HOST is not resolved before the actor runs."""
+    return "0.0.0.0" if host == NODE_HOST else host
 
 
 @dataclass(frozen=True)
@@ -134,7 +156,7 @@ def check_all(demands: Sequence[Demand]) -> list[str]:
     """Return one line for each port or store that is not free, beginning with the key path."""
     found = []
     for demand in demands:
-        if demand.port and (reason := check_port(demand.host, demand.port)):
+        if demand.port and (reason := check_port(bind_host(demand.host), demand.port)):
             found.append(f"{demand.place}.listen_port: {reason}; give it another port, or stop that process")
         if demand.identity and (reason := check_store(demand.store, demand.identity)):
             found.append(f"{demand.place}.store: {reason}")

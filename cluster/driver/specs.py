@@ -11,11 +11,20 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
+from actors.broker.broker_settings import SLAVE, VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.broker_settings_text import STORE_KEY, split_settings
+from actors.broker.identity import is_ha_closed
 from actors.remoting.tls.contexts import ClientTls
 from cluster.driver.metrics_ports import moved_metrics_ports
-from cluster.topology.topology import Broker, ElasticBroker, KeyPath, Listener, Topology, show
+from cluster.topology.topology import (
+    Broker,
+    BrokerReplica,
+    ElasticBroker,
+    KeyPath,
+    Listener,
+    Topology,
+    show,
+)
 from cluster.topology.topology_file import Source, explain
 from store.message.hosts import join_address
 from store.store_settings import StoreSettings
@@ -232,7 +241,25 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
         plain, of_store = split_settings(settings)
         given |= checked(BrokerSettings, plain, at, source)
         stored |= checked(StoreSettings, of_store, at, source)
+    if isinstance(broker, BrokerReplica):
+        given |= _replica_settings(broker)
+        if is_ha_closed(BrokerSettings.model_validate(given)):
+            text = (
+                "authentication_enabled closes the HA port, so the slaves could not connect; restrict the "
+                "port to the machines of the slaves by other means and set ha_allow_unauthenticated: true"
+            )
+            raise source.error([((*path, "replication"), text)])
     return given | {STORE_KEY: stored}
+
+
+def _replica_settings(broker: BrokerReplica) -> dict[str, Any]:
+    """Return the settings that depend on the replica. The settings of a master are those of one broker."""
+    if broker.replica:
+        return {"replica": broker.replica, "role": SLAVE}
+    given: dict[str, Any] = {"replication": broker.replication}
+    if broker.in_sync_replicas is not None:
+        given["in_sync_replicas"] = broker.in_sync_replicas
+    return given
 
 
 def checked(

@@ -10,18 +10,31 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
-from actors.host.node_address import NODE_HOST
 from actors.remoting.settings_text import HostName
 
 DEFAULT_CLUSTER = "DefaultCluster"
 DEFAULT_NAMESPACE = "raymq"
 NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 PORT_STEP = 10
-"""Distance between the ports of two elastic brokers; RocketMQ's VIP port is 2 below each of them."""
+"""Distance between the ports of two elastic brokers or replicas; RocketMQ's VIP port is 2 below each of them,
+and the HA port 1 above.
+"""
 
 MAX_PORT = 65_535
+REPLICAS_MAX = 16
+REPLICA_KEYS = ("replicas", "replication", "in_sync_replicas", "resources", "replicas_on_one_node")
+"""Keys of an entry of `brokers` that has replicas."""
 BROKER_TAG, ELASTIC_TAG = "<broker>", "<elastic>"
 """Parts of pydantic's error locations that select the model of an entry of `brokers`; not shown to users."""
 
@@ -84,6 +97,10 @@ class Listener(_Model):
         """Return the name of the actor; `index` is the place of this entry in its list."""
         return f"{type(self).__name__.lower()}-{index}"
 
+    def members(self) -> Sequence[Listener]:
+        """Return the entries of the actors that this entry stands for."""
+        return [self]
+
 
 class Nameserver(Listener):
     """A nameserver, named by its index in the list."""
@@ -108,19 +125,79 @@ class Console(Listener):
 
 
 class Broker(Listener):
-    """A broker group. `store` replaces `<store_root>/<name>-<replica>`; `settings` override all brokers'."""
+    """A broker group. `store` replaces `<store_root>/<name>-<replica>`; `settings` override all brokers'.
+
+    With `replicas`, the first one is the master, and the others are its slaves.
+    Replica n listens on `listen_port` + 10 n, has the resource n of `resources`, and its store is `store`
+    with `-<n>` appended, except for replica 0. `listen_host: node` stands for the address of its node.
+    `replication` and `in_sync_replicas` are the settings of the master.
+    """
 
     name: Name
     listen_port: Port = 10911
     store: Path | None = None
+    replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1
+    replication: Literal["async", "sync"] | None = None
+    in_sync_replicas: Annotated[int, Field(ge=2, le=REPLICAS_MAX)] | None = None
+    resources: list[str] | None = None
+    replicas_on_one_node: bool = False
+
+    @property
+    def is_replicated(self) -> bool:
+        """Return True if the entry has keys of a group, rather than of a single broker."""
+        return self.replicas > 1 or self.replication is not None
 
     def actor_name(self, index: int) -> str:
         """Return the name of the broker with its replica number."""
         return f"{self.name}-0"
 
+    def members(self) -> Sequence[Broker]:
+        """Return the replicas; a single broker is its only one."""
+        if not self.is_replicated:
+            return [self]
+        return [self.member(replica) for replica in range(self.replicas)]
+
+    def member(self, replica: int) -> BrokerReplica:
+        """Return the entry of one replica of a group."""
+        given = {name: getattr(self, name) for name in Broker.model_fields}
+        if replica:
+            given["listen_port"] = self.listen_port and self.listen_port + PORT_STEP * replica
+            given["store"] = self.store and self.store.with_name(f"{self.store.name}-{replica}")
+        if self.resources and replica < len(self.resources):
+            given["resource"] = self.resources[replica]
+        return BrokerReplica.model_construct(**given, replica=replica)
+
+
+class BrokerReplica(Broker):
+    """One replica of a broker group."""
+
+    replica: int
+
+    def actor_name(self, index: int) -> str:
+        """Return the name of the broker with its replica number."""
+        return f"{self.name}-{self.replica}"
+
+    def members(self) -> Sequence[Broker]:
+        """Return this replica."""
+        return [self]
+
+
+class RunningReplicas(Broker):
+    """A broker group with the replicas that run or are to be started, with their ports."""
+
+    brokers: Sequence[BrokerReplica]
+
+    def members(self) -> Sequence[Broker]:
+        """Return `brokers`."""
+        return self.brokers
+
 
 class ElasticBroker(Broker):
     """One broker of an `ElasticBrokers` entry. It takes a whole unit of its resource."""
+
+    def members(self) -> Sequence[Broker]:
+        """Return this broker."""
+        return [self]
 
 
 def _check_pattern(pattern: str) -> str:
@@ -144,6 +221,16 @@ class ElasticBrokers(Listener):
     resource: str
     listen_port: Port = 10911
     store_root: Path | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_one_replica(cls, given: Any) -> Any:
+        if isinstance(given, dict) and (found := [key for key in REPLICA_KEYS if key in given]):
+            raise ValueError(
+                f"elastic brokers have one replica each, so {', '.join(found)} is not possible; list a "
+                "broker with replicas by its name: {name: …, replicas: 2}"
+            )
+        return given
 
     def name_of(self, number: int) -> str:
         """Return the name of broker `number`, which begins at 1."""
@@ -237,7 +324,7 @@ class Topology(_Model):
         """Yield (key path, actor name, entry) of all actors."""
         for key, entries in self._lists().items():
             for index, given in enumerate(entries):
-                for entry in given.members() if isinstance(given, ElasticBrokers) else (given,):
+                for entry in given.members():
                     yield (key, index), entry.actor_name(index), entry
 
     def _lists(self) -> dict[str, list[Listener]]:
@@ -277,13 +364,12 @@ class Topology(_Model):
 
     def plain(self) -> dict[str, Any]:
         """Return the topology as JSON values, from which it can be read again, without running numbers."""
-        fields = ElasticBrokers.model_fields
-        brokers = [
-            ElasticBrokers.model_construct(**{name: getattr(entry, name) for name in fields})
-            if isinstance(entry, ElasticBrokers)
-            else entry
-            for entry in self.brokers
-        ]
+        brokers: list[Broker | ElasticBrokers] = []
+        for entry in self.brokers:
+            model = ElasticBrokers if isinstance(entry, ElasticBrokers) else Broker
+            brokers.append(
+                model.model_construct(**{name: getattr(entry, name) for name in model.model_fields})
+            )
         return self.model_copy(update={"brokers": brokers}).model_dump(mode="json", exclude={"autoscale"})
 
     def host_of(self, entry: Listener) -> str:
@@ -296,7 +382,7 @@ class Topology(_Model):
 
     def store_of(self, broker: Broker, home: Path) -> Path:
         """Return the absolute directory of a broker's store."""
-        return home / (broker.store or self.store_root / f"{broker.name}-0")
+        return home / (broker.store or self.store_root / broker.actor_name(0))
 
     def with_ports(self, ports: Mapping[str, int]) -> Topology:
         """Return a copy in which port 0 is replaced by the port chosen for the actor, by actor name."""
@@ -308,7 +394,7 @@ class Topology(_Model):
         lists = {
             key: [
                 _running(entry, [settled(index, each) for each in entry.members()])
-                if isinstance(entry, ElasticBrokers)
+                if isinstance(entry, ElasticBrokers) or (isinstance(entry, Broker) and entry.is_replicated)
                 else settled(index, entry)
                 for index, entry in enumerate(entries)
             ]
@@ -317,104 +403,13 @@ class Topology(_Model):
         return self.model_copy(update=lists)
 
 
-def _running(entry: ElasticBrokers, members: Sequence[ElasticBroker]) -> RunningElasticBrokers:
-    fields = {name: getattr(entry, name) for name in ElasticBrokers.model_fields}
-    return RunningElasticBrokers.model_construct(**fields, brokers=members)
-
-
-def find_problems(topology: Topology, home: Path) -> list[Problem]:
-    """Return conflicts between keys: names, ports or stores used twice, and misplaced settings."""
-    if problems := [*_elastic_limits(topology), *_misplaced_settings(topology), *_node_hosts(topology)]:
-        return problems
-    whole = topology.with_elastic(lambda entry: range(1, entry.max + 1))
-    return [*_shared_names(whole), *_shared_ports(whole), *_shared_stores(whole, home)]
-
-
-def _elastic_limits(topology: Topology) -> Iterator[Problem]:
-    for index, entry in topology.elastic():
-        path: KeyPath = ("brokers", index)
-        if entry.min > entry.max:
-            yield (*path, "min"), f"min {entry.min} is greater than max {entry.max}; lower min or raise max"
-        last_port = entry.listen_port + PORT_STEP * (entry.max - 1)
-        if entry.listen_port and last_port > MAX_PORT:
-            yield (
-                (*path, "listen_port"),
-                (
-                    f"broker {entry.max} would listen on port {last_port}, which is greater than {MAX_PORT}; "
-                    "use a lower listen_port or max, or 0 for free ports"
-                ),
-            )
-        if entry.advertised_port is not None:
-            yield (
-                (*path, "advertised_port"),
-                f"{entry.advertised_port} cannot be the port of several brokers; remove this key",
-            )
-    if topology.brokers and not any(True for path, _, _ in topology.listeners() if path[0] == "brokers"):
-        yield ("brokers",), "no broker would be started; set min to 1 or more, or add a broker"
-
-
-def _node_hosts(topology: Topology) -> Iterator[Problem]:
-    entries = [(path, entry) for path, _name, entry in topology.listeners()]
-    for path, entry in entries:
-        if not isinstance(entry, ElasticBroker) and topology.host_of(entry) == NODE_HOST:
-            place = (*path, "listen_host") if entry.listen_host else ("listen_host",)
-            yield place, f"{NODE_HOST!r} is possible only for elastic brokers; use an address of the node"
-
-
-def _shared_names(topology: Topology) -> Iterator[Problem]:
-    seen: dict[str, KeyPath] = {}
-    for path, name, entry in topology.listeners():
-        if name in seen:
-            yield (
-                (*path, "pattern" if isinstance(entry, ElasticBroker) else "name"),
-                f"actor name {name!r} is already used by {show(seen[name])}; use a unique name",
-            )
-        seen.setdefault(name, path)
-
-
-def _shared_ports(topology: Topology) -> Iterator[Problem]:
-    seen: dict[tuple[str | None, str, int], KeyPath] = {}
-    for path, _name, entry in topology.listeners():
-        if entry.listen_port == 0:
-            continue
-        key = (entry.resource, topology.host_of(entry), entry.listen_port)
-        if key in seen:
-            yield (
-                (*path, "listen_port"),
-                (
-                    f"{key[1]}:{key[2]} is already used by {show(seen[key])}; "
-                    "use another port, or 0 for a free one"
-                ),
-            )
-        seen.setdefault(key, path)
-
-
-def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:
-    seen: dict[Path, KeyPath] = {}
-    for at, _name, broker in topology.listeners():
-        if not isinstance(broker, Broker):
-            continue
-        is_elastic = isinstance(broker, ElasticBroker)
-        key = "store" if broker.store else "name"
-        path: KeyPath = (*at, "pattern" if is_elastic and key == "name" else key)
-        store = topology.store_of(broker, home).resolve()
-        for other, owner in seen.items():
-            relation = "is the store" if store == other else f"overlaps {other}, the store"
-            if store == other or store in other.parents or other in store.parents:
-                yield (
-                    path,
-                    f"store {store} {relation} of {show(owner)}; use a separate directory per broker",
-                )
-        seen.setdefault(store, at)
-
-
-def _misplaced_settings(topology: Topology) -> Iterator[Problem]:
-    places: list[tuple[KeyPath, dict[str, Any]]] = [(("broker_settings",), topology.broker_settings)]
-    places += [((*path, "settings"), entry.settings) for path, _name, entry in topology.listeners()]
-    for path, settings in places:
-        for key in settings:
-            if key in ADDRESS_KEYS:
-                yield (*path, key), f"set this with the topology's key: {ADDRESS_KEYS[key]}"
+def _running(entry: Entry, members: Sequence[Any]) -> Entry:
+    """Return an entry of several actors with these members."""
+    model: Any = RunningElasticBrokers if isinstance(entry, ElasticBrokers) else RunningReplicas
+    given = ElasticBrokers if isinstance(entry, ElasticBrokers) else Broker
+    fields = {name: getattr(entry, name) for name in given.model_fields}
+    settled: Entry = model.model_construct(**fields, brokers=members)
+    return settled
 
 
 def show(path: KeyPath) -> str:

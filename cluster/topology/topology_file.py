@@ -20,6 +20,7 @@ from cluster.topology.broker_conf import (
     read_broker_conf,
     replace_brokers,
 )
+from cluster.topology.problems import find_problems
 from cluster.topology.topology import (
     BROKER_TAG,
     ELASTIC_TAG,
@@ -28,7 +29,6 @@ from cluster.topology.topology import (
     KeyPath,
     Problem,
     Topology,
-    find_problems,
     show,
 )
 

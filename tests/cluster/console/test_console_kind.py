@@ -12,7 +12,8 @@ from cluster.console.console_settings import ConsoleSettings
 from cluster.driver.exposure import exposed
 from cluster.driver.kinds import make_specs
 from cluster.driver.placement import place
-from cluster.topology.topology import Topology, find_problems
+from cluster.topology.problems import find_problems
+from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source, TopologyError
 
 HEAD = Node("127.0.0.1", {"node:127.0.0.1": 1}, is_head=True)

@@ -17,7 +17,8 @@ from cluster.driver.kinds import KINDS, is_live_setting, make_specs
 from cluster.driver.placement import place
 from cluster.driver.plan import Running, make_plan
 from cluster.driver.specs import ActorSpec, ProcessKind, listener_specs
-from cluster.topology.topology import Listener, Topology, find_problems
+from cluster.topology.problems import find_problems
+from cluster.topology.topology import Listener, Topology
 from cluster.topology.topology_file import Source, TopologyError
 from store.live_settings import LIVE
 from store.settings_model import SettingsModel

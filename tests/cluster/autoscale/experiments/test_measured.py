@@ -19,7 +19,8 @@ from cluster.autoscale.experiments.simulation import simulate_fixed
 from cluster.autoscale.experiments.summary import Summary, summarize
 from cluster.session.ray_head import read_record
 from cluster.session.ray_session import Mode, Way, session
-from cluster.topology.topology import Topology, find_problems
+from cluster.topology.problems import find_problems
+from cluster.topology.topology import Topology
 from tests.cluster.autoscale.conftest import ElasticCluster
 from tests.cluster.conftest import REPO, RayMQ
 

@@ -1,0 +1,122 @@
+"""Problems: conflicts between the keys of a topology, as (key path, message) pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from actors.host.node_address import NODE_HOST
+from cluster.topology.replica_problems import replica_problems
+from cluster.topology.topology import (
+    ADDRESS_KEYS,
+    MAX_PORT,
+    PORT_STEP,
+    Broker,
+    BrokerReplica,
+    ElasticBroker,
+    KeyPath,
+    Problem,
+    Topology,
+    show,
+)
+
+
+def find_problems(topology: Topology, home: Path) -> list[Problem]:
+    """Return conflicts between keys: names, ports or stores used twice, and misplaced settings."""
+    found = [*_elastic_limits(topology), *replica_problems(topology)]
+    if problems := [*found, *_misplaced_settings(topology), *_node_hosts(topology)]:
+        return problems
+    whole = topology.with_elastic(lambda entry: range(1, entry.max + 1))
+    return [*_shared_names(whole), *_shared_ports(whole), *_shared_stores(whole, home)]
+
+
+def _elastic_limits(topology: Topology) -> Iterator[Problem]:
+    for index, entry in topology.elastic():
+        path: KeyPath = ("brokers", index)
+        if entry.min > entry.max:
+            yield (*path, "min"), f"min {entry.min} is greater than max {entry.max}; lower min or raise max"
+        last_port = entry.listen_port + PORT_STEP * (entry.max - 1)
+        if entry.listen_port and last_port > MAX_PORT:
+            yield (
+                (*path, "listen_port"),
+                (
+                    f"broker {entry.max} would listen on port {last_port}, which is greater than {MAX_PORT}; "
+                    "use a lower listen_port or max, or 0 for free ports"
+                ),
+            )
+        if entry.advertised_port is not None:
+            yield (
+                (*path, "advertised_port"),
+                f"{entry.advertised_port} cannot be the port of several brokers; remove this key",
+            )
+    if topology.brokers and not any(True for path, _, _ in topology.listeners() if path[0] == "brokers"):
+        yield ("brokers",), "no broker would be started; set min to 1 or more, or add a broker"
+
+
+def _node_hosts(topology: Topology) -> Iterator[Problem]:
+    entries = [(path, entry) for path, _name, entry in topology.listeners()]
+    for path, entry in entries:
+        has_node = isinstance(entry, ElasticBroker | BrokerReplica)
+        if not has_node and topology.host_of(entry) == NODE_HOST:
+            place = (*path, "listen_host") if entry.listen_host else ("listen_host",)
+            yield (
+                place,
+                f"{NODE_HOST!r} is possible only for elastic brokers and replicas; use its address",
+            )
+
+
+def _shared_names(topology: Topology) -> Iterator[Problem]:
+    seen: dict[str, KeyPath] = {}
+    for path, name, entry in topology.listeners():
+        if name in seen:
+            yield (
+                (*path, "pattern" if isinstance(entry, ElasticBroker) else "name"),
+                f"actor name {name!r} is already used by {show(seen[name])}; use a unique name",
+            )
+        seen.setdefault(name, path)
+
+
+def _shared_ports(topology: Topology) -> Iterator[Problem]:
+    seen: dict[tuple[str | None, str, int], KeyPath] = {}
+    for path, _name, entry in topology.listeners():
+        if entry.listen_port == 0:
+            continue
+        key = (entry.resource, topology.host_of(entry), entry.listen_port)
+        if key in seen:
+            yield (
+                (*path, "listen_port"),
+                (
+                    f"{key[1]}:{key[2]} is already used by {show(seen[key])}; "
+                    "use another port, or 0 for a free one"
+                ),
+            )
+        seen.setdefault(key, path)
+
+
+def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:
+    seen: dict[Path, KeyPath] = {}
+    for at, _name, broker in topology.listeners():
+        if not isinstance(broker, Broker):
+            continue
+        is_elastic = isinstance(broker, ElasticBroker)
+        key = "store" if broker.store else "name"
+        path: KeyPath = (*at, "pattern" if is_elastic and key == "name" else key)
+        store = topology.store_of(broker, home).resolve()
+        for other, owner in seen.items():
+            relation = "is the store" if store == other else f"overlaps {other}, the store"
+            if store == other or store in other.parents or other in store.parents:
+                yield (
+                    path,
+                    f"store {store} {relation} of {show(owner)}; use a separate directory per broker",
+                )
+        seen.setdefault(store, at)
+
+
+def _misplaced_settings(topology: Topology) -> Iterator[Problem]:
+    places: list[tuple[KeyPath, dict[str, Any]]] = [(("broker_settings",), topology.broker_settings)]
+    places += [((*path, "settings"), entry.settings) for path, _name, entry in topology.listeners()]
+    for path, settings in places:
+        for key in settings:
+            if key in ADDRESS_KEYS:
+                yield (*path, key), f"set this with the topology's key: {ADDRESS_KEYS[key]}"

@@ -1,0 +1,129 @@
+"""Problems of the entries of `brokers` that have replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cluster.topology.topology import (
+    MAX_PORT,
+    PORT_STEP,
+    Broker,
+    ElasticBrokers,
+    KeyPath,
+    Problem,
+    Topology,
+)
+
+KEYS_OF_SETTINGS = {"role": "none: it depends on the replica", "replication": "", "in_sync_replicas": ""}
+"""Settings that a group sets for each of its replicas, and where they are set if not by the same key."""
+
+
+def replica_problems(topology: Topology) -> Iterator[Problem]:
+    """Yield the problems of groups: counts that do not fit, missing and misplaced keys."""
+    for index, entry in enumerate(topology.brokers):
+        if isinstance(entry, ElasticBrokers):
+            continue
+        path: KeyPath = ("brokers", index)
+        yield from _replication(path, entry)
+        yield from _nodes(path, entry)
+        if entry.is_replicated:
+            yield from _addresses(path, entry)
+            yield from _misplaced(path, topology, entry)
+
+
+def _replication(path: KeyPath, entry: Broker) -> Iterator[Problem]:
+    wanted = entry.in_sync_replicas
+    if entry.replicas > 1 and entry.replication is None:
+        yield (
+            (*path, "replicas"),
+            (
+                f"{entry.replicas} replicas need the key replication: async (a send does not wait for "
+                "slaves) or sync (it waits for in_sync_replicas)"
+            ),
+        )
+    if entry.replication == "sync" and entry.replicas < 2:
+        yield (
+            (*path, "replication"),
+            (
+                "sync needs replicas: 2 or more; to wait for slaves outside this topology, set replication "
+                "in the settings of the broker"
+            ),
+        )
+    elif wanted is not None and entry.replication != "sync":
+        yield (*path, "in_sync_replicas"), f"{wanted} has an effect only with replication: sync; remove it"
+    elif wanted is not None and wanted > entry.replicas:
+        yield (
+            (*path, "in_sync_replicas"),
+            (
+                f"{wanted} exceeds replicas {entry.replicas}, so every send would be refused; lower it or "
+                "add replicas"
+            ),
+        )
+    elif wanted is not None and wanted > 2 and entry.replicas_on_one_node:
+        yield (
+            (*path, "in_sync_replicas"),
+            (
+                f"{wanted} is not possible with replicas_on_one_node: a master counts the slaves of one "
+                "address once; use 2"
+            ),
+        )
+
+
+def _nodes(path: KeyPath, entry: Broker) -> Iterator[Problem]:
+    resources = entry.resources
+    if resources is None:
+        if entry.replicas > 1 and not entry.replicas_on_one_node:
+            yield (
+                (*path, "replicas"),
+                (
+                    f"{entry.replicas} replicas need resources: [...], one of each node, so that no two "
+                    "replicas are lost together; replicas_on_one_node: true permits one node, for tests"
+                ),
+            )
+        return
+    if entry.resource is not None:
+        yield (*path, "resource"), "a broker has either resource or resources; remove one of them"
+    if len(resources) != entry.replicas:
+        yield (
+            (*path, "resources"),
+            f"{len(resources)} resources for {entry.replicas} replicas; name one of the node of each replica",
+        )
+    repeated = sorted({each for each in resources if resources.count(each) > 1})
+    if repeated and not entry.replicas_on_one_node:
+        yield (
+            (*path, "resources"),
+            (
+                f"{', '.join(map(repr, repeated))} is named twice, so one node could have two replicas; name "
+                "another node, or set replicas_on_one_node: true"
+            ),
+        )
+
+
+def _addresses(path: KeyPath, entry: Broker) -> Iterator[Problem]:
+    if entry.advertised_port is not None and entry.replicas > 1:
+        yield (
+            (*path, "advertised_port"),
+            f"{entry.advertised_port} cannot be the port of several replicas; remove this key",
+        )
+    last_port = entry.listen_port + PORT_STEP * (entry.replicas - 1) + 1
+    if entry.listen_port and last_port > MAX_PORT:
+        yield (
+            (*path, "listen_port"),
+            (
+                f"the HA port of replica {entry.replicas - 1} would be {last_port}, which is greater than "
+                f"{MAX_PORT}; use a lower listen_port, or 0 for free ports"
+            ),
+        )
+
+
+def _misplaced(path: KeyPath, topology: Topology, entry: Broker) -> Iterator[Problem]:
+    places: Sequence[tuple[KeyPath, dict[str, Any]]] = (
+        (("broker_settings",), topology.broker_settings),
+        ((*path, "settings"), entry.settings),
+    )
+    for place, settings in places:
+        for key, where in KEYS_OF_SETTINGS.items():
+            if key in settings:
+                text = where or f"brokers[].{key}"
+                yield (*place, key), f"{entry.name} has replicas: set this with the topology's key: {text}"

@@ -1,0 +1,131 @@
+"""Entries of `brokers` with replicas: the actors they stand for, and the refusal of invalid ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.broker.broker_settings import BrokerSettings
+from actors.host.ray_port import Node
+from cluster.driver.driver import demand_of
+from cluster.driver.kinds import make_specs
+from cluster.driver.placement import place
+from cluster.driver.specs import ActorSpec
+from cluster.topology.topology import Topology
+from cluster.topology.topology_file import Source, TopologyError, load_topology
+
+THREE_ON_ONE_NODE = "replicas: 3, replication: sync, replicas_on_one_node: true"
+PAIR_KEYS = "replicas: 2, replication: async, resources: [x, y]"
+PAIR = {"name": "a", "replicas": 2, "replication": "async", "resources": ["disk-1", "disk-2"]}
+
+
+def topology(entry: dict[str, Any], **keys: Any) -> Topology:
+    return Topology.model_validate({"brokers": [entry], **keys})
+
+
+def specs(given: Topology, home: Path) -> list[ActorSpec]:
+    names = {name: entry.resource or "node:1" for _, name, entry in given.listeners()}
+    found = make_specs(given, home, names, Source("t.yaml", {}, {}))
+    return [spec for spec in found if spec.kind.name == "broker"]
+
+
+def refusal(tmp_path: Path, entry: str, more: str = "") -> str:
+    file = tmp_path / "t.yaml"
+    file.write_text(f"cluster: C\n{more}\nbrokers: [{{name: a, {entry}}}]\n")
+    with pytest.raises(TopologyError) as caught:
+        load_topology(file)
+    return str(caught.value).replace(str(file), "t.yaml")
+
+
+def test_each_replica_has_its_own_node_store_ports_and_role(tmp_path: Path) -> None:
+    master, slave = specs(topology({**PAIR, "replication": "sync", "in_sync_replicas": 2}), tmp_path)
+    assert (master.name, slave.name) == ("a-0", "a-1")
+    assert (master.resource, slave.resource) == ("disk-1", "disk-2")
+    assert (master.store, slave.store) == (f"{tmp_path}/store/a-0", f"{tmp_path}/store/a-1")
+    assert (master.listen[1], slave.listen[1]) == (10911, 10921)
+    first, second = (BrokerSettings.model_validate(each.settings) for each in (master, slave))
+    assert (first.role, first.replica, first.replication, first.in_sync_replicas) == ("master", 0, "sync", 2)
+    assert (second.role, second.replica, second.replication) == ("slave", 1, "")
+    assert (first.broker_name, second.broker_name) == ("a", "a")
+    assert demand_of(slave).identity == demand_of(slave, slave).identity
+    assert demand_of(slave).identity.replica == 1  # type: ignore[union-attr]
+
+
+def test_single_broker_keeps_its_name_and_settings(tmp_path: Path) -> None:
+    (plain,) = specs(topology({"name": "a"}), tmp_path)
+    (also,) = specs(topology({"name": "a", "replicas": 1}), tmp_path)
+    assert plain == also
+    assert plain.name == "a-0"
+    assert not {"role", "replica", "replication"} & plain.settings.keys()
+
+
+def test_single_broker_with_replication_opens_the_ha_port(tmp_path: Path) -> None:
+    (only,) = specs(topology({"name": "a", "replication": "async"}), tmp_path)
+    assert (only.name, only.settings["replication"]) == ("a-0", "async")
+
+
+def test_replica_0_keeps_the_store_of_a_single_broker(tmp_path: Path) -> None:
+    found = specs(topology({**PAIR, "store": "/data/a"}), tmp_path)
+    assert [spec.store for spec in found] == ["/data/a", "/data/a-1"]
+
+
+def test_free_ports_are_kept_per_replica(tmp_path: Path) -> None:
+    given = topology({**PAIR, "listen_port": 0}).with_ports({"a-0": 4000, "a-1": 5000})
+    assert [spec.listen[1] for spec in specs(given, tmp_path)] == [4000, 5000]
+    assert [spec.name for spec in specs(Topology.model_validate(given.plain()), tmp_path)] == ["a-0", "a-1"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("replicas: 2, replicas_on_one_node: true", "2 replicas need the key replication: async"),
+        ("replicas: 2, replication: async", "[0].replicas: 2 replicas need resources: [...]"),
+        ("replicas: 0", "[0].replicas: 0 is less than the minimum 1"),
+        ("replicas: 17, replication: async", "17 is greater than the maximum 16"),
+        ("replicas: 3, replication: raft", "'raft' is invalid: use 'async' or 'sync'"),
+        ("replication: sync", "[0].replication: sync needs replicas: 2 or more"),
+        (f"{PAIR_KEYS}, in_sync_replicas: 2", "only with replication: sync"),
+        ("replicas: 2, replication: sync, resources: [x, y], in_sync_replicas: 3", "3 exceeds replicas 2"),
+        (f"{THREE_ON_ONE_NODE}, in_sync_replicas: 3", "address once; use 2"),
+        ("replicas: 2, replication: async, resources: [x]", "1 resources for 2 replicas"),
+        ("replicas: 2, replication: async, resources: [x, x]", "[0].resources: 'x' is named twice"),
+        ("resources: [x], resource: y", "either resource or resources"),
+        (f"{PAIR_KEYS}, advertised_port: 9", "port of several replicas"),
+        (f"{PAIR_KEYS}, listen_port: 65525", "would be 65536"),
+        (f"{PAIR_KEYS}, settings: {{role: slave}}", "none: it depends on"),
+        (f"{PAIR_KEYS}, settings: {{replication: sync}}", "brokers[].replication"),
+    ],
+)  # fmt: skip
+def test_invalid_replicas_are_refused_with_remedy(tmp_path: Path, entry: str, message: str) -> None:
+    found = refusal(tmp_path, entry)
+    assert message in found
+    assert "t.yaml:3: brokers[0]" in found
+
+
+def test_elastic_brokers_with_replicas_are_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text("brokers: {pattern: 'b-{n}', max: 2, resource: r, replicas: 2}\n")
+    with pytest.raises(TopologyError, match="elastic brokers have one replica each, so replicas is not"):
+        load_topology(file)
+
+
+def test_group_with_users_and_a_closed_ha_port_is_refused(tmp_path: Path) -> None:
+    protected = topology({**PAIR, "settings": {"authentication_enabled": True}})
+    with pytest.raises(TopologyError, match=r"\[0\].replication: authentication_enabled closes the HA port"):
+        specs(protected, tmp_path)
+    settings = {"authentication_enabled": True, "ha_allow_unauthenticated": True}
+    assert specs(topology({**PAIR, "settings": settings}), tmp_path)
+
+
+def test_two_replicas_that_fit_on_one_node_only_are_refused() -> None:
+    both = [
+        Node("10.0.0.1", {"disk-1": 1, "disk-2": 1}, is_head=True),
+        Node("10.0.0.2", {"other": 1}, is_head=False),
+    ]
+    given = {**PAIR, "listen_host": "node", "advertised_host": "10.0.0.1"}
+    found = place(topology(given), both)
+    assert any("a-0 and a-1 would run on the same node 10.0.0.1" in text for _, text in found.problems)
+    found = place(topology({**given, "replicas_on_one_node": True}), both)
+    assert not any("same node" in text for _, text in found.problems)
