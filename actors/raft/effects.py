@@ -26,6 +26,8 @@ class SavedTerm(NamedTuple):
 
     They are in the log, too, but its first files may be deleted, and a record may be damaged.
     """
+    log_begin: int = 0
+    """Where this log began when it replaced another one: a log that begins earlier is still the other."""
 
 
 class SaveTerm(NamedTuple):

@@ -9,7 +9,7 @@ no leader ──LeaderNotice──→ fetch ──Records──→ append, fetch
 acknowledged or confirmed.
 """
 
-from actors.raft.effects import Append, RepairRange, Restart, Trim, Truncate
+from actors.raft.effects import Append, RepairRange, Trim, Truncate
 from actors.raft.members import Member
 from actors.raft.messages import (
     Ack,
@@ -174,10 +174,7 @@ class Following:
         if response.offset < state.confirmed:
             state.fail(f"cannot join at {response.offset:,}: the log is final up to {state.confirmed:,}")
             return
-        # Saved first: without its log, this replica must not vote until it has caught up.
-        state.set_electable(is_electable=False)
         state.restart_log(response.offset, response.history)
-        state.effects.append(Restart(response.offset))
         self._damage = None
         self._fetch(now)
 

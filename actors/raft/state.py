@@ -4,7 +4,7 @@ import random
 from enum import Enum
 from typing import NamedTuple
 
-from actors.raft.effects import Confirm, Effect, Fail, LoseLeadership, SavedTerm, SaveTerm, Send
+from actors.raft.effects import Confirm, Effect, Fail, LoseLeadership, Restart, SavedTerm, SaveTerm, Send
 from actors.raft.history import GroupHistory, GroupRecord
 from actors.raft.members import Member, Members
 from actors.raft.messages import Message
@@ -52,22 +52,28 @@ class ReplicaState:
     def __init__(
         self, me: Member, saved: SavedTerm, log: LogState, timing: Timing, rng: random.Random
     ) -> None:
+        is_joining = log.min < saved.log_begin
+        if is_joining:
+            log = LogState(saved.log_begin, saved.log_begin, saved.log_begin)
         self.me = me
         self.timing = timing
         self.rng = rng
         self.term = saved.term
         self.voted_for = saved.voted_for
-        self.is_electable = saved.is_electable and log.end >= log.confirmed
+        # What was deleted was confirmed, even if the bound on disk is older.
+        confirmed = max(log.confirmed, log.min)
+        self.is_electable = saved.is_electable and log.end >= confirmed
         self.first_members = saved.first_members
+        self.log_begin = saved.log_begin
         self.min = log.min
         self.end = self.flushed = log.end
-        self.confirmed = min(log.confirmed, log.end)
+        self.confirmed = min(confirmed, log.end)
         self.history = GroupHistory(saved.first_members, _all_records(saved.history, log))
         self._saved_history = saved.history
         self._final_records = self.history.count_before(self.confirmed)
         self.role = Role.FOLLOWER
         self.leader: Member | None = None
-        self.effects: list[Effect] = []
+        self.effects: list[Effect] = [Restart(log.min)] if is_joining else []
         self._is_dirty = self.is_electable != saved.is_electable
 
     @property
@@ -115,7 +121,12 @@ class ReplicaState:
         if self._is_dirty:
             self._is_dirty = False
             saved = SavedTerm(
-                self.term, self.voted_for, self.is_electable, self.first_members, self._saved_history
+                self.term,
+                self.voted_for,
+                self.is_electable,
+                self.first_members,
+                self._saved_history,
+                self.log_begin,
             )
             self.effects.append(SaveTerm(saved))
 
@@ -140,10 +151,17 @@ class ReplicaState:
     # ---- log -----------------------------------------------------------------------------------------------
 
     def restart_log(self, offset: int, history: tuple[GroupRecord, ...]) -> None:
-        """Replace the log by an empty one that begins at `offset`, after the group records `history`."""
+        """Replace the log by an empty one that begins at `offset`, after the group records `history`.
+
+        This replica votes afterwards as before. Nothing that the group has confirmed is lost with its log:
+        what is below `offset` is confirmed, so a candidate must have it, and what this log has from there on
+        differs from the leader's. `log_begin` is saved first; a replica that stops before the log is replaced
+        does it when it starts, and never compares the history of one log with the bytes of the other.
+        """
         self.history = GroupHistory(self.first_members, history)
-        self.min = self.end = self.flushed = self.confirmed = offset
+        self.min = self.end = self.flushed = self.confirmed = self.log_begin = offset
         self.save_history()
+        self.effects.append(Restart(offset))
 
     def confirm(self, offset: int) -> None:
         """Raise the confirmed position; a lower one is ignored."""

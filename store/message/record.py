@@ -314,6 +314,14 @@ def decode_records(buffer: Buffer, *, check_crc: bool = True, broker_name: str =
     return messages
 
 
+def body_of(record: Buffer) -> slice:
+    """Return the place of the body in a record that is known to be valid."""
+    (sys_flag,) = _INT.unpack_from(record, SYS_FLAG)
+    body = BODY + (V6_BYTES - V4_BYTES) * (bool(sys_flag & BORN_HOST_V6) + bool(sys_flag & STORE_HOST_V6))
+    (length,) = _INT.unpack_from(record, body - _INT.size)
+    return slice(body, body + length)
+
+
 def record_properties(record: memoryview, before: bytes = b"") -> bytes:
     """Return `before` and the property string of a record that is known to be valid."""
     sys_flag, body_length = _SYS_FLAG_AND_BODY_LENGTH.unpack_from(record)

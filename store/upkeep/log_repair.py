@@ -15,6 +15,7 @@ from store.commitlog.holes import KnownHoles
 from store.disk.files import explain
 from store.kernels import walk
 from store.message.buffers import Buffer
+from store.message.record import body_of
 from store.recovery.opening import StoreParts
 from store.store_errors import RecordDamaged, StoreError
 
@@ -26,6 +27,8 @@ class _Piece(NamedTuple):
 
     begin: int
     end: int
+    records: list[tuple[int, int]]
+    """Begin and end of each record but a blank one."""
 
 
 class LogRepair:
@@ -46,8 +49,9 @@ class LogRepair:
 
         `data` are the same records from the log of another replica; the next record begins at their end.
 
-        Returns True if recovery had found the damage: consume queues and index may lack these records, and
-        are complete only after the store was reopened without its derived summary.
+        Returns True if recovery had found the damage, or more than bodies was damaged: consume queues and
+        index may lack these records, or have what the damaged ones said, such as another topic. They are
+        right only after the store was reopened without them and without its derived summary.
 
         Raises:
             RecordDamaged: `data` is damaged too, or has other records. Nothing was written.
@@ -62,7 +66,11 @@ class LogRepair:
             )
         pieces = list(self._check(offset, data))
         found = [each for each in self._holes.all if offset < each.position + each.size_bytes]
-        was_found = any(each.position < end for each in found)
+        is_derived_wrong = any(each.position < end for each in found) or not all(
+            self._has_same_fields(offset + begin, memoryview(data)[begin:end])
+            for piece in pieces
+            for begin, end in piece.records
+        )
         try:
             for piece in pieces:
                 file = self._log.file_at(offset + piece.begin)
@@ -74,14 +82,19 @@ class LogRepair:
             self._fail(StoreError(reason, self._root))
             raise StoreError(reason, self._root) from error
         self._holes.repair(offset, end)
-        return was_found
+        return is_derived_wrong
+
+    def _has_same_fields(self, offset: int, record: memoryview) -> bool:
+        """Return True if the damaged record at `offset` differs from `record` in its body only."""
+        damaged, body = self._log.slice(offset, len(record)), body_of(record)
+        return damaged[: body.start] == record[: body.start] and damaged[body.stop :] == record[body.stop :]
 
     def _check(self, offset: int, data: Buffer) -> Iterator[_Piece]:
         """Yield the part of `data` in each log file. Raises RecordDamaged if it is not the records there."""
         records = np.frombuffer(data, dtype=np.uint8)
         place = 0
         while place < len(records):
-            begin = place
+            begin, found = place, []
             file_end = self._log.base_of(offset + place) + self._log.file_bytes - offset
             while place < min(len(records), file_end):
                 code = walk.check_record_at(records, place, min(len(records), file_end), offset, True)
@@ -92,5 +105,7 @@ class LogRepair:
                     raise RecordDamaged(
                         f"the bytes for the repair are damaged at {offset + place:,}: {reason}"
                     )
+                if not is_last_blank:
+                    found.append((place, place + size))
                 place += size
-            yield _Piece(begin, place)
+            yield _Piece(begin, place, found)

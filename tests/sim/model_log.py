@@ -167,7 +167,7 @@ class ModelLog:
 
     def recovered_bound(self) -> int:
         """Return the offset up to which the log is known to be confirmed after a restart."""
-        return self.bound
+        return max(self.bound, self.min)
 
     # ---- damage --------------------------------------------------------------------------------------------
 

@@ -159,14 +159,6 @@ def _always_electable(state: ReplicaState, *arguments: Any) -> None:
 init = ReplicaState.__init__
 
 
-def _keep_electable(state: ReplicaState, *, is_electable: bool) -> None:
-    if is_electable:
-        set_electable(state, is_electable=True)
-
-
-set_electable = ReplicaState.set_electable
-
-
 def _caught_up_with_any_leader(following: Following) -> bool:
     return following._leader_confirmed <= following._durable()
 
@@ -255,9 +247,6 @@ MUTATIONS = (
     Mutation("a wiped replica keeps its identity", 300, ((Simulation, "_fault_wipe", _wipe_with_same_id),)),
     Mutation(
         "a replica that lost confirmed bytes votes", 3000, ((ReplicaState, "__init__", _always_electable),)
-    ),
-    Mutation(
-        "a replica joins a newer log as a voter", 30, ((ReplicaState, "set_electable", _keep_electable),)
     ),
     Mutation(
         "a replica counts as complete before the leader is",

@@ -170,6 +170,8 @@ class StoreLog:
         self._joined = 0
         if self._must_rebuild:
             summary_path(self.path).unlink(missing_ok=True)
+            for name in ("consumequeue", "index"):
+                shutil.rmtree(self.path / name, ignore_errors=True)
             self._must_rebuild = False
         self._disk = CuttingDisk(self.path, self._rng)
         self._disks.append(self._disk)

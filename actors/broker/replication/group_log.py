@@ -215,7 +215,7 @@ class GroupLog:
     def repair(self, offset: int, records: Buffer) -> bool:
         """Overwrite damaged records with those of the leader. Raises StoreError; see `LogRepair.repair`.
 
-        Returns True if consume queues and index may lack them and must be rebuilt.
+        Returns True if consume queues and index may be wrong and must be rebuilt.
         """
         return self._store.log_repair.repair(offset, records)
 

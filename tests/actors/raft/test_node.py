@@ -40,6 +40,7 @@ from actors.raft.state import LogState, Role, Timing
 A, B, C, D = (Member(number, f"store-{number}") for number in range(4))
 MEMBERS = Members((A, B, C))
 RECORD_BYTES = 50
+TIMING = Timing(1_000, 500)
 
 
 def a_node(
@@ -49,7 +50,7 @@ def a_node(
     records = (GroupRecord(min_offset, term, MEMBERS),) if term else ()
     log = LogState(min_offset, end, confirmed, records)
     saved = SavedTerm(term, first_members=MEMBERS)
-    return RaftNode(me, saved, log, now=0, rng=random.Random(1), timing=Timing(1_000, 500))
+    return RaftNode(me, saved, log, now=0, rng=random.Random(1), timing=TIMING)
 
 
 def sent(effects: list[Any], kind: type) -> list[Any]:
@@ -198,14 +199,33 @@ def test_diverged_tail_is_truncated_but_never_below_confirmed() -> None:
     assert "this log, which ends at 80, is final up to 60" in of(effects, do.Fail)[0].reason
 
 
-def test_log_too_old_for_the_leader_is_replaced_after_it_gave_up_its_vote() -> None:
+def test_log_too_old_for_the_leader_is_replaced_by_one_of_a_voter() -> None:
     node, fetch = a_follower(end=100, confirmed=60)
     base = (GroupRecord(150, 4, MEMBERS),)
     effects = node.on(JoinFrom(B, 4, fetch.request_id, 200, base), 11)
     kinds = [type(each) for each in effects]
     assert kinds.index(do.SaveTerm) < kinds.index(do.Restart)
-    assert not of(effects, do.SaveTerm)[0].saved.is_electable
-    assert not sent(node.on(VoteRequest(C, 9, False, 9, 999), 12), VoteResponse)[0].is_granted
+    assert not sent(node.on(VoteRequest(C, 9, False, 3, 999), 12), VoteResponse)[0].is_granted
+    assert not sent(node.on(VoteRequest(C, 10, False, 4, 199), 12), VoteResponse)[0].is_granted
+    assert sent(node.on(VoteRequest(C, 11, False, 4, 200), 12), VoteResponse)[0].is_granted
+
+
+@pytest.mark.parametrize("has_replaced", [False, True])
+def test_log_is_replaced_at_the_start_if_the_replica_stopped_before(has_replaced: bool) -> None:
+    node, fetch = a_follower(end=100, confirmed=60)
+    base = (GroupRecord(150, 4, MEMBERS),)
+    saved = of(node.on(JoinFrom(B, 4, fetch.request_id, 200, base), 11), do.SaveTerm)[-1].saved
+    old = LogState(0, 100, 60, (GroupRecord(0, 3, MEMBERS),))
+    log = LogState(200, 200, 200) if has_replaced else old
+    node = RaftNode(A, saved, log, now=0, rng=random.Random(1), timing=TIMING)
+    assert node.start() == ([] if has_replaced else [do.Restart(200)])
+    (fetch,) = sent(node.on(LeaderNotice(B, 4), 1), FetchRequest)
+    assert (fetch.offset, fetch.term_before) == (200, 4)
+
+
+def test_deleted_files_were_confirmed_even_if_the_saved_bound_is_older() -> None:
+    node = RaftNode(A, SavedTerm(), LogState(80, 100, 60), now=0, rng=random.Random(1), timing=TIMING)
+    assert node.confirmed == 80
 
 
 def test_replica_that_lost_confirmed_bytes_saves_that_it_must_not_vote() -> None:

@@ -156,6 +156,9 @@ def test_damaged_records_are_repaired_with_those_of_another_replica(replica: Rep
         other.log.read_range(begin, end)
     assert other.log.repair(begin, replica.log.read_range(begin, end)) is False
     assert other.log.read_range(0, other.log.end) == replica.log.read_range(0, replica.log.end)
+    size_of_a_topic = bytes(replica.log.read_range(begin, end)).index(b"Topic") + begin
+    overwrite(other, size_of_a_topic, b"t")
+    assert other.log.repair(begin, replica.log.read_range(begin, end)) is True
 
 
 def test_repair_with_damaged_or_other_records_changes_nothing(replica: Replica) -> None:
