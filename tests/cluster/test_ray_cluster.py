@@ -348,17 +348,14 @@ def test_job_resubmitted_with_edited_code_keeps_every_message(running: RayMQ, tm
         REPO, tree, ignore=shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "tests")
     )
     assert append(broker, b"first", b"second", namespace=namespace)["code"] == 0
-    (tree / "actors" / "shell.py").open("a").write("# edited\n")
+    first = status_of(f"{broker}-0", namespace)["code_version"]
+    (tree / "actors" / "host" / "shell.py").open("a").write("# edited\n")
 
     shown = submit(running, tree, overrides)
     assert f"READY 127.0.0.1:{nameserver}" in shown
-    first = status_of(f"{broker}-0", namespace)["code_version"]
-    assert f"→ {first}" in shown
-
-    (tree / "actors" / "shell.py").open("a").write("# edited again\n")
-    shown = submit(running, tree, overrides)
     second = status_of(f"{broker}-0", namespace)["code_version"]
     assert f"code {first} → {second}" in shown
+    assert first != second
     assert read_all(broker, namespace) == [b"first", b"second"]
     launch.down(load_topology(overrides=overrides))
 

@@ -208,6 +208,7 @@ def bytes_of(multi: Multi, table: str, key: str) -> dict[str, int]:
     return {broker: 0 if stats is None else stats.day.sum for broker, stats in found.items()}
 
 
+@pytest.mark.extended
 def test_dataset_is_mapped_on_the_nodes_of_its_stores(multi: Multi) -> None:
     import ray
 

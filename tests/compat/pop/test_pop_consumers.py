@@ -63,6 +63,7 @@ def test_failed_message_is_delivered_again(client: Agent, pops: str, names: Name
     assert {message["topic"] for message in received} == {pops}
 
 
+@pytest.mark.extended
 def test_restarts_lose_no_popped_message(agents: Agents, peer: Peer, pops: str, names: Names) -> None:
     """The broker is killed while messages are claimed, then the consumer ends and another one starts."""
     with agents.start("5.3.3-json") as first:
