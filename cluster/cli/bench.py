@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED, Output
-from cluster.cli.options import examples
+from cluster.cli.options import NAMESERVER, Nameserver, examples
 
 if TYPE_CHECKING:
     from cluster.bench.options import BenchOptions
@@ -19,7 +19,12 @@ EPILOG = examples(
     "raymq bench send-one --flush sync --seconds 10 --runs 1",
     "raymq bench send-one --tls /etc/raymq",
     "raymq bench all",
+    "raymq bench omb workloads/1-topic-1-partition-1kb.yaml --nameserver 127.0.0.1:9876 --json",
 )
+OMB = "omb"
+OMB_LINE = "A workload file of the OpenMessaging Benchmark against a running cluster (`--nameserver`)."
+OMB_ONLY = {"workload", "nameserver"}
+OMB_TAKES = {"name", "as_json", *OMB_ONLY}
 
 TlsFolder = Annotated[
     Path | None,
@@ -30,12 +35,18 @@ TlsFolder = Annotated[
     ),
 ]
 
+WorkloadFile = Annotated[
+    Path | None, typer.Argument(metavar="WORKLOAD.yaml", help="Workload of `omb`.", show_default=False)
+]
+
 
 def command(
+    context: typer.Context,
     name: Annotated[
         str,
         typer.Argument(help="Name of a benchmark, `all`, or `list` to print the names.", show_default=False),
     ],
+    workload: WorkloadFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per benchmark.")] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="Duration of each run.")] = 20.0,
     warm_up: Annotated[
@@ -62,6 +73,7 @@ def command(
         int, typer.Option(min=1, help="Connections of the connections benchmark.")
     ] = 5_000,
     tls: TlsFolder = None,
+    nameserver: Nameserver = NAMESERVER,
     directory: Annotated[
         Path | None,
         typer.Option(help="Directory for stores (default: a temporary directory).", show_default=False),
@@ -70,19 +82,19 @@ def command(
     """Run benchmarks on this machine.
 
     Each benchmark starts its broker in a separate process on free ports, and deletes its files at the end.
+    Only `omb` runs against a running cluster, of RayMQ or RocketMQ, and deletes its topics at the end.
     """
     from cluster.bench.options import BenchOptions
     from cluster.bench.registry import BENCHES
 
     if name == "list":
-        rows = [{"name": each, "measures": line} for each, line in BENCHES.items()]
+        rows = [{"name": each, "measures": line} for each, line in {**BENCHES, OMB: OMB_LINE}.items()]
         Output(as_json=as_json).table("benchmarks", ("name", "measures"), rows)
         return
-    _check(name, tls)
-    if flush not in ("async", "sync"):
-        raise typer.BadParameter(f"{flush!r} is invalid: use async or sync", param_hint="--flush")
-    if body_bytes % 8:
-        raise typer.BadParameter(f"{body_bytes} is not a multiple of 8", param_hint="--body-bytes")
+    _check(name, tls, flush, body_bytes)
+    _check_omb(context, name)
+    if name == OMB:
+        raise typer.Exit(_run_omb(workload, nameserver, as_json))
     options = BenchOptions(
         seconds, warm_up, runs, flush, body_bytes, messages, log_bytes, queues, backlog, cold_bytes,
         connections, directory, tls and tls.absolute(),
@@ -90,15 +102,61 @@ def command(
     raise typer.Exit(_run(name, options, as_json))
 
 
-def _check(name: str, tls: Path | None) -> None:
+def _check(name: str, tls: Path | None, flush: str, body_bytes: int) -> None:
     from cluster.bench.registry import ALL, BENCHES, WITH_TLS
 
-    if name not in (*BENCHES, ALL):
+    if name not in (*BENCHES, ALL, OMB):
         raise typer.BadParameter(
-            f"{name!r} is not a benchmark: use one of {', '.join(BENCHES)}, {ALL}", param_hint="NAME"
+            f"{name!r} is not a benchmark: use one of {', '.join(BENCHES)}, {ALL}, {OMB}", param_hint="NAME"
         )
     if tls is not None and name not in WITH_TLS:
         raise typer.BadParameter(f"only {', '.join(WITH_TLS)} can connect by TLS", param_hint="--tls")
+    if flush not in ("async", "sync"):
+        raise typer.BadParameter(f"{flush!r} is invalid: use async or sync", param_hint="--flush")
+    if body_bytes % 8:
+        raise typer.BadParameter(f"{body_bytes} is not a multiple of 8", param_hint="--body-bytes")
+
+
+def _check_omb(context: typer.Context, name: str) -> None:
+    """Refuse options of the command line that `name` would ignore."""
+    for parameter in context.command.params:
+        key = parameter.name or ""
+        source = context.get_parameter_source(key)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        if key in OMB_ONLY if name != OMB else key not in OMB_TAKES:
+            problem = "omb does not take this option" if name == OMB else "only omb takes it"
+            raise typer.BadParameter(problem, param_hint=parameter.opts[0])
+
+
+def _run_omb(workload: Path | None, nameservers: str, as_json: bool) -> int:
+    """Run a workload, print its result as JSON, and return the exit code."""
+    import json
+
+    from rich.console import Console
+
+    from cluster.bench.omb.load import run_omb
+    from cluster.bench.omb.workload import read_workload
+    from cluster.bench.options import BenchFailed
+    from cluster.client.errors import ClientError
+    from cluster.interrupts import interrupt_once
+
+    if workload is None:
+        raise typer.BadParameter("omb needs a workload file", param_hint="WORKLOAD.yaml")
+    errors = Console(stderr=True)
+    try:
+        given, payloads = read_workload(workload)
+        interrupt_once()
+        with errors.status("starting") as status:
+            found = run_omb(given, payloads, nameservers, status.update)
+    except (BenchFailed, ClientError) as error:
+        errors.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        errors.print("interrupted", style="yellow")
+        return EXIT_INTERRUPTED
+    typer.echo(json.dumps(found, indent=None if as_json or not Console().is_terminal else 2))
+    return 0
 
 
 def _run(name: str, options: BenchOptions, as_json: bool) -> int:

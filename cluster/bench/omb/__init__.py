@@ -1,0 +1,1 @@
+"""OpenMessaging Benchmark: its workload files, load and result fields."""
