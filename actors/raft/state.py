@@ -173,7 +173,12 @@ class ReplicaState:
 
 
 def _all_records(saved: tuple[GroupRecord, ...], log: LogState) -> list[GroupRecord]:
-    """Return the saved group records that the log reaches, and those after them in the log."""
+    """Return the saved group records that the log reaches, and those before and after them in the log.
+
+    There are some before if a power loss has brought deleted files back.
+    """
     known = [each for each in saved if each.start < log.end]
-    last = known[-1].start if known else -1
-    return known + [each for each in log.records if each.start > last]
+    if not known:
+        return list(log.records)
+    before = [each for each in log.records if each.start < known[0].start]
+    return before + known + [each for each in log.records if each.start > known[-1].start]

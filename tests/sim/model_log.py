@@ -92,6 +92,8 @@ class ModelLog:
     # ---- truncate ------------------------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
+        if self.damage is not None and offset < self.damage[1]:
+            self.lost_end = max(self.lost_end, self.durable)
         self._cut(offset)
         self._generation += 1
         self.flushed = min(self.flushed, offset)

@@ -102,8 +102,8 @@ class SimReplica:
         self.node = RaftNode(self.member, self.saved, state, now=now, rng=rng, timing=self.sim.timing)
         self.last_group_record_end = 0
         self._timer = 0
-        self.sim.checks.on_start(self)
         self.execute(self.node.start())
+        self.sim.checks.on_start(self)
         self.log.lower_bound()
         if (damage := self.log.damage) is not None:
             self.feed(Damaged(*damage))

@@ -126,6 +126,7 @@ class StoreLog:
         self.durable = 0
         self.lost_end = 0
         self.damage: tuple[int, int] | None = None
+        self._deleted_damage: tuple[int, int] | None = None  # a power loss may bring its file back
         self._joined = 0  # where an empty log will begin
         self._must_rebuild = False
         self._image: Path | None = None  # what a power loss in the middle of a truncation has left
@@ -189,6 +190,8 @@ class StoreLog:
         )
         self._log = GroupLog(self.store, confirm, "DefaultCluster/broker-a", replica.member)
         self._log.remove_unfinished_tail()
+        if self._deleted_damage is not None and self.min < self._deleted_damage[1]:
+            self.damage = self._deleted_damage
         if self.damage is None:
             self.damage = self._log.damage
         if self.damage is not None and self.end < self.durable:
@@ -329,7 +332,7 @@ class StoreLog:
             elif path.name != "raymq.json":
                 path.unlink()
         self.durable = self.lost_end = 0
-        self.damage = None
+        self.damage = self._deleted_damage = None
         self.recover()
         self.durable = self._joined = offset
 
@@ -349,6 +352,7 @@ class StoreLog:
         for _ in range(4):
             store.advance()
             self._finish_jobs()
+        self._deleted_damage = self.damage or self._deleted_damage
         self._clip_damage()
         return self.min
 
