@@ -24,7 +24,7 @@ def build_transactions(parts: BrokerParts) -> Capability:
     ops = OpWriter(store, loop.acks, clock, parts.identity.host.packed, loop.server.request_tick)
     log = TransactionLog(store, reads, topics, parts.tables.offsets, ops)
     checks = TransactionChecks(settings, store, log, topics, parts.groups.clients, clock)
-    counts, may_send = TransactionCounts(clock, topics), parts.access.may_send
+    counts, may_send = TransactionCounts(clock, topics, log), parts.access.may_send
     end = EndTransaction(store, reads, log, topics, loop.acks, loop.stats, may_send, counts)
     master, check_ms = frozenset({Role.MASTER}), settings.transaction_check_interval_ms
     return Capability(

@@ -1,4 +1,4 @@
-"""TransactionCounts: the finished transactions by topic, as metrics with RocketMQ's names."""
+"""TransactionCounts: open and finished transactions by topic, as metrics with RocketMQ's names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from actors.broker.metadata.topics import Topics
+from actors.broker.transactions.transaction_log import TransactionLog
 from actors.host.figures import Buckets, Figure, Kind, Sample, Value
+from actors.remoting.remoting_errors import Refused
 from store.clock import Clock
 from store.message.message import MessageExt
+from store.store_errors import StoreError
 
 FINISH_BOUNDS_S = (5.0, 60.0, 600.0, 3600.0, 43_200.0, 86_400.0)
 
@@ -17,9 +20,11 @@ FINISH_BOUNDS_S = (5.0, 60.0, 600.0, 3600.0, 43_200.0, 86_400.0)
 class TransactionCounts:
     """Counts the transactions that producers committed and rolled back, and the time that each was open."""
 
-    def __init__(self, clock: Clock, topics: Topics) -> None:
+    def __init__(self, clock: Clock, topics: Topics, log: TransactionLog) -> None:
         self._clock = clock
         self._topics = topics
+        self._log = log
+        self._open: Mapping[str, int] = {}
         self._committed: Counter[str] = Counter()
         self._rolled_back: Counter[str] = Counter()
         self._open_s: defaultdict[str, Buckets] = defaultdict(partial(Buckets, FINISH_BOUNDS_S))
@@ -38,12 +43,17 @@ class TransactionCounts:
         self._open_s[topic].add(max(self._clock.wall_ms() - half.born_timestamp, 0) // 1000)
 
     def figures(self) -> Sequence[Figure]:
-        """Return the figures of the finished transactions."""
+        """Return the figures of the transactions."""
 
         def times() -> dict[str, Value]:
             return {topic: buckets.histogram for topic, buckets in self._open_s.items()}
 
         return (
+            Figure(
+                "open_transactions_by_topic", Kind.GAUGE, "", lambda: self._samples(self._open),
+                "Transactions without a decision.", ("topic",),
+                metric="rocketmq_half_messages", refresh=self._count_open,
+            ),
             Figure(
                 "transactions_committed", Kind.COUNTER, "", lambda: self._samples(self._committed),
                 "Transactions that producers committed.", ("topic",),
@@ -60,6 +70,13 @@ class TransactionCounts:
                 metric="rocketmq_finish_message_latency_milliseconds",
             ),
         )  # fmt: skip
+
+    async def _count_open(self) -> None:
+        finished = dict.fromkeys([*self._committed, *self._rolled_back], 0)
+        try:
+            self._open = finished | await self._log.count_by_topic()
+        except (StoreError, Refused):  # unknown is not 0: there are no samples
+            self._open = {}
 
     def _samples(self, table: Mapping[str, Value]) -> Iterator[Sample]:
         for topic, value in list(table.items()):

@@ -13,7 +13,9 @@ power failure, and after the log has lost its unconfirmed end.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, suppress
 
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
@@ -78,6 +80,9 @@ class TransactionLog:
         # Half offset, op offset, CommitLog offset: the first two are saved when the log is flushed and
         # confirmed up to the third.
         self._unsaved: tuple[int, int, int] | None = None
+        # Topics of the half messages before `_counted_end` that were open at the last count, by offset.
+        self._counted: dict[int, str] = {}
+        self._counted_end = 0
 
     @property
     def open_count(self) -> int:
@@ -105,6 +110,7 @@ class TransactionLog:
         """
         self._loaded.clear()
         self._unsaved = None
+        self._counted, self._counted_end = {}, 0
         await self._reads.caught_up()
         end = self._end(TRANSACTION_HALF_TOPIC)
         self._open = state = OpenTransactions(self._saved(TRANSACTION_HALF_TOPIC))
@@ -127,6 +133,26 @@ class TransactionLog:
         if self.open_count:
             _log.info("open_transactions_loaded", transactions=self.open_count, begin=state.begin)
         self._loaded.set()
+
+    async def count_by_topic(self) -> Counter[str]:
+        """Return the number of open transactions of each topic; none before `load` has finished.
+
+        Reads only half messages that the last count has not read. Raises StoreError, Refused.
+        """
+        if not self.is_loaded:
+            return Counter()
+        state, end = self._open, self._end(TRANSACTION_HALF_TOPIC)
+        added: dict[int, str] = {}
+        async with aclosing(self.open_halves(end, self._counted_end)) as halves:
+            async for half in halves:
+                with suppress(MessageInvalid):  # possible if another broker wrote the store
+                    added[half.queue_offset] = real_queue(half)[0]
+        counted = {
+            offset: topic for offset, topic in (self._counted | added).items() if state.is_open(offset)
+        }
+        if self._open is state:
+            self._counted, self._counted_end = counted, max(end, self._counted_end)
+        return Counter(counted.values())
 
     def find(self, half: MessageExt) -> HalfPlace | None:
         """Return the location of the newest copy of `half`, or None if the transaction is finished."""
@@ -180,13 +206,13 @@ class TransactionLog:
         """Append the pending op messages and save the offsets, before the broker stops."""
         self.save_progress()
 
-    async def open_halves(self, end: int) -> AsyncGenerator[MessageExt, None]:
-        """Yield the half messages before offset `end` that are open, in the order of their offsets.
+    async def open_halves(self, end: int, begin: int = 0) -> AsyncGenerator[MessageExt, None]:
+        """Yield the half messages from offset `begin` to `end` that are open, in the order of their offsets.
 
         Half messages that finish during the iteration are not yielded.
         """
         self._open.skip_to(self._store.min_offset(TRANSACTION_HALF_TOPIC, HALF_QUEUE_ID))
-        offset = self._open.begin
+        offset = max(self._open.begin, begin)
         while offset < end:
             if not self._open.is_open(offset):
                 offset += 1

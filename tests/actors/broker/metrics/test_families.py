@@ -15,7 +15,18 @@ from actors.remoting.headers import ConsumerSendMsgBackHeader
 from tests.actors.broker.brokers import HOLD_MS, Peer, settings_of, with_broker
 from tests.actors.broker.metrics.scraped import samples
 from tests.actors.broker.timer.timers import START_MS, rounds, send_at, timer_settings
-from tests.actors.broker.transactions.transactions import COMMIT, HALF, ROLLBACK, begin, end
+from tests.actors.broker.transactions.transactions import (
+    COMMIT,
+    HALF,
+    ROLLBACK,
+    TIMEOUT_MS,
+    begin,
+    check,
+    end,
+    every,
+    manual,
+    settled,
+)
 from tests.conftest import ClockAtRest
 
 KEY = "UNIQ_KEY\x01AC11000100002A9F4E2C7B8D0001\x02"
@@ -97,6 +108,34 @@ def test_finished_transactions_are_counted_by_topic(tmp_path: Path, clock: Clock
         assert sum(times.counts) == 3
 
     with_broker(story, settings_of(tmp_path, transaction_check_max=100), clock)
+
+
+def test_open_transactions_are_counted_by_topic(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        halves = [await begin(peer, topic=topic) for topic in ("T", "T", "U")]
+        await settled(peer)
+        assert await samples(peer, "rocketmq_half_messages") == {("T",): 2, ("U",): 1}
+        assert (await end(peer, halves[0], COMMIT)).code == 0
+        assert (await end(peer, halves[2], ROLLBACK)).code == 0
+        await begin(peer)
+        await settled(peer)
+        assert await samples(peer, "rocketmq_half_messages") == {("T",): 2, ("U",): 0}
+
+    with_broker(story, manual(tmp_path))
+
+
+def test_copies_of_half_messages_are_counted_once(tmp_path: Path, clock: ClockAtRest) -> None:
+    async def story(peer: Peer) -> None:
+        await begin(peer)
+        await settled(peer)
+        assert await samples(peer, "rocketmq_half_messages") == {("T",): 1}
+        clock.advance(TIMEOUT_MS)
+        await check(peer)
+        assert len(await every(peer, HALF)) == 2
+        await settled(peer)
+        assert await samples(peer, "rocketmq_half_messages") == {("T",): 1}
+
+    with_broker(story, manual(tmp_path), clock)
 
 
 def test_dead_letters_are_counted_by_their_own_topic_and_group(tmp_path: Path) -> None:
