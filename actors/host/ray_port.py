@@ -230,6 +230,23 @@ def logs_folder() -> Path:
     return Path(ray._private.worker._global_node.get_logs_dir_path())  # noqa: SLF001 - as Ray Serve finds it
 
 
+class Gauges:
+    """Gauges in the metrics of Ray, which adds the prefix `ray_` to their names."""
+
+    def __init__(self, texts: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        """Create gauges with a help text each; all have the same labels."""
+        from ray.util.metrics import Gauge
+
+        self._gauges = {name: Gauge(name, text, tag_keys=tuple(labels)) for name, text in texts.items()}
+        for gauge in self._gauges.values():
+            gauge.set_default_tags(dict(labels))
+
+    def set(self, values: Mapping[str, float]) -> None:
+        """Set the gauges with these names."""
+        for name, value in values.items():
+            self._gauges[name].set(value)
+
+
 def nodes() -> list[Node]:
     """Return the live nodes of the Ray cluster."""
     import ray

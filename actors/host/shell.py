@@ -6,18 +6,34 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from actors.host.node_address import located_spec
-from actors.host.ray_port import control, logs_folder, own_actor_id, own_node_ip
+from actors.host.ray_port import Gauges, control, logs_folder, own_actor_id, own_node_ip
 from actors.host.saved_spec import SavedSpec, directory_of
 from actors.host.service_host import NotServing, Service, ServiceHost
 from store.live_settings import Difference, with_values
 from store.logs import get_logger, log_to_file
 
 _log = get_logger(__name__)
+
+RAY_GAUGES: Final = {
+    "background_task_failures": "Failed background tasks since the start.",
+    "connections": "Open connections.",
+    "disk_percent": "Used part of the disk.",
+    "held_pulls": "Pulls that wait for messages.",
+    "loop_lag_p99_us": "99 % of lags of the event loop in the last minutes.",
+    "messages_in": "Messages put since the start.",
+    "messages_out": "Messages got since the start.",
+    "open_transactions": "Transactions without a decision.",
+    "requests_refused": "Requests not admitted since the start.",
+}
+"""Details of an actor that are in Ray's metrics too, as `ray_raymq_NAME`, if the actor has them. The page of
+the actor (`actors.host.metrics`) has all figures; these few are for Ray's dashboard, beside Ray's own."""
+RAY_GAUGES_INTERVAL_S: Final = 10.0
 
 
 class ActorShell:
@@ -35,6 +51,7 @@ class ActorShell:
             # Ray may start workers with a lower priority (nice 15); only root can raise it again.
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         self._host = ServiceHost(self.make_service)
+        threading.Thread(target=self._set_gauges, name="ray-gauges", daemon=True).start()
 
     def make_service(self) -> Service:
         """Create the service; large modules are imported here, on the service's thread."""
@@ -66,6 +83,16 @@ class ActorShell:
     def service_failed(self, reason: str) -> None:
         """Stop the service and exit the process, so that Ray restarts it; called on the service's loop."""
         self._host.fail(reason)
+
+    def _set_gauges(self) -> None:
+        """Keep the actor's gauges in Ray's metrics; runs in a thread of its own, as it waits for the loop."""
+        labels = {"namespace": str(self._spec.get("namespace", "raymq")), "actor": str(self._spec["name"])}
+        gauges = Gauges({f"raymq_{name}": text for name, text in RAY_GAUGES.items()}, labels)
+        while True:
+            time.sleep(RAY_GAUGES_INTERVAL_S)
+            with contextlib.suppress(NotServing, TimeoutError):
+                found = self._host.call(self.details)
+                gauges.set({f"raymq_{name}": found[name] for name in RAY_GAUGES if name in found})
 
     @control
     def raymq_change(self, spec: Mapping[str, Any]) -> None:
