@@ -94,10 +94,15 @@ class Election:
         return sum(each in members.voters for each in self._votes) >= members.majority
 
     def on_vote_response(self, response: VoteResponse, now: int) -> bool:
-        """Count a vote. Returns True if this replica is elected."""
+        """Count a vote. Returns True if this replica is elected.
+
+        Damage may have been found, or the log truncated, since the votes were requested.
+        """
         state = self._state
         if response.term > state.term:
             state.raise_term(response.term)
+        elif not self.can_stand:
+            return False
         elif response.is_granted and response.is_pre and response.asked_term == self._pre_vote_term:
             self._votes[response.sender] = True
             return self._has_majority() and self._stand(now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from tests.sim.run import MODEL, Level, SeedFailed, run_seeds
 from tests.sim.store_log import stores_in_memory
@@ -16,6 +16,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1_000, help="number of schedules")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--store", action="store_true", help="run on real stores, not on model logs")
+    parser.add_argument("--keep-going", action="store_true", help="run all seeds, also after one failed")
     parser.add_argument("--faults", help="run only these faults of the first seed: 3,7 or none")
     parser.add_argument("--trace", action="store_true", help="print every step of the first seed")
     arguments = parser.parse_args()
@@ -23,12 +24,18 @@ def main() -> int:
     with stores_in_memory() if arguments.store else nullcontext(MODEL) as level:
         if arguments.faults is not None or arguments.trace:
             return _repeat(level, arguments.first, arguments.faults, is_traced=arguments.trace)
-        try:
-            print(run_seeds(range(arguments.first, arguments.first + arguments.seeds), level))  # noqa: T201
-        except SeedFailed as failure:
-            print(failure)  # noqa: T201
-            return 1
-        return 0
+        failures: list[SeedFailed] = []
+
+        def on_failure(failure: SeedFailed) -> None:
+            failures.append(failure)
+            print(failure, flush=True)  # noqa: T201
+            if not arguments.keep_going:
+                raise failure
+
+        seeds = range(arguments.first, arguments.first + arguments.seeds)
+        with suppress(SeedFailed):
+            print(run_seeds(seeds, level, on_failure))  # noqa: T201
+        return 1 if failures else 0
 
 
 def _repeat(level: Level, seed: int, faults: str | None, *, is_traced: bool) -> int:

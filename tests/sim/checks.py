@@ -34,14 +34,14 @@ class Checks:
         self._stores[replica.member] = replica.log
         self._compare(replica, replica.log.min, replica.node.confirmed)
 
-    def on_disk_replaced(self, replica: SimReplica) -> None:
-        """Count the lost store as one that had everything: the disk failed, not the group."""
-        self._stores[replica.member].lost_end = 1 << 60
-
     def on_complete(self, replica: SimReplica) -> None:
         """Check a replica that had lost bytes and votes again: it has those of them that were confirmed."""
-        if replica.log.durable < min(replica.log.lost_end, self.chosen_end):
+        log = replica.log
+        records = (each for each in log.lost if each.entry[1] is not None)  # not the blank end of a file
+        confirmed = (each.end for each in records if self.chosen.get(each.end) == each)
+        if log.durable < max(confirmed, default=0):
             raise Violation(f"{replica} votes before it has what it had acknowledged")
+        log.lost.clear()
 
     def on_leader(self, replica: SimReplica, term: int) -> None:
         if self._leaders.setdefault(term, replica.member) != replica.member:
@@ -118,15 +118,15 @@ class Checks:
     def _require_majority(self, leader: SimReplica, end: int) -> None:
         """Check that a majority of the voters keeps the newly confirmed entries over any crash.
 
-        A store that the disk has lost counts with what it had.
+        A disk that has lost records counts with what it had, until the replica is complete again.
         """
         chosen = [self.chosen[each.end] for each in leader.log.tokens(self.chosen_end, end)]
         voters = leader.node.members.voters
         keeping = 0
         for each in voters:
             log = self._stores[each]
-            has_lost = log.lost_end >= end or log.damage is not None
-            keeping += has_lost or (log.durable >= end and log.tokens(self.chosen_end, end) == chosen)
+            kept = log.tokens(self.chosen_end, min(log.durable, end)) + log.lost
+            keeping += all(each in kept for each in chosen)
         if keeping < len(voters) // 2 + 1:
             raise Violation(f"{leader} confirms {end}, but only {keeping} of {len(voters)} disks have it")
 

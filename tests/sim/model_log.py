@@ -43,8 +43,9 @@ class ModelLog:
         self.durable = 0  # what the disk would keep
         self.confirmed = 0
         self.bound = 0  # a lower bound of confirmed, on disk
-        self.lost_end = 0  # what the disk had before it lost a part
+        self.lost: list[Token] = []  # what the disk lost since the replica was last complete
         self.damage: tuple[int, int] | None = None
+        self._damaged: list[Token] = []  # what was in the damaged range
         self._generation = 0
         self._job: FlushJob | None = None
 
@@ -93,7 +94,7 @@ class ModelLog:
 
     def truncate(self, offset: int) -> None:
         if self.damage is not None and offset < self.damage[1]:
-            self.lost_end = max(self.lost_end, self.durable)
+            self._lose(offset)
         self._cut(offset)
         self._generation += 1
         self.flushed = min(self.flushed, offset)
@@ -107,10 +108,10 @@ class ModelLog:
 
     def restart(self, offset: int) -> None:
         """Begin a new log at `offset`."""
+        self.damage = None
         self.truncate(0)
         self.entries = [None] * offset
         self.min = self.flushed = self.durable = self.confirmed = self.bound = offset
-        self.damage = None
 
     def trim_to(self, rng: random.Random) -> int:
         """Return an offset at which the log may begin after retention."""
@@ -144,8 +145,13 @@ class ModelLog:
 
     def lose_from(self, rng: random.Random) -> None:
         """Lose confirmed bytes: the disk had not written what it said."""
-        self.lost_end = self.durable
-        self._cut(rng.randrange(self.min, self.bound))
+        offset = rng.randrange(self.min, self.bound)
+        self._lose(offset)
+        self._cut(offset)
+
+    def _lose(self, offset: int) -> None:
+        self.lost += [each for each in self._damaged if each.offset >= offset]
+        self.lost += self.tokens(offset, self.durable)
 
     def _cut(self, offset: int) -> None:
         del self.entries[offset:]
@@ -180,6 +186,7 @@ class ModelLog:
             return False
         begin = rng.randrange(self.min, end)
         end = min(end, begin + rng.choice((1, 5)))
+        self._damaged = self.tokens(begin, end)
         for offset in range(begin, end):
             self.entries[offset] = DAMAGED
         self.damage = (begin, end)

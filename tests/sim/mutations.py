@@ -147,8 +147,9 @@ def _wipe_with_same_id(sim: Simulation, number: int, down_ms: int) -> None:
     if sim._may_lose_data_of(replica):
         sim._down(replica, down_ms, keeps_cache=True)
         replica.saved = SavedTerm(first_members=replica.saved.first_members)
+        lost = replica.log.tokens(0, replica.log.durable)
         replica.log = ModelLog()
-        sim.checks.on_disk_replaced(replica)
+        replica.log.lost = lost
 
 
 def _always_electable(state: ReplicaState, *arguments: Any) -> None:

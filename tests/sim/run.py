@@ -34,19 +34,32 @@ class SeedFailed(AssertionError):
     """A seed failed; the text has its shrunk schedule and how to repeat it."""
 
 
-def run_seeds(seeds: Iterable[int], level: Level = MODEL) -> str:
-    """Run seeds; return a summary. Raises SeedFailed with the shrunk schedule of the first one that fails."""
-    began, count, events, acked, terms = time.process_time(), 0, 0, 0, 0
+def run_seeds(
+    seeds: Iterable[int], level: Level = MODEL, on_failure: Callable[[SeedFailed], None] | None = None
+) -> str:
+    """Run seeds; return a summary.
+
+    `on_failure` is called for each seed that fails. Without it, the first one raises SeedFailed with its
+    shrunk schedule.
+    """
+    began, count, failed, events, acked, terms = time.process_time(), 0, 0, 0, 0, 0
     for seed in seeds:
-        simulation = _run_seed(level.draw(seed), level)
         count += 1
+        try:
+            simulation = _run_seed(level.draw(seed), level)
+        except SeedFailed as failure:
+            if on_failure is None:
+                raise
+            on_failure(failure)
+            failed += 1
+            continue
         events += simulation.events
         acked += len(simulation.checks.acked)
         terms += simulation.checks.terms
     each = max(count, 1)
     ms = 1_000 * (time.process_time() - began) / each
     return (
-        f"{count:,} schedules, 0 violations: {ms:.1f} ms, {events / each:.0f} events, "
+        f"{count:,} schedules, {failed} violations: {ms:.1f} ms, {events / each:.0f} events, "
         f"{acked / each:.1f} acknowledged sends and {terms / each:.1f} terms per schedule"
     )
 

@@ -325,7 +325,7 @@ class Simulation:
 
     def _disks_are_whole(self) -> bool:
         return all(
-            each.saved.is_electable and each.log.damage is None and each.log.lost_end <= each.log.end
+            each.saved.is_electable and each.log.damage is None and not each.log.lost
             for each in self.replicas
         )
 

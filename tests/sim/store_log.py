@@ -124,8 +124,9 @@ class StoreLog:
         self._disk: PowerLossDisk | None = None
         self._job: Any = None
         self.durable = 0
-        self.lost_end = 0
+        self.lost: list[Token] = []  # what the disk lost since the replica was last complete
         self.damage: tuple[int, int] | None = None
+        self._damaged: list[Token] = []  # what was in the damaged range
         self._deleted_damage: tuple[int, int] | None = None  # a power loss may bring its file back
         self._joined = 0  # where an empty log will begin
         self._must_rebuild = False
@@ -195,7 +196,7 @@ class StoreLog:
         if self.damage is None:
             self.damage = self._log.damage
         if self.damage is not None and self.end < self.durable:
-            self.lost_end = self.durable  # the last records are damaged
+            self._lose(self.end, self._kept)  # the last records are damaged
         elif self.end < self.durable:
             raise Violation(f"{replica} recovers only {self.end} of {self.durable} flushed bytes")
         self.durable = self.end
@@ -281,9 +282,16 @@ class StoreLog:
         return self._log.read(offset, READ_BYTES)
 
     def truncate(self, offset: int) -> None:
+        if self.damage is not None and offset < self.damage[1]:
+            self._lose(offset, self.tokens(offset, self.durable))
         self._log.truncate(offset)
         self.durable = min(self.durable, offset)
         self._clip_damage()
+
+    def _lose(self, offset: int, tokens: list[Token]) -> None:
+        """Count the durable records from `offset` on as lost; those in the damaged range are not in `tokens`."""
+        known = self._damaged + tokens
+        self.lost += [each for each in known if offset <= each.offset and each.end <= self.durable]
 
     def _clip_damage(self) -> None:
         """Forget the part of the damage that is outside the log now."""
@@ -331,7 +339,7 @@ class StoreLog:
                 shutil.rmtree(path)
             elif path.name != "raymq.json":
                 path.unlink()
-        self.durable = self.lost_end = 0
+        self.durable = 0
         self.damage = self._deleted_damage = None
         self.recover()
         self.durable = self._joined = offset
@@ -373,6 +381,7 @@ class StoreLog:
         damaged = records[first : first + rng.choice((1, 3))]
         for each in damaged:
             self._flip(rng.randrange(each.offset + 88, each.end))
+        self._damaged = damaged
         self.damage = (damaged[0].offset, damaged[-1].end)
         return True
 
@@ -392,7 +401,8 @@ class StoreLog:
         if not places:
             return
         offset = rng.choice(places)
-        self.lost_end, self.durable = self.durable, offset
+        self._lose(offset, self._kept)
+        self.durable = offset
         self._kept = [each for each in self._kept if each.end <= offset]
         for path in sorted((self.path / "commitlog").iterdir()):
             base = int(path.name)

@@ -262,6 +262,19 @@ def test_leader_with_a_damaged_log_resigns() -> None:
     assert node.role is Role.FOLLOWER
 
 
+@pytest.mark.parametrize("is_pre", [True, False], ids=["pre-vote", "vote"])
+def test_candidate_that_finds_damage_is_not_elected(is_pre: bool) -> None:
+    node = a_node(end=100, confirmed=100, term=3)
+    now = node.deadline
+    node.on(Tick(), now)
+    if not is_pre:
+        node.on(VoteResponse(B, 3, 4, True, True), now)
+    node.on(Damaged(20, 40), now)
+    effects = node.on(VoteResponse(B, node.term, 4, is_pre, True), now)
+    assert not of(effects, do.BecomeLeader)
+    assert node.term == (3 if is_pre else 4)
+
+
 def test_transfer_stops_sends_until_the_target_stands_or_time_is_up() -> None:
     node = a_node()
     now = opened(node)
