@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.commitlog.mapped_file import allocate_file
-from store.disk.files import check_size, settled_time_ns
+from store.disk.files import check_size, data_ranges, settled_time_ns
 from store.kernels import index as kernel
 from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from store.message.crc import running_crc
@@ -228,10 +228,9 @@ class IndexFile:
         if self._entries_crc(1, snapshot.entries, 0) != snapshot.crc:
             return "its entries do not match the CRC of the last checkpoint"
         self._crc, self._crc_end = snapshot.crc, snapshot.entries
-        header = bytes.fromhex(snapshot.header)
-        if self.array[:HEADER_BYTES].tobytes() != header:
-            self._cut(snapshot.entries)
-            self.array[:HEADER_BYTES] = np.frombuffer(header, dtype=np.uint8)
+        self._cut(snapshot.entries)
+        self._clear_from(snapshot.entries)
+        self.array[:HEADER_BYTES] = np.frombuffer(bytes.fromhex(snapshot.header), dtype=np.uint8)
         return None if self.is_valid() else "its hash chains do not match its entries"
 
     def view(self) -> IndexView:
@@ -263,6 +262,15 @@ class IndexFile:
         # Entries have their time in seconds only; the next insert sets the exact end time again.
         written = int(kernel.written_entries(self.array, self.slots, self.capacity))
         kernel.cut_entries(self.array, self.slots, number, max(number, written))
+
+    def _clear_from(self, number: int) -> None:
+        """Clear entry `number` and all later ones: a power loss may keep some of them, and lose others."""
+        with self.path.open("rb") as file:
+            for begin, end in data_ranges(
+                file.fileno(), index_file_bytes(self.slots, number), self.size_bytes
+            ):
+                if self.array[begin:end].any():
+                    self.array[begin:end] = 0
 
     def release(self) -> bool:
         """Unmap the file; called on a background thread, because it may wait.

@@ -117,12 +117,11 @@ class ModelLog:
         """Return an offset at which the log may begin after retention."""
         return rng.randint(self.min, self.bound)
 
-    def trim(self, offset: int) -> int:
+    def trim(self, offset: int) -> None:
         self.min = max(self.min, offset)
         if self.damage is not None:
             begin, end = self.damage
             self.damage = (max(begin, offset), end) if offset < end else None
-        return self.min
 
     # ---- confirm, crash, recover ---------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ class SimReplica:
         self.waiting: list[tuple[int, int]] = []  # end offset and value of unacknowledged sends
         self.steps_to_crash = -1
         self.last_group_record_end = 0
+        self.log_min = 0
         self._timer = 0
         self.replace_disk(saved)
         self._do: dict[type, Callable[[Any], None]] = {
@@ -68,7 +69,7 @@ class SimReplica:
             do.AppendGroupRecord: self._append_group_record,
             do.Truncate: self._truncate,
             do.Restart: self._restart_log,
-            do.Trim: lambda effect: self.trim(effect.offset),
+            do.Trim: lambda effect: self.log.trim(effect.offset),
             do.RepairRange: self._repair,
             do.Confirm: self._confirm,
             do.BecomeLeader: self._become_leader,
@@ -101,6 +102,7 @@ class SimReplica:
         now = self.now
         self.node = RaftNode(self.member, self.saved, state, now=now, rng=rng, timing=self.sim.timing)
         self.last_group_record_end = 0
+        self.log_min = state.min
         self._timer = 0
         self.execute(self.node.start())
         self.sim.checks.on_start(self)
@@ -148,6 +150,9 @@ class SimReplica:
             self._do[type(effect)](effect)
         self.sim.checks.on_step(self)
         self.log.turn()
+        if self.log.min > self.log_min:
+            self.log_min = self.log.min
+            self.execute(self.node.on(Trimmed(self.log_min), self.now))
         self._flush()
         self._arm()
 
@@ -225,11 +230,6 @@ class SimReplica:
     def _restart_log(self, effect: do.Restart) -> None:
         self.sim.checks.on_restart_log(self, effect.offset)
         self.log.restart(effect.offset)
-
-    def trim(self, offset: int) -> None:
-        """Delete the oldest part of the log, as retention does."""
-        offset = self.log.trim(offset)
-        self.execute(self.node.on(Trimmed(offset), self.now))
 
     def _repair(self, effect: do.RepairRange) -> None:
         if self.log.repair(effect.offset, effect.records):

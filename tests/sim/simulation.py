@@ -289,7 +289,8 @@ class Simulation:
     def _fault_trim(self, number: int) -> None:
         replica = self.replicas[number]
         if replica.node is not None and not replica.is_paused and replica.log.bound > replica.log.min:
-            replica.trim(replica.log.trim_to(self.rng))
+            replica.log.trim(replica.log.trim_to(self.rng))
+            replica.execute([])
 
     def _fault_add(self, number: int) -> None:
         self._begin(None, self.replicas[number].member)

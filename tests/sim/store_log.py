@@ -30,7 +30,7 @@ from store.message.record import RecordDraft, decode_record
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity, read_name
 from store.recovery.summary import read_summary, summary_path
-from store.store_errors import RecordDamaged
+from store.store_errors import RecordDamaged, StoreError
 from store.store_settings import StoreSettings
 from store.tools.verify import verify
 from store.warm import warm_up
@@ -74,11 +74,7 @@ class SimClock:
 
 
 class PowerLost(Exception):
-    """The disk has lost power; `image` has what it keeps."""
-
-    def __init__(self, image: Path) -> None:
-        super().__init__(image)
-        self.image = image
+    """The disk has lost power."""
 
 
 class CuttingDisk(PowerLossDisk):
@@ -87,16 +83,18 @@ class CuttingDisk(PowerLossDisk):
     def __init__(self, root: Path, rng: random.Random) -> None:
         super().__init__(root, rng)
         self._syncs_left = -1
-        self._image = root
+        self._into = root
+        self.image: Path | None = None  # what is left after a power loss
 
     def cut_before_sync(self, syncs: int, into: Path) -> None:
         """Lose power after this number of further syncs; `into` gets what is left."""
-        self._syncs_left, self._image = syncs, into
+        self._syncs_left, self._into = syncs, into
 
     def sync(self, call: Callable[[int], None], descriptor: int, path: str) -> None:
         if self._syncs_left == 0:
             self._syncs_left = -1
-            raise PowerLost(self.cut(self._image))
+            self.image = self.cut(self._into)
+            raise PowerLost
         self._syncs_left = max(self._syncs_left - 1, -1)
         file = self._files.get(os.fstat(descriptor).st_ino)
         if file is None:
@@ -121,7 +119,7 @@ class StoreLog:
         self._store: MessageStore | None = None
         self._kept: list[Token] = []  # what the log has while the process is down
         self._executors: list[StepByStep] = []
-        self._disk: PowerLossDisk | None = None
+        self._disk: CuttingDisk | None = None
         self._job: Any = None
         self.durable = 0
         self.lost: list[Token] = []  # what the disk lost since the replica was last complete
@@ -219,6 +217,9 @@ class StoreLog:
             self._rng.choice(self._executors).step()
         if self._disk is not None and self._rng.random() < 0.02:
             self._disk.write_back_some()
+        if self.damage is not None and self.damage[0] < self.min:
+            self._deleted_damage = self.damage
+            self._clip_damage()
         positions = store.positions
         if not positions.min <= positions.dispatched <= positions.confirmed <= positions.written:
             raise Violation(f"{self._replica}: positions are not in order: {positions}")
@@ -306,8 +307,10 @@ class StoreLog:
         self._disk.cut_before_sync(rng.randrange(4), self._next_path())
         try:
             self._log.truncate(offset)
-        except PowerLost as lost:
-            self._image = lost.image
+        except (PowerLost, StoreError):  # background work that loses power fails the truncation
+            if self._disk.image is None:
+                raise
+        self._image = self._disk.image
 
     def confirm(self, offset: int) -> None:
         self._log.confirm(offset)
@@ -350,8 +353,8 @@ class StoreLog:
         """Return the end of the first file."""
         return self.min + SETTINGS.commit_log_file_bytes
 
-    def trim(self, offset: int) -> int:
-        """Let the files below `offset` expire. Returns the new beginning of the log."""
+    def trim(self, offset: int) -> None:
+        """Let the files below `offset` expire; those that are not dispatched yet are deleted later."""
         store = self.store
         for path in sorted((self.path / "commitlog").iterdir()):
             if int(path.name) + SETTINGS.commit_log_file_bytes <= offset:
@@ -360,9 +363,6 @@ class StoreLog:
         for _ in range(4):
             store.advance()
             self._finish_jobs()
-        self._deleted_damage = self.damage or self._deleted_damage
-        self._clip_damage()
-        return self.min
 
     def _finish_jobs(self) -> None:
         for executor in self._executors:
