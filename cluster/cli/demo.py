@@ -9,21 +9,24 @@ import typer
 from cluster.cli.console import EXIT_FAILED, EXIT_INTERRUPTED
 from cluster.cli.options import examples
 
-EPILOG = examples("raymq demo", "raymq demo --flights 10000")
+EPILOG = examples("raymq demo", "raymq demo --flights 10000", "raymq demo --console")
 
 
 def command(
     flights: Annotated[int, typer.Option(min=100, max=336_776, help="Number of flights to send.")] = 336_776,
+    web_console: Annotated[
+        bool, typer.Option("--console", help="Also start the web console; then run until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Send real flights through a cluster, kill a broker meanwhile, and compare three counts.
 
     Starts configs/local.yaml on free ports with a separate Ray. Two consumers read the topic, Spark (RayDP)
     aggregates it, and both results are compared with the source data. All processes and files are removed.
     """
-    raise typer.Exit(_run(flights))
+    raise typer.Exit(_run(flights, web_console))
 
 
-def _run(flights: int) -> int:
+def _run(flights: int, web_console: bool) -> int:
     import signal
 
     from rich.console import Console
@@ -43,7 +46,7 @@ def _run(flights: int) -> int:
         log_file = home / "demo.log"
         try:
             with console_alone(log_file) as console:
-                return run_demo(flights, console, home)
+                return run_demo(flights, console, home, web_console=web_console)
         except KeyboardInterrupt:
             errors.print("interrupted; all processes are stopped", style="yellow")
             return EXIT_INTERRUPTED

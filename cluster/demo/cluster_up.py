@@ -25,6 +25,7 @@ from cluster.session.ray_head import end_processes
 from cluster.topology.topology import DEFAULT_NAMESPACE
 
 VICTIM = "broker-b-0"
+CONSOLE = "console-0"
 CALL_TIMEOUT_S = 2.0
 RESTART_TIMEOUT_S = 60.0
 POLL_S = 0.2
@@ -82,23 +83,32 @@ class DemoCluster:
             f"broker {VICTIM} did not restart within {RESTART_TIMEOUT_S:g} s after it was killed"
         )
 
+    def console_address(self) -> str:
+        """Return the URL of the web console, if the cluster has one."""
+        return str(_status_of(CONSOLE)["details"]["url"])
+
     def _status(self) -> dict[str, Any]:
-        status: dict[str, Any] = call(
-            ActorName(DEFAULT_NAMESPACE, VICTIM), "raymq_status", timeout_s=CALL_TIMEOUT_S
-        )
-        return status
+        return _status_of(VICTIM)
+
+
+def _status_of(actor: str) -> dict[str, Any]:
+    status: dict[str, Any] = call(
+        ActorName(DEFAULT_NAMESPACE, actor), "raymq_status", timeout_s=CALL_TIMEOUT_S
+    )
+    return status
 
 
 @contextmanager
-def demo_cluster(home: Path, report: Report) -> Iterator[DemoCluster]:
+def demo_cluster(home: Path, report: Report, *, web_console: bool = False) -> Iterator[DemoCluster]:
     """Start a cluster with its files below `home`, and stop all its processes on exit."""
+    overrides = [*OVERRIDES, *(("consoles=[{listen_port: 0}]",) if web_console else ())]
     # A separate token file: every later Ray on this machine would require a token in the user's home.
     os.environ |= {HOME_ENV: str(home), TOKEN_PATH_ENV: str(home / "ray-token")}
     # Ray creates its sockets in this directory. The operating system limits the length of socket paths.
     if len(str(home)) <= MAX_RAY_ROOT_CHARACTERS:
         os.environ.setdefault(RAY_ROOT_ENV, str(home))
     try:
-        yield DemoCluster(up(None, OVERRIDES, report=report, embedded=True).nameservers)
+        yield DemoCluster(up(None, overrides, report=report, embedded=True).nameservers)
     finally:
         with ignore_signals():
             stop_everything()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,37 +49,57 @@ class Outcome:
         return not faults and not disagreements(self.csv, verdict.delays, self.spark.delays)
 
 
-def run_demo(flights: int, console: Console, home: Path) -> int:
+def run_demo(flights: int, console: Console, home: Path, *, web_console: bool = False) -> int:
     """Run the demo with the first `flights` flights and print the results.
+
+    With `web_console`, the cluster has a web console, and continues after the results until Ctrl-C.
 
     Returns the exit code: 0 if all counts agree and no message is lost or out of order, else 1.
     """
     stage = Stage(console)
-    with stage.shown():
-        outcome = _play(flights, stage, home)
-    console.print(carriers_table(outcome.csv, outcome.verdict.delays, outcome.spark.delays))
-    console.print(summary_table(flights, outcome.verdict, outcome.spark, outcome.timings))
-    if outcome.is_success:
-        console.print("[green]All counts agree; nothing is lost or out of order.[/]")
-        return 0
-    console.print("[red]The counts differ, or messages are lost or out of order.[/]")
-    return 1
+    with ExitStack() as running:
+        with stage.shown():
+            csv, messages = _read(flights, stage)
+            cluster = running.enter_context(_started(stage, home, web_console))
+            outcome = _play(csv, messages, stage, cluster)
+        console.print(carriers_table(outcome.csv, outcome.verdict.delays, outcome.spark.delays))
+        console.print(summary_table(flights, outcome.verdict, outcome.spark, outcome.timings))
+        if outcome.is_success:
+            console.print("[green]All counts agree; nothing is lost or out of order.[/]")
+        else:
+            console.print("[red]The counts differ, or messages are lost or out of order.[/]")
+        if web_console:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark has replaced it
+            with suppress(KeyboardInterrupt):
+                console.print("The cluster and its console run until Ctrl-C.")
+                signal.pause()
+    return 0 if outcome.is_success else 1
 
 
-def _play(flights: int, stage: Stage, home: Path) -> Outcome:
+def _read(flights: int, stage: Stage) -> tuple[dict[str, Delays], pa.Table]:
     part = stage.begin("reading the flights")
     frame = read_flights(flights)
     csv, messages = delays_by_carrier(frame), as_messages(frame)
     stage.finish(part)
+    return csv, messages
+
+
+@contextmanager
+def _started(stage: Stage, home: Path, web_console: bool) -> Iterator[DemoCluster]:
     part = stage.begin("starting the cluster")
-    with demo_cluster(home, StageReport(stage, part, "starting the cluster")) as cluster:
-        stage.finish(part, "cluster: nameserver, two brokers, rebalancer on Ray")
-        with Admin(list(cluster.nameservers)) as admin:
-            admin.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
-        tally = Tally()
-        timings = _Delivery(stage, cluster, messages, tally).run()
-        spark = _count_by_spark(stage, cluster)
-    return Outcome(csv, tally.judge(flights), spark, timings)
+    report = StageReport(stage, part, "starting the cluster")
+    with demo_cluster(home, report, web_console=web_console) as cluster:
+        console = f", console at {cluster.console_address()}" if web_console else ""
+        stage.finish(part, f"cluster: nameserver, two brokers, rebalancer{console} on Ray")
+        yield cluster
+
+
+def _play(csv: dict[str, Delays], messages: pa.Table, stage: Stage, cluster: DemoCluster) -> Outcome:
+    with Admin(list(cluster.nameservers)) as admin:
+        admin.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
+    tally = Tally()
+    timings = _Delivery(stage, cluster, messages, tally).run()
+    return Outcome(csv, tally.judge(messages.num_rows), _count_by_spark(stage, cluster), timings)
 
 
 class _Delivery:

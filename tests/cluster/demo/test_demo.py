@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,10 +34,10 @@ def root() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def start(root: Path) -> subprocess.Popen[str]:
+def start(root: Path, *options: str) -> subprocess.Popen[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY")}
     return subprocess.Popen(
-        [sys.executable, "-m", "cluster.cli.main", "demo", "--flights", str(FLIGHTS)],
+        [sys.executable, "-m", "cluster.cli.main", "demo", "--flights", str(FLIGHTS), *options],
         env=environment | {"TMPDIR": str(root), "COLUMNS": "140"},
         cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
@@ -76,5 +78,25 @@ def test_interrupted_demo_leaves_no_process_and_no_file(root: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=2 * LIMIT_S)
     assert (process.returncode, output.count("all processes are stopped")) == (130, 1), output
+    assert processes_using(root) == []
+    assert list(root.glob("raymq-demo-*")) == []
+
+
+@pytest.mark.extended
+def test_demo_with_console_serves_it_until_interrupted(root: Path) -> None:
+    process = start(root, "--console")
+    assert process.stdout is not None
+    output = ""
+    while "until Ctrl-C" not in output:
+        line = process.stdout.readline()
+        assert line, output
+        output += line
+    found = re.search(r"console at (http://127\.0\.0\.1:\d+/)", output)
+    assert found is not None, output
+    with urllib.request.urlopen(f"{found[1]}api/v1/topics", timeout=LIMIT_S) as response:
+        assert "flights" in [row["topic"] for row in json.load(response)["data"]["rows"]]
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=2 * LIMIT_S)
+    assert process.returncode == 0, output + rest
     assert processes_using(root) == []
     assert list(root.glob("raymq-demo-*")) == []
