@@ -61,6 +61,11 @@ class ConsumeQueueTable:
         """Return the queue, or None if it does not exist."""
         return self._queues.get((topic, queue_id))
 
+    def first(self, topic: str, count: int) -> list[ConsumeQueue | None]:
+        """Return the first `count` queues of a topic; None for each that does not exist."""
+        find = self._queues.get
+        return [find((topic, queue_id)) for queue_id in range(count)]
+
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the queue; create it, without files, if it does not exist."""
         queue = self._queues.get((topic, queue_id))

@@ -119,6 +119,10 @@ class ReadableStore:
         queue = self._queues.find(topic, queue_id)
         return queue.next_offset if queue is not None else 0
 
+    def max_offsets(self, topic: str, queues: int) -> list[int]:
+        """Return `max_offset` of the first `queues` queues of a topic."""
+        return [queue.next_offset if queue is not None else 0 for queue in self._queues.first(topic, queues)]
+
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the storeTimestamp of the message at a queue offset; -1 if there is no such message."""
         queue = self._find(topic, queue_id)

@@ -59,30 +59,8 @@ class Lag(NamedTuple):
 
 Place = tuple[str, int, int]
 """Topic, queue id and queue offset."""
-
-
-class _Front:
-    """The first messages of the queues of one lag."""
-
-    __slots__ = ("_first", "_seen", "position", "unknown")
-
-    def __init__(self, first: int, seen: dict[Place, int]) -> None:
-        """Create the object; known positions from `first` on, where the CommitLog begins, go to `seen`."""
-        self._first = first
-        self._seen = seen
-        self.position = _NOWHERE
-        """The lowest known position."""
-        self.unknown: list[tuple[int, Place]] = []
-        """Places whose position is not known, each with the number of messages from there on."""
-
-    def add(self, place: Place, position: int, messages: int) -> None:
-        """Add a queue with so many messages from `place` on; `position` is negative if it is not known."""
-        if position < self._first:
-            self.unknown.append((messages, place))
-        else:
-            self._seen[place] = position
-            if position < self.position:
-                self.position = position
+_Rest = tuple[int, int, int]
+"""The messages of a queue from an offset on: their number, the queue id, and the offset."""
 
 
 class Lags:
@@ -120,15 +98,16 @@ class Lags:
             self._computed, self._computed_ns = computed, self._clock.monotonic_ns()
 
     async def _lag(self, topic: str, group: str, committed: Mapping[int, int], queues: int) -> Lag:
-        max_offset, pulled, known = self._store.max_offset, self._tables.offsets.pulled, self._known
-        first, in_flight, ready = self._store.positions.min, 0, 0
-        unacknowledged, undelivered = _Front(first, self._seen), _Front(first, self._seen)
-        for queue_id in range(queues):
+        pulled, in_flight, ready = self._tables.offsets.pulled, 0, 0
+        acknowledged_to: list[_Rest] = []
+        delivered_to: list[_Rest] = []
+        for queue_id, end in enumerate(self._store.max_offsets(topic, queues)):
             if queue_id % QUEUES_PER_CHECK == QUEUES_PER_CHECK - 1:
                 await self._pause()
-            acknowledged, end = committed.get(queue_id, 0), max_offset(topic, queue_id)
+            acknowledged = committed.get(queue_id, 0)
             if acknowledged >= end:
                 continue
+            acknowledged_to.append((end - acknowledged, queue_id, acknowledged))
             delivered = pulled.get((topic, group, queue_id), acknowledged)
             if delivered < acknowledged:
                 delivered = acknowledged
@@ -136,25 +115,35 @@ class Lags:
                 delivered = end
             in_flight += delivered - acknowledged
             ready += end - delivered
-            place = (topic, queue_id, acknowledged)
-            position = known.get(place, -1)
-            unacknowledged.add(place, position, end - acknowledged)
             if delivered < end:
-                if delivered > acknowledged:
-                    place = (topic, queue_id, delivered)
-                    position = known.get(place, -1)
-                undelivered.add(place, position, end - delivered)
-        times = [await self._oldest_ms(front) for front in (unacknowledged, undelivered)]
-        return Lag(topic, group, in_flight, ready, *times)
+                delivered_to.append((end - delivered, queue_id, delivered))
+        unacknowledged_ms = await self._oldest_ms(topic, acknowledged_to)
+        ready_ms = await self._oldest_ms(topic, delivered_to) if in_flight else unacknowledged_ms
+        return Lag(topic, group, in_flight, ready, unacknowledged_ms, ready_ms)
 
-    async def _oldest_ms(self, front: _Front) -> int | None:
-        for messages, place in nlargest(READS_MAX, front.unknown, itemgetter(0)):
-            if (position := await self._position(place)) is not None:
-                front.add(place, position, messages)
-        if front.position == _NOWHERE:
+    async def _oldest_ms(self, topic: str, rests: Sequence[_Rest]) -> int | None:
+        """Return the store time of the oldest of the first messages of the rests; None if it is unknown."""
+        first, known, seen, lowest = self._store.positions.min, self._known, self._seen, _NOWHERE
+        unknown: list[_Rest] = []
+        for number, rest in enumerate(rests):
+            if number % QUEUES_PER_CHECK == QUEUES_PER_CHECK - 1:
+                await self._pause()
+            place = (topic, rest[1], rest[2])
+            position = known.get(place, -1)
+            if position < first:
+                unknown.append(rest)
+                continue
+            seen[place] = position
+            if position < lowest:
+                lowest = position
+        for _, queue_id, offset in nlargest(READS_MAX, unknown, itemgetter(0)):
+            found = await self._position((topic, queue_id, offset))
+            if found is not None and first <= found < lowest:
+                lowest = found
+        if lowest == _NOWHERE:
             return None
         try:
-            return await self._reads.read(partial(self._store.record_timestamp, front.position))
+            return await self._reads.read(partial(self._store.record_timestamp, lowest))
         except (StoreError, Refused):  # reported as unknown
             return None
 
