@@ -8,10 +8,11 @@ raymq_held_pulls{cluster="DefaultCluster",node_type="broker",node_id="broker-a"}
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import accumulate, islice
 from typing import Final
 
-from actors.host.figures import Figure, Histogram, Kind, Sample, Value
+from actors.host.figures import Figure, Histogram, Kind, Value
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLES_PER_SLICE: Final = 64
@@ -29,16 +30,21 @@ def page(figures: Iterable[Figure], labels: Mapping[str, str], max_series: int) 
         max_series: limit of lines with a value. Further ones are counted by metric in DROPPED.
     """
     fixed = [f'{name}="{_escaped(value)}"' for name, value in labels.items()]
+    escaped = cache(_escaped)  # most label values are in several figures
     dropped: dict[str, int] = {}
     for figure in figures:
         if not figure.metric:
             continue
         yield f"# HELP {figure.metric} {_escaped_help(figure.help)}\n# TYPE {figure.metric} {figure.kind}\n"
+        starts = [f'{name}="' for name in figure.labels]
         samples = iter(figure.samples())
         while part := list(islice(samples, SAMPLES_PER_SLICE)):
             kept: list[str] = []
             for sample in part:
-                lines = _lines(figure, sample, fixed)
+                own = [
+                    f'{start}{escaped(value)}"' for start, value in zip(starts, sample.labels, strict=True)
+                ]
+                lines = _lines(figure.metric, ",".join(fixed + own), sample.value)
                 if len(lines) <= max_series:
                     max_series -= len(lines)
                     kept += lines
@@ -48,32 +54,26 @@ def page(figures: Iterable[Figure], labels: Mapping[str, str], max_series: int) 
     yield from _dropped(dropped, fixed)
 
 
-def _lines(figure: Figure, sample: Sample, fixed: list[str]) -> list[str]:
-    pairs = zip(figure.labels, sample.labels, strict=True)
-    labels = [*fixed, *(f'{name}="{_escaped(value)}"' for name, value in pairs)]
-    value = sample.value
+def _lines(name: str, labels: str, value: Value) -> list[str]:
     if isinstance(value, Histogram):
-        return list(_histogram(figure.metric, labels, value))
-    return [_line(figure.metric, labels, value)]
+        return list(_histogram(name, labels, value))
+    return [f"{name}{{{labels}}} {value}\n"]
 
 
-def _histogram(name: str, labels: list[str], value: Histogram) -> Iterator[str]:
+def _histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
     bounds = (*map(str, value.bounds), "+Inf")
-    total = 0
+    separator, total = "," if labels else "", 0
     for bound, total in zip(bounds, accumulate(value.counts), strict=True):
-        yield _line(f"{name}_bucket", [*labels, f'le="{bound}"'], total)
-    yield _line(f"{name}_sum", labels, value.total)
-    yield _line(f"{name}_count", labels, total)
+        yield f'{name}_bucket{{{labels}{separator}le="{bound}"}} {total}\n'
+    yield f"{name}_sum{{{labels}}} {value.total}\n"
+    yield f"{name}_count{{{labels}}} {total}\n"
 
 
 def _dropped(dropped: Mapping[str, int], fixed: list[str]) -> Iterator[str]:
     yield f"# HELP {DROPPED} Series that exceeded the limit of this page.\n# TYPE {DROPPED} {Kind.GAUGE}\n"
     for metric, count in dropped.items():
-        yield _line(DROPPED, [*fixed, f'metric="{metric}"'], count)
-
-
-def _line(name: str, labels: list[str], value: Value) -> str:
-    return f"{name}{{{','.join(labels)}}} {value}\n"
+        labels = ",".join([*fixed, f'metric="{metric}"'])
+        yield f"{DROPPED}{{{labels}}} {count}\n"
 
 
 def _escaped(value: str) -> str:
