@@ -290,7 +290,7 @@ class StoreLog:
         self._clip_damage()
 
     def _lose(self, offset: int, tokens: list[Token]) -> None:
-        """Count the durable records from `offset` on as lost; those in the damaged range are not in `tokens`."""
+        """Count the durable records from `offset` on as lost; `tokens` lacks those in the damaged range."""
         known = self._damaged + tokens
         self.lost += [each for each in known if offset <= each.offset and each.end <= self.durable]
 
