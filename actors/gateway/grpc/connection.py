@@ -68,6 +68,8 @@ class GrpcLimits:
     """Size of the headers of one call."""
     incomplete_bytes_max: int = 256 * 1024 * 1024
     """Incomplete requests of all connections."""
+    unsent_bytes_max: int = 256 * 1024 * 1024
+    """Responses of one connection that its peer's windows do not allow yet."""
     control_frames_max: int = 2000
     """Frames without data, such as pings, settings and resets, between two sweeps (5 s)."""
     request_timeout_ms: int = 60_000
@@ -124,6 +126,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._is_blocked = False
         self._collected_bytes = 0  # data since the last write
+        self._unsent_bytes = 0  # of all calls
         self._has_more = False  # unsent data that the windows allow
         self._is_dirty = False
         self._is_closing = False
@@ -202,7 +205,11 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """Send data of the call's stream as far as the peer's windows allow, and keep the rest."""
         if call.trailers is None and not self._is_closing:
             call.unsent += data
+            self._unsent_bytes += len(data)
             self._drain(call)
+            if self._unsent_bytes > self._limits.unsent_bytes_max:
+                reason = f"the peer leaves {self._unsent_bytes:,} bytes of responses unread"
+                self._terminate(ErrorCodes.ENHANCE_YOUR_CALM, reason)
 
     # ---- for the hub --------------------
 
@@ -376,7 +383,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         if message:
             call.trailers.append(("grpc-message", encode_message(message)))
         if code != StatusCode.OK:
-            call.unsent.clear()
+            self._drop_unsent(call)
         self._drain(call)
         call.close()
         self._mark_dirty()
@@ -402,6 +409,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 return
             h2.send_data(stream_id, bytes(memoryview(unsent)[:size]))
             del unsent[:size]
+            self._unsent_bytes -= size
             self._collected_bytes += size
         call.sent()
         if call.trailers is not None:
@@ -418,7 +426,12 @@ class GrpcConnection(asyncio.BufferedProtocol):
     def _forget(self, call: Call) -> None:
         if self._calls.pop(call.stream_id, None) is not None:
             self._memory.size_bytes -= call.reader.size_bytes
+            self._drop_unsent(call)
             call.close()
+
+    def _drop_unsent(self, call: Call) -> None:
+        self._unsent_bytes -= len(call.unsent)
+        call.unsent.clear()
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty and not self._is_closing:

@@ -16,6 +16,7 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, TrailersReceived
+from h2.settings import SettingCodes
 from hyperframe.frame import HeadersFrame, PingFrame, SettingsFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -35,7 +36,7 @@ ECHO, SLOW, FAIL, BUG, MANY, TALK = (
 )
 BOMB = gzip.compress(bytes(100_000))
 ENCODE, DECODE = SendMessageRequest.SerializeToString, SendMessageRequest.FromString
-LIMITS = GrpcLimits(streams_max=2000, control_frames_max=500)
+LIMITS = GrpcLimits(streams_max=2000, control_frames_max=500, unsent_bytes_max=16 * 1024 * 1024)
 
 
 class Service:
@@ -239,10 +240,11 @@ class RawPeer:
         self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         self.h2.initiate_connection()
 
-    def request(self, path: str, data: bytes, *, end: bool = True) -> int:
+    def request(self, path: str, data: bytes, *, end: bool = True, encoding: str = "identity") -> int:
         stream_id = self.h2.get_next_available_stream_id()
         headers = [(":method", "POST"), (":path", path), (":scheme", "http"), (":authority", "x")]
-        self.h2.send_headers(stream_id, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+        headers += [("content-type", "application/grpc"), ("te", "trailers"), ("grpc-encoding", encoding)]
+        self.h2.send_headers(stream_id, headers)
         if data or end:
             self.h2.send_data(stream_id, data, end_stream=end)
         return stream_id
@@ -341,8 +343,16 @@ def wrong_ping(peer: RawPeer) -> None:
     peer.socket.sendall(peer.h2.data_to_send() + PingFrame(0, b"1" * 8).serialize()[:3] + b"\x06\x00" * 40)
 
 
+def zero_window(peer: RawPeer) -> None:
+    peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    packed = gzip.compress(message(4 * 1024 * 1024).SerializeToString())
+    for _ in range(5):  # their responses exceed unsent_bytes_max
+        peer.request(ECHO, struct.pack(">BI", 1, len(packed)) + packed, encoding="gzip")
+
+
 ABUSES = (
     rapid_reset, ping_flood, settings_flood, empty_data, header_bomb, continuation_flood, garbage, wrong_ping,
+    zero_window,
 )  # fmt: skip
 
 
