@@ -24,6 +24,8 @@ from actors.raft.messages import (
 )
 from actors.raft.state import ReplicaState, Role
 
+UNKNOWN = 1 << 62  # beyond any log
+
 
 class Following:
     """The copy of the leader's log that one replica makes while it does not lead."""
@@ -37,6 +39,7 @@ class Following:
         self._verified = 0
         self._verified_term = -1
         self._leader_confirmed = 0
+        self._leader_end = UNKNOWN
         self._damage: tuple[int, int] | None = None
         self._repair_at = 0
 
@@ -66,6 +69,7 @@ class Following:
         state.leader = leader
         if self._verified_term != state.term:
             self._verified_term, self._verified, self._acked, self._leader_confirmed = state.term, 0, 0, 0
+            self._leader_end = UNKNOWN
         self._fetch(now)
 
     def on_tick(self, now: int) -> None:
@@ -129,6 +133,7 @@ class Following:
                     state.history.add(record)
         self._verified = state.end
         self._leader_confirmed = response.confirmed
+        self._leader_end = min(self._leader_end, response.end)
         state.confirm(min(response.confirmed, self._verified))
         self._become_electable()
         self._fetch(now)
@@ -140,10 +145,10 @@ class Following:
     def has_caught_up(self) -> bool:
         """Return True if this log has all that is confirmed, durably.
 
-        A leader knows what that is when it has confirmed the first record of its term.
+        That is known when the leader has confirmed what its log had at its first response since this replica
+        started: the first record of its term, and all that this replica may have acknowledged, and then lost.
         """
-        start = self._state.history.start_of(self._state.term)
-        return start is not None and start < self._leader_confirmed <= self._durable()
+        return self._leader_end <= self._leader_confirmed <= self._durable()
 
     def on_mismatch(self, response: Mismatch, now: int) -> None:
         """Truncate the part of the log that diverged, and fetch again."""
@@ -196,6 +201,8 @@ class Following:
         state = self._state
         if end > state.confirmed:
             state.set_electable(is_electable=False)
+            self._leader_end = UNKNOWN
+            self._request_id += 1  # the response under way follows the old end
             self.truncate(max(begin, state.confirmed))
             end = state.confirmed
         if begin < end:

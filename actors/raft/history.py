@@ -77,11 +77,6 @@ class GroupHistory:
         place = bisect_left(self._starts, offset) - 1
         return self._terms[place] if place >= 0 else 0
 
-    def start_of(self, term: int) -> int | None:
-        """Return the offset at which `term` begins, or None if the log has no byte of it."""
-        place = bisect_left(self._terms, term)
-        return self._starts[place] if place < len(self._terms) and self._terms[place] == term else None
-
     def last_term_up_to(self, term: int, log_end: int) -> tuple[int, int]:
         """Return the greatest term that is at most `term`, and the offset at which its bytes end."""
         place = bisect_right(self._terms, term)

@@ -236,7 +236,7 @@ class Leading:
         progress.held = None
         history = state.history.since(request.offset)
         response = Records(
-            state.me, state.term, request.request_id, request.offset, state.confirmed, history, b""
+            state.me, state.term, request.request_id, request.offset, state.confirmed, state.end, history, b""
         )
         if request.offset < state.end:
             state.save_if_changed()

@@ -56,6 +56,8 @@ class Records(NamedTuple):
     request_id: int
     offset: int
     confirmed: int
+    end: int
+    """Where the leader's log ends, with what does not fit into `records`."""
     history: tuple[GroupRecord, ...]
     """The group records from `offset` on; those after the end of `records` are to be ignored."""
     records: Sized

@@ -165,8 +165,7 @@ def _caught_up_with_any_leader(following: Following) -> bool:
 
 
 def _caught_up_unflushed(following: Following) -> bool:
-    start = following._state.history.start_of(following._state.term)
-    return start is not None and start < following._leader_confirmed <= following._verified
+    return following._leader_end <= following._leader_confirmed <= following._verified
 
 
 # ---- members -----------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def test_records_are_appended_confirmed_and_acknowledged_once_flushed() -> None:
     node, fetch = a_follower()
     assert (fetch.offset, fetch.term_before, fetch.flushed) == (100, 3, 0)
     history = (GroupRecord(100, 4, MEMBERS),)
-    effects = node.on(Records(B, 4, fetch.request_id, 100, 120, history, bytes(40)), 11)
+    effects = node.on(Records(B, 4, fetch.request_id, 100, 120, 140, history, bytes(40)), 11)
     assert of(effects, do.Append) == [do.Append(100, bytes(40))]
     assert of(effects, do.Confirm) == [do.Confirm(120)]
     assert node.epochs == [(3, 0), (4, 100)]
@@ -186,7 +186,7 @@ def test_records_are_appended_confirmed_and_acknowledged_once_flushed() -> None:
 
 def test_response_to_an_earlier_request_is_ignored() -> None:
     node, fetch = a_follower()
-    assert node.on(Records(B, 4, fetch.request_id - 1, 100, 120, (), bytes(40)), 11) == []
+    assert node.on(Records(B, 4, fetch.request_id - 1, 100, 120, 140, (), bytes(40)), 11) == []
 
 
 def test_diverged_tail_is_truncated_but_never_below_confirmed() -> None:
@@ -235,11 +235,38 @@ def test_replica_that_lost_confirmed_bytes_saves_that_it_must_not_vote() -> None
     assert a_node(end=100, confirmed=100, term=3).start() == []
 
 
+def a_follower_that_lost_bytes(end: int) -> tuple[RaftNode, FetchRequest]:
+    node, fetch = a_follower(end, confirmed=end + 20)
+    assert not node.is_electable
+    return node, fetch
+
+
+def test_replica_that_lost_bytes_stands_when_all_it_may_have_acknowledged_is_confirmed() -> None:
+    node, fetch = a_follower_that_lost_bytes(100)
+    history = (GroupRecord(120, 4, MEMBERS),)
+    # The leader may confirm up to 240 with what this replica had acknowledged before the loss.
+    effects = node.on(Records(B, 4, fetch.request_id, 100, 140, 240, history, bytes(60)), 11)
+    (fetch,) = sent(effects, FetchRequest)
+    node.on(Flushed(160), 12)
+    assert not node.is_electable
+    (fetch,) = sent(node.on(Records(B, 4, fetch.request_id, 160, 240, 300, (), bytes(80)), 13), FetchRequest)
+    assert not node.is_electable
+    node.on(Flushed(240), 14)
+    assert node.is_electable
+
+
+def test_response_under_way_is_ignored_after_damage_that_shortens_the_log() -> None:
+    node, fetch = a_follower(end=100, confirmed=60)
+    assert do.Truncate(80) in node.on(Damaged(80, 100), 20)
+    assert not node.is_electable
+    assert node.on(Records(B, 4, fetch.request_id, 100, 100, 140, (), bytes(40)), 21) == []
+
+
 def test_damaged_range_is_repaired_from_the_leader_before_the_replica_stands() -> None:
     node, fetch = a_follower(end=100, confirmed=100)
     assert node.on(Damaged(20, 40), 20) == []
     assert not node.is_electable
-    effects = node.on(Records(B, 4, fetch.request_id, 100, 100, (), b""), 900)
+    effects = node.on(Records(B, 4, fetch.request_id, 100, 100, 100, (), b""), 900)
     assert sent(effects, RepairRequest) == [RepairRequest(A, 4, 20, 40)]
     assert node.on(RepairBytes(B, 4, 20, bytes(20)), 901) == [do.RepairRange(20, bytes(20))]
     node.on(Repaired(), 902)
