@@ -241,7 +241,7 @@ def a_follower_that_lost_bytes(end: int) -> tuple[RaftNode, FetchRequest]:
     return node, fetch
 
 
-def test_replica_that_lost_bytes_stands_when_all_it_may_have_acknowledged_is_confirmed() -> None:
+def test_replica_that_lost_bytes_waits_for_all_it_may_have_acknowledged() -> None:
     node, fetch = a_follower_that_lost_bytes(100)
     history = (GroupRecord(120, 4, MEMBERS),)
     # The leader may confirm up to 240 with what this replica had acknowledged before the loss.
