@@ -26,8 +26,11 @@ class SavedTerm(NamedTuple):
 
     They are in the log, too, but its first files may be deleted, and a record may be damaged.
     """
-    log_begin: int = 0
-    """Where this log began when it replaced another one: a log that begins earlier is still the other."""
+    join_offset: int = 0
+    """Where this log began when it replaced another one (see `JoinFrom`), or 0.
+
+    A log that begins earlier is still the other one.
+    """
 
 
 class SaveTerm(NamedTuple):

@@ -52,9 +52,9 @@ class ReplicaState:
     def __init__(
         self, me: Member, saved: SavedTerm, log: LogState, timing: Timing, rng: random.Random
     ) -> None:
-        is_joining = log.min < saved.log_begin
+        is_joining = log.min < saved.join_offset
         if is_joining:
-            log = LogState(saved.log_begin, saved.log_begin, saved.log_begin)
+            log = LogState(saved.join_offset, saved.join_offset, saved.join_offset)
         self.me = me
         self.timing = timing
         self.rng = rng
@@ -64,7 +64,7 @@ class ReplicaState:
         confirmed = max(log.confirmed, log.min)
         self.is_electable = saved.is_electable and log.end >= confirmed
         self.first_members = saved.first_members
-        self.log_begin = saved.log_begin
+        self.join_offset = saved.join_offset
         self.min = log.min
         self.end = self.flushed = log.end
         self.confirmed = min(confirmed, log.end)
@@ -126,7 +126,7 @@ class ReplicaState:
                 self.is_electable,
                 self.first_members,
                 self._saved_history,
-                self.log_begin,
+                self.join_offset,
             )
             self.effects.append(SaveTerm(saved))
 
@@ -155,11 +155,12 @@ class ReplicaState:
 
         This replica votes afterwards as before. Nothing that the group has confirmed is lost with its log:
         what is below `offset` is confirmed, so a candidate must have it, and what this log has from there on
-        differs from the leader's. `log_begin` is saved first; a replica that stops before the log is replaced
-        does it when it starts, and never compares the history of one log with the bytes of the other.
+        differs from the leader's. `join_offset` is saved first; a replica that stops before the log is
+        replaced does it when it starts, and never compares the history of one log with the bytes of the
+        other.
         """
         self.history = GroupHistory(self.first_members, history)
-        self.min = self.end = self.flushed = self.confirmed = self.log_begin = offset
+        self.min = self.end = self.flushed = self.confirmed = self.join_offset = offset
         self.save_history()
         self.effects.append(Restart(offset))
 

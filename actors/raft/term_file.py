@@ -5,7 +5,7 @@
               "votedFor": [0, "store id"], "isElectable": true,
               "firstMembers": {"voters": [[0, "…"], …], "learners": []},
               "history": [{"start": 0, "term": 1, "voters": [[0, "…"], …], "learners": []}, …],
-              "logBegin": 0}}
+              "joinOffset": 0}}
 
 `crc` is the CRC32 of the compact JSON text of `raft` with sorted keys. A replica that has lost its term or
 vote could vote twice in one term, so a damaged file is never read as an empty one: the replica stays down.
@@ -81,7 +81,7 @@ class TermFile:
                 {"start": each.start, "term": each.term, **encode_members(each.members)}
                 for each in saved.history
             ],
-            "logBegin": saved.log_begin,
+            "joinOffset": saved.join_offset,
         }
         content = orjson.dumps({"crc": _crc(raft), "raft": raft}, option=orjson.OPT_INDENT_2)
         replace_file(self.path, content)
@@ -124,7 +124,7 @@ def _decode(raft: dict[str, Any]) -> SavedTerm:
         bool(raft["isElectable"]),
         first_members,
         history,
-        int(raft["logBegin"]),
+        int(raft["joinOffset"]),
     )
 
 

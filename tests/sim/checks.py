@@ -91,7 +91,7 @@ class Checks:
             raise Violation(f"{replica} truncates to {offset}, below confirmed {replica.log.confirmed}")
 
     def on_restart_log(self, replica: SimReplica, offset: int) -> None:
-        if offset < replica.log.confirmed or replica.saved.log_begin != offset:
+        if offset < replica.log.confirmed or replica.saved.join_offset != offset:
             raise Violation(f"{replica} drops its log, final up to {replica.log.confirmed}, for {offset}")
 
     def on_confirm(self, replica: SimReplica, begin: int, end: int) -> None:
