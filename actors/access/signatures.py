@@ -82,7 +82,9 @@ class SignatureCheck:
             )
 
     def _delay_ms(self, connection: Connection) -> int:
-        count = self._failures.add(network_of(connection), self._clock.monotonic_ns())
+        count = self._failures.add(
+            network_of(connection.peer_bytes[:-_PORT_BYTES]), self._clock.monotonic_ns()
+        )
         return REFUSAL_DELAY_MS if count > FREE_FAILURES else 0
 
     def _log(self, context: RequestContext, name: str, reason: str) -> None:
@@ -123,9 +125,8 @@ class Failures:
         return count + 1
 
 
-def network_of(connection: Connection) -> bytes:
-    """Return the packed address of a connection's peer; of an IPv6 address only the /64 network."""
-    address = connection.peer_bytes[:-_PORT_BYTES]
+def network_of(address: bytes) -> bytes:
+    """Return a packed IP address; of an IPv6 address only the /64 network."""
     is_ipv4 = len(address) == 4 or address.startswith(_IPV4_MAPPED)
     return address if is_ipv4 else address[:_IPV6_NETWORK_BYTES]
 

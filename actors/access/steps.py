@@ -15,15 +15,15 @@ from actors.access.policies import Address, decide
 from actors.access.signatures import SignatureCheck
 from actors.access.users import User
 from actors.remoting.codes import ResponseCode
-from actors.remoting.connection import Connection
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import RequestContext, TopicCheck
-from actors.remoting.signing import ACCESS_KEY, Signer
+from actors.remoting.signing import ACCESS_KEY, ON_BEHALF_OF, ON_BEHALF_OF_SOURCE, Signer
 from actors.remoting.targets import EVERY, Action, Resource, Target
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 _OF_GROUP: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 _PORT_BYTES: Final = 4
+UNKNOWN_USER: Final = "user {user} is unknown or the signature is wrong"
 
 
 class Users:
@@ -56,7 +56,10 @@ class Users:
 
 
 class Authentication:
-    """Step that rejects requests without a valid signature of an enabled user."""
+    """Step that rejects requests without a valid signature of an enabled user.
+
+    A request that the inner user sends on behalf of another user is a request of that user from here on.
+    """
 
     def __init__(self, users: Users, check: SignatureCheck) -> None:
         self._users = users
@@ -74,9 +77,30 @@ class Authentication:
         users = self._users
         user, is_inner = users.find(name), users.is_inner(name)
         signer = users.inner if is_inner else None if user is None else user.signer
-        self._check(context, name, signer, is_inner, "user {user} is unknown or the signature is wrong")
+        self._check(context, name, signer, is_inner, UNKNOWN_USER)
         if user is not None and not user.is_enabled and not is_inner:
             raise Refused(ResponseCode.NO_PERMISSION, f"user {name[:100]!r} is disabled")
+        if ON_BEHALF_OF in context.command.ext:
+            self._act_for_user(context.command.ext, is_inner=is_inner)
+
+    def _act_for_user(self, ext: dict[str, str], *, is_inner: bool) -> None:
+        """Replace the inner user by the user that it names. Raises Refused unless both are right."""
+        if not is_inner:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"only the cluster's inner user may set {ON_BEHALF_OF}: sign as the user itself",
+            )
+        name = ext[ON_BEHALF_OF]
+        user = self._users.find(name)
+        if user is None or not user.is_enabled or self._users.is_inner(name):
+            raise Refused(ResponseCode.NO_PERMISSION, UNKNOWN_USER.format(user=repr(name[:100])))
+        try:
+            ipaddress.ip_address(ext.get(ON_BEHALF_OF_SOURCE, ""))
+        except ValueError:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"{ON_BEHALF_OF_SOURCE} is not an IP address"
+            ) from None
+        ext[ACCESS_KEY] = name
 
 
 class Authorization:
@@ -108,7 +132,7 @@ class Authorization:
         if self._users.is_super(name):
             return
         for target in context.row.targets(context):
-            self._check(name, target, context.connection)
+            self._check(name, target, context)
 
     def topic_check(self, action: Action) -> TopicCheck:
         """Return a function that raises Refused unless the user may perform `action` on a topic.
@@ -120,7 +144,7 @@ class Authorization:
         def check(context: RequestContext, topic: str) -> None:
             name = context.command.ext.get(ACCESS_KEY, "")
             if not self._users.is_super(name):
-                self._check(name, Target(Resource.TOPIC, topic, action), context.connection)
+                self._check(name, Target(Resource.TOPIC, topic, action), context)
 
         return check
 
@@ -130,16 +154,16 @@ class Authorization:
         if self._users.is_super(name):
             return True
         try:
-            self._check(name, target, context.connection)
+            self._check(name, target, context)
         except Refused:
             return False
         return True
 
-    def _check(self, name: str, target: Target, connection: Connection) -> None:
+    def _check(self, name: str, target: Target, context: RequestContext) -> None:
         protected = self._protected(target)
         if protected is None:
             return
-        source = source_of(connection)
+        source = source_of(context)
         policies = self._file.table.policies.get(name, {})
         by_name = (
             protected.resource is Resource.TOPIC
@@ -172,8 +196,15 @@ class Authorization:
         return target
 
 
-def source_of(connection: Connection) -> Address:
-    """Return the IP address of a connection's peer. An IPv4-mapped IPv6 address is returned as IPv4."""
-    address = ipaddress.ip_address(connection.peer_bytes[:-_PORT_BYTES])
+def source_of(context: RequestContext) -> Address:
+    """Return the IP address of the client, which may be behind a gateway.
+
+    An IPv4-mapped IPv6 address is returned as IPv4.
+    """
+    ext = context.command.ext
+    if ON_BEHALF_OF in ext:  # checked by Authentication
+        address = ipaddress.ip_address(ext[ON_BEHALF_OF_SOURCE])
+    else:
+        address = ipaddress.ip_address(context.connection.peer_bytes[:-_PORT_BYTES])
     mapped = getattr(address, "ipv4_mapped", None)
     return mapped or address

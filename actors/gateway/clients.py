@@ -13,6 +13,8 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
+from actors.gateway.access import Access, targets_of
+from actors.gateway.callers import Caller
 from actors.gateway.groups import CONSUMER_TYPES, Groups
 from actors.gateway.grpc.calls import Call
 from actors.gateway.messages import BODY_BYTES_MAX, message_of
@@ -40,8 +42,9 @@ from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CheckTransactionStateHeader
-from actors.remoting.remoting_errors import RemotingError
+from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.request import RequestContext, RequestRow
+from actors.remoting.targets import Action, Target
 from store.logs import get_logger
 from store.message.compression import decompress
 from store.message.record import decode_record
@@ -62,21 +65,24 @@ class Clients:
 
     def __init__(
         self,
+        access: Access,
         topics: Topics,
         client: RemotingClient,
         client_id: str,
         groups: Groups,
-        forget_consumer: Callable[[str], None],
+        forget_consumer: Callable[[Caller], None],
     ) -> None:
         """Create the object.
 
         Args:
+            access: checks the users of Telemetry streams.
             topics: the routes of the producers' topics.
             client: sends heartbeats to brokers.
             client_id: that of the gateway in its heartbeats to brokers.
             groups: completes the settings of consumers.
-            forget_consumer: called with the id of a client that has ended.
+            forget_consumer: called with a client that has ended.
         """
+        self._access = access
         self._topics = topics
         self._groups = groups
         self._forget_consumer = forget_consumer
@@ -92,23 +98,28 @@ class Clients:
     async def telemetry(self, call: Call) -> None:
         """Handle Telemetry: respond to settings; the stream stays open for checks of transactions."""
         try:
+            caller = await self._access.caller(call)
+        except (RpcFailed, Refused, RemotingError) as error:
+            await call.send(TelemetryCommand(status=status_of(error)))
+            return
+        try:
             while (command := await call.receive()) is not None:
                 if command.HasField("settings"):
-                    await call.send(await self._settings(call, command.settings))
+                    await call.send(await self._settings(call, caller, command.settings))
         finally:
             self._streams.pop(call, None)
 
-    async def heartbeat(self, call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
+    async def heartbeat(self, call: Call, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
         """Handle Heartbeat: every request has all that is needed, so no state is kept."""
         if request.client_type not in (ClientType.PRODUCER, *CONSUMER_TYPES):
             raise _unrecognized(request.client_type)
         return HeartbeatResponse(status=ok())
 
     async def terminate(
-        self, call: Call, request: NotifyClientTerminationRequest
+        self, call: Call, caller: Caller, request: NotifyClientTerminationRequest
     ) -> NotifyClientTerminationResponse:
         """Handle NotifyClientTermination: unfinished messages of a consumer become visible again."""
-        self._forget_consumer(call.metadata.get("x-mq-client-id", ""))
+        self._forget_consumer(caller)
         return NotifyClientTerminationResponse(status=ok())
 
     def rows(self) -> Iterable[RequestRow]:
@@ -175,13 +186,15 @@ class Clients:
             raise RpcFailed(Code.TOO_MANY_REQUESTS, "too many topics of one producer, or too many producers")
         return {topic_name(each): each for each in resources}
 
-    async def _settings(self, call: Call, settings: Settings) -> TelemetryCommand:
+    async def _settings(self, call: Call, caller: Caller, settings: Settings) -> TelemetryCommand:
         """Return the response to a client's settings, with the values that the server decides."""
         try:
+            await self._access.check(caller, _targets(settings))
             if settings.client_type in CONSUMER_TYPES and settings.HasField("subscription"):
                 return TelemetryCommand(status=ok(), settings=await self._groups.settings(settings))
             topics = self._topics_of(settings)
-        except (RpcFailed, RemotingError) as error:
+        except (RpcFailed, Refused, RemotingError) as error:
+            self._streams.pop(call, None)  # the user may have lost the permission
             return TelemetryCommand(status=status_of(error), settings=settings)
         is_new = self._streams.get(call, {}).keys() != topics.keys()
         self._streams[call] = topics
@@ -201,6 +214,16 @@ class Clients:
         merged.publishing.max_body_size = BODY_BYTES_MAX
         merged.metric.on = False
         return TelemetryCommand(status=ok(), settings=merged)
+
+
+def _targets(settings: Settings) -> list[Target]:
+    """Return what a client needs permission for: its messages, or the half messages that it decides on."""
+    subscription = settings.subscription
+    topics = [each.topic for each in subscription.subscriptions]
+    return [
+        *targets_of(Action.PUB, topics=settings.publishing.topics),
+        *targets_of(Action.SUB, [subscription.group] if settings.HasField("subscription") else (), topics),
+    ]
 
 
 def _duration(milliseconds: int) -> Duration:

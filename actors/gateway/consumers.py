@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from actors.gateway.access import Access
+from actors.gateway.callers import Caller
 from actors.gateway.groups import Group, Groups, group_name
 from actors.gateway.grpc.calls import Call
 from actors.gateway.grpc.status import CallFailed, StatusCode
@@ -72,7 +74,6 @@ INVISIBLE_MS_MIN: Final = 10_000
 INVISIBLE_MS_MAX: Final = 12 * 3600 * 1000
 RETURNED_MS: Final = 1000
 ACKS_MAX: Final = 1024
-CLIENT_ID: Final = "x-mq-client-id"
 _EMPTY: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
 _TO_DEAD_LETTERS: Final = -1
 _ANY_QUEUE: Final = -1
@@ -82,9 +83,16 @@ class Consumers:
     """The consumers that are connected to one gateway."""
 
     def __init__(
-        self, topics: Topics, groups: Groups, client: RemotingClient, clock: Clock, timeout_ms: int
+        self,
+        access: Access,
+        topics: Topics,
+        groups: Groups,
+        client: RemotingClient,
+        clock: Clock,
+        timeout_ms: int,
     ) -> None:
         """Create the object; `timeout_ms` limits each request to a broker, beyond the time that it waits."""
+        self._access = access
         self._topics = topics
         self._groups = groups
         self._client = client
@@ -97,7 +105,9 @@ class Consumers:
         """Number of messages whose invisible time the gateway renews."""
         return len(self._renewals)
 
-    async def query_assignment(self, call: Call, request: QueryAssignmentRequest) -> QueryAssignmentResponse:
+    async def query_assignment(
+        self, call: Call, caller: Caller, request: QueryAssignmentRequest
+    ) -> QueryAssignmentResponse:
         """Handle QueryAssignment: one assignment per broker, or per queue for a FIFO group."""
         group, name = group_name(request.group), topic_name(request.topic)
         topic = await self._topics.get(name)
@@ -120,34 +130,30 @@ class Consumers:
         request: ReceiveMessageRequest | None = await call.receive()
         if request is None:
             raise CallFailed(StatusCode.INVALID_ARGUMENT, "the call ended without a request")
-        messages: list[MessageExt] = []
-        # Not cancelled with the call: the broker may have claimed messages already.
-        pop = asyncio.ensure_future(self._pop(call, request))
         try:
-            messages = await asyncio.shield(pop)
+            caller = await self._access.caller(call)
+            messages = await self._popped(call, caller, request)
+        except (RpcFailed, Refused, RemotingError) as error:
+            await call.send(ReceiveMessageResponse(status=status_of(error)))
+        else:
             status = ok()
             if not messages:
                 status.code, status.message = Code.MESSAGE_NOT_FOUND, "no message arrived in time"
-        except (RpcFailed, Refused, RemotingError) as error:
-            status = status_of(error)
-        except asyncio.CancelledError:
-            self._client.hub.spawn(self._return(request, pop))
-            raise
-        await call.send(ReceiveMessageResponse(status=status))
-        for message in messages:
-            await call.send(ReceiveMessageResponse(message=self._deliver(call, request, message)))
+            await call.send(ReceiveMessageResponse(status=status))
+            for message in messages:
+                await call.send(ReceiveMessageResponse(message=self._deliver(caller, request, message)))
         last = ReceiveMessageResponse()
         last.delivery_timestamp.FromMilliseconds(self._clock.wall_ms())
         await call.send(last)
 
-    async def ack(self, call: Call, request: AckMessageRequest) -> AckMessageResponse:
+    async def ack(self, call: Call, caller: Caller, request: AckMessageRequest) -> AckMessageResponse:
         """Handle AckMessage: each entry has its own result."""
         group, topic = group_name(request.group), topic_name(request.topic)
         if not 0 < len(request.entries) <= ACKS_MAX:
             raise RpcFailed(
                 Code.BAD_REQUEST, f"the request has {len(request.entries)} acks, not 1 to {ACKS_MAX}"
             )
-        entries = [await self._ack(group, topic, entry) for entry in request.entries]
+        entries = [await self._ack(caller, group, topic, entry) for entry in request.entries]
         status = entries[0].status
         if len({entry.status.code for entry in entries}) > 1:
             status = ok()
@@ -155,7 +161,7 @@ class Consumers:
         return AckMessageResponse(status=status, entries=entries)
 
     async def change(
-        self, call: Call, request: ChangeInvisibleDurationRequest
+        self, call: Call, caller: Caller, request: ChangeInvisibleDurationRequest
     ) -> ChangeInvisibleDurationResponse:
         """Handle ChangeInvisibleDuration: the response has the new handle, or the old one after an error."""
         try:
@@ -163,8 +169,8 @@ class Consumers:
             invisible_ms = request.invisible_duration.ToMilliseconds()
             if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
                 raise _illegal_invisible_time(invisible_ms)
-            handle = await self._renewals.take(group, request.receipt_handle)
-            changed = await self._change(group, topic, handle, max(invisible_ms, 1))
+            handle = await self._renewals.take(caller, group, request.receipt_handle)
+            changed = await self._change(caller, group, topic, handle, max(invisible_ms, 1))
         except (RpcFailed, Refused, RemotingError) as error:
             return ChangeInvisibleDurationResponse(
                 status=_of_receipt(error), receipt_handle=request.receipt_handle
@@ -172,18 +178,18 @@ class Consumers:
         return ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
 
     async def dead_letter(
-        self, call: Call, request: ForwardMessageToDeadLetterQueueRequest
+        self, call: Call, caller: Caller, request: ForwardMessageToDeadLetterQueueRequest
     ) -> ForwardMessageToDeadLetterQueueResponse:
         """Handle ForwardMessageToDeadLetterQueue: copy the message there, then ack it."""
         group, topic = group_name(request.group), topic_name(request.topic)
-        handle = await self._renewals.take(group, request.receipt_handle)
+        handle = await self._renewals.take(caller, group, request.receipt_handle)
         address = await self._address(topic, handle.receipt.broker_name)
         header = ConsumerSendMsgBackHeader(
             handle.commit_log_offset, group, _TO_DEAD_LETTERS, request.message_id, topic, False, 0
         )
-        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+        command = caller.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         await self._client.ask(address, command, self._timeout_ms)
-        await self._send_ack(group, topic, handle)
+        await self._send_ack(caller, group, topic, handle)
         return ForwardMessageToDeadLetterQueueResponse(status=ok())
 
     async def renew(self) -> None:
@@ -192,20 +198,27 @@ class Consumers:
             renewal.changed.clear()
             try:
                 renewal.handle = await self._change(
-                    renewal.group, renewal.topic, renewal.handle, INVISIBLE_MS
+                    renewal.caller, renewal.group, renewal.topic, renewal.handle, INVISIBLE_MS
                 )
             except (RpcFailed, Refused, RemotingError) as error:
                 _log.info("receipt_not_renewed", group=renewal.group, topic=renewal.topic, error=str(error))
             finally:
                 renewal.changed.set()
 
-    def forget_client(self, client_id: str) -> None:
+    def forget_client(self, caller: Caller) -> None:
         """Stop the renewals of a client that has ended."""
-        self._renewals.forget_client(client_id)
+        self._renewals.forget_client(caller)
 
-    async def _pop(self, call: Call, request: ReceiveMessageRequest) -> list[MessageExt]:
-        if not call.metadata.get(CLIENT_ID, "").strip():
-            raise RpcFailed(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing")
+    async def _popped(self, call: Call, caller: Caller, request: ReceiveMessageRequest) -> list[MessageExt]:
+        # Not cancelled with the call: the broker may have claimed messages already.
+        pop = asyncio.ensure_future(self._pop(call, caller, request))
+        try:
+            return await asyncio.shield(pop)
+        except asyncio.CancelledError:
+            self._client.hub.spawn(self._return(caller, request, pop))
+            raise
+
+    async def _pop(self, call: Call, caller: Caller, request: ReceiveMessageRequest) -> list[MessageExt]:
         group, name = group_name(request.group), topic_name(request.message_queue.topic)
         topic = await self._topics.get(name)
         settings = await self._groups.get(group, name)
@@ -226,7 +239,7 @@ class Consumers:
             order=settings.is_fifo,
             attempt_id=request.attempt_id,
         )
-        command = RemotingCommand(RequestCode.POP_MESSAGE, header.to_ext())
+        command = caller.request(RequestCode.POP_MESSAGE, header)
         response = await self._client.invoke(
             brokers[broker_name], command, header.poll_time + self._timeout_ms
         )
@@ -235,9 +248,11 @@ class Consumers:
         if response.code != ResponseCode.SUCCESS:
             raise Refused(response.code, response.remark or "the broker refused the request")
         messages = _received(response, broker_name)
-        return [each for each in messages if not await self._is_dead(group, name, each, settings)]
+        return [each for each in messages if not await self._is_dead(caller, group, name, each, settings)]
 
-    async def _return(self, request: ReceiveMessageRequest, pop: asyncio.Future[list[MessageExt]]) -> None:
+    async def _return(
+        self, caller: Caller, request: ReceiveMessageRequest, pop: asyncio.Future[list[MessageExt]]
+    ) -> None:
         """Make the messages of a call that the client has cancelled visible again."""
         try:
             for message in await pop:
@@ -245,11 +260,13 @@ class Consumers:
                     Receipt.decode(message.properties[MessageConst.POP_CK]), message.commit_log_offset
                 )
                 group, topic = group_name(request.group), topic_name(request.message_queue.topic)
-                await self._change(group, topic, handle, RETURNED_MS)
+                await self._change(caller, group, topic, handle, RETURNED_MS)
         except (RpcFailed, Refused, RemotingError) as error:
             _log.info("messages_not_returned", error=str(error))
 
-    async def _is_dead(self, group: str, topic: str, message: MessageExt, settings: Group) -> bool:
+    async def _is_dead(
+        self, caller: Caller, group: str, topic: str, message: MessageExt, settings: Group
+    ) -> bool:
         """Move a message that was delivered too often to the dead letters; return True if it is there."""
         if message.reconsume_times <= settings.retry_max:
             return False
@@ -258,16 +275,16 @@ class Consumers:
         header = ConsumerSendMsgBackHeader(
             handle.commit_log_offset, group, _TO_DEAD_LETTERS, message.msg_id, topic, False, 0
         )
-        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+        command = caller.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         try:
             await self._client.ask(address, command, self._timeout_ms)
-            await self._send_ack(group, topic, handle)
+            await self._send_ack(caller, group, topic, handle)
         except (Refused, RemotingError) as error:
             _log.warning("dead_letter_failed", group=group, topic=topic, error=str(error))
             return False
         return True
 
-    def _deliver(self, call: Call, request: ReceiveMessageRequest, record: MessageExt) -> Message:
+    def _deliver(self, caller: Caller, request: ReceiveMessageRequest, record: MessageExt) -> Message:
         """Return the message of the protocol, with its handle; begin its renewal for a push consumer."""
         resource: Resource = request.message_queue.topic
         handle = Handle(Receipt.decode(record.properties[MessageConst.POP_CK]), record.commit_log_offset)
@@ -277,14 +294,16 @@ class Consumers:
         system.invisible_duration.FromMilliseconds(handle.receipt.invisible_ms)
         if request.auto_renew:
             until_ms = self._clock.wall_ms() + RENEWAL_MS_MAX
-            client_id = call.metadata.get(CLIENT_ID, "")
             group, topic = group_name(request.group), topic_name(resource)
-            self._renewals.add(Renewal(client_id, group, topic, handle, until_ms))
+            self._renewals.add(Renewal(caller, group, topic, handle, until_ms))
         return message
 
-    async def _ack(self, group: str, topic: str, entry: AckMessageEntry) -> AckMessageResultEntry:
+    async def _ack(
+        self, caller: Caller, group: str, topic: str, entry: AckMessageEntry
+    ) -> AckMessageResultEntry:
         try:
-            await self._send_ack(group, topic, await self._renewals.take(group, entry.receipt_handle))
+            handle = await self._renewals.take(caller, group, entry.receipt_handle)
+            await self._send_ack(caller, group, topic, handle)
             status = ok()
         except (RpcFailed, Refused, RemotingError) as error:
             status = _of_receipt(error)
@@ -292,21 +311,23 @@ class Consumers:
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
         )
 
-    async def _send_ack(self, group: str, topic: str, handle: Handle) -> None:
+    async def _send_ack(self, caller: Caller, group: str, topic: str, handle: Handle) -> None:
         receipt = handle.receipt
         header = AckMessageHeader(
             group, real_topic(topic, group, receipt.kind), receipt.queue_id, receipt.encode(), receipt.offset
         )
-        command = RemotingCommand(RequestCode.ACK_MESSAGE, header.to_ext())
+        command = caller.request(RequestCode.ACK_MESSAGE, header)
         await self._client.ask(await self._address(topic, receipt.broker_name), command, self._timeout_ms)
 
-    async def _change(self, group: str, topic: str, handle: Handle, invisible_ms: int) -> Handle:
+    async def _change(
+        self, caller: Caller, group: str, topic: str, handle: Handle, invisible_ms: int
+    ) -> Handle:
         receipt = handle.receipt
         header = ChangeInvisibleTimeHeader(
             group, real_topic(topic, group, receipt.kind), receipt.queue_id, receipt.encode(), receipt.offset,
             invisible_ms,
         )  # fmt: skip
-        command = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.to_ext())
+        command = caller.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
         address = await self._address(topic, receipt.broker_name)
         response = await self._client.ask(address, command, self._timeout_ms)
         changed = ChangeInvisibleTimeResponse.from_ext(response.ext)

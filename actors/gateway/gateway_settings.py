@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from actors.host.cluster_access import AccessSettings
 from actors.host.metrics.endpoint import MetricsSettings
@@ -32,11 +32,3 @@ class GatewaySettings(AccessSettings, MetricsSettings):
     """Limit of the connections of clients."""
     drain_timeout_ms: int = Field(5_000, ge=0)
     """Time that open calls have to end when the gateway stops."""
-
-    @model_validator(mode="after")
-    def _check_access(self) -> "GatewaySettings":
-        if self.authentication_enabled:
-            raise ValueError(
-                "the gateway cannot check users yet: run it only in a cluster without access control"
-            )
-        return self

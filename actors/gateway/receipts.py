@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from actors.gateway.callers import Caller
 from actors.gateway.proto.definition_pb2 import Code
 from actors.gateway.statuses import RpcFailed
 from store.message.pop_records import Receipt
@@ -61,7 +62,7 @@ def _set_event() -> asyncio.Event:
 class Renewal:
     """A message whose invisible time the gateway extends."""
 
-    client_id: str
+    caller: Caller
     group: str
     topic: str
     handle: Handle
@@ -91,11 +92,15 @@ class Renewals:
         while len(self._renewals) > RENEWED_MAX:
             self._renewals.popitem(last=False)
 
-    async def take(self, group: str, text: str) -> Handle:
-        """Return the present handle for the one that the client has, and stop the renewal."""
-        renewal = self._renewals.pop((group, text), None)
-        if renewal is None:
+    async def take(self, caller: Caller, group: str, text: str) -> Handle:
+        """Return the present handle for the one that the client has, and stop the renewal.
+
+        The renewals of another user continue: the broker decides on the handle as it was given.
+        """
+        renewal = self._renewals.get((group, text))
+        if renewal is None or renewal.caller.user != caller.user:
             return Handle.decode(text)
+        del self._renewals[group, text]
         await renewal.changed.wait()
         return renewal.handle
 
@@ -107,7 +112,14 @@ class Renewals:
             elif renewal.visible_ms - now_ms <= RENEW_BEFORE_MS:
                 yield renewal
 
-    def forget_client(self, client_id: str) -> None:
-        """Stop the renewals of a client that has ended: its messages become visible again."""
-        for key in [key for key, each in self._renewals.items() if each.client_id == client_id]:
+    def forget_client(self, caller: Caller) -> None:
+        """Stop the renewals of a client that has ended: its messages become visible again.
+
+        The address may have changed, as clients reconnect; the user may not: client ids are no secret.
+        """
+        ended = (caller.client_id, caller.user)
+        of_client = [
+            key for key, each in self._renewals.items() if (each.caller.client_id, each.caller.user) == ended
+        ]
+        for key in of_client:
             del self._renewals[key]

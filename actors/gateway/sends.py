@@ -11,6 +11,7 @@ import asyncio
 import zlib
 from typing import Final, NamedTuple
 
+from actors.gateway.callers import Caller
 from actors.gateway.grpc.calls import Call
 from actors.gateway.messages import check_message, plain_body, stored_properties, type_of
 from actors.gateway.proto.definition_pb2 import (
@@ -33,7 +34,6 @@ from actors.gateway.statuses import RpcFailed, broker_status, ok, status_of
 from actors.gateway.topics import Topic, Topics, WriteQueue, topic_name
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode, ResponseCode
-from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import EndTransactionHeader, RecallMessageHeader
 from actors.remoting.hot_headers import SendMessageHeader
 from actors.remoting.remoting_errors import RemotingError
@@ -96,7 +96,7 @@ class Sends:
         self._clock = clock
         self._timeout_ms = timeout_ms
 
-    async def send(self, call: Call, request: SendMessageRequest) -> SendMessageResponse:
+    async def send(self, call: Call, caller: Caller, request: SendMessageRequest) -> SendMessageResponse:
         """Handle SendMessage: check all messages, then send each; the response has their results in order."""
         messages = request.messages
         if not 0 < len(messages) <= MESSAGES_MAX:
@@ -113,18 +113,21 @@ class Sends:
         for message in messages:
             _check_type(topic, message)
         if len(messages) == 1:
-            entries = [await self._send_one(call, topic, messages[0])]
+            entries = [await self._send_one(call, caller, topic, messages[0])]
         else:
             # To one queue, and over one connection, so in their order.
             queue = self._topics.queue_for(topic, None)
-            entries = await asyncio.gather(*(self._send_one(call, topic, each, queue) for each in messages))
+            sends = (self._send_one(call, caller, topic, each, queue) for each in messages)
+            entries = await asyncio.gather(*sends)
         codes = {entry.status.code for entry in entries}
         status = entries[0].status if len(codes) == 1 else broker_status(ResponseCode.SUCCESS, None)
         if len(codes) > 1:
             status.code, status.message = Code.MULTIPLE_RESULTS, "the messages have different results"
         return SendMessageResponse(status=status, entries=entries)
 
-    async def recall(self, call: Call, request: RecallMessageRequest) -> RecallMessageResponse:
+    async def recall(
+        self, call: Call, caller: Caller, request: RecallMessageRequest
+    ) -> RecallMessageResponse:
         """Handle RecallMessage: remove a message whose delivery time has not come."""
         name = topic_name(request.topic)
         try:
@@ -135,11 +138,13 @@ class Sends:
             raise RpcFailed(Code.BAD_REQUEST, f"the handle is one of topic {handle.topic[:127]}, not {name}")
         address = await self._master(name, handle.broker_name)
         header = RecallMessageHeader(name, request.recall_handle, name)
-        command = RemotingCommand(RequestCode.RECALL_MESSAGE, header.to_ext())
+        command = caller.request(RequestCode.RECALL_MESSAGE, header)
         response = await self._client.ask(address, command, self._limit_ms(call))
         return RecallMessageResponse(status=ok(), message_id=response.ext.get("msgId", handle.uniq_key))
 
-    async def end_transaction(self, call: Call, request: EndTransactionRequest) -> EndTransactionResponse:
+    async def end_transaction(
+        self, call: Call, caller: Caller, request: EndTransactionRequest
+    ) -> EndTransactionResponse:
         """Handle EndTransaction: commit the half message, or roll it back."""
         name = topic_name(request.topic)
         transaction = TransactionId.decode(request.transaction_id)
@@ -157,12 +162,12 @@ class Sends:
             name,
         )
         address = await self._master(name, transaction.broker_name)
-        command = RemotingCommand(RequestCode.END_TRANSACTION, header.to_ext())
+        command = caller.request(RequestCode.END_TRANSACTION, header)
         await self._client.ask(address, command, self._limit_ms(call))
         return EndTransactionResponse(status=ok())
 
     async def _send_one(
-        self, call: Call, topic: Topic, message: Message, target: WriteQueue | None = None
+        self, call: Call, caller: Caller, topic: Topic, message: Message, target: WriteQueue | None = None
     ) -> SendResultEntry:
         system, kind = message.system_properties, type_of(message)
         if system.HasField("message_group"):
@@ -179,7 +184,7 @@ class Sends:
             topic.name, topic.name, target.queue_id, properties, sys_flag,
             system.born_timestamp.ToMilliseconds() or self._clock.wall_ms(),
         )  # fmt: skip
-        command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, header.to_ext(), plain_body(message))
+        command = caller.request(RequestCode.SEND_MESSAGE_V2, header, plain_body(message))
         try:
             response = await self._client.invoke(target.address, command, self._limit_ms(call))
         except RemotingError as error:

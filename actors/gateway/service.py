@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from actors.gateway.access import Access, targets_of
+from actors.gateway.callers import Caller
 from actors.gateway.clients import Clients
 from actors.gateway.consumers import Consumers
 from actors.gateway.gateway_settings import GatewaySettings
@@ -16,10 +19,10 @@ from actors.gateway.groups import Groups
 from actors.gateway.grpc.calls import Call, Method, unary
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.proto import service_pb2 as rpc
-from actors.gateway.proto.definition_pb2 import Code, Status
 from actors.gateway.sends import Sends
 from actors.gateway.statuses import RpcFailed, status_of
 from actors.gateway.topics import Topics
+from actors.host.cluster_access import inner_signer
 from actors.host.cluster_tls import client_tls, reload_tls, server_tls
 from actors.host.figures import Figure, Kind, described
 from actors.host.metrics.endpoint import MetricsEndpoint
@@ -28,6 +31,7 @@ from actors.remoting.clients.nameservers import Nameservers
 from actors.remoting.limits import RemotingLimits
 from actors.remoting.remoting_errors import Refused, RemotingError
 from actors.remoting.table import RequestTable
+from actors.remoting.targets import Action, Target
 from actors.supervisor import GiveUp, Supervisor
 from store.clock import Clock
 from store.logs import get_logger
@@ -40,6 +44,9 @@ RENEWAL_INTERVAL_MS: Final = 5_000
 IDLE_MS: Final = 600_000
 """Java's client pings every 300 s if it makes no call."""
 
+Alternatives = Callable[[Any], Iterable[Iterable[Target]]]
+"""Function that returns the targets of an rpc; permission for one of the lists suffices."""
+
 
 class GatewayService:
     """One gateway. `start` and `stop` must run on the same event loop."""
@@ -47,23 +54,31 @@ class GatewayService:
     def __init__(self, settings: GatewaySettings, clock: Clock, give_up: GiveUp | None = None) -> None:
         """Create the service; `give_up` is called with the reason when a background task fails permanently.
 
-        Raises StoreError if a certificate of the settings is invalid.
+        Raises StoreError if a certificate or the inner credentials of the settings are invalid.
         """
         self.settings = settings
         self._supervisor = Supervisor(clock, give_up)
         from_brokers = RequestTable()
-        self._client = client_for(clock, None, client_tls(settings), from_brokers)
+        self._client = client_for(clock, inner_signer(settings), client_tls(settings), from_brokers)
         nameservers = Nameservers(self._client, lambda: settings.nameservers, settings.route_timeout_ms)
         topics = Topics(nameservers, self._client, clock, settings.route_cache_ms, settings.route_timeout_ms)
         client_id = f"gateway@{socket.gethostname()}@{os.getpid()}"
         refresh_ms, timeout_ms = settings.route_cache_ms, settings.send_timeout_ms
         groups = Groups(topics, self._client, clock, refresh_ms, timeout_ms)
-        self._consumers = Consumers(topics, groups, self._client, clock, timeout_ms)
-        self._clients = Clients(topics, self._client, client_id, groups, self._consumers.forget_client)
+        access = Access(
+            nameservers if settings.authentication_enabled else None,
+            self._client,
+            clock,
+            refresh_ms,
+            timeout_ms,
+        )
+        self._consumers = Consumers(access, topics, groups, self._client, clock, timeout_ms)
+        forget = self._consumers.forget_client
+        self._clients = Clients(access, topics, self._client, client_id, groups, forget)
         from_brokers.add_rows(self._clients.rows())
         sends = Sends(topics, self._client, clock, timeout_ms)
         limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)
-        methods = _methods(topics, sends, self._clients, self._consumers)
+        methods = _methods(access, topics, sends, self._clients, self._consumers)
         self.server = GrpcServer(methods, clock, limits, tls=server_tls(settings, ("h2",)))
         self.figures = (
             Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
@@ -125,24 +140,33 @@ class GatewayService:
         return {"node_type": "gateway", "node_id": self.address}
 
 
-def _methods(topics: Topics, sends: Sends, clients: Clients, consumers: Consumers) -> Mapping[str, Method]:
+def _methods(
+    access: Access, topics: Topics, sends: Sends, clients: Clients, consumers: Consumers
+) -> Mapping[str, Method]:
+    of = partial(_rpc, access)
     methods = {
-        "QueryRoute": _rpc(rpc.QueryRouteRequest, rpc.QueryRouteResponse, topics.query_route),
-        "SendMessage": _rpc(rpc.SendMessageRequest, rpc.SendMessageResponse, sends.send),
-        "RecallMessage": _rpc(rpc.RecallMessageRequest, rpc.RecallMessageResponse, sends.recall),
-        "EndTransaction": _rpc(rpc.EndTransactionRequest, rpc.EndTransactionResponse, sends.end_transaction),
-        "Heartbeat": _rpc(rpc.HeartbeatRequest, rpc.HeartbeatResponse, clients.heartbeat),
-        "NotifyClientTermination": _rpc(
-            rpc.NotifyClientTerminationRequest, rpc.NotifyClientTerminationResponse, clients.terminate
+        "QueryRoute": of(rpc.QueryRouteRequest, rpc.QueryRouteResponse, topics.query_route, targets=_route),
+        "SendMessage": of(rpc.SendMessageRequest, rpc.SendMessageResponse, sends.send),
+        "RecallMessage": of(rpc.RecallMessageRequest, rpc.RecallMessageResponse, sends.recall),
+        "EndTransaction": of(rpc.EndTransactionRequest, rpc.EndTransactionResponse, sends.end_transaction),
+        "Heartbeat": of(rpc.HeartbeatRequest, rpc.HeartbeatResponse, clients.heartbeat, targets=_group),
+        "NotifyClientTermination": of(
+            rpc.NotifyClientTerminationRequest,
+            rpc.NotifyClientTerminationResponse,
+            clients.terminate,
+            targets=_group,
         ),
-        "QueryAssignment": _rpc(
-            rpc.QueryAssignmentRequest, rpc.QueryAssignmentResponse, consumers.query_assignment
+        "QueryAssignment": of(
+            rpc.QueryAssignmentRequest,
+            rpc.QueryAssignmentResponse,
+            consumers.query_assignment,
+            targets=lambda request: [targets_of(Action.SUB, [request.group], [request.topic])],
         ),
-        "AckMessage": _rpc(rpc.AckMessageRequest, rpc.AckMessageResponse, consumers.ack),
-        "ChangeInvisibleDuration": _rpc(
+        "AckMessage": of(rpc.AckMessageRequest, rpc.AckMessageResponse, consumers.ack),
+        "ChangeInvisibleDuration": of(
             rpc.ChangeInvisibleDurationRequest, rpc.ChangeInvisibleDurationResponse, consumers.change
         ),
-        "ForwardMessageToDeadLetterQueue": _rpc(
+        "ForwardMessageToDeadLetterQueue": of(
             rpc.ForwardMessageToDeadLetterQueueRequest,
             rpc.ForwardMessageToDeadLetterQueueResponse,
             consumers.dead_letter,
@@ -153,19 +177,33 @@ def _methods(topics: Topics, sends: Sends, clients: Clients, consumers: Consumer
     return {SERVICE + name: method for name, method in methods.items()}
 
 
+def _route(request: Any) -> Iterable[Iterable[Target]]:
+    """Return what QueryRoute needs: a producer's permission, or a consumer's."""
+    return (targets_of(action, topics=[request.topic]) for action in (Action.PUB, Action.SUB))
+
+
+def _group(request: Any) -> Iterable[Iterable[Target]]:
+    return [targets_of(Action.SUB, [request.group] if request.HasField("group") else ())]
+
+
 def _rpc(
+    access: Access,
     request_type: type[Message],
     response_type: Callable[..., Message],
-    handle: Callable[[Call, Any], Awaitable[Message]],
+    handle: Callable[[Call, Caller, Any], Awaitable[Message]],
+    targets: Alternatives | None = None,
 ) -> Method:
-    """Return the method of an rpc whose response has a status; errors of RocketMQ become this status."""
+    """Return the method of an rpc whose response has a status; errors of RocketMQ become this status.
+
+    `targets` are the permissions that are checked here: those that no broker checks in a request of `handle`.
+    """
 
     async def guarded(call: Call, request: Any) -> Message:
-        if not call.metadata.get("x-mq-client-id", "").strip():
-            status = Status(code=Code.CLIENT_ID_REQUIRED, message="the header x-mq-client-id is missing")
-            return response_type(status=status)
         try:
-            return await handle(call, request)
+            caller = await access.caller(call)
+            if targets is not None:
+                await access.check(caller, *targets(request))
+            return await handle(call, caller, request)
         except (RpcFailed, Refused, RemotingError) as error:
             return response_type(status=status_of(error))
 

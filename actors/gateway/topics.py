@@ -11,6 +11,7 @@ from typing import Final
 
 import orjson
 
+from actors.gateway.callers import Caller
 from actors.gateway.grpc.calls import Call
 from actors.gateway.proto.definition_pb2 import (
     Broker,
@@ -122,7 +123,7 @@ class Topics:
             raise RpcFailed(Code.FORBIDDEN, f"no queue of topic {topic.name} can be written now")
         return queues[(next(self._turn) if number is None else number) % len(queues)]
 
-    async def query_route(self, call: Call, request: QueryRouteRequest) -> QueryRouteResponse:
+    async def query_route(self, call: Call, caller: Caller, request: QueryRouteRequest) -> QueryRouteResponse:
         """Handle QueryRoute: the queues of a topic; clients reach every broker at their own endpoints."""
         topic = await self.get(topic_name(request.topic))
         if not request.endpoints.addresses:

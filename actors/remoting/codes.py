@@ -201,6 +201,7 @@ class RayMQRequestCode(IntEnum):
     GROUP_MEMBERS = 7204
     GROUP_CHANGED = 7205
     FIND_REQUEST = 7206
+    CHECK_USER = 7207
 
 
 class ResponseCode(IntEnum):

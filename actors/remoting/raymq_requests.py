@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109 and 7206).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, 7206 and 7207).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -41,19 +41,54 @@ REPLACE_QUEUE_FILE 7109
 
 FIND_REQUEST 7206    Sent by a broker to the others: SUCCESS if a request message with this correlation id has
                      passed the receiver and waits for its reply, else QUERY_NOT_FOUND. `FindRequestHeader`.
+
+CHECK_USER 7207      Sent by a gateway on behalf of the user of a call, see `actors.remoting.signing`: SUCCESS
+                     if the user's key has signed the text in the header and the user has permission for all
+                     targets in the body, else NO_PERMISSION. `CheckUserHeader`; a request without text
+                     checks the targets only.
+    body             [[resource, name, action], ...], or empty
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
 import orjson
 
-from actors.remoting.header import CLIENT_ID_CHARS_MAX, QUEUES_MAX
+from actors.remoting.codes import ResponseCode
+from actors.remoting.header import CLIENT_ID_CHARS_MAX, QUEUES_MAX, Header, Name
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.targets import Action, Resource, Target
 from store.message.validate import MAX_GROUP_CHARS, MAX_RETRY_TOPIC_CHARS
 
 PULL_RECORDS_BYTES_MAX = 4 * 1024 * 1024
+_CheckedTargets = Annotated[list[tuple[Resource, Name, Action]], msgspec.Meta(max_length=2048)]
+
+
+class CheckUserHeader(Header):
+    """Header of CHECK_USER: a signed text, and its HMAC-SHA1 in hexadecimal digits."""
+
+    text: Name = ""
+    signature: Name = ""
+
+
+def encode_targets(targets: Iterable[Target]) -> bytes:
+    """Return the body of CHECK_USER."""
+    return msgspec.json.encode(list(targets))
+
+
+def decode_targets(body: bytes | bytearray | memoryview) -> list[Target]:
+    """Return the targets in the body of CHECK_USER. Raises Refused if it is invalid."""
+    try:
+        rows = msgspec.json.decode(body or b"[]", type=_CheckedTargets)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"the body is not a valid list of targets: {error}"
+        ) from None
+    return [Target(*row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ names of fields, nor against a repetition at a later time:
     signature = base64(HMAC-SHA1(secret key, content))
     content   = values of all header fields except `Signature`, sorted by field name, then the body
 
+A gateway authenticates its own clients, and sends their requests as the inner user. It names client and
+address in `OnBehalfOf` and `OnBehalfOfSource`, which its signature covers like all other fields.
+
 A credentials file holds an access key and its secret key:
 
     AccessKey=alice
@@ -41,6 +44,8 @@ from actors.remoting.command import RemotingCommand
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
+ON_BEHALF_OF: Final = "OnBehalfOf"
+ON_BEHALF_OF_SOURCE: Final = "OnBehalfOfSource"
 
 _MARK: Final = b"raymq-v2"
 _PREFIX: Final = "v2:"
@@ -151,6 +156,12 @@ class Signer:
             is_old = _UNIQUE_KEY_QUERY in ext and command.version <= _VERSION_4_9_3
             expected = self._rocketmq_signature(command, _NOT_SIGNED_BY_OLD if is_old else _NOT_SIGNED)
         return hmac.compare_digest(expected.encode(), ext.get(SIGNATURE, "").encode())
+
+    def has_signed_text(self, text: str, signature: bytes) -> bool:
+        """Return True if `signature` is the HMAC-SHA1 of a text, as gRPC clients of RocketMQ send it."""
+        mac = self._rocketmq_mac.copy()
+        mac.update(text.encode())
+        return hmac.compare_digest(mac.digest(), signature)
 
     def _signature(self, command: RemotingCommand, at_ms: int) -> str:
         mac, ext = self._mac.copy(), command.ext

@@ -9,7 +9,7 @@ import orjson
 
 from actors.remoting.bodies import broker, connected, groups, locks, progress, routes
 from actors.remoting.properties_text import parse_properties
-from actors.remoting.raymq_requests import CommitOffsetsBody
+from actors.remoting.raymq_requests import CommitOffsetsBody, decode_targets
 from actors.remoting.remoting_errors import Refused
 from store.message.json_text import parse_rocketmq_json
 from store.message.properties import decode_properties, encode_properties
@@ -22,6 +22,7 @@ def decoders() -> list[Decoder]:
     """Return all functions that decode a request or response body."""
     found: list[Decoder] = [
         CommitOffsetsBody.decode,
+        decode_targets,
         lambda body: routes.RegisterBrokerBody.decode(body, True),
     ]
     for module in (broker, connected, groups, locks, progress, routes):
@@ -96,6 +97,7 @@ def seeds_of_bodies() -> list[bytes]:
          "brokerDatas": [{"brokerAddrs": {"0": "127.0.0.1:1"}, "brokerName": "b", "cluster": "c"}]},
         {"offsetTable": {"a": 1}, "table": {"a": "b"}, "topicList": ["T"],
          "connectionSet": [{"clientId": "c"}]},
+        [["topic", "T", "pub"], ["group", "g", "sub"]],
         {"brokerAddrTable": {"b": {"brokerAddrs": {"0": "x"}}}, "clusterAddrTable": {"c": ["b"]}},
     ]  # fmt: skip
     made = [orjson.dumps(text) for text in texts]

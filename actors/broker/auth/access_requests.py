@@ -11,7 +11,7 @@ from functools import partial
 
 from actors.access.access_file import AccessFile
 from actors.access.policies import policy_type
-from actors.access.steps import Users
+from actors.access.steps import UNKNOWN_USER, Users
 from actors.access.users import SUBJECT_PREFIX, AccessTable
 from actors.remoting.admin_headers import (
     AclHeader,
@@ -22,12 +22,13 @@ from actors.remoting.admin_headers import (
 )
 from actors.remoting.bodies.access import AclInfo, PolicyInfo, UserInfo
 from actors.remoting.bodies.body import encode_json
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.raymq_requests import CheckUserHeader, decode_targets
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
-from actors.remoting.signing import ACCESS_KEY
-from actors.remoting.targets import Action, on_cluster
+from actors.remoting.signing import ACCESS_KEY, ON_BEHALF_OF
+from actors.remoting.targets import Action, DecodedRequest, Target, on_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class AccessRequests:
             row(code.AUTH_DELETE_ACL, self.delete_acl, DeleteAclHeader, update),
             row(code.AUTH_GET_ACL, self.get_acl, AclHeader, get),
             row(code.AUTH_LIST_ACL, self.list_acls, ListAclsHeader, get),
+            row(RayMQRequestCode.CHECK_USER, self.check_user, CheckUserHeader, _checked_targets),
         )
 
     def create_user(self, context: RequestContext) -> None:
@@ -160,6 +162,25 @@ class AccessRequests:
         ]
         return RemotingCommand.response(body=encode_json(found) if found else b"")
 
+    def check_user(self, context: RequestContext) -> RemotingCommand:
+        """Handle CHECK_USER: check the signature of a gateway's client, whose permissions were checked."""
+        header: CheckUserHeader = context.header
+        name = _signer_of(context)
+        user = self._enabled().users.find(name)
+        if ON_BEHALF_OF not in context.command.ext or user is None:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the request has no {ON_BEHALF_OF}: only gateways send it, signed as the inner user",
+            )
+        if header.text or header.signature:
+            try:
+                is_signed = user.signer.has_signed_text(header.text, bytes.fromhex(header.signature))
+            except ValueError:
+                is_signed = False
+            if not is_signed:
+                raise Refused(ResponseCode.NO_PERMISSION, UNKNOWN_USER.format(user=repr(name[:100])))
+        return RemotingCommand.response()
+
     def _user_of(self, context: RequestContext) -> UserInfo:
         header: UserHeader = context.header
         info = UserInfo.of_request(context.command.body)
@@ -213,6 +234,10 @@ class AccessRequests:
                 "inner_credentials_file",
             )
         return self._access
+
+
+def _checked_targets(context: DecodedRequest) -> Iterable[Target]:
+    return decode_targets(context.command.body)
 
 
 def _signer_of(context: RequestContext) -> str:

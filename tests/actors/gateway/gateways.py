@@ -17,6 +17,7 @@ from cluster.standalone import StandaloneCluster, StandaloneSettings
 from store.clock import SystemClock
 from store.message.message import MessageExt
 from store.store_settings import StoreSettings
+from tests.actors.broker.auth.access_peers import INNER, SigningPeer, inner_file
 from tests.actors.broker.brokers import SMALL_STORE, Peer
 
 CLIENT_ID = (("x-mq-client-id", "client@test"),)
@@ -25,10 +26,13 @@ CLIENT_ID = (("x-mq-client-id", "client@test"),)
 class GrpcClient:
     """The rpcs of one client."""
 
-    def __init__(self, cluster: StandaloneCluster, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self, cluster: StandaloneCluster, channel: grpc.aio.Channel, peer: Peer, metadata: Any = CLIENT_ID
+    ) -> None:
         self.cluster = cluster
-        self.peer = Peer(cluster.brokers[0])
-        self._channel = channel
+        self.peer = peer
+        self.channel = channel
+        self._metadata = metadata
 
     async def create_topic(self, name: str, message_type: str = "", queues: int = 2, perm: int = 6) -> None:
         """Create a topic with RocketMQ's attribute `message.type`."""
@@ -48,25 +52,25 @@ class GrpcClient:
             found += await self.peer.messages(topic, queue_id=queue_id)
         return found
 
-    async def call(self, request: Any, metadata: Any = CLIENT_ID) -> Any:
+    async def call(self, request: Any, metadata: Any = None) -> Any:
         name = type(request).__name__.removesuffix("Request")
         response = getattr(rpc, f"{name}Response")
-        call = self._channel.unary_unary(
+        call = self.channel.unary_unary(
             SERVICE + name, request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )  # fmt: skip
-        return await call(request, metadata=metadata)
+        return await call(request, metadata=self._metadata if metadata is None else metadata)
 
     def receive(self, request: rpc.ReceiveMessageRequest) -> Any:
-        return self._channel.unary_stream(
+        return self.channel.unary_stream(
             f"{SERVICE}ReceiveMessage", rpc.ReceiveMessageRequest.SerializeToString,
             rpc.ReceiveMessageResponse.FromString,
-        )(request, metadata=CLIENT_ID)  # fmt: skip
+        )(request, metadata=self._metadata)  # fmt: skip
 
     def telemetry(self) -> Any:
-        return self._channel.stream_stream(
+        return self.channel.stream_stream(
             f"{SERVICE}Telemetry", rpc.TelemetryCommand.SerializeToString, rpc.TelemetryCommand.FromString
-        )(metadata=CLIENT_ID)
+        )(metadata=self._metadata)
 
     async def send(self, *messages: Message) -> rpc.SendMessageResponse:
         found: rpc.SendMessageResponse = await self.call(rpc.SendMessageRequest(messages=messages))
@@ -80,18 +84,30 @@ def message(topic: str = "Plain", body: bytes = b"body", **system: Any) -> Messa
 
 
 def with_gateway(
-    root: Path, story: Callable[[GrpcClient], Awaitable[None]], broker: dict[str, str] | None = None
+    root: Path,
+    story: Callable[[GrpcClient], Awaitable[None]],
+    broker: dict[str, str] | None = None,
+    *,
+    has_users: bool = False,
 ) -> None:
+    """Run a story with a cluster and the client of its gateway; with users, its `peer` is the inner user."""
+
     async def run() -> None:
         store = StoreSettings.model_validate({**SMALL_STORE, "flush": "async"})
         settings = StandaloneSettings(
-            root, store=store, with_rebalancer=False, gateway_port=0, broker=broker or {}
+            root,
+            store=store,
+            with_rebalancer=False,
+            gateway_port=0,
+            broker=broker or {},
+            inner_credentials_file=inner_file(root) if has_users else None,
         )
         cluster = StandaloneCluster(settings, SystemClock())
         await cluster.start()
         try:
             async with grpc.aio.insecure_channel(cluster.gateway_address) as channel:
-                client = GrpcClient(cluster, channel)
+                peer = SigningPeer(cluster.brokers[0], INNER) if has_users else Peer(cluster.brokers[0])
+                client = GrpcClient(cluster, channel, peer)
                 await client.create_topic("Plain")
                 await story(client)
                 await client.peer.client.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from actors.gateway.callers import Caller
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import (
     ClientType,
@@ -196,7 +198,7 @@ def handle(pop_ms: int) -> Handle:
 
 def test_renewals_are_due_before_the_message_is_visible() -> None:
     renewals = Renewals()
-    renewals.add(Renewal("c1", "g", "T", handle(0), until_ms=100_000))
+    renewals.add(Renewal(Caller("c1"), "g", "T", handle(0), until_ms=100_000))
     assert list(renewals.due(39_999)) == []
     [renewal] = renewals.due(40_000)
     renewal.handle = handle(40_000)
@@ -204,9 +206,24 @@ def test_renewals_are_due_before_the_message_is_visible() -> None:
     assert len(list(renewals.due(80_000))) == 1
     assert list(renewals.due(100_000)) == []  # renewed for long enough
     assert len(renewals) == 0
-    renewals.add(Renewal("c2", "g", "T", handle(0), until_ms=100_000))
-    renewals.forget_client("c2")
+    renewals.add(Renewal(Caller("c2", "alice"), "g", "T", handle(0), until_ms=100_000))
+    renewals.forget_client(Caller("c2", "alice", "192.0.2.9"))  # it has reconnected
     assert len(renewals) == 0
+
+
+def test_another_user_cannot_end_a_renewal() -> None:
+    async def story() -> None:
+        renewals, text = Renewals(), handle(0).encode()
+        renewals.add(Renewal(Caller("c1", "alice"), "g", "T", handle(0), until_ms=100_000))
+        [renewal] = renewals.due(40_000)
+        renewal.handle = handle(40_000)
+        renewals.forget_client(Caller("c1", "bob"))
+        assert await renewals.take(Caller("c1", "bob"), "g", text) == handle(0)
+        assert len(renewals) == 1
+        assert await renewals.take(Caller("c9", "alice"), "g", text) == handle(40_000)
+        assert len(renewals) == 0
+
+    asyncio.run(story())
 
 
 def test_handle_is_decoded_or_refused() -> None:

@@ -85,6 +85,9 @@ BODIES: dict[int, tuple[Callable[[str, str], Any], ...]] = {
             group, "c", [OffsetCommit(MINE, 0, 1, 1), OffsetCommit(topic, 0, 1, 1)]
         ).encode(),
     ),
+    RayMQRequestCode.CHECK_USER: (
+        lambda topic, group: [["topic", MINE, "pub"], ["topic", topic, "sub"], ["group", group, "sub"]],
+    ),
 }
 NAMES_NOTHING = {RequestCode.CHECK_CLIENT_CONFIG}  # only compiles a filter
 
