@@ -1,6 +1,6 @@
 """Loop time of one page of metrics of a broker with many queues.
 
-    uv run python -m benchmarks.metrics_page [--queues 20000] [--groups 200] [--scrapes 5] [--json]
+    uv run python -m benchmarks.metrics_page [--queues 20000] [--groups 200] [--scrapes 3] [--json]
 
 A broker has `--groups` topics with together `--queues` queues, one message in each, and one group for each
 topic that has acknowledged nothing. Every second scrape follows a commit in each queue, so that positions
@@ -22,12 +22,13 @@ from pathlib import Path
 import uvloop
 
 from actors.broker.broker_settings import BrokerSettings
+from actors.broker.metrics.lags import LAGS_KEPT_MAX_NS
 from actors.broker.service import BrokerService
 from store.clock import SystemClock
 from store.message.record import RecordDraft
 from store.store_settings import StoreSettings
 
-PAUSE_S = 1.1
+PAUSE_S = LAGS_KEPT_MAX_NS / 1e9 + 0.1
 """Longer than the broker keeps computed lags."""
 
 
@@ -119,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--queues", type=int, default=20_000)
     parser.add_argument("--groups", type=int, default=200)
-    parser.add_argument("--scrapes", type=int, default=5)
+    parser.add_argument("--scrapes", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     found = uvloop.run(measure(given.queues, given.groups, given.scrapes))

@@ -34,7 +34,10 @@ from store.message_store import MessageStore
 from store.store_errors import StoreError
 
 LAGS_KEPT_NS = 1_000 * NS_PER_MS
-"""Clients that read the page within this time get the same lags."""
+"""Clients that read the page within this time get the same lags, and within KEPT_FACTOR times the duration of
+the computation, at most LAGS_KEPT_MAX_NS: frequent clients of a broker with many queues must not slow it."""
+KEPT_FACTOR = 100
+LAGS_KEPT_MAX_NS = 10 * LAGS_KEPT_NS
 SLICE_NS = NS_PER_MS
 READS_MAX = 4
 _NOWHERE = I64_MAX
@@ -73,7 +76,7 @@ class Lags:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._computed: list[Lag] = []
-        self._computed_ns = -LAGS_KEPT_NS
+        self._next_ns = 0
         self._slice_ns = 0
         # CommitLog positions; those of the next refresh are in the second table.
         self._known: dict[Place, int] = {}
@@ -83,10 +86,10 @@ class Lags:
         return iter(self._computed)
 
     async def refresh(self) -> None:
-        """Compute the lags, unless they are newer than LAGS_KEPT_NS."""
+        """Compute the lags, unless the last ones are to be kept."""
         async with self._lock:
-            self._slice_ns = self._clock.monotonic_ns()
-            if self._slice_ns - self._computed_ns < LAGS_KEPT_NS:
+            begin_ns = self._slice_ns = self._clock.monotonic_ns()
+            if begin_ns < self._next_ns:
                 return
             computed = []
             for key, committed in list(self._tables.offsets.table.offsets.items()):
@@ -95,7 +98,9 @@ class Lags:
                 if (config := self._tables.topics.find(topic)) is not None:
                     computed.append(await self._lag(topic, group, committed, config.read_queue_nums))
             self._known, self._seen = self._seen, {}
-            self._computed, self._computed_ns = computed, self._clock.monotonic_ns()
+            self._computed, end_ns = computed, self._clock.monotonic_ns()
+            kept_ns = max((end_ns - begin_ns) * KEPT_FACTOR, LAGS_KEPT_NS)
+            self._next_ns = end_ns + min(kept_ns, LAGS_KEPT_MAX_NS)
 
     async def _lag(self, topic: str, group: str, committed: Mapping[int, int], queues: int) -> Lag:
         pulled, in_flight, ready = self._tables.offsets.pulled, 0, 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actors.broker.metrics.lags import LAGS_KEPT_MAX_NS, LAGS_KEPT_NS, Lags
+from store.clock import NS_PER_MS
 from tests.actors.broker.brokers import A_DAY_MS, Peer, settings_of, with_broker
 from tests.actors.broker.metrics.scraped import samples
 from tests.conftest import ClockAtRest
@@ -44,6 +46,33 @@ def test_lag_of_a_group_without_members_is_visible(tmp_path: Path) -> None:
 
         # The last message counts when it is dispatched, and lags are kept for a second.
         await eventually_async(lambda: lag_is(peer, 2))
+
+    with_broker(story, settings_of(tmp_path))
+
+
+class TickingClock(ClockAtRest):
+    """A clock on which 20 ms pass between two looks at it."""
+
+    def monotonic_ns(self) -> int:
+        self.advance(20)
+        return super().monotonic_ns()
+
+
+def test_lags_are_kept_longer_the_longer_they_take(tmp_path: Path) -> None:
+    async def story(peer: Peer) -> None:
+        await sent(peer, "T", 5)
+        await peer.commit("CG", "T", 1)
+        loop, clock = peer.broker.graph.loop, TickingClock()
+        lags = Lags(loop.store, loop.reads, peer.broker.graph.tables, clock)
+        await lags.refresh()
+        assert [lag.in_flight + lag.ready for lag in lags] == [4]
+        await peer.commit("CG", "T", 3)
+        clock.advance(LAGS_KEPT_NS // NS_PER_MS)
+        await lags.refresh()
+        assert [lag.in_flight + lag.ready for lag in lags] == [4]
+        clock.advance(LAGS_KEPT_MAX_NS // NS_PER_MS)
+        await lags.refresh()
+        assert [lag.in_flight + lag.ready for lag in lags] == [2]
 
     with_broker(story, settings_of(tmp_path))
 
