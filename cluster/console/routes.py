@@ -22,6 +22,10 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The parameters of a request: those in the path, and those of the query or of the JSON body."""
 
 
+class NoParameters(Parameters, frozen=True):
+    """There are no parameters."""
+
+
 class Write(Parameters, frozen=True, kw_only=True):
     """The parameters of a change. With `dry_run`, the response says what would be changed."""
 

@@ -8,15 +8,11 @@ from typing import Annotated
 import msgspec
 
 from cluster.client import Admin
-from cluster.console.routes import Change, Parameters, Route, Write, option
+from cluster.console.routes import Change, NoParameters, Parameters, Route, Write, option
 from cluster.views.access import Rule, UserView, list_rules, list_users
 
 User = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 Texts = Annotated[list[User], msgspec.Meta(max_length=50)]
-
-
-class UsersParameters(Parameters, frozen=True):
-    """The list of users has no parameters."""
 
 
 class RulesParameters(Parameters, frozen=True):
@@ -64,11 +60,12 @@ class AccessResources:
         """Return the rows of the route table."""
         return (
             Route(
-                "GET", "/users", self.users, UsersParameters, Sequence[UserView], "Users.",
-                lambda _given: ("user", "list"),
+                "GET", "/users", lambda admin, _given: list_users(admin), NoParameters, Sequence[UserView],
+                "Users.", lambda _given: ("user", "list"),
             ),
             Route(
-                "GET", "/rules", self.rules, RulesParameters, Sequence[Rule], "Rules of users.",
+                "GET", "/rules", lambda admin, given: list_rules(admin, given.match), RulesParameters,
+                Sequence[Rule], "Rules of users.",
                 lambda given: ("acl", "list", given.match or None),
             ),
             Route("POST", "/users", self.put_user, PutUser, Change, "Create or change a user.", _put_user),
@@ -91,14 +88,6 @@ class AccessResources:
                 lambda given: ("acl", "delete", given.user, *option("--resource", given.resource)),
             ),
         )  # fmt: skip
-
-    def users(self, admin: Admin, given: UsersParameters) -> Sequence[UserView]:
-        """Return the users, without secret keys. Raises ClientError."""
-        return list_users(admin)
-
-    def rules(self, admin: Admin, given: RulesParameters) -> Sequence[Rule]:
-        """Return rules. Raises ClientError."""
-        return list_rules(admin, given.match)
 
     def put_user(self, admin: Admin, given: PutUser) -> Change:
         """Create or change a user. Raises ClientError."""

@@ -11,13 +11,9 @@ import msgspec
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.resources.topics import Name
-from cluster.console.routes import Change, Parameters, Route, Write
+from cluster.console.routes import Change, NoParameters, Parameters, Route, Write
 from cluster.views.brokers import BrokerView, list_brokers
 from store.clock import Clock
-
-
-class BrokersParameters(Parameters, frozen=True):
-    """The list of brokers has no parameters."""
 
 
 class BrokerParameters(Parameters, frozen=True):
@@ -59,7 +55,8 @@ class BrokerResources:
         """Return the rows of the route table."""
         return (
             Route(
-                "GET", "/brokers", self.brokers, BrokersParameters, Sequence[BrokerView], "Brokers.",
+                "GET", "/brokers", lambda admin, _given: list_brokers(admin, self._clock), NoParameters,
+                Sequence[BrokerView], "Brokers.",
                 lambda _given: ("broker", "list"),
             ),
             Route(
@@ -67,7 +64,8 @@ class BrokerResources:
                 lambda given: ("broker", "describe", given.broker),
             ),
             Route(
-                "GET", "/brokers/{broker}/timers", self.timers, BrokerParameters, Mapping[str, int],
+                "GET", "/brokers/{broker}/timers", lambda admin, given: admin.timer_counts(given.broker),
+                BrokerParameters, Mapping[str, int],
                 "Pending timer messages of a broker, by topic.",
                 lambda given: ("broker", "timers", given.broker),
             ),
@@ -86,18 +84,10 @@ class BrokerResources:
             ),
         )  # fmt: skip
 
-    def brokers(self, admin: Admin, given: BrokersParameters) -> Sequence[BrokerView]:
-        """Return all replicas. Raises ClientError."""
-        return list_brokers(admin, self._clock)
-
     def broker(self, admin: Admin, given: BrokerParameters) -> BrokerPage:
         """Return a broker. Raises ClientError."""
         runtime, settings = admin.broker_runtime(given.broker), admin.broker_config(given.broker)
         return BrokerPage(given.broker, dict(sorted(runtime.items())), dict(sorted(settings.items())))
-
-    def timers(self, admin: Admin, given: BrokerParameters) -> Mapping[str, int]:
-        """Return the pending timer messages. Raises ClientError."""
-        return admin.timer_counts(given.broker)
 
     def put_settings(self, admin: Admin, given: PutSettings) -> Change:
         """Change settings. Raises ClientError, ApiError."""

@@ -7,14 +7,9 @@ from typing import Annotated
 
 import msgspec
 
-from cluster.client import Admin
 from cluster.console.resources.topics import Name
-from cluster.console.routes import Parameters, Route
+from cluster.console.routes import NoParameters, Parameters, Route
 from cluster.views.clients import Clients, MemberState, list_clients, member_state
-
-
-class ClientsParameters(Parameters, frozen=True):
-    """The list of clients has no parameters."""
 
 
 class MemberParameters(Parameters, frozen=True):
@@ -31,20 +26,17 @@ class ClientResources:
     def routes(self) -> Sequence[Route]:
         """Return the rows of the route table."""
         return (
-            Route("GET", "/clients", self.clients, ClientsParameters, Clients, "Connected clients."),
             Route(
-                "GET", "/groups/{group}/members/{client}", self.member, MemberParameters, MemberState,
+                "GET", "/clients", lambda admin, _given: list_clients(admin), NoParameters, Clients,
+                "Connected clients.",
+            ),
+            Route(
+                "GET", "/groups/{group}/members/{client}",
+                lambda admin, given: member_state(admin, given.group, given.client, stack=given.stack),
+                MemberParameters, MemberState,
                 "The state of a member.",
                 lambda given: (
                     "group", "member", given.group, given.client, "--stack" if given.stack else None,
                 ),
             ),
         )  # fmt: skip
-
-    def clients(self, admin: Admin, given: ClientsParameters) -> Clients:
-        """Return the connected clients. Raises ClientError."""
-        return list_clients(admin)
-
-    def member(self, admin: Admin, given: MemberParameters) -> MemberState:
-        """Return the state of a member. Raises ClientError."""
-        return member_state(admin, given.group, given.client, stack=given.stack)

@@ -11,17 +11,13 @@ from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.resources.messages import Bodies, shown
 from cluster.console.resources.topics import Name
-from cluster.console.routes import Change, Parameters, Route, Write, option
+from cluster.console.routes import Change, NoParameters, Parameters, Route, Write, option
 from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter, DeadLetterCount
 from cluster.views.times import parse_time_ms
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 _SHOWN = ("store_ms", "broker", "queue", "offset", "origin", "tags", "keys")
-
-
-class CountsParameters(Parameters, frozen=True):
-    """The counts have no parameters."""
 
 
 class LettersParameters(Parameters, frozen=True):
@@ -58,8 +54,8 @@ class DeadLetterResources:
         """Return the rows of the route table."""
         return (
             Route(
-                "GET", "/dead-letters", self.counts, CountsParameters, Sequence[DeadLetterCount],
-                "Groups with pending dead letters.", lambda _given: ("dlq", "list"),
+                "GET", "/dead-letters", lambda admin, _given: views.dead_letter_counts(admin), NoParameters,
+                Sequence[DeadLetterCount], "Groups with dead letters.", lambda _given: ("dlq", "list"),
             ),
             Route(
                 "GET", "/dead-letters/{group}", self.letters, LettersParameters, Sequence[Mapping[str, Any]],
@@ -81,10 +77,6 @@ class DeadLetterResources:
                 lambda given: ("dlq", "purge", given.group, *option("--until", given.until)),
             ),
         )  # fmt: skip
-
-    def counts(self, admin: Admin, given: CountsParameters) -> Sequence[DeadLetterCount]:
-        """Return the number of pending dead letters of each group. Raises ClientError."""
-        return views.dead_letter_counts(admin)
 
     def letters(self, admin: Admin, given: LettersParameters) -> Sequence[Mapping[str, Any]]:
         """Return dead letters. Raises ClientError."""

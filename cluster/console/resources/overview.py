@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cluster.client import Admin
 from cluster.console.changes import ChangeRecord, Changes
 from cluster.console.history import Curves, Span
-from cluster.console.routes import Parameters, Route
+from cluster.console.routes import NoParameters, Parameters, Route
 from cluster.console.sampler import Sampler, figures
 from cluster.console.warnings import Notice, notices
 from cluster.views.brokers import BrokerView
@@ -17,18 +17,10 @@ from store.clock import Clock
 TOP = 8
 
 
-class OverviewParameters(Parameters, frozen=True):
-    """The overview has no parameters."""
-
-
 class HistoryParameters(Parameters, frozen=True):
     """The time span of the curves."""
 
     span: Span = "hour"
-
-
-class ChangesParameters(Parameters, frozen=True):
-    """The list of changes has no parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +93,7 @@ class OverviewResources:
         top = lambda _given: ("top", "--once")  # noqa: E731 - a row of a table
         return (
             Route(
-                "GET", "/overview", self.overview, OverviewParameters, Overview,
+                "GET", "/overview", self.overview, NoParameters, Overview,
                 "Rates, lag, disks, brokers and warnings.", top,
             ),
             Route(
@@ -109,12 +101,12 @@ class OverviewResources:
                 "Curves of in/s, out/s, lag, in flight, disk and brokers.", top,
             ),
             Route(
-                "GET", "/changes", self.changes, ChangesParameters, Sequence[ChangeRecord],
+                "GET", "/changes", self.changes, NoParameters, Sequence[ChangeRecord],
                 "Changes made through this console since it started.",
             ),
         )  # fmt: skip
 
-    def overview(self, admin: Admin, given: OverviewParameters) -> Overview:
+    def overview(self, admin: Admin, given: NoParameters) -> Overview:
         """Return the last sample."""
         check_sees_cluster(admin, self._sampler)
         sample, now_ms = self._sampler.last, self._clock.wall_ms()
@@ -149,7 +141,7 @@ class OverviewResources:
         check_sees_cluster(admin, self._sampler)
         return self._sampler.history.curves(given.span)
 
-    def changes(self, admin: Admin, given: ChangesParameters) -> Sequence[ChangeRecord]:
+    def changes(self, admin: Admin, given: NoParameters) -> Sequence[ChangeRecord]:
         """Return the changes, the newest first."""
         check_sees_cluster(admin, self._sampler)
         return self._changes.list()
