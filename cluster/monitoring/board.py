@@ -229,7 +229,7 @@ ROWS: Final = {
         Panel(
             "Transactions", "short",
             (
-                Query(_sum("raymq_open_transactions", _OF_NODE, "node_id"), "open {{node_id}}"),
+                Query(_sum("rocketmq_half_messages", _OF_TOPIC, "topic"), "open {{topic}}"),
                 Query(_rate("rocketmq_commit_messages_total", _OF_TOPIC, "topic"), "committed {{topic}}"),
                 Query(_rate("rocketmq_rollback_messages_total", _OF_TOPIC, "topic"), "rolled back {{topic}}"),
             ),

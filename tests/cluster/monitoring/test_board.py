@@ -17,10 +17,12 @@ REPO = Path(__file__).parents[3]
 ROCKETMQ = REPO / "tests" / "fixtures" / "rocketmq-5.5.0-metrics.txt"
 RARE = {
     "rocketmq_send_to_dlq_messages_total",
+    "rocketmq_half_messages",
     "rocketmq_commit_messages_total",
     "rocketmq_rollback_messages_total",
 }
-"""RocketMQ's metrics that have no sample on its page, because nothing was dead-lettered there."""
+"""RocketMQ's metrics that have no sample on its page, because there were no dead letters and
+transactions."""
 _METRIC = re.compile(r"\b(?:rocketmq|raymq)_\w+")
 
 

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.extended]
 EVENTS = {
     "rocketmq_send_to_dlq_messages_total",
     "rocketmq_rpc_latency_milliseconds_count",  # of refused requests
+    "rocketmq_half_messages",
     "rocketmq_commit_messages_total",
     "rocketmq_rollback_messages_total",
     "rocketmq_timing_messages",
