@@ -2,6 +2,7 @@
 
     <user cache>/raymq/compat/jars-<hash of pom.xml>/<profile>/*.jar
     <user cache>/raymq/compat/classes-<hash of pom.xml and sources>/<profile>/*.class
+    <user cache>/raymq/compat/node-<hash of package.json>/node_modules
 
 A folder is renamed into place when it is complete, so an interrupted build leaves no folder under these
 names.
@@ -55,6 +56,10 @@ COMPILE_TIMEOUT_S = 120
 
 class JavaNotFound(Exception):
     """This machine has no JDK or no Maven."""
+
+
+class NodeNotFound(Exception):
+    """This machine has no Node.js or no npm."""
 
 
 class BuildFailed(Exception):
@@ -117,6 +122,30 @@ def jars_of(pom: Path, profiles: Sequence[str]) -> Path:
     with _locked(cache / "lock"):
         _build_once(jars, lambda into: _resolve_jars(pom, profiles, into))
     return jars
+
+
+def node_modules_of(package: Path) -> Path:
+    """Return the cached folder `node_modules` of a package.json; download what is not cached.
+
+    Raises:
+        NodeNotFound: There is no Node.js or no npm.
+        BuildFailed: npm failed.
+    """
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        raise NodeNotFound("node or npm is not on the PATH: install Node.js 18 or later")
+    install = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+
+    def build(into: Path) -> None:
+        shutil.copy(package, into)
+        _run([*install, "--prefix", str(into)], RESOLVE_TIMEOUT_S)
+
+    cache = _cache_root()
+    cache.mkdir(parents=True, exist_ok=True)
+    modules = cache / f"node-{_content_key([package])}"
+    with _locked(cache / "lock"):
+        _build_once(modules, build)
+    return modules / "node_modules"
 
 
 def _resolve_jars(pom: Path, profiles: Iterable[str], into: Path) -> None:

@@ -1,0 +1,136 @@
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Collections;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
+import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
+import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
+import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.PushConsumer;
+import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.MessageBuilder;
+import org.apache.rocketmq.client.apis.message.MessageView;
+import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
+
+/**
+ * RocketMQ's Java SDK for gRPC. Arguments: operation, endpoints, access key, secret key (both may be empty).
+ *
+ * <p>`send` sends messages of all types and prints SENT; `push` and `simple` print READY, receive COUNT messages
+ * of the topic Plain and print RECEIVED. The first delivery of every fifth message fails.
+ */
+public final class Sdk {
+    static final int COUNT = 20;
+    static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+
+    public static void main(String[] arguments) throws Exception {
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
+            .setEndpoints(arguments[1]).enableSsl(Boolean.getBoolean("tls"));
+        if (!arguments[2].isEmpty()) {
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(arguments[2], arguments[3]));
+        }
+        ClientConfiguration configuration = builder.build();
+        switch (arguments[0]) {
+            case "send" -> send(configuration);
+            case "push" -> push(configuration);
+            default -> simple(configuration);
+        }
+        System.exit(0);
+    }
+
+    static void send(ClientConfiguration configuration) throws Exception {
+        CountDownLatch checked = new CountDownLatch(1);
+        Producer producer = PROVIDER.newProducerBuilder()
+            .setClientConfiguration(configuration)
+            .setTopics("Plain", "Fifo", "Delay", "Transaction")
+            .setTransactionChecker(view -> {
+                checked.countDown();
+                return TransactionResolution.COMMIT;
+            })
+            .build();
+        for (int n = 0; n < COUNT; n++) {
+            producer.send(message("Plain", Integer.toString(n)).setTag("t").setKeys("k" + n)
+                .addProperty("colour", "blue").build());
+        }
+        for (int n = 0; n < COUNT; n++) {
+            producer.send(message("Fifo", Integer.toString(n)).setMessageGroup("order-7").build());
+        }
+        producer.send(message("Delay", "later").setDeliveryTimestamp(System.currentTimeMillis() + 1500).build());
+        for (String body : List.of("committed", "rolled back", "checked")) {
+            Transaction transaction = producer.beginTransaction();
+            producer.send(message("Transaction", body).build(), transaction);
+            if (body.equals("committed")) {
+                transaction.commit();
+            } else if (body.equals("rolled back")) {
+                transaction.rollback();
+            }
+        }
+        checked.await();
+        producer.close();
+        System.out.println("SENT " + COUNT);
+    }
+
+    static MessageBuilder message(String topic, String body) {
+        return PROVIDER.newMessageBuilder().setTopic(topic).setBody(body.getBytes(StandardCharsets.UTF_8));
+    }
+
+    static String text(MessageView view) {
+        return StandardCharsets.UTF_8.decode(view.getBody()).toString();
+    }
+
+    static void push(ClientConfiguration configuration) throws Exception {
+        Set<String> failed = ConcurrentHashMap.newKeySet();
+        Set<String> bodies = ConcurrentHashMap.newKeySet();
+        CountDownLatch done = new CountDownLatch(COUNT);
+        PushConsumer consumer = PROVIDER.newPushConsumerBuilder()
+            .setClientConfiguration(configuration)
+            .setConsumerGroup("push")
+            .setSubscriptionExpressions(Collections.singletonMap("Plain", FilterExpression.SUB_ALL))
+            .setMessageListener(view -> {
+                String body = text(view);
+                if (Integer.parseInt(body) % 5 == 0 && failed.add(body)) {
+                    return ConsumeResult.FAILURE;
+                }
+                if (bodies.add(body)) {
+                    done.countDown();
+                }
+                return ConsumeResult.SUCCESS;
+            })
+            .build();
+        System.out.println("READY");
+        done.await();
+        consumer.close();
+        System.out.println("RECEIVED " + bodies.size());
+    }
+
+    static void simple(ClientConfiguration configuration) throws Exception {
+        Set<String> failed = ConcurrentHashMap.newKeySet();
+        Set<String> bodies = ConcurrentHashMap.newKeySet();
+        SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder()
+            .setClientConfiguration(configuration)
+            .setConsumerGroup("simple")
+            .setAwaitDuration(Duration.ofSeconds(10))
+            .setSubscriptionExpressions(Collections.singletonMap("Plain", FilterExpression.SUB_ALL))
+            .build();
+        System.out.println("READY");
+        while (bodies.size() < COUNT) {
+            for (MessageView view : consumer.receive(16, Duration.ofSeconds(30))) {
+                String body = text(view);
+                if (Integer.parseInt(body) % 5 == 0 && failed.add(body)) {
+                    consumer.changeInvisibleDuration(view, Duration.ofSeconds(10));
+                } else {
+                    consumer.ack(view);
+                    bodies.add(body);
+                }
+            }
+        }
+        consumer.close();
+        System.out.println("RECEIVED " + bodies.size());
+    }
+}

@@ -1,0 +1,135 @@
+"""RocketMQ 5's SDKs for Java and Node.js through a gateway with access control."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.actors.broker.auth.access_peers import SECRETS, SigningPeer
+from tests.actors.gateway.gateways import GrpcClient, with_gateway
+from tests.compat.build import jars_of, java_program, node_modules_of
+from tests.eventually import LIMIT_S, eventually_async
+
+PROGRAMS = Path(__file__).parent
+JAVA_SDK = "sdk-5.0.8"
+TOPICS = {"Fifo": "FIFO", "Delay": "DELAY", "Transaction": "TRANSACTION"}
+BROKER = {"transaction_check_interval_ms": "500", "transaction_timeout_ms": "1000"}
+
+
+def java(operation: str, client: GrpcClient, user: str, key: str) -> tuple[list[str], dict[str, str]]:
+    jars = jars_of(PROGRAMS / "java" / "pom.xml", (JAVA_SDK,))
+    options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars / JAVA_SDK}/*"]
+    program = str(PROGRAMS / "java" / "Sdk.java")
+    return [
+        str(java_program("java")), *options, program, operation, client.cluster.gateway_address, user, key,
+    ], {}  # fmt: skip
+
+
+def node(operation: str, client: GrpcClient, user: str, key: str) -> tuple[list[str], dict[str, str]]:
+    modules = node_modules_of(PROGRAMS / "node" / "package.json")
+    program = [shutil.which("node") or "node", str(PROGRAMS / "node" / "sdk.js")]
+    return [*program, operation, client.cluster.gateway_address, user, key], {"NODE_PATH": str(modules)}
+
+
+SDKS = {"java": java, "node": node}
+
+
+class Sdk:
+    """One SDK as the user alice, in a process per operation."""
+
+    def __init__(self, name: str, client: GrpcClient, home: Path) -> None:
+        self._command = SDKS[name]
+        self._client = client
+        self._home = home
+
+    async def start(self, operation: str, key: str = SECRETS["alice"]) -> asyncio.subprocess.Process:
+        command, more = self._command(operation, self._client, "alice", key)
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                **more,
+                "HOME": str(self._home),
+                "JAVA_TOOL_OPTIONS": f"-Duser.home={self._home}",
+            },
+        )
+
+    async def output(self, process: asyncio.subprocess.Process) -> str:
+        output, _ = await asyncio.wait_for(process.communicate(), 6 * LIMIT_S)
+        return output.decode()
+
+
+def with_sdk(name: str, root: Path, story: object) -> None:
+    """Run a story with an SDK; its user alice may do everything with all topics and groups."""
+
+    async def prepared(client: GrpcClient) -> None:
+        peer = cast("SigningPeer", client.peer)
+        await peer.create_user("alice")
+        for resource in ("Topic:*", "Group:*"):
+            assert (await peer.permit("alice", resource, "All")).code == 0
+        for topic, kind in TOPICS.items():
+            await client.create_topic(topic, kind)
+        await story(client, Sdk(name, client, root))  # type: ignore[operator]
+
+    with_gateway(root, prepared, BROKER, has_users=True)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", SDKS)
+def test_sdk_sends_messages_of_all_types(tmp_path: Path, name: str) -> None:
+    async def story(client: GrpcClient, sdk: Sdk) -> None:
+        output = await sdk.output(await sdk.start("send"))
+        assert "SENT 20" in output, output
+        plain, fifo = await client.stored("Plain"), await client.stored("Fifo")
+        assert sorted(int(each.body) for each in plain) == list(range(20))
+        assert {(each.properties["colour"], each.properties["TAGS"]) for each in plain} == {("blue", "t")}
+        assert [int(each.body) for each in fifo] == list(range(20))
+
+        async def is_complete() -> bool:
+            decided = sorted(each.body for each in await client.stored("Transaction"))
+            return decided == [b"checked", b"committed"] and len(await client.stored("Delay")) == 1
+
+        await eventually_async(is_complete)
+
+    with_sdk(name, tmp_path, story)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("operation", ["simple", "push"])
+@pytest.mark.parametrize("name", SDKS)
+def test_sdk_receives_messages(tmp_path: Path, name: str, operation: str) -> None:
+    async def story(client: GrpcClient, sdk: Sdk) -> None:
+        consumer = await sdk.start(operation)
+        assert consumer.stdout is not None
+        lines = []
+        while b"READY\n" not in lines:
+            lines.append(await asyncio.wait_for(consumer.stdout.readline(), 6 * LIMIT_S))
+            assert lines[-1], lines
+        await client.peer.until_held(1)  # a new group begins at the end of the topic
+        sent = await sdk.output(await sdk.start("send"))
+        assert "SENT 20" in sent, sent
+        output = await sdk.output(consumer)
+        assert "RECEIVED 20" in output, output
+
+    with_sdk(name, tmp_path, story)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", SDKS)
+def test_sdk_with_a_wrong_key_reports_it(tmp_path: Path, name: str) -> None:
+    async def story(client: GrpcClient, sdk: Sdk) -> None:
+        process = await sdk.start("send", "wrong")
+        output = await sdk.output(process)
+        assert process.returncode != 0
+        assert "unknown or the signature is wrong" in output
+        assert await client.stored("Plain") == []
+
+    with_sdk(name, tmp_path, story)
