@@ -38,9 +38,9 @@ class Caller(NamedTuple):
     source: str = ""
     """The IP address."""
 
-    def request(self, code: int, header: _Header, body: bytes = b"") -> RemotingCommand:
+    def request(self, code: int, header: _Header | None = None, body: bytes = b"") -> RemotingCommand:
         """Return a request for this client: the broker checks the permissions of its user."""
-        ext = header.to_ext()
+        ext = {} if header is None else header.to_ext()
         if self.user:
             ext[ON_BEHALF_OF], ext[ON_BEHALF_OF_SOURCE] = self.user, self.source
         return RemotingCommand(code, ext, body)

@@ -17,6 +17,7 @@ from actors.gateway.access import Access, targets_of
 from actors.gateway.callers import Caller
 from actors.gateway.groups import CONSUMER_TYPES, Groups
 from actors.gateway.grpc.calls import Call
+from actors.gateway.members import HEARTBEAT_TIMEOUT_MS, Members
 from actors.gateway.messages import BODY_BYTES_MAX, message_of
 from actors.gateway.proto.definition_pb2 import (
     ClientType,
@@ -57,7 +58,6 @@ INITIAL_BACKOFF_MS: Final = 10
 MAX_BACKOFF_MS: Final = 1000
 TOPICS_OF_PRODUCER_MAX: Final = 1024
 PRODUCERS_MAX: Final = 20_000
-HEARTBEAT_TIMEOUT_MS: Final = 3000
 
 
 class Clients:
@@ -70,6 +70,7 @@ class Clients:
         client: RemotingClient,
         client_id: str,
         groups: Groups,
+        members: Members,
         forget_consumer: Callable[[Caller], None],
     ) -> None:
         """Create the object.
@@ -80,11 +81,13 @@ class Clients:
             client: sends heartbeats to brokers.
             client_id: that of the gateway in its heartbeats to brokers.
             groups: completes the settings of consumers.
+            members: registers consumers with the brokers.
             forget_consumer: called with a client that has ended.
         """
         self._access = access
         self._topics = topics
         self._groups = groups
+        self._members = members
         self._forget_consumer = forget_consumer
         self._client = client
         self._client_id = client_id
@@ -108,6 +111,7 @@ class Clients:
                     await call.send(await self._settings(call, caller, command.settings))
         finally:
             self._streams.pop(call, None)
+            self._members.leave(call)
 
     async def heartbeat(self, call: Call, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
         """Handle Heartbeat: every request has all that is needed, so no state is kept."""
@@ -158,7 +162,8 @@ class Clients:
         )
 
     async def announce(self) -> None:
-        """Send a heartbeat with the topics of all producers to their brokers."""
+        """Send heartbeats of the producers, with their topics as groups, and of the consumers to brokers."""
+        await self._members.announce()
         names = sorted({name for topics in self._streams.values() for name in topics})
         groups: dict[str, list[str]] = {}
         for name in names:
@@ -191,10 +196,13 @@ class Clients:
         try:
             await self._access.check(caller, _targets(settings))
             if settings.client_type in CONSUMER_TYPES and settings.HasField("subscription"):
-                return TelemetryCommand(status=ok(), settings=await self._groups.settings(settings))
+                merged = await self._groups.settings(settings)
+                self._members.join(call, caller, settings)
+                return TelemetryCommand(status=ok(), settings=merged)
             topics = self._topics_of(settings)
         except (RpcFailed, Refused, RemotingError) as error:
             self._streams.pop(call, None)  # the user may have lost the permission
+            self._members.leave(call)
             return TelemetryCommand(status=status_of(error), settings=settings)
         is_new = self._streams.get(call, {}).keys() != topics.keys()
         self._streams[call] = topics

@@ -18,6 +18,7 @@ from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.groups import Groups
 from actors.gateway.grpc.calls import Call, Method, unary
 from actors.gateway.grpc.server import GrpcServer
+from actors.gateway.members import Members
 from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.sends import Sends
 from actors.gateway.statuses import RpcFailed, status_of
@@ -73,8 +74,8 @@ class GatewayService:
             timeout_ms,
         )
         self._consumers = Consumers(access, topics, groups, self._client, clock, timeout_ms)
-        forget = self._consumers.forget_client
-        self._clients = Clients(access, topics, self._client, client_id, groups, forget)
+        forget, members = self._consumers.forget_client, Members(topics, self._client, clock)
+        self._clients = Clients(access, topics, self._client, client_id, groups, members, forget)
         from_brokers.add_rows(self._clients.rows())
         sends = Sends(topics, self._client, clock, timeout_ms)
         limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)

@@ -12,6 +12,7 @@ from actors.broker.group.subscriptions import compile_filter, compile_in_steps, 
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.registration import WhenRegistered
 from actors.remoting.bodies.groups import (
+    CONSUME_POP,
     ConsumerData,
     GroupMembers,
     HeartbeatData,
@@ -121,7 +122,7 @@ class ClientRequests:
             yield
         for each in heartbeat.consumers:
             register = partial(self._register_consumer, each, client_id, connection, user)
-            if self._is_registered(each.group_name, register):
+            if self._is_registered(each.group_name, register) and each.consume_type != CONSUME_POP:
                 registered.append(each)
             for subscription in each.subscriptions:
                 # Refused if too many filters are in use: then the pulls are refused too, with the reason.
@@ -314,8 +315,9 @@ class ClientRequests:
         if group is None or (config is not None and not config.notify_consumer_ids_changed_enable):
             return
         ext = ConsumerGroupHeader(group_name).to_ext()
-        for connection in group.connections():
-            connection.oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext))
+        for member in group.dividing():
+            for connection in member.heartbeats_ns:
+                connection.oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext))
 
     def _is_member(self, group_name: str, client_id: str) -> bool:
         group = self._clients.group(group_name)
@@ -337,7 +339,7 @@ class ClientRequests:
 
     def _local_members(self, group_name: str) -> tuple[str, ...]:
         group = self._clients.group(group_name)
-        return () if group is None else tuple(sorted(group.members))
+        return () if group is None else tuple(sorted(member.client_id for member in group.dividing()))
 
     def _fence(self, group: str, reply: SyncGroupReply) -> None:
         for assigned in reply.assigned:

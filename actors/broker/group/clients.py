@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
+from actors.remoting.bodies.groups import CONSUME_POP
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
@@ -58,6 +59,8 @@ class Member(Generic[ConnectionT]):
     heartbeats_ns: dict[ConnectionT, int] = field(default_factory=dict)
     is_shared: bool = False
     """Heartbeats arrive over several connections in turn, so several processes have this client id."""
+    is_popping: bool = False
+    """A consumer that only pops: it is not one of those that divide the queues of the group."""
 
     @property
     def connection(self) -> ConnectionT:
@@ -95,6 +98,10 @@ class ConsumerGroup(Generic[ConnectionT]):
     def connections(self) -> list[ConnectionT]:
         """Return the connections of all members."""
         return [connection for member in self.members.values() for connection in member.heartbeats_ns]
+
+    def dividing(self) -> Iterable[Member[ConnectionT]]:
+        """Return the members that divide the group's queues: those that do not only pop."""
+        return (member for member in self.members.values() if not member.is_popping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +210,7 @@ class Clients(Generic[ConnectionT]):
         group = self._consumers.setdefault(heartbeat.group, ConsumerGroup(heartbeat.group))
         is_new = client_id not in group.members
         self._add_member(group.members, _Membership(False, heartbeat.group, client_id), connection, user)
+        group.members[client_id].is_popping = heartbeat.consume_type == CONSUME_POP
         group.consume_type = heartbeat.consume_type
         group.message_model = heartbeat.message_model
         group.consume_from_where = heartbeat.consume_from_where

@@ -35,10 +35,12 @@ from store.message.message_queue import MessageQueue
 _log = get_logger(__name__)
 
 BROADCASTING: Final = "BROADCASTING"
+CONSUME_POP: Final = "CONSUME_POP"
+"""Consume type of members that only pop: no queues are assigned to them."""
 
 # Java clients send the name of an enum value, C++ clients its number (see `json_fields`).
 _ConsumeType = Annotated[
-    Name, msgspec.Meta(extra={"names": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")})
+    Name, msgspec.Meta(extra={"names": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", CONSUME_POP)})
 ]
 _MessageModel = Annotated[Name, msgspec.Meta(extra={"names": (BROADCASTING, "CLUSTERING")})]
 _ConsumeFrom = Annotated[

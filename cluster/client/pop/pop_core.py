@@ -15,6 +15,7 @@ from typing import Final
 
 import orjson
 
+from actors.remoting.bodies.groups import CONSUME_POP, ConsumerData, HeartbeatData, SubscriptionData
 from actors.remoting.bodies.pops import (
     INIT_MAX,
     AckMessageHeader,
@@ -28,6 +29,7 @@ from actors.remoting.bodies.pops import (
 )
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import UnregisterClientHeader
 from cluster.client.errors import BrokerUnreachable, ClientError, ConfigInvalid, DataDamaged, refused
 from cluster.client.message_selector import MessageSelector
 from cluster.client.namespaces import Namespace
@@ -57,7 +59,10 @@ class PopCore:
         self.instance = ClientInstance(config, clock=clock)
         self._names = Namespace(config.namespace)
         self._turn = 0
+        self._subscriptions: dict[str, SubscriptionData] = {}
         self.instance.start_route_refresh()
+        self.instance.start_heartbeats(self._heartbeat, lambda: list(self._subscriptions))
+        self.instance.before_close(self._leave)
 
     async def receive(
         self, topic: str, selector: MessageSelector, max_messages: int, timeout_ms: float, invisible_ms: int
@@ -70,6 +75,7 @@ class PopCore:
         deadline_ms = self.instance.now_ms() + timeout_ms
         while True:
             brokers = await self._brokers(wrapped)
+            await self._subscribe(wrapped, selector)
             left_ms = max(int(deadline_ms - self.instance.now_ms()), 0)
             wait_ms = min(left_ms, LONG_POLL_MS) if len(brokers) == 1 else 0
             header = PopMessageHeader(
@@ -136,6 +142,41 @@ class PopCore:
     async def close(self) -> None:
         """Close the connections. Messages that are not acknowledged become visible again in time."""
         await self.instance.close()
+
+    def _heartbeat(self) -> HeartbeatData:
+        """Return a heartbeat that makes this worker a member of its group, without queues of its own."""
+        subscriptions = list(self._subscriptions.values())
+        consumer = ConsumerData(self.config.group, consume_type=CONSUME_POP, subscriptions=subscriptions)
+        return HeartbeatData(self.instance.client_id, [consumer])
+
+    async def _subscribe(self, topic: str, selector: MessageSelector) -> None:
+        """Report the topic to its brokers at its first use, and when the selector has changed."""
+        known = self._subscriptions.get(topic)
+        if known is not None and (known.expression_type, known.sub_string) == (
+            selector.type,
+            selector.expression,
+        ):
+            return
+        self._subscriptions[topic] = SubscriptionData(
+            topic,
+            selector.expression,
+            sub_version=self.instance.clock.wall_ms(),
+            expression_type=selector.type,
+        )
+        await self.instance.send_heartbeats(self._heartbeat(), [topic])
+
+    async def _leave(self) -> None:
+        header = UnregisterClientHeader(self.instance.client_id, consumer_group=self.config.group)
+        addresses = {
+            address
+            for topic in self._subscriptions
+            if (route := self.instance.routes.peek(topic)) is not None
+            for address in route.masters().values()
+        }
+        for address in sorted(addresses):
+            self.instance.remoting.oneway(
+                address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, header.to_ext())
+            )
 
     async def _brokers(self, topic: str) -> list[tuple[str, str]]:
         """Return (name, address) of the readable brokers, beginning with another one each time."""

@@ -24,9 +24,14 @@ from actors.gateway.proto.definition_pb2 import (
 )
 from actors.gateway.receipts import Handle, Renewal, Renewals
 from actors.gateway.statuses import RpcFailed
+from actors.remoting.bodies.connected import ConsumerConnection
+from actors.remoting.codes import RequestCode
+from actors.remoting.headers import ConsumerGroupHeader
 from store.message.pop_records import NORMAL, Receipt
 from tests.actors.gateway.gateways import GrpcClient, message, with_gateway
+from tests.eventually import eventually_async
 
+CLIENT = "client@test"
 GROUP, TOPIC = Resource(name="workers"), Resource(name="Plain")
 
 
@@ -117,6 +122,52 @@ def test_dead_letter_is_copied_and_acked(tmp_path: Path) -> None:
         assert [each.body for each in await client.stored("%DLQ%workers", 1)] == [b"poison"]
 
     with_gateway(tmp_path, story)
+
+
+async def connections(client: GrpcClient) -> tuple[set[str], dict[str, str]]:
+    """Return client ids and subscriptions of the group, as GET_CONSUMER_CONNECTION_LIST shows them."""
+    ext = ConsumerGroupHeader(GROUP.name).to_ext()
+    response = await client.peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
+    if response.code != 0:
+        return set(), {}
+    found = ConsumerConnection.decode(response.body)
+    assert found.consume_type == "CONSUME_POP"
+    return (
+        {each.client_id for each in found.connections},
+        {topic: each.sub_string for topic, each in found.subscriptions.items()},
+    )
+
+
+def test_consumer_is_a_member_of_its_group_until_its_stream_ends(tmp_path: Path) -> None:
+    async def story(client: GrpcClient) -> None:
+        entry = SubscriptionEntry(topic=TOPIC, expression=FilterExpression(expression="red"))
+        subscription = Subscription(group=GROUP, subscriptions=[entry])
+        settings = Settings(client_type=ClientType.SIMPLE_CONSUMER, subscription=subscription)
+        streams = [client.telemetry(), client.telemetry()]  # the client has opened another one
+        for stream in streams:
+            await stream.write(rpc.TelemetryCommand(settings=settings))
+            assert (await stream.read()).status.code == Code.OK
+        await eventually_async(lambda: is_shown({CLIENT}, {"Plain": "red"}))
+        members = await client.peer.ask(
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupHeader(GROUP.name).to_ext()
+        )
+        assert members.code != 0  # it does not divide the queues with members that pull
+        streams[0].cancel()
+        await begin(client)
+        assert await is_shown({CLIENT}, {"Plain": "red"})
+        streams[1].cancel()
+        await eventually_async(lambda: is_shown(set(), {}))
+
+    async def is_shown(ids: set[str], subscriptions: dict[str, str]) -> bool:
+        return await connections(known[0]) == (ids, subscriptions)
+
+    known: list[GrpcClient] = []
+
+    async def with_known(client: GrpcClient) -> None:
+        known.append(client)
+        await story(client)
+
+    with_gateway(tmp_path, with_known)
 
 
 def test_messages_are_filtered_by_tag_and_sql(tmp_path: Path) -> None:

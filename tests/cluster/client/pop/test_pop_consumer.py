@@ -12,6 +12,7 @@ import pytest
 from cluster.client import Admin, MessageSelector, PopConfig, PopConsumer, Producer
 from cluster.client.aio import PopConsumer as AioPopConsumer
 from cluster.client.errors import ClientClosed, ConfigInvalid, ReceiptExpired, TopicNotFound
+from cluster.views.groups import describe_group
 from store.message.message import MessageExt
 from tests.cluster.client.conftest import Cluster
 from tests.eventually import LIMIT_S, NEVER_S, eventually
@@ -55,6 +56,21 @@ def test_received_messages_are_acknowledged(cluster: Cluster, group: str) -> Non
         worker.ack(received[1:])  # again: no effect
         eventually(lambda: lag(cluster, group, topic) == 0)
         assert worker.receive(topic, timeout_ms=0) == []
+
+
+def test_worker_is_a_member_of_its_group(cluster: Cluster, group: str) -> None:
+    topic = cluster.topic()
+    with Admin(cluster.address) as admin:
+        with PopConsumer(cluster.address, group) as worker:
+            worker.receive(topic, "red", timeout_ms=0)
+            found = admin.group_connection(group)
+            assert found is not None
+            assert (len(found.connections), found.consume_type) == (1, "CONSUME_POP")
+            described = describe_group(admin, group, None)
+            assert described is not None
+            assert [each.client_id for each in described.members] == [found.connections[0].client_id]
+            assert described.subscriptions == {topic: "red"}
+        eventually(lambda: admin.group_connection(group) is None)
 
 
 def test_more_workers_than_queues_share_the_messages(cluster: Cluster, group: str) -> None:
