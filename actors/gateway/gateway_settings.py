@@ -30,5 +30,15 @@ class GatewaySettings(AccessSettings, MetricsSettings):
     """Interval at which brokers get the transaction producers of the gateway."""
     max_connections: int = Field(20_000, ge=1)
     """Limit of the connections of clients."""
+    tls_self_signed: bool = False
+    """Make a new certificate at each start, if `tls` is permissive or enforced and `tls_certificate` is not
+    set. Connections are encrypted, but clients cannot verify the gateway: RocketMQ's proxy does this by
+    default, and the SDKs for Java, Go and C# accept it.
+    """
     drain_timeout_ms: int = Field(5_000, ge=0)
     """Time that open calls have to end when the gateway stops."""
+
+    @property
+    def makes_certificate(self) -> bool:
+        """True if the gateway makes its own certificate when it starts."""
+        return self.tls_self_signed and self.tls != "disabled" and self.tls_certificate is None

@@ -20,6 +20,7 @@ from actors.gateway.grpc.calls import Call, Method, unary
 from actors.gateway.grpc.server import GrpcServer
 from actors.gateway.members import Members
 from actors.gateway.proto import service_pb2 as rpc
+from actors.gateway.self_signed import SelfSigned
 from actors.gateway.sends import Sends
 from actors.gateway.statuses import RpcFailed, status_of
 from actors.gateway.topics import Topics
@@ -80,7 +81,9 @@ class GatewayService:
         sends = Sends(topics, self._client, clock, timeout_ms)
         limits = RemotingLimits(idle_ms=IDLE_MS, max_connections=settings.max_connections)
         methods = _methods(access, topics, sends, self._clients, self._consumers)
-        self.server = GrpcServer(methods, clock, limits, tls=server_tls(settings, ("h2",)))
+        self._made = SelfSigned(settings.listen_host, clock) if settings.makes_certificate else None
+        tls = server_tls(settings, ("h2",), self._made.own if self._made is not None else None)
+        self.server = GrpcServer(methods, clock, limits, tls=tls)
         self.figures = (
             Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
             Figure(
@@ -132,6 +135,8 @@ class GatewayService:
         await self._supervisor.stop()
         await self.server.stop(self.settings.drain_timeout_ms)
         await self._client.close()
+        if self._made is not None:
+            self._made.close()
 
     def describe(self) -> dict[str, object]:
         """Return the values of the figures."""

@@ -57,9 +57,15 @@ class TlsSettings(SettingsModel):
     the process connects to the others by TLS and verifies them. An absolute path.
     """
 
+    @property
+    def makes_certificate(self) -> bool:
+        """True if the process makes its own certificate when it starts."""
+        return False
+
     @model_validator(mode="after")
     def _check_files(self) -> Self:
-        if self.tls != "disabled" and (self.tls_certificate is None or self.tls_key is None):
+        has_certificate = self.tls_certificate is not None and self.tls_key is not None
+        if self.tls != "disabled" and not has_certificate and not self.makes_certificate:
             raise ValueError(f"tls: {self.tls} needs tls_certificate and tls_key: set both to PEM files")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key belong together: set both or neither")
@@ -70,12 +76,15 @@ class TlsSettings(SettingsModel):
         return self
 
 
-def server_tls(settings: TlsSettings, protocols: Sequence[str] = ()) -> ServerTls | None:
+def server_tls(
+    settings: TlsSettings, protocols: Sequence[str] = (), made: OwnCertificate | None = None
+) -> ServerTls | None:
     """Return the TLS of a process's listeners, or None if it is disabled.
 
-    `protocols` are those that the listener offers (ALPN). Raises StoreError if a file is missing or invalid.
+    `protocols` are those that the listener offers (ALPN); `made` is the certificate that the process has made
+    for itself, if any. Raises StoreError if a file is missing or invalid.
     """
-    own = _own_certificate(settings)
+    own = made or _own_certificate(settings)
     if settings.tls == "disabled" or own is None:
         return None
     try:

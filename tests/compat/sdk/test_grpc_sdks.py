@@ -6,11 +6,15 @@ import asyncio
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from actors.gateway.gateway_settings import GatewaySettings
+from actors.gateway.service import GatewayService
+from store.clock import SystemClock
 from tests.actors.broker.auth.access_peers import SECRETS, SigningPeer
 from tests.actors.gateway.gateways import GrpcClient, with_gateway
 from tests.compat.build import jars_of, java_program, node_modules_of
@@ -19,25 +23,42 @@ from tests.eventually import LIMIT_S, eventually_async
 PROGRAMS = Path(__file__).parent
 JAVA_SDK = "sdk-5.0.8"
 TOPICS = {"Fifo": "FIFO", "Delay": "DELAY", "Transaction": "TRANSACTION"}
+Command = tuple[list[str], dict[str, str]]
+"""Arguments, and further environment variables."""
 BROKER = {"transaction_check_interval_ms": "500", "transaction_timeout_ms": "1000"}
 
 
-def java(operation: str, client: GrpcClient, user: str, key: str) -> tuple[list[str], dict[str, str]]:
+def java(operation: str, gateway: str, user: str, key: str, *more: str) -> Command:
     jars = jars_of(PROGRAMS / "java" / "pom.xml", (JAVA_SDK,))
-    options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars / JAVA_SDK}/*"]
+    options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars / JAVA_SDK}/*", *more]
     program = str(PROGRAMS / "java" / "Sdk.java")
     return [
-        str(java_program("java")), *options, program, operation, client.cluster.gateway_address, user, key,
+        str(java_program("java")), *options, program, operation, gateway, user, key,
     ], {}  # fmt: skip
 
 
-def node(operation: str, client: GrpcClient, user: str, key: str) -> tuple[list[str], dict[str, str]]:
+def node(operation: str, gateway: str, user: str, key: str) -> Command:
     modules = node_modules_of(PROGRAMS / "node" / "package.json")
     program = [shutil.which("node") or "node", str(PROGRAMS / "node" / "sdk.js")]
-    return [*program, operation, client.cluster.gateway_address, user, key], {"NODE_PATH": str(modules)}
+    return [*program, operation, gateway, user, key], {"NODE_PATH": str(modules)}
 
 
-SDKS = {"java": java, "node": node}
+SDKS: dict[str, Callable[[str, str, str, str], Command]] = {"java": java, "node": node}
+
+
+async def started(command: Command, home: Path) -> asyncio.subprocess.Process:
+    arguments, more = command
+    return await asyncio.create_subprocess_exec(
+        *arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **more, "HOME": str(home), "JAVA_TOOL_OPTIONS": f"-Duser.home={home}"},
+    )
+
+
+async def output_of(process: asyncio.subprocess.Process) -> str:
+    output, _ = await asyncio.wait_for(process.communicate(), 6 * LIMIT_S)
+    return output.decode()
 
 
 class Sdk:
@@ -49,22 +70,8 @@ class Sdk:
         self._home = home
 
     async def start(self, operation: str, key: str = SECRETS["alice"]) -> asyncio.subprocess.Process:
-        command, more = self._command(operation, self._client, "alice", key)
-        return await asyncio.create_subprocess_exec(
-            *command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={
-                **os.environ,
-                **more,
-                "HOME": str(self._home),
-                "JAVA_TOOL_OPTIONS": f"-Duser.home={self._home}",
-            },
-        )
-
-    async def output(self, process: asyncio.subprocess.Process) -> str:
-        output, _ = await asyncio.wait_for(process.communicate(), 6 * LIMIT_S)
-        return output.decode()
+        gateway = self._client.cluster.gateway_address
+        return await started(self._command(operation, gateway, "alice", key), self._home)
 
 
 def with_sdk(name: str, root: Path, story: object) -> None:
@@ -86,7 +93,7 @@ def with_sdk(name: str, root: Path, story: object) -> None:
 @pytest.mark.parametrize("name", SDKS)
 def test_sdk_sends_messages_of_all_types(tmp_path: Path, name: str) -> None:
     async def story(client: GrpcClient, sdk: Sdk) -> None:
-        output = await sdk.output(await sdk.start("send"))
+        output = await output_of(await sdk.start("send"))
         assert "SENT 20" in output, output
         plain, fifo = await client.stored("Plain"), await client.stored("Fifo")
         assert sorted(int(each.body) for each in plain) == list(range(20))
@@ -114,9 +121,9 @@ def test_sdk_receives_messages(tmp_path: Path, name: str, operation: str) -> Non
             lines.append(await asyncio.wait_for(consumer.stdout.readline(), 6 * LIMIT_S))
             assert lines[-1], lines
         await client.peer.until_held(1)  # a new group begins at the end of the topic
-        sent = await sdk.output(await sdk.start("send"))
+        sent = await output_of(await sdk.start("send"))
         assert "SENT 20" in sent, sent
-        output = await sdk.output(consumer)
+        output = await output_of(consumer)
         assert "RECEIVED 20" in output, output
 
     with_sdk(name, tmp_path, story)
@@ -127,9 +134,31 @@ def test_sdk_receives_messages(tmp_path: Path, name: str, operation: str) -> Non
 def test_sdk_with_a_wrong_key_reports_it(tmp_path: Path, name: str) -> None:
     async def story(client: GrpcClient, sdk: Sdk) -> None:
         process = await sdk.start("send", "wrong")
-        output = await sdk.output(process)
+        output = await output_of(process)
         assert process.returncode != 0
         assert "unknown or the signature is wrong" in output
         assert await client.stored("Plain") == []
 
     with_sdk(name, tmp_path, story)
+
+
+@pytest.mark.extended
+def test_java_sdk_accepts_a_self_signed_certificate(tmp_path: Path) -> None:
+    async def story(client: GrpcClient) -> None:
+        for topic, kind in TOPICS.items():
+            await client.create_topic(topic, kind)
+        nameserver = client.cluster.nameserver_address
+        settings = GatewaySettings(
+            nameservers=[nameserver], listen_port=0, tls="permissive", tls_self_signed=True
+        )
+        gateway = GatewayService(settings, SystemClock())
+        await gateway.start()
+        try:
+            output = await output_of(
+                await started(java("send", gateway.address, "", "", "-Dtls=true"), tmp_path)
+            )
+            assert "SENT 20" in output, output
+        finally:
+            await gateway.stop()
+
+    with_gateway(tmp_path, story, BROKER)
