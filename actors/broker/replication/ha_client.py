@@ -121,7 +121,7 @@ class HaClient:
             raise _NoMaster(f"the master {self.master} has no HA port: set `replication` on it")
         store = self._store
         await self._check_file_size(self.master)
-        bounds = await self._bounds_of(self.master)
+        bounds = await bounds_of(self._client, self.master)
         held = LogBounds(store.positions.min, store.positions.written)
         begin = join_offset(held, bounds, store.settings.commit_log_file_bytes)
         tail = await self._reads.read(partial(self._tail, begin, held.end))
@@ -150,16 +150,6 @@ class HaClient:
 
     def _tail(self, begin: int, end: int) -> bytes:
         return bytes(self._store.log_bytes(begin, end - begin)) if begin < end else b""
-
-    async def _bounds_of(self, master: str) -> LogBounds:
-        """Return the bounds of the master's log."""
-        command = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
-        response = await self._client.ask(master, command, REQUEST_TIMEOUT_MS)
-        table = decode_kv_table(response.body)
-        try:
-            return LogBounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
-        except (KeyError, ValueError) as error:
-            raise ProtocolError(f"the master reports no bounds of its CommitLog: {error!r}") from error
 
     async def _receive(
         self, copy: LogCopy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -209,6 +199,20 @@ class HaClient:
         while positions.written - positions.dispatched > UNDISPATCHED_MAX_BYTES:
             self._request_tick()
             await asyncio.sleep(DISPATCH_PAUSE_MS / 1000)
+
+
+async def bounds_of(client: RemotingClient, master: str) -> LogBounds:
+    """Return the bounds of the log of the master at the address `master`.
+
+    Raises Refused or RemotingError; ProtocolError if the response has no bounds.
+    """
+    command = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+    response = await client.ask(master, command, REQUEST_TIMEOUT_MS)
+    table = decode_kv_table(response.body)
+    try:
+        return LogBounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"the master reports no bounds of its CommitLog: {error!r}") from error
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes | None:

@@ -2,6 +2,9 @@
 
 Topics, consumer offsets, delay offsets, groups and request modes, each replaced in one step: a slave never
 answers that a topic of its master does not exist. If one table cannot be copied, the others are.
+
+Offsets are progress in the master's log, of which the slave may lack the end. They wait until it has
+confirmed all that the master had when they were copied: a slave that is promoted skips nothing it lacks.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from functools import partial
 from typing import Any, Final
 
 from actors.broker.metadata.tables import BrokerTables
+from actors.broker.replication.ha_client import bounds_of
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.remoting_errors import Refused, RemotingError
+from actors.remoting.remoting_errors import ProtocolError, Refused, RemotingError
 from store.clock import Clock
 from store.logs import get_logger
 from store.message.json_text import parse_rocketmq_json
@@ -34,6 +38,7 @@ _log = get_logger(__name__)
 
 SYNC_INTERVAL_MS: Final = 10_000
 REQUEST_TIMEOUT_MS: Final = 5_000
+PROGRESS: Final = frozenset({RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET})
 
 _Parse = Callable[[Mapping[str, Any]], Any]
 
@@ -70,6 +75,9 @@ class MetadataSync:
         self._master = master
         self._wanted = asyncio.Event()
         self._failing: set[RequestCode] = set()
+        self._waiting: dict[RequestCode, tuple[int, Any]] = {}
+        """Progress that is not applied yet, with the CommitLog offset that the slave must have confirmed."""
+        self._waiting_from = ""
         code = RequestCode
         self._copies: tuple[tuple[RequestCode, _Parse, Callable[[Any], Awaitable[None]]], ...] = (
             (code.GET_ALL_TOPIC_CONFIG, partial(TopicConfigTable.from_json, clock=clock), self._topics),
@@ -93,6 +101,7 @@ class MetadataSync:
 
     async def run(self) -> None:
         """Copy the tables every SYNC_INTERVAL_MS, and on request, until the task is cancelled."""
+        self._waiting.clear()
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SYNC_INTERVAL_MS / 1000):
@@ -103,18 +112,31 @@ class MetadataSync:
 
     async def copy_from(self, master: str) -> None:
         """Copy all tables of the broker at the address `master`. A failure is logged once."""
+        if master != self._waiting_from:
+            self._waiting.clear()
+            self._waiting_from = master
         for code, parse, apply in self._copies:
             try:
-                response = await self._client.ask(master, RemotingCommand(code), REQUEST_TIMEOUT_MS)
-                # In a thread: thousands of topics take longer than a turn may.
-                table = await asyncio.to_thread(_parsed, parse, bytes(response.body))
-                await apply(table)
-            except (Refused, RemotingError, StoreError, ValueError) as error:
+                end, table = self._waiting.get(code) or await self._fetch(master, code, parse)
+                if self._store.positions.confirmed < end:
+                    self._waiting[code] = end, table  # a newer table would wait longer
+                else:
+                    self._waiting.pop(code, None)
+                    await apply(table)
+            except (ProtocolError, Refused, RemotingError, StoreError, ValueError) as error:
                 if code not in self._failing:
                     _log.warning("metadata_copy_failed", request=code.name, master=master, error=str(error))
                 self._failing.add(code)
             else:
                 self._failing.discard(code)
+
+    async def _fetch(self, master: str, code: RequestCode, parse: _Parse) -> tuple[int, Any]:
+        """Return a table, and the CommitLog offset that the slave must have confirmed to apply it."""
+        response = await self._client.ask(master, RemotingCommand(code), REQUEST_TIMEOUT_MS)
+        # In a thread: thousands of topics take longer than a turn may.
+        table = await asyncio.to_thread(_parsed, parse, bytes(response.body))
+        # After the table: its offsets are of messages that the master has by now.
+        return (await bounds_of(self._client, master)).end if code in PROGRESS else 0, table
 
     async def _topics(self, table: TopicConfigTable) -> None:
         removed = self._tables.topics.replace_all(table)

@@ -18,7 +18,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader
 from store.clock import SystemClock
 from tests.actors.broker.brokers import Peer, run
-from tests.actors.broker.replication.test_ha_client import broker
+from tests.actors.broker.replication.ha_port import HaPort
+from tests.actors.broker.replication.test_ha_client import Following, broker, until_equal
 
 
 @asynccontextmanager
@@ -115,6 +116,33 @@ def test_slave_never_lacks_a_topic_while_tables_are_copied(tmp_path: Path) -> No
             await watching
             assert missing == []
             assert topics.find("T20") is not None
+
+    run(story)
+
+
+def test_progress_waits_until_the_slave_has_the_log_of_its_master(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, sync):
+            await create_topic(master, "T", 1)
+            await master.send("T")
+            for group in ("CG", "CID_RMQ_SYS_TRANS"):
+                await master.commit(group, "T", 1)
+            master.broker.graph.tables.delay_offsets.move(3, 17)
+            master.broker.graph.tables.delay_offsets.settle(written=0, safe=0)
+            progress = (RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET)
+            before = [orjson.loads((await slave.ask(code)).body) for code in progress]
+            await sync.copy_from(master.broker.address)
+            assert slave.broker.graph.tables.topics.find("T") is not None
+            assert [orjson.loads((await slave.ask(code)).body) for code in progress] == before
+            async with HaPort(master.broker.graph.loop.store) as port:
+                follower = Following(slave, master, port)
+                await until_equal(master, slave)
+                follower.task.cancel()
+            await sync.copy_from(master.broker.address)
+            for code in progress:
+                theirs, ours = await master.ask(code), await slave.ask(code)
+                assert orjson.loads(ours.body) == orjson.loads(theirs.body), code.name
+            assert (await slave.committed("CID_RMQ_SYS_TRANS", "T")).ext["offset"] == "1"
 
     run(story)
 
