@@ -59,6 +59,7 @@ MAX_PROPERTIES_BYTES = 32_767
 #   __CRC32# 0x01 dddddddddd 0x02
 CRC_PROPERTY_DIGITS = 10
 CRC_PROPERTY_BYTES = len(MessageConst.CRC32) + 1 + CRC_PROPERTY_DIGITS + 1
+_CRC_BEGIN = f"{MessageConst.CRC32}\x01".encode()
 
 _INT = Struct(">i")
 _SHORT = Struct(">h")
@@ -108,7 +109,8 @@ def record_size(draft: RecordDraft, store_host_bytes: int = V4_BYTES, *, append_
     """Return the size in bytes of the record that `encode_record` makes from `draft`."""
     properties_bytes = len(draft.properties)
     if append_crc:
-        properties_bytes += CRC_PROPERTY_BYTES + _lacks_separator(draft.properties)
+        properties = _without_crc(draft.properties)
+        properties_bytes = len(properties) + CRC_PROPERTY_BYTES + _lacks_separator(properties)
     hosts_bytes = len(draft.born_host) + store_host_bytes - 2 * V4_BYTES
     return (
         BODY
@@ -140,7 +142,8 @@ def encode_record(
         physical_offset: Offset of the record in the CommitLog.
         store_timestamp: In ms since the epoch.
         store_host: The encoded address of the broker (`Host.packed`).
-        append_crc: Add the CRC of the whole record as a property (RocketMQ's enabledAppendPropCRC).
+        append_crc: Add the CRC of the whole record as a property (RocketMQ's enabledAppendPropCRC). It
+            replaces that of another record, which the sender of a message that it has received may leave.
 
     Raises:
         MessageInvalid: The properties leave no room for the CRC.
@@ -148,7 +151,7 @@ def encode_record(
     magic, topic = topic_field(draft.topic)
     body, born_host, properties = draft.body, draft.born_host, draft.properties
     if append_crc:
-        properties = _with_room_for_crc(properties)
+        properties = _with_room_for_crc(_without_crc(properties))
     header = _HEADERS[len(born_host), len(store_host)]
     sys_flag = draft.sys_flag & ~HOST_BITS
     if header.size != BODY:
@@ -202,6 +205,12 @@ def no_room_for_crc(properties_bytes: int) -> MessageInvalid:
 
 def _lacks_separator(properties: bytes) -> bool:
     return bool(properties) and not properties.endswith(b"\x02")
+
+
+def _without_crc(properties: bytes) -> bytes:
+    if _CRC_BEGIN not in properties:
+        return properties
+    return b"\x02".join(pair for pair in properties.split(b"\x02") if not pair.startswith(_CRC_BEGIN))
 
 
 def _with_room_for_crc(properties: bytes) -> bytes:

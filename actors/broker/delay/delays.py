@@ -24,6 +24,7 @@ from actors.broker.delay.deliveries import Deliveries, Delivery
 from actors.broker.metadata.topics import SCHEDULE_TOPIC, Topics
 from actors.broker.sending.delay_draft import delay_draft
 from actors.broker.sending.interceptors import SendDraft
+from actors.broker.sending.moved import moved
 from actors.broker.sending.put_aside import PutAside
 from actors.broker.sending.stored_properties import delay_level
 from actors.remoting.remoting_errors import Refused
@@ -31,7 +32,7 @@ from store.clock import NS_PER_MS, Clock
 from store.disk.residency import NotResident
 from store.logs import get_logger
 from store.message.message import MessageExt
-from store.message.properties import MessageConst, encode_properties
+from store.message.properties import MessageConst
 from store.message.record import RecordDraft, decode_records
 from store.message.validate import DLQ_TOPIC_PREFIX
 from store.message_store import GetMessageResult, MessageStore
@@ -222,15 +223,6 @@ def _delivered(message: MessageExt) -> RecordDraft:
         raise MessageInvalid(
             f"invalid delivery target: REAL_TOPIC is {topic!r}, REAL_QID is {queue_id[:40]!r}"
         )
-    return RecordDraft(
-        topic,
-        int(queue_id),
-        message.body,
-        encode_properties(message.properties),
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        message.born_host.packed,
-        message.reconsume_times,
-        message.prepared_transaction_offset,
-    )
+    draft = moved(message, topic, int(queue_id))
+    draft.prepared_transaction_offset = message.prepared_transaction_offset
+    return draft

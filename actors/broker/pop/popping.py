@@ -21,6 +21,7 @@ from actors.broker.pop.claims import ClaimQueue, Claims
 from actors.broker.pop.orders import Orders
 from actors.broker.pop.waiting import WaitingPop
 from actors.broker.reading.queue_reader import QueueReader, ReadLimits
+from actors.broker.sending.moved import moved
 from actors.remoting.bodies.pops import (
     ClaimedQueue,
     PopResponse,
@@ -39,8 +40,8 @@ from store.message.pop_records import (
     Receipt,
     pop_retry_topic,
 )
-from store.message.properties import MessageConst, encode_properties
-from store.message.record import QUEUE_OFFSET, RecordDraft, decode_record, encode_record
+from store.message.properties import MessageConst
+from store.message.record import QUEUE_OFFSET, decode_record, encode_record
 from store.message.validate import RETRY_TOPIC_PREFIX
 from store.message_store import GetMessageResult, GetMessageStatus, MessageStore
 from store.reading.message_filter import MATCH_ALL, MessageFilter
@@ -323,20 +324,9 @@ def _as_of_topic(slices: Iterable[memoryview], topic: str, receipt: Receipt) -> 
             message = decode_record(part, position, check_crc=False)
             position += message.store_size
             properties = dict(message.properties)
-            properties.pop(MessageConst.CRC32, None)  # of the stored record
             properties.setdefault(MessageConst.POP_CK, receipt._replace(offset=message.queue_offset).encode())
-            draft = RecordDraft(
-                topic,
-                message.queue_id,
-                message.body,
-                encode_properties(properties),
-                message.flag,
-                message.sys_flag,
-                message.born_timestamp,
-                message.born_host.packed,
-                message.reconsume_times,
-                message.prepared_transaction_offset,
-            )
+            draft = moved(message, topic, message.queue_id, properties)
+            draft.prepared_transaction_offset = message.prepared_transaction_offset
             yield encode_record(
                 draft,
                 message.queue_offset,

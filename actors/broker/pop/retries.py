@@ -6,11 +6,10 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.pop.claims import ClaimQueue
 from actors.broker.pop.pop_counts import PopCounts
+from actors.broker.sending.moved import moved
 from store.message.message import MessageExt
 from store.message.pop_records import FIRST_POP_TIME, POP_RETRY_SEPARATORS, pop_retry_topic
-from store.message.properties import MessageConst, encode_properties
-from store.message.record import RecordDraft
-from store.message.sys_flag import HOST_BITS
+from store.message.properties import MessageConst
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 
@@ -41,7 +40,6 @@ class Retries:
             StoreError: the store refuses appends.
         """
         tables, properties = self._tables, dict(message.properties)
-        properties.pop(MessageConst.CRC32, None)  # of the stored record; the store computes it again
         properties.setdefault(FIRST_POP_TIME, str(pop_ms))
         topic = retry_topic_of(queue)
         limit = tables.groups.table.groups[queue.group].retry_max_times
@@ -52,17 +50,8 @@ class Retries:
         elif tables.topics.find(topic) is None:
             tables.topics.ensure(topic, 1)
             tables.offsets.commit(queue.group, topic, 0, 0)
-        draft = RecordDraft(
-            tables.topics.ensure(topic, 1).topic_name,
-            0,
-            message.body,
-            encode_properties(properties),
-            message.flag,
-            message.sys_flag & ~HOST_BITS,
-            message.born_timestamp,
-            message.born_host.packed,
-            message.reconsume_times + 1,
-        )
+        draft = moved(message, tables.topics.ensure(topic, 1).topic_name, 0, properties)
+        draft.reconsume_times += 1
         result = self._store.append(draft)
         if topic.startswith(RETRY_TOPIC_PREFIX):
             self._counts.retried(topic, queue.group)

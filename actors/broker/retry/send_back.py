@@ -13,6 +13,7 @@ from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.sending.acks import Acks
 from actors.broker.sending.delay_draft import delay_draft
+from actors.broker.sending.moved import moved
 from actors.broker.sending.responses import SendAck
 from actors.broker.stats import BrokerStats
 from actors.remoting.codes import RequestCode, ResponseCode
@@ -22,8 +23,8 @@ from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow, TopicCheck
 from actors.remoting.targets import Action, on_group
 from store.message.message import MessageExt
-from store.message.properties import MessageConst, properties_text
-from store.message.record import RecordDraft, decode_record
+from store.message.properties import MessageConst
+from store.message.record import decode_record
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 from store.store_errors import StoreError
@@ -88,11 +89,12 @@ class SendBack:
         level = 0 if is_dead else header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
         # Spread over the queues of the retry topic; RocketMQ chooses one at random.
         queues = 1 if is_dead else min(group.retry_queue_nums, topic.write_queue_nums)
-        record = _retry_draft(message, topic.topic_name, message.queue_offset % max(queues, 1))
-        properties = _retry_properties(message, level)
+        queue_id = message.queue_offset % max(queues, 1)
+        record = moved(message, topic.topic_name, queue_id, _retry_properties(message, level))
+        record.reconsume_times += 1
         if level:
-            properties = delay_draft(record, properties, level, self._delays_ms)
-        record.properties = properties.encode("utf-8", "replace")
+            properties = record.properties.decode()
+            record.properties = delay_draft(record, properties, level, self._delays_ms).encode()
         try:
             result = self._store.append(record)
         except StoreError as error:
@@ -105,21 +107,7 @@ class SendBack:
         return None
 
 
-def _retry_draft(message: MessageExt, topic: str, queue_id: int) -> RecordDraft:
-    return RecordDraft(
-        topic,
-        queue_id,
-        message.body,
-        b"",
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        message.born_host.packed,
-        message.reconsume_times + 1,
-    )
-
-
-def _retry_properties(message: MessageExt, level: int) -> str:
+def _retry_properties(message: MessageExt, level: int) -> dict[str, str]:
     properties = dict(message.properties)
     properties.setdefault(MessageConst.RETRY_TOPIC, message.topic)
     properties.setdefault(MessageConst.ORIGIN_MESSAGE_ID, message.offset_msg_id)
@@ -128,4 +116,4 @@ def _retry_properties(message: MessageExt, level: int) -> str:
     if level:  # `delay_draft` sets them again; a dead letter keeps those of its last delay, as in RocketMQ
         for name in (MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID):
             properties.pop(name, None)
-    return properties_text(properties)
+    return properties

@@ -12,11 +12,9 @@ import struct
 from typing import Final
 
 from actors.broker.metadata.topics import UNDELIVERED_TOPIC, Topics
+from actors.broker.sending.moved import moved
 from store.logs import get_logger
 from store.message.message import MessageExt
-from store.message.properties import MessageConst, encode_properties
-from store.message.record import RecordDraft
-from store.message.sys_flag import HOST_BITS
 from store.message_store import MessageStore
 from store.store_errors import MessageInvalid, RecordTooLarge
 
@@ -39,20 +37,9 @@ class PutAside:
         Raises StoreError if the store refuses appends at present; then the caller tries again later.
         """
         properties = {**message.properties, REASON: _printable(str(error))}
-        properties.pop(MessageConst.CRC32, None)  # of the stored record; the store computes it again
+        topic = self._topics.ensure(UNDELIVERED_TOPIC, 1).topic_name
         try:
-            draft = RecordDraft(
-                self._topics.ensure(UNDELIVERED_TOPIC, 1).topic_name,
-                0,
-                message.body,
-                encode_properties(properties),
-                message.flag,
-                message.sys_flag & ~HOST_BITS,
-                message.born_timestamp,
-                message.born_host.packed,
-                message.reconsume_times,
-            )
-            self._store.append(draft)
+            self._store.append(moved(message, topic, 0, properties))
         # It exceeds a limit: only the log line remains.
         except (MessageInvalid, RecordTooLarge, struct.error) as failure:
             _log.warning(

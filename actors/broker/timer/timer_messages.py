@@ -20,15 +20,15 @@ from typing import Final, NamedTuple
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.topics import TIMER_TOPIC
 from actors.broker.sending.interceptors import SendDraft
+from actors.broker.sending.moved import moved
 from actors.broker.sending.stored_properties import TIMERS, PropertyWriter, delay_level, is_timed, uniq_key_of
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.clock import Clock
 from store.message.message import MessageExt
-from store.message.properties import MessageConst, decode_properties, encode_properties, properties_text
+from store.message.properties import MessageConst, decode_properties, properties_text
 from store.message.recall_handle import RecallHandle
 from store.message.record import RecordDraft
-from store.message.sys_flag import HOST_BITS
 from store.message.tags import java_hash
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.store_errors import MessageInvalid
@@ -215,17 +215,6 @@ class TimerMessage(NamedTuple):
 
 def moved_draft(message: MessageExt, topic: str, queue_id: int, added: Mapping[str, str]) -> RecordDraft:
     """Return a record with the content of a timer message and more properties, for another queue."""
-    properties = {**message.properties, **added}
-    properties.pop(MessageConst.CRC32, None)  # of the stored record; the store computes it again
-    return RecordDraft(
-        topic,
-        queue_id,
-        message.body,
-        encode_properties(properties),
-        message.flag,
-        message.sys_flag & ~HOST_BITS,
-        message.born_timestamp,
-        message.born_host.packed,
-        message.reconsume_times,
-        message.prepared_transaction_offset,
-    )
+    draft = moved(message, topic, queue_id, {**message.properties, **added})
+    draft.prepared_transaction_offset = message.prepared_transaction_offset
+    return draft

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 from actors.broker.metadata.topics import TRANSACTION_HALF_TOPIC
 from actors.broker.sending.interceptors import SendDraft
+from actors.broker.sending.moved import moved
 from actors.broker.sending.stored_properties import (
     PropertyWriter,
     delay_level,
@@ -29,9 +30,9 @@ from actors.broker.sending.stored_properties import (
 from actors.remoting.codes import ResponseCode
 from actors.remoting.remoting_errors import Refused
 from store.message.message import MessageExt
-from store.message.properties import MessageConst, decode_properties, encode_properties, properties_text
+from store.message.properties import MessageConst, decode_properties, properties_text
 from store.message.record import RecordDraft
-from store.message.sys_flag import HOST_BITS, TRANSACTION_COMMIT, TRANSACTION_MASK
+from store.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.store_errors import MessageInvalid
 
@@ -169,16 +170,6 @@ def committed_draft(half: MessageExt, topic: str, queue_id: int, half_position: 
 
 def stored_draft(half: MessageExt, topic: str, queue_id: int, added: Mapping[str, str]) -> RecordDraft:
     """Return a record for the given queue, with the content of a half message and the `added` properties."""
-    properties = {**half.properties, **added}
-    properties.pop(MessageConst.CRC32, None)  # valid only for the old record; the store computes it again
-    return RecordDraft(
-        topic,
-        queue_id,
-        half.body,
-        encode_properties(properties),
-        half.flag,
-        half.sys_flag & ~(TRANSACTION_MASK | HOST_BITS),
-        half.born_timestamp,
-        half.born_host.packed,
-        half.reconsume_times,
-    )
+    draft = moved(half, topic, queue_id, {**half.properties, **added})
+    draft.sys_flag &= ~TRANSACTION_MASK
+    return draft

@@ -182,6 +182,15 @@ def test_crc_property_adds_a_missing_last_separator() -> None:
     assert decode_record(record).properties.keys() == {"k", "__CRC32#"}
 
 
+def test_crc_property_of_another_record_is_replaced() -> None:
+    copied = hello(b"k\x01v\x02__CRC32#\x010123456789\x02z\x01w")
+
+    record = encode_record(copied, 0, 0, 0, bytes(8), append_crc=True)
+
+    assert record == encode_record(hello(b"k\x01v\x02z\x01w"), 0, 0, 0, bytes(8), append_crc=True)
+    assert len(record) == record_size(copied, append_crc=True)
+
+
 def test_blank_record_must_not_exceed_its_file() -> None:
     blank = encode_blank(100)
 

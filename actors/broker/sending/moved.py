@@ -1,0 +1,34 @@
+"""`moved`: a stored message as the record to append to another queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from store.message.message import MessageExt
+from store.message.properties import MessageConst, encode_properties
+from store.message.record import RecordDraft
+
+
+def moved(
+    message: MessageExt, topic: str, queue_id: int, properties: Mapping[str, str] | None = None
+) -> RecordDraft:
+    """Return a record for the queue `queue_id` of `topic` with the content of a stored message.
+
+    It has `properties` instead of the message's own, if given. The CRC of the stored record is left out: the
+    store computes it again. The offset of a prepared transaction is 0.
+
+    Raises MessageInvalid if a property cannot be encoded.
+    """
+    kept = dict(message.properties if properties is None else properties)
+    kept.pop(MessageConst.CRC32, None)
+    return RecordDraft(
+        topic,
+        queue_id,
+        message.body,
+        encode_properties(kept),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        message.born_host.packed,
+        message.reconsume_times,
+    )
