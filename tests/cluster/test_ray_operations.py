@@ -84,7 +84,7 @@ class Sending:
         )
         with Producer(";".join(self._raymq.nameservers), config=config) as producer:
             number = 0
-            while not self._is_over.wait(0.002):
+            while not self._is_over.wait(0.02):  # clients at full speed take the cores from the restart
                 self._send(producer, f"{self._name}-{number:06d}".encode(), str(number % 7))
                 number += 1
 
