@@ -25,8 +25,8 @@ from actors.broker.admin.progress_requests import ProgressRequests
 from actors.broker.admin.queue_file_requests import QueueFileRequests
 from actors.broker.admin.replica_requests import ReplicaRequests
 from actors.broker.admin.topic_admin import TopicAdmin
-from actors.broker.auth.access import BrokerAccess, build_access
 from actors.broker.auth.access_requests import AccessRequests
+from actors.broker.auth.build_access import BrokerAccess, build_access
 from actors.broker.broker_settings import BrokerSettings, broker_id_of
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.build_loop import BrokerLoop, build_loop

@@ -24,7 +24,7 @@ from actors.remoting.limits import RemotingLimits
 from actors.remoting.server import RemotingServer
 from actors.remoting.table import RequestTable
 from store.clock import Clock
-from store.commitlog.in_sync_replicas import InSyncReplicas, confirm_policy
+from store.commitlog.confirm_policy import InSyncReplicas, confirm_policy
 from store.live_settings import LiveSettings
 from store.message_store import Arrival, MessageStore
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actors.broker.auth.access import BrokerAccess
+from actors.broker.auth.build_access import BrokerAccess
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.build_loop import BrokerLoop
 from actors.broker.group.assignments import Assignments

@@ -21,7 +21,7 @@ from actors.host.cluster_tls import reload_tls
 from actors.host.figures import described
 from actors.supervisor import GiveUp, Supervisor
 from store.clock import NS_PER_MS, Clock
-from store.commitlog.in_sync_replicas import confirm_policy
+from store.commitlog.confirm_policy import confirm_policy
 from store.disk.disk_use import DiskProbe, disk_use
 from store.live_settings import LiveSettings
 from store.logs import get_logger

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from actors.access.access_file import AccessFile
+from actors.access.authorization import Authentication, Authorization, Users
 from actors.access.signatures import SignatureCheck
-from actors.access.steps import Authentication, Authorization, Users
 from actors.host.cluster_access import InnerUserOnly, inner_signer
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.remoting.chain import Step

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from actors.access.access_file import AccessFile
+from actors.access.authorization import UNKNOWN_USER, Users
 from actors.access.policies import policy_type
-from actors.access.steps import UNKNOWN_USER, Users
 from actors.access.users import SUBJECT_PREFIX, AccessTable
 from actors.remoting.admin_headers import (
     AclHeader,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from actors.broker.capability import Capability, Feature
-from actors.broker.delay.delays import Delays
-from actors.broker.delay.deliveries import Deliveries
+from actors.broker.delay.delay_scheduler import DelayScheduler
+from actors.broker.delay.unconfirmed_deliveries import UnconfirmedDeliveries
 from actors.broker.metadata.topics import SCHEDULE_TOPIC
 from actors.broker.parts import BrokerParts
 from actors.broker.role import Role, periodic
@@ -19,13 +19,13 @@ DELIVERY_INTERVAL_MS = 100
 
 def delay_levels() -> Feature:
     """Return the delay levels of a broker."""
-    deliveries = Deliveries()
+    deliveries = UnconfirmedDeliveries()
     return Feature(partial(_build, deliveries), sinks=(deliveries,))
 
 
-def _build(deliveries: Deliveries, parts: BrokerParts) -> Capability:
+def _build(deliveries: UnconfirmedDeliveries, parts: BrokerParts) -> Capability:
     store, tables, server = parts.loop.store, parts.tables, parts.loop.server
-    delays = Delays(
+    delays = DelayScheduler(
         store, parts.clock, tables.delay_offsets, tables.topics, deliveries, parts.loop.reads.load_pages
     )
 
@@ -41,7 +41,7 @@ def _build(deliveries: Deliveries, parts: BrokerParts) -> Capability:
     )
 
 
-def delay_figures(delays: Delays, store: MessageStore) -> Sequence[Figure]:
+def delay_figures(delays: DelayScheduler, store: MessageStore) -> Sequence[Figure]:
     """Return the figures of the delay levels."""
 
     def offsets() -> Iterator[Sample]:

@@ -21,7 +21,7 @@ from actors.broker.replication.ha_connection import Credit, HaConnection, HaLoop
 from actors.broker.replication.written_times import WrittenTimes
 from actors.remoting.codes import ResponseCode
 from store.clock import NS_PER_MS, Clock
-from store.commitlog.in_sync_replicas import SYNC
+from store.commitlog.confirm_policy import SYNC
 from store.logs import get_logger
 from store.message_store import MessageStore
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.broker.delay.deliveries import Deliveries, Delivery
+from actors.broker.delay.unconfirmed_deliveries import Delivery, UnconfirmedDeliveries
 from actors.broker.role import Role
 from actors.broker.timer.timer_counts import TimerCounts
 from actors.broker.timer.timer_saving import TimerSaving
@@ -193,7 +193,7 @@ def test_delay_levels_deliver_again_what_the_log_has_lost(
 
 
 def test_confirmed_deliveries_are_not_lost(tmp_path: Path, clock: ClockAtRest) -> None:
-    deliveries = Deliveries()
+    deliveries = UnconfirmedDeliveries()
     settings = StoreSettings.model_validate({**SMALL_STORE, "flush": "async"})
     store = MessageStore.open(tmp_path, settings, StoreIdentity("C", "a", 0), clock, sinks=[deliveries])
     for offset in (5, 6, 7):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.commitlog.in_sync_replicas import InSyncReplicas, confirm_policy
+from store.commitlog.confirm_policy import InSyncReplicas, confirm_policy
 from store.commitlog.positions import AsyncFlush, Positions, SyncFlush
 
 

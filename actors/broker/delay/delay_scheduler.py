@@ -1,4 +1,4 @@
-"""Delays: messages with one of RocketMQ's 18 delay levels.
+"""DelayScheduler: messages with one of RocketMQ's 18 delay levels.
 
     sent with DELAY = level         →  SCHEDULE_TOPIC_XXXX, queue level − 1, with REAL_TOPIC and REAL_QID
     at storeTimestamp + the delay   →  its own topic and queue, the same properties
@@ -20,7 +20,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from actors.broker.delay.deliveries import Deliveries, Delivery
+from actors.broker.delay.unconfirmed_deliveries import Delivery, UnconfirmedDeliveries
 from actors.broker.metadata.topics import SCHEDULE_TOPIC, Topics
 from actors.broker.sending.delay_draft import delay_draft
 from actors.broker.sending.interceptors import SendDraft
@@ -78,7 +78,7 @@ class DelayTimer:
         return bool(self._notes) and now_ns - self._notes[0][2] >= self._delay_ns
 
 
-class Delays:
+class DelayScheduler:
     """Stores the delayed messages of one broker and delivers them when they are due."""
 
     property_names = (MessageConst.DELAY,)
@@ -89,7 +89,7 @@ class Delays:
         clock: Clock,
         table: DelayOffsetTable,
         topics: Topics,
-        deliveries: Deliveries,
+        deliveries: UnconfirmedDeliveries,
         load_pages: LoadPages | None = None,
     ) -> None:
         """Create the scheduler.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.access.access_file import FILE_NAME, AccessFile
+from actors.access.authorization import Authentication, Authorization, Users
 from actors.access.signatures import SignatureCheck
-from actors.access.steps import Authentication, Authorization, Users
 from actors.broker.auth.access_requests import AccessControl
 from actors.broker.broker_settings import BrokerSettings
 from actors.host.cluster_access import inner_signer

@@ -1,4 +1,4 @@
-"""Deliveries: the appended deliveries that the CommitLog may still lose.
+"""UnconfirmedDeliveries: the appended deliveries that the CommitLog may still lose.
 
     append ──► may be lost ──(dispatched, so confirmed)──► forgotten
                     └──(the log is truncated)──► lost: the message must be delivered again
@@ -25,7 +25,7 @@ class Delivery(NamedTuple):
     """The offset of the message in the queue of its level."""
 
 
-class Deliveries:
+class UnconfirmedDeliveries:
     """The unconfirmed deliveries of one broker, in the order of their appends (a dispatch sink)."""
 
     missing_from = None

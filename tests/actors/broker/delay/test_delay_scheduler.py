@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import structlog
 
-from actors.broker.delay.delays import Delays, DelayTimer, LoadPages
-from actors.broker.delay.deliveries import Deliveries
+from actors.broker.delay.delay_scheduler import DelayScheduler, DelayTimer, LoadPages
+from actors.broker.delay.unconfirmed_deliveries import UnconfirmedDeliveries
 from actors.remoting.codes import RequestCode
 from store.clock import Clock
 from store.disk.disk_use import DiskUse
@@ -60,15 +60,15 @@ def test_level_above_the_highest_is_reduced_and_level_0_is_no_delay(tmp_path: Pa
 
 @pytest.fixture
 def manual_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable the broker's delivery, so that the test delivers with its own `Delays`."""
+    """Disable the broker's delivery, so that the test delivers with its own `DelayScheduler`."""
     monkeypatch.setattr("actors.broker.delay.build.DELIVERY_INTERVAL_MS", 1_000_000_000)
 
 
-def delays_of(peer: Peer, clock: Clock, load_pages: LoadPages | None = None) -> Delays:
-    """Return a `Delays` for the broker's store; without `load_pages` its reads may wait for the disk."""
+def delays_of(peer: Peer, clock: Clock, load_pages: LoadPages | None = None) -> DelayScheduler:
+    """Return a scheduler for the broker's store; without `load_pages` its reads may wait for the disk."""
     graph = peer.broker.graph
     table, topics = DelayOffsetTable(clock), graph.tables.topics
-    return Delays(graph.loop.store, clock, table, topics, Deliveries(), load_pages)
+    return DelayScheduler(graph.loop.store, clock, table, topics, UnconfirmedDeliveries(), load_pages)
 
 
 @pytest.mark.usefixtures("manual_delivery")
