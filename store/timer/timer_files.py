@@ -51,6 +51,16 @@ def rewind_timer(root: Path, queue_offset: int) -> None:
         replace(checkpoint, log_flush_position=REBUILDING, queue_offset=saved).write(path)
 
 
+def follow_timer(root: Path, master: TimerCheckpoint) -> None:
+    """Save the progress of the master's timer in the store `root` of a slave, which runs no timer itself.
+
+    If the slave becomes a master, its timer adds all pending messages again, and leaves out those that the
+    master has delivered. Raises OSError.
+    """
+    saved = replace(master, log_flush_position=REBUILDING, queue_offset=master.master_queue_offset)
+    saved.write(root / _CHECKPOINT)
+
+
 @dataclass(frozen=True, slots=True)
 class TimerProgress:
     """Where a timer resumes.

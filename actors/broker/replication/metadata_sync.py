@@ -1,18 +1,19 @@
 """MetadataSync: copies the tables of a master to its slave, as RocketMQ's SlaveSynchronize does.
 
-Topics, consumer offsets, delay offsets, groups and request modes, each replaced in one step: a slave never
-answers that a topic of its master does not exist. If one table cannot be copied, the others are.
+Topics, consumer offsets, delay offsets, progress of the timer, groups and request modes, each replaced in
+one step: a slave never answers that a topic of its master does not exist. If one table cannot be copied, the
+others are.
 
-Offsets are progress in the master's log, of which the slave may lack the end. They wait until it has
-confirmed all that the master had when they were copied: a slave that is promoted skips nothing it lacks.
+Offsets and the timer's progress refer to the master's log, of which the slave may lack the end. They wait
+until it has confirmed all that the master had when they were copied: a slave that is promoted skips nothing
+it lacks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 from actors.broker.metadata.tables import BrokerTables
@@ -33,14 +34,22 @@ from store.metadata import (
     TopicConfigTable,
 )
 from store.store_errors import StoreError
+from store.timer.timer_checkpoint import TimerCheckpoint
+from store.timer.timer_files import follow_timer
 
 _log = get_logger(__name__)
 
 SYNC_INTERVAL_MS: Final = 10_000
 REQUEST_TIMEOUT_MS: Final = 5_000
-PROGRESS: Final = frozenset({RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET})
+PROGRESS: Final = frozenset(
+    {
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_TIMER_CHECK_POINT,
+    }
+)
 
-_Parse = Callable[[Mapping[str, Any]], Any]
+_Parse = Callable[[bytes], Any]
 
 
 class MetadataSync:
@@ -78,21 +87,20 @@ class MetadataSync:
         self._waiting: dict[RequestCode, tuple[int, Any]] = {}
         """Progress that is not applied yet, with the CommitLog offset that the slave must have confirmed."""
         self._waiting_from = ""
+        self._timer_checkpoint: TimerCheckpoint | None = None
+        """The progress of the master's timer that the store has."""
         code = RequestCode
         self._copies: tuple[tuple[RequestCode, _Parse, Callable[[Any], Awaitable[None]]], ...] = (
-            (code.GET_ALL_TOPIC_CONFIG, partial(TopicConfigTable.from_json, clock=clock), self._topics),
-            (
-                code.GET_ALL_CONSUMER_OFFSET,
-                partial(ConsumerOffsetTable.from_json, clock=clock),
-                self._offsets,
-            ),
-            (code.GET_ALL_DELAY_OFFSET, partial(DelayOffsetTable.from_json, clock=clock), self._delays),
+            (code.GET_ALL_TOPIC_CONFIG, _json(TopicConfigTable.from_json, clock=clock), self._topics),
+            (code.GET_ALL_CONSUMER_OFFSET, _json(ConsumerOffsetTable.from_json, clock=clock), self._offsets),
+            (code.GET_ALL_DELAY_OFFSET, _json(DelayOffsetTable.from_json, clock=clock), self._delays),
             (
                 code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-                partial(SubscriptionGroupTable.from_json, clock=clock),
+                _json(SubscriptionGroupTable.from_json, clock=clock),
                 self._groups,
             ),
-            (code.GET_ALL_MESSAGE_REQUEST_MODE, MessageRequestModeTable.from_json, self._modes),
+            (code.GET_ALL_MESSAGE_REQUEST_MODE, _json(MessageRequestModeTable.from_json), self._modes),
+            (code.GET_TIMER_CHECK_POINT, TimerCheckpoint.decode, self._timer),
         )
 
     def request(self) -> None:
@@ -102,6 +110,7 @@ class MetadataSync:
     async def run(self) -> None:
         """Copy the tables every SYNC_INTERVAL_MS, and on request, until the task is cancelled."""
         self._waiting.clear()
+        self._timer_checkpoint = None  # since the last run, this broker may have been a master
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SYNC_INTERVAL_MS / 1000):
@@ -123,7 +132,7 @@ class MetadataSync:
                 else:
                     self._waiting.pop(code, None)
                     await apply(table)
-            except (ProtocolError, Refused, RemotingError, StoreError, ValueError) as error:
+            except (ProtocolError, Refused, RemotingError, StoreError, OSError, ValueError) as error:
                 if code not in self._failing:
                     _log.warning("metadata_copy_failed", request=code.name, master=master, error=str(error))
                 self._failing.add(code)
@@ -134,7 +143,7 @@ class MetadataSync:
         """Return a table, and the CommitLog offset that the slave must have confirmed to apply it."""
         response = await self._client.ask(master, RemotingCommand(code), REQUEST_TIMEOUT_MS)
         # In a thread: thousands of topics take longer than a turn may.
-        table = await asyncio.to_thread(_parsed, parse, bytes(response.body))
+        table = await asyncio.to_thread(parse, bytes(response.body))
         # After the table: its offsets are of messages that the master has by now.
         return (await bounds_of(self._client, master)).end if code in PROGRESS else 0, table
 
@@ -158,6 +167,11 @@ class MetadataSync:
     async def _modes(self, table: MessageRequestModeTable) -> None:
         self._tables.request_modes.replace_all(table)
 
+    async def _timer(self, checkpoint: TimerCheckpoint) -> None:
+        if checkpoint != self._timer_checkpoint:
+            await asyncio.to_thread(follow_timer, self._store.root, checkpoint)
+            self._timer_checkpoint = checkpoint
 
-def _parsed(parse: _Parse, body: bytes) -> Any:
-    return parse(parse_rocketmq_json(body))
+
+def _json(parse: Callable[..., Any], **arguments: Any) -> _Parse:
+    return lambda body: parse(parse_rocketmq_json(body), **arguments)

@@ -17,6 +17,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader
 from store.clock import SystemClock
+from store.timer.timer_checkpoint import TimerCheckpoint
 from tests.actors.broker.brokers import Peer, run
 from tests.actors.broker.replication.ha_port import HaPort
 from tests.actors.broker.replication.test_ha_client import Following, broker, until_equal
@@ -134,6 +135,8 @@ def test_progress_waits_until_the_slave_has_the_log_of_its_master(tmp_path: Path
             await sync.copy_from(master.broker.address)
             assert slave.broker.graph.tables.topics.find("T") is not None
             assert [orjson.loads((await slave.ask(code)).body) for code in progress] == before
+            timer = slave.broker.graph.loop.store.root / "config" / "timercheck"
+            assert not timer.exists()
             async with HaPort(master.broker.graph.loop.store) as port:
                 follower = Following(slave, master, port)
                 await until_equal(master, slave)
@@ -143,6 +146,10 @@ def test_progress_waits_until_the_slave_has_the_log_of_its_master(tmp_path: Path
                 theirs, ours = await master.ask(code), await slave.ask(code)
                 assert orjson.loads(ours.body) == orjson.loads(theirs.body), code.name
             assert (await slave.committed("CID_RMQ_SYS_TRANS", "T")).ext["offset"] == "1"
+            theirs = await master.ask(RequestCode.GET_TIMER_CHECK_POINT)
+            copied = TimerCheckpoint.read(timer)
+            assert copied is not None
+            assert copied.last_read_ms == TimerCheckpoint.decode(theirs.body).last_read_ms > 0
 
     run(story)
 

@@ -10,6 +10,7 @@ import pytest
 
 from actors.broker.timer.timer_service import TimerService
 from store.timer.timer_checkpoint import TimerCheckpoint
+from store.timer.timer_files import follow_timer
 from tests.actors.broker.brokers import Peer, with_broker
 from tests.actors.broker.timer.timers import (
     START_MS,
@@ -23,12 +24,40 @@ from tests.actors.broker.transactions.transactions import CrashImages, every
 from tests.eventually import eventually_async
 
 LATER_MS = 30_000
+FILES = ("timerwheel", "timerlog", "config/timercheck")
 
 
 async def send_some(peer: Peer) -> None:
     for number in range(10):
         await send_at(peer, START_MS + 100 * (number + 1), b"%d" % number)
     await send_at(peer, START_MS + LATER_MS, b"later")
+
+
+def test_promoted_slave_delivers_only_what_its_master_has_not(tmp_path: Path, clock) -> None:
+    settings = timer_settings(tmp_path)
+
+    async def master(peer: Peer) -> None:
+        await send_some(peer)
+        clock.advance(1_050)
+        await rounds(peer)
+        assert len(await bodies(peer)) == 10
+
+    async def promoted(peer: Peer) -> None:
+        await rounds(peer)
+        assert pending(peer) == 1
+        assert len(await bodies(peer)) == 10
+        clock.advance(LATER_MS)
+        await rounds(peer)
+        assert (await bodies(peer))[10:] == [b"later"]
+
+    with_broker(master, settings, clock)
+    checkpoint = TimerCheckpoint.read(settings.store_root / "config" / "timercheck")
+    assert checkpoint is not None
+    for name in FILES:  # a slave has the log, but no files of the timer
+        path = settings.store_root / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    follow_timer(settings.store_root, checkpoint)
+    with_broker(promoted, settings, clock)
 
 
 def test_clean_restart_within_a_second_delivers_each_message_once(tmp_path: Path, clock) -> None:
