@@ -74,7 +74,10 @@ class Repaired(NamedTuple):
 
 
 class Trimmed(NamedTuple):
-    """The oldest files of the log were deleted; it begins at `offset`, which is confirmed."""
+    """The oldest files of the log were deleted; it begins at `offset`, which is confirmed.
+
+    The owner compares the beginning of its log before each input: retention may delete files at any turn.
+    """
 
     offset: int
 
