@@ -226,6 +226,8 @@ class StoreLog:
 
     def crash(self, rng: random.Random, *, keeps_cache: bool) -> None:
         self._kept = self.tokens(0, self.end)
+        if self.store.positions.written <= self._joined:
+            self.durable = 0  # the log that was to begin there is still empty
         path, self._image = self._image, None
         if path is None and not keeps_cache:
             assert self._disk is not None
