@@ -7,7 +7,7 @@ import pytest
 from actors.remoting.bodies.pops import PollingInfoHeader
 from actors.remoting.codes import RequestCode
 from tests.compat.agent import Agent
-from tests.compat.conftest import Agents, Names
+from tests.compat.conftest import DEFAULT_CLIENT, Agents, Names
 from tests.compat.mqadmin import Mqadmin
 from tests.compat.peers import Peer
 from tests.compat.pop.pop_requests import request
@@ -21,6 +21,12 @@ def waiting_pops(peer: Peer, topic: str, group: str) -> int:
     """Return the number of pops that wait on all queues of a topic: 0 for consumers that pull."""
     header = PollingInfoHeader(group, topic, -1)
     return int(request(peer.broker_address, RequestCode.POLLING_INFO, header).ext.get("pollingNum", 0))
+
+
+@pytest.fixture(params=[DEFAULT_CLIENT, pytest.param("5.5.0-json", marks=pytest.mark.extended)])
+def client(request: pytest.FixtureRequest, agents: Agents) -> Agent:
+    """Return the Java client of a release."""
+    return agents.get(request.param)
 
 
 @pytest.fixture
