@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import orjson
 import pytest
 
 from actors.gateway.gateway_settings import GatewaySettings
 from actors.gateway.service import GatewayService
+from actors.remoting.codes import RequestCode
 from store.clock import SystemClock
 from tests.actors.broker.auth.access_peers import SECRETS, SigningPeer
 from tests.actors.gateway.gateways import GrpcClient, with_gateway
@@ -110,21 +112,29 @@ def test_sdk_sends_messages_of_all_types(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("operation", ["simple", "push"])
+@pytest.mark.parametrize("operation", ["simple", "push", "fifo"])
 @pytest.mark.parametrize("name", SDKS)
 def test_sdk_receives_messages(tmp_path: Path, name: str, operation: str) -> None:
     async def story(client: GrpcClient, sdk: Sdk) -> None:
+        group = {"groupName": "fifo", "consumeMessageOrderly": True, "retryMaxTimes": 16}
+        created = await client.peer.ask(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=orjson.dumps(group)
+        )
+        assert created.code == 0, created.remark
         consumer = await sdk.start(operation)
         assert consumer.stdout is not None
         lines = []
         while b"READY\n" not in lines:
             lines.append(await asyncio.wait_for(consumer.stdout.readline(), 6 * LIMIT_S))
             assert lines[-1], lines
-        await client.peer.until_held(1)  # a new group begins at the end of the topic
+        # A new group begins at the end of the topic. One pop waits on the broker, or one on each queue.
+        await client.peer.until_held(2 if operation == "fifo" else 1)
         sent = await output_of(await sdk.start("send"))
         assert "SENT 20" in sent, sent
         output = await output_of(consumer)
         assert "RECEIVED 20" in output, output
+        if operation == "fifo":
+            assert f"ORDER {' '.join(map(str, range(20)))}\n" in output, output
 
     with_sdk(name, tmp_path, story)
 

@@ -1,5 +1,6 @@
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Set;
@@ -23,7 +24,8 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * RocketMQ's Java SDK for gRPC. Arguments: operation, endpoints, access key, secret key (both may be empty).
  *
  * <p>`send` sends messages of all types and prints SENT; `push` and `simple` print READY, receive COUNT messages
- * of the topic Plain and print RECEIVED. The first delivery of every fifth message fails.
+ * of the topic Plain and print RECEIVED, `fifo` does so with the topic Fifo and prints the bodies in the order of
+ * their deliveries. The first delivery of every fifth message fails.
  */
 public final class Sdk {
     static final int COUNT = 20;
@@ -38,7 +40,8 @@ public final class Sdk {
         ClientConfiguration configuration = builder.build();
         switch (arguments[0]) {
             case "send" -> send(configuration);
-            case "push" -> push(configuration);
+            case "push" -> push(configuration, "Plain");
+            case "fifo" -> push(configuration, "Fifo");
             default -> simple(configuration);
         }
         System.exit(0);
@@ -84,20 +87,22 @@ public final class Sdk {
         return StandardCharsets.UTF_8.decode(view.getBody()).toString();
     }
 
-    static void push(ClientConfiguration configuration) throws Exception {
+    static void push(ClientConfiguration configuration, String topic) throws Exception {
+        List<String> order = Collections.synchronizedList(new ArrayList<>());
         Set<String> failed = ConcurrentHashMap.newKeySet();
         Set<String> bodies = ConcurrentHashMap.newKeySet();
         CountDownLatch done = new CountDownLatch(COUNT);
         PushConsumer consumer = PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration)
-            .setConsumerGroup("push")
-            .setSubscriptionExpressions(Collections.singletonMap("Plain", FilterExpression.SUB_ALL))
+            .setConsumerGroup(topic.equals("Fifo") ? "fifo" : "push")
+            .setSubscriptionExpressions(Collections.singletonMap(topic, FilterExpression.SUB_ALL))
             .setMessageListener(view -> {
                 String body = text(view);
                 if (Integer.parseInt(body) % 5 == 0 && failed.add(body)) {
                     return ConsumeResult.FAILURE;
                 }
                 if (bodies.add(body)) {
+                    order.add(body);
                     done.countDown();
                 }
                 return ConsumeResult.SUCCESS;
@@ -105,6 +110,9 @@ public final class Sdk {
             .build();
         System.out.println("READY");
         done.await();
+        if (topic.equals("Fifo")) {
+            System.out.println("ORDER " + String.join(" ", order));
+        }
         consumer.close();
         System.out.println("RECEIVED " + bodies.size());
     }
