@@ -45,6 +45,10 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     """The index of this replica in its group; it stays the same when the role changes."""
     role: Literal["master", "slave"] = "master"
     """The role in the group. A master registers with broker id 0, a slave with `replica` + 1."""
+    group_epoch: int = Field(default=0, ge=0, lt=2**31)
+    """The epoch of the group's present master, the same on all replicas and greater after each promotion;
+    0: the group has no epochs. Nameservers and slaves refuse a master of a lower epoch.
+    """
     slave_read_enable: Annotated[bool, LIVE] = Field(
         default=False, validation_alias=_alias("slave_read_enable", "slaveReadEnable")
     )

@@ -86,6 +86,7 @@ class BrokerTables:
         """
         self._store = store
         self._on_topics_changed = on_topics_changed
+        self._group_epoch = settings.group_epoch
         self._saved_offset_changes = 0
         files = self._files = ConfigFiles(settings.store_root)
         topic_table = files.load(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
@@ -139,6 +140,8 @@ class BrokerTables:
         """
         content = self.topics.to_register()
         version = DataVersion.from_json(content["dataVersion"])
+        if self._group_epoch:  # nameservers do not let an older master take the id of a newer one
+            version = DataVersion(version.counter, version.timestamp_ms, self._group_epoch)
         return RegisterBrokerBody(version, content["topicConfigTable"]).encode_parts(REGISTRATION_BYTES)
 
     async def save_definitions(self) -> None:

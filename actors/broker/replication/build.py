@@ -10,22 +10,37 @@ from actors.broker.broker_settings import SLAVE
 from actors.broker.capability import Capability
 from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.parts import BrokerParts
+from actors.broker.replication.group_epochs import EpochRequests, GroupEpochs
 from actors.broker.replication.ha_client import HaClient
 from actors.broker.replication.metadata_sync import MetadataSync
 from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role, RoleService
 from actors.host.figures import Figure, Kind
 from actors.remoting.headers import RegisterBrokerResponse
+from actors.remoting.request import RequestRow
 from actors.supervisor import Supervisor
 
 
 def build_replication(parts: BrokerParts) -> Capability:
-    """Build the replication of a broker; one that starts as a master has no step on its hot path."""
-    return build_slave(parts) if parts.settings.role == SLAVE else Capability()
+    """Build the replication of a broker; one that starts as a master has no step on its hot path.
+
+    A master begins its epoch here, before it listens: a former master never accepts a send.
+
+    Raises:
+        StoreError: the broker is a former master, or its list of epochs is damaged.
+        OSError: the list of epochs cannot be read or written.
+    """
+    settings, positions = parts.settings, parts.loop.store.positions
+    epochs = GroupEpochs(settings)
+    rows = tuple(EpochRequests(settings, epochs, lambda: positions.written).rows())
+    if settings.role == SLAVE:
+        return build_slave(parts, epochs, rows)
+    epochs.begin(positions.written)
+    return Capability(rows=rows)
 
 
-def build_slave(parts: BrokerParts) -> Capability:
-    """Build what a broker does while it is a slave."""
+def build_slave(parts: BrokerParts, epochs: GroupEpochs, rows: Sequence[RequestRow]) -> Capability:
+    """Build what a broker does while it is a slave; `rows` are those of masters and slaves."""
     role, registration, loop, tables = parts.role, parts.registration, parts.loop, parts.tables
     removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
     client, clock = parts.remoting_client, parts.clock
@@ -38,10 +53,12 @@ def build_slave(parts: BrokerParts) -> Capability:
         return registration.master
 
     ha_client = HaClient(
-        loop.store, loop.reads, clock, client, find_master, loop.server.request_tick, sync.request
-    )
+        loop.store, loop.reads, clock, client, find_master, loop.server.request_tick, sync.request,
+        epochs,
+    )  # fmt: skip
     step = SlaveRequests(parts.settings, lambda: role.role, lambda: registration.master.master_addr)
     return Capability(
+        rows=rows,
         steps=(step,),
         permits_plain_sends=lambda: role.role is Role.MASTER,
         services=(

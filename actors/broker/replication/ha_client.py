@@ -10,11 +10,12 @@ A report acknowledges what the slave has confirmed: under sync flush, what is fl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from actors.broker.loop.reads import Reads
+from actors.broker.replication.group_epochs import GroupEpochs, StaleMaster
 from actors.broker.replication.ha_frames import HaFrameReader, encode_report
 from actors.broker.replication.log_copy import LogBounds, LogCopy, LogDiverged, join_offset
 from actors.remoting.bodies.routes import decode_kv_table
@@ -49,6 +50,12 @@ class _NoMaster(Exception):
     """The slave has no master that it can follow; the message is the reason."""
 
 
+_INTERRUPTIONS: Final = (
+    _NoMaster, StaleMaster, OSError, EOFError, ProtocolError, Refused, RemotingError, StoreError,
+)  # fmt: skip
+"""Failures after which a slave looks for its master again."""
+
+
 class HaClient:
     """Follows one master after the other until it is stopped, or until its log differs from the master's."""
 
@@ -61,6 +68,7 @@ class HaClient:
         find_master: Callable[[], RegisterBrokerResponse],
         request_tick: Callable[[], None],
         on_joined: Callable[[], None],
+        epochs: GroupEpochs,
     ) -> None:
         """Create the client.
 
@@ -72,6 +80,7 @@ class HaClient:
             find_master: returns the last known addresses of the master, and looks for new ones.
             request_tick: requests a turn, which flushes, confirms and dispatches.
             on_joined: called when the slave has found that its log is a part of the master's.
+            epochs: the epochs of the group; a master of a lower one is not followed.
         """
         self._store = store
         self._reads = reads
@@ -80,6 +89,7 @@ class HaClient:
         self._find_master = find_master
         self._request_tick = request_tick
         self._on_joined = on_joined
+        self._epochs = epochs
         self._backoff_ms = FIRST_BACKOFF_MS
         self._problem = ""
         self.state = "not started"
@@ -99,7 +109,7 @@ class HaClient:
                 self.state = f"stopped: {error}"
                 _log.error("replication_stopped", master=self.master, error=str(error))
                 return
-            except (_NoMaster, OSError, EOFError, ProtocolError, Refused, RemotingError, StoreError) as error:
+            except _INTERRUPTIONS as error:
                 self._note_failure(error)
             await asyncio.sleep(self._backoff_ms / 1000)
             self._backoff_ms = min(2 * self._backoff_ms, MAX_BACKOFF_MS)
@@ -120,6 +130,7 @@ class HaClient:
         if not master.ha_server_addr:
             raise _NoMaster(f"the master {self.master} has no HA port: set `replication` on it")
         store = self._store
+        epochs = await self._epochs.of_master(self._client, self.master)
         await self._check_file_size(self.master)
         bounds = await bounds_of(self._client, self.master)
         held = LogBounds(store.positions.min, store.positions.written)
@@ -130,7 +141,7 @@ class HaClient:
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
             reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES)
         try:
-            await self._receive(copy, reader, writer)
+            await self._receive(copy, epochs, reader, writer)
         finally:
             self.joined = ""
             writer.close()
@@ -152,12 +163,16 @@ class HaClient:
         return bytes(self._store.log_bytes(begin, end - begin)) if begin < end else b""
 
     async def _receive(
-        self, copy: LogCopy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        copy: LogCopy,
+        epochs: Sequence[tuple[int, int]],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         store, frames = self._store, HaFrameReader()
         writer.write(encode_report(copy.first_report))
         if copy.is_compared:  # this log is empty
-            self._join()
+            await self._join(epochs)
         heard_ns = self._clock.monotonic_ns()
 
         def report(error: StoreError | None = None) -> None:
@@ -182,10 +197,11 @@ class HaClient:
             elif received:
                 report()
             if copy.is_compared and not self.joined:
-                self._join()
+                await self._join(epochs)
             await self._wait_for_dispatch()
 
-    def _join(self) -> None:
+    async def _join(self, epochs: Sequence[tuple[int, int]]) -> None:
+        await self._epochs.adopt(epochs)
         self._backoff_ms = FIRST_BACKOFF_MS
         self._problem = ""
         self.state, self.joined = "following", self.master

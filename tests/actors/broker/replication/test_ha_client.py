@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from actors.broker.replication.group_epochs import GroupEpochs
 from actors.broker.replication.ha_client import HaClient
 from actors.broker.role import Role
 from actors.broker.service import BrokerService
@@ -50,6 +51,7 @@ class Following:
             lambda: addresses,
             graph.loop.server.request_tick,
             self._joined,
+            GroupEpochs(slave.broker.settings),
         )
         self.task = asyncio.create_task(self.client.run())
 
