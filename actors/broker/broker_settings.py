@@ -21,6 +21,8 @@ VIP_PORT_DISTANCE = 2
 
 SLAVE = "slave"
 """Value of the setting `role`."""
+FOLLOWING = "following"
+"""The `replication_state` of a slave that copies its master's log."""
 
 
 def broker_id_of(role: str, replica: int) -> int:

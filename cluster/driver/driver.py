@@ -313,6 +313,8 @@ class Driver:
         self._wait([action.spec])
         # The next actor is stopped only when clients can find this one again.
         self._await_all_serving([action.spec, *self._registration_peers(action.spec)])
+        if action.spec.is_slave:
+            self._await_in_sync(action.spec)
         if is_broker:
             self._spacing.record_restart(action.name, time.monotonic())
 
@@ -338,6 +340,13 @@ class Driver:
                 "repeat the command for the others"
             ) from None
         fleet.create(self.topology.namespace, spec)
+
+    def _await_in_sync(self, slave: ActorSpec) -> None:
+        with self.report.working(f"waiting until {slave.name} is in sync with its master"):
+            problem = fleet.wait_in_sync(self.topology.namespace, slave, self.timeout_s)
+        if problem:
+            raise LaunchFailed(f"{slave.name} is not in sync with its master: {problem}")
+        self.report.line(f"{slave.name} is in sync with its master")
 
     def _registration_peers(self, spec: ActorSpec) -> list[ActorSpec]:
         """Return the brokers that register with nameserver `spec`, or the nameservers of broker `spec`."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any
 
+from actors.broker.broker_settings import FOLLOWING
 from actors.host import ray_port, store_binding
 from actors.host.node_address import NODE_HOST
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
@@ -183,6 +184,27 @@ class StartResult:
     name: str
     reason: str = ""
     code_version: str = ""
+
+
+def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float) -> str:
+    """Wait until a slave has the log that its master has now; return why it has not, else an empty text."""
+    group = [
+        actor
+        for actor in observe(namespace)
+        if actor.spec is not None
+        and actor.spec.settings.get("broker_name") == slave.settings["broker_name"]
+        and not actor.spec.is_slave
+    ]
+    end = max((int(master.details.get("written", 0)) for master in group), default=0)
+    where, deadline_s = ActorName(namespace, slave.name), time.monotonic() + timeout_s
+    while True:
+        details = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
+        state, written = str(details.get("replication_state", "")), int(details.get("written", 0))
+        if state == FOLLOWING and written >= end:
+            return ""
+        if time.monotonic() > deadline_s:
+            return f"{state}, its log ends at {written:,}, that of the master at {end:,} or later"
+        time.sleep(PAUSE_S)
 
 
 def wait_serving(namespace: str, specs: Sequence[ActorSpec], timeout_s: float) -> Iterator[StartResult]:

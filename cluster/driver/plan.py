@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from cluster.driver.specs import ActorSpec, ProcessKind, creation_order
+from cluster.driver.specs import ActorSpec, ProcessKind, restart_order
 
 
 class Verb(StrEnum):
@@ -116,8 +116,12 @@ def make_plan(
     others = [actor for actor in running if not (actor.namespace == namespace and actor.name in ends)]
     refusals = [text for spec in wanted for text in _refusals(spec, others, namespace)]
     order = [Verb.KEEP, Verb.REMOVE, Verb.ADOPT, Verb.ADJUST, Verb.CREATE, Verb.ROLL]
+    rolled = sorted(actions, key=lambda action: restart_order(action.spec))
     listed = sorted(
-        [action for action in removals if action.reason] + actions, key=lambda a: order.index(a.verb)
+        [action for action in removals if action.reason]
+        + [action for action in actions if action.verb is not Verb.ROLL]
+        + [action for action in rolled if action.verb is Verb.ROLL],
+        key=lambda action: order.index(action.verb),
     )
     return Plan(listed, refusals)
 
@@ -145,7 +149,7 @@ def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
         for action in by_name.values()
         if action.name in selected and action.verb in reasons
     ]
-    rolled.sort(key=lambda action: creation_order(action.spec))
+    rolled.sort(key=lambda action: restart_order(action.spec))
     return Plan(rolled, refusals)
 
 

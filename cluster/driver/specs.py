@@ -110,6 +110,11 @@ class ActorSpec:
         """Return the advertised address as `host:port`."""
         return f"{self.advertised[0]}:{self.advertised[1]}"
 
+    @property
+    def is_slave(self) -> bool:
+        """Return True for a broker that follows the master of its group."""
+        return self.settings.get("role") == SLAVE
+
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values, as passed to the actor and contained in its status."""
         return {
@@ -132,6 +137,11 @@ class ActorSpec:
 def creation_order(spec: ActorSpec | None) -> float:
     """Return the place of an actor in the order of creation; actors without a known spec are the last."""
     return math.inf if spec is None else spec.kind.order
+
+
+def restart_order(spec: ActorSpec | None) -> tuple[float, bool]:
+    """Return the place of an actor in a rolling restart: slaves before masters."""
+    return creation_order(spec), spec is not None and not spec.is_slave
 
 
 def listener_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorSpec]:

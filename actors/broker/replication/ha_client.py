@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from actors.broker.broker_settings import FOLLOWING
 from actors.broker.loop.reads import Reads
 from actors.broker.replication.group_epochs import GroupEpochs, StaleMaster
 from actors.broker.replication.ha_frames import HaFrameReader, encode_report
@@ -204,7 +205,7 @@ class HaClient:
         await self._epochs.adopt(epochs)
         self._backoff_ms = FIRST_BACKOFF_MS
         self._problem = ""
-        self.state, self.joined = "following", self.master
+        self.state, self.joined = FOLLOWING, self.master
         _log.info("replication_joined", master=self.master, end=self._store.positions.written)
         self._on_joined()
 

@@ -164,3 +164,11 @@ def test_rolling_restart_order_is_nameservers_then_brokers() -> None:
     ]
     whole = plan(wanted, [running(each) for each in wanted])
     assert [action.name for action in restarting(whole, None).actions] == ["n-0", "r-0", "a-0"]
+
+
+def test_slaves_restart_before_masters() -> None:
+    wanted = [spec("a-0", 1), spec("a-1", 2, role="slave"), spec("b-0", 3), spec("b-1", 4, role="slave")]
+    whole = plan(wanted, [running(each) for each in wanted])
+    assert [action.name for action in restarting(whole, None).actions] == ["a-1", "b-1", "a-0", "b-0"]
+    changed = plan(wanted, [running(replace(each, settings={**each.settings, "a": 2})) for each in wanted])
+    assert [action.name for action in changed.actions] == ["a-1", "b-1", "a-0", "b-0"]

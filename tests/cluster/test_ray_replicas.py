@@ -1,0 +1,109 @@
+"""A master and its slave on Ray: a rolling restart under load loses nothing and keeps the logs equal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.client import Producer, ProducerConfig, PullConsumer
+from cluster.session.environment import make_token
+from cluster.session.ray_head import stop_head
+from tests.cluster.conftest import CLI_TIMEOUT_S, COMMIT_LOG_FILE_BYTES, REPO
+from tests.eventually import LIMIT_S
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
+
+
+class Pair:
+    """Runs `raymq` commands for a topology with a master and a slave."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.nameserver_port = free_port()
+        self.file = home / "pair.yaml"
+        make_token(home / "token")
+        self.environment = os.environ | {
+            "RAYMQ_HOME": str(home),
+            "RAY_AUTH_TOKEN_PATH": str(home / "token"),
+            "RAY_AUTH_MODE": "token",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "PYTHONPATH": str(REPO),
+        }
+        self.environment.pop("RAY_ADDRESS", None)
+        group = {
+            "name": "broker-a", "listen_port": free_port(-2), "replicas": 2, "replication": "sync",
+            "in_sync_replicas": 2, "replicas_on_one_node": True,
+        }  # fmt: skip
+        topology = {
+            "cluster": "Pair",
+            "route_refresh_ms": 0,
+            "ray": {"address": "new", "port": 0, "dashboard_port": 0},
+            "nameservers": [{"listen_port": self.nameserver_port}],
+            "rebalancers": [{}],
+            "brokers": [group],
+            "broker_settings": {
+                "register_interval_ms": 1000,
+                "store": {"commit_log_file_bytes": COMMIT_LOG_FILE_BYTES},
+            },
+        }
+        self.file.write_text(yaml.safe_dump(topology))
+
+    @property
+    def nameserver(self) -> str:
+        return f"127.0.0.1:{self.nameserver_port}"
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "cluster.cli.main", *command, str(self.file)],
+            env=self.environment, cwd=REPO, capture_output=True, text=True, check=False,
+            timeout=CLI_TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def log(self, replica: int) -> bytes:
+        files = sorted((self.home / "store" / f"broker-a-{replica}" / "commitlog").glob("0*"))
+        return b"".join(each.read_bytes() for each in files)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    cluster = Pair(tmp_path)
+    try:
+        yield cluster
+    finally:
+        stop_head(tmp_path)
+
+
+def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Pair) -> None:
+    pair.run("up")
+    limit_ms = int(LIMIT_S * 1000)
+    config = ProducerConfig(group="P", send_timeout_ms=limit_ms, delivery_timeout_ms=limit_ms)
+    with Producer(pair.nameserver, config=config) as producer:
+        sent = [b"before-%d" % number for number in range(100)]
+        for body in sent:
+            producer.send("T", body)
+        lines = pair.run("restart", "--rolling", "--no-wait", "--topology").splitlines()
+        for number in range(100):
+            producer.send("T", b"after-%d" % number)
+            sent.append(b"after-%d" % number)
+    found = [line.split(" (")[0] for line in lines if "broker-a" in line]
+    first, synced, last = (
+        next(index for index, line in enumerate(found) if text in line)
+        for text in ("stopped broker-a-1", "broker-a-1 is in sync", "stopped broker-a-0")
+    )
+    assert first < synced < last, found
+    with PullConsumer(pair.nameserver, "G") as consumer:
+        consumer.subscribe("T")
+        received: set[bytes] = set()
+        while received < set(sent):
+            received |= {message.body for message in consumer.poll(1000, 100)}
+    pair.run("down")
+    assert pair.log(0) == pair.log(1)
