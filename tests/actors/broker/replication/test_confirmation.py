@@ -184,7 +184,7 @@ def test_unconfirmed_messages_stay_invisible_after_a_restart(tmp_path: Path) -> 
 
 
 def test_transactions_cannot_end_while_replicas_are_short(tmp_path: Path) -> None:
-    """RocketMQ's code. The requests are one-way, so later checks find the outcome."""
+    """The requests are one-way, so later checks find the outcome."""
 
     async def story(peer: Peer) -> None:
         async with slave_of(peer):
