@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,6 +138,24 @@ def restart(
     topology, source = load_with_source(file, overrides)
     driver = Driver(topology, source, report or Report(), dry_run=dry_run, waits=waits)
     return driver.restart(names or None)
+
+
+def promote(
+    file: str | Path | None,
+    overrides: Sequence[str],
+    replica: str,
+    *,
+    confirm: Callable[[], None] = lambda: None,
+    report: Report | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Make a slave the master of its group, and its old master a slave.
+
+    `confirm` is called when the possible loss was reported; an exception that it raises ends the promotion.
+    Raises as `up` does, and LaunchRefused if `replica` is not a serving slave.
+    """
+    topology, source = load_with_source(file, overrides)
+    Driver(topology, source, report or Report(), dry_run=dry_run, waits=False).promote(replica, confirm)
 
 
 def drain(

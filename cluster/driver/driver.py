@@ -17,15 +17,16 @@ from typing import Any, TypeVar
 from actors.host import ray_port
 from actors.host.code_version import code_version
 from actors.host.service_host import State
-from cluster.driver import bindings, fleet
+from cluster.driver import bindings, fleet, group_masters
 from cluster.driver.autoscaler import autoscaler
 from cluster.driver.exposure import exposed
 from cluster.driver.health import wait_until_healthy
 from cluster.driver.kinds import BROKER, NAMESERVER, is_live_setting, make_specs
 from cluster.driver.launch_report import Report
 from cluster.driver.placement import place
-from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
+from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, only, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
+from cluster.driver.promotion import Promotion
 from cluster.driver.restart_spacing import RestartSpacing
 from cluster.driver.scrape_targets import write_targets
 from cluster.driver.specs import ActorSpec
@@ -152,6 +153,46 @@ class Driver:
                     self._apply(plan)
                 return UpResult(plan, specs, way.mode)
 
+    def promote(self, name: str, confirm: Callable[[], None]) -> None:
+        """Make a slave the master of its group: stop the old master, restart the slave, then the others.
+
+        `confirm` is called when the possible loss was reported, and raises an exception to end the promotion.
+        Raises as `up`, and LaunchRefused if the actor is not a serving slave, or another one has more.
+        """
+        with only_one_driver(self.home):
+            way = choose_way(self.topology, self.home, os.environ)
+            if way.mode is Mode.STARTED and not is_connected():
+                refuse([f"cluster {self.topology.cluster} is not running; `raymq up` starts it"])
+            with self._ray(way, starts=False):
+                promotion = Promotion(self.topology, self.home, name)
+                refuse([promotion.refusal] if promotion.refusal else [])
+                for line in promotion.outlook():
+                    self.report.line(line)
+                if self.dry_run:
+                    return
+                confirm()
+                promotion.save()
+                for master in promotion.masters:
+                    self._stop(Action(Verb.REMOVE, master.name, "no longer the master"))
+                plan, _ = self._plan(lambda plan: restarting(plan, [promotion.name]), [promotion.name])
+                self._apply(plan)
+                self.report.line(f"{promotion.name} is the master of {promotion.broker}")
+                self._follow(promotion)
+
+    def _follow(self, promotion: Promotion) -> None:
+        """Start and restart the other replicas of a group whose master was promoted, if they have a node."""
+        names = promotion.others(place(self.topology, ray_port.nodes(), autoscaler()).unplaceable)
+        plan, _ = self._plan(lambda plan: only(plan, names), names)
+        for action in plan.having(Verb.CREATE, Verb.ROLL):
+            assert action.spec is not None
+            if action.verb is Verb.ROLL:
+                self._stop(action)
+            fleet.create(self.topology.namespace, action.spec)
+            self._wait([action.spec])
+            problem = fleet.wait_in_sync(self.topology.namespace, action.spec, self.timeout_s)
+            text = f"does not follow it: {problem}" if problem else "follows it"
+            self.report.line(f"{action.name} {text}", "yellow" if problem else "")
+
     @contextmanager
     def _ray(self, way: Way, *, starts: bool) -> Iterator[None]:
         text = "starting Ray" if starts else f"connecting to Ray {way.address}"
@@ -198,16 +239,25 @@ class Driver:
         refuse(check_all([demand_of(spec) for spec in specs]))
         return plan, specs
 
-    def _plan(self, narrow: Callable[[Plan], Plan] = lambda plan: plan) -> tuple[Plan, list[ActorSpec]]:
-        """Return the plan, after `narrow` has selected the wanted actions, and the specs of all actors."""
+    def _plan(
+        self, narrow: Callable[[Plan], Plan] = lambda plan: plan, needed: Collection[str] | None = None
+    ) -> tuple[Plan, list[ActorSpec]]:
+        """Return the plan, after `narrow` has selected the wanted actions, and the specs of all actors.
+
+        If `needed` names the actors of these actions, the others need no node.
+        """
         with self.report.working("reading the running actors"):
             running = fleet.observe(self.topology.namespace)
             bindings.exchange(self.home, self.topology.namespace)
             here_names = [actor.name for actor in running if actor.namespace == self.topology.namespace]
             in_use = bindings.in_use(self.topology.namespace)
             self.topology = self.topology.with_running([*here_names, *in_use])
-        resources = self._place()
-        settled = self._with_ports(resources, running)
+            masters = group_masters.exchange(self.home, self.topology.namespace)
+            self.topology = self.topology.with_masters(
+                {broker: (each.epoch, each.replica) for broker, each in masters.items()}
+            )
+        resources = self._place(needed)
+        settled = self._with_ports(resources, running, needed)
         specs = make_specs(settled, self.home, resources, self.source)
         plan = make_plan(
             specs,
@@ -229,11 +279,13 @@ class Driver:
         refuse([*plan.refusals, *self._check_new_actors(plan, running, specs)])
         return plan, specs
 
-    def _place(self) -> Mapping[str, str]:
+    def _place(self, needed: Collection[str] | None) -> Mapping[str, str]:
         """Bind actors to nodes. Wait up to PLACEMENT_TIMEOUT_S for missing nodes."""
         deadline_s = time.monotonic() + PLACEMENT_TIMEOUT_S
         while True:
             placement = place(self.topology, ray_port.nodes(), autoscaler())
+            if needed is not None and not set(needed) & set(placement.unplaceable):
+                return placement.resources
             if not placement.unplaceable or self.dry_run or time.monotonic() > deadline_s:
                 break
             with self.report.working("waiting for a node with the resources of the topology"):
@@ -242,7 +294,9 @@ class Driver:
             raise self.source.error(placement.problems)
         return placement.resources
 
-    def _with_ports(self, resources: Mapping[str, str], running: Sequence[Running]) -> Topology:
+    def _with_ports(
+        self, resources: Mapping[str, str], running: Sequence[Running], needed: Collection[str] | None
+    ) -> Topology:
         """Replace each port 0 of the topology by the port of the running actor, else by a free port."""
         here = {
             actor.name: actor.spec.listen[1]
@@ -257,7 +311,7 @@ class Driver:
             elif entry.listen_port == 0 and isinstance(entry, ElasticBroker):
                 # Its node is not known yet; a port that is free here is probably free there too.
                 (ports[name],) = free_ports(["0.0.0.0"])
-            elif entry.listen_port == 0:
+            elif entry.listen_port == 0 and (needed is None or name in needed):
                 open_names.setdefault(resources[name], []).append((name, self.topology.host_of(entry)))
         with self.report.working("choosing free ports"):
             for resource, wanted in open_names.items():

@@ -153,6 +153,11 @@ def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
     return Plan(rolled, refusals)
 
 
+def only(plan: Plan, names: Collection[str]) -> Plan:
+    """Return a plan with the actions of the named actors of `plan`."""
+    return Plan([action for action in plan.actions if action.name in names], plan.refusals)
+
+
 def full_name(name: str, known: Collection[str]) -> str:
     """Return `name`, or `name-0` if only that is in `known`, as users may omit the replica number."""
     return f"{name}-0" if name not in known and f"{name}-0" in known else name

@@ -264,9 +264,12 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
 
 def _replica_settings(broker: BrokerReplica) -> dict[str, Any]:
     """Return the settings that depend on the replica. The settings of a master are those of one broker."""
-    if broker.replica:
-        return {"replica": broker.replica, "role": SLAVE}
-    given: dict[str, Any] = {"replication": broker.replication}
+    given: dict[str, Any] = {"replica": broker.replica} if broker.replica else {}
+    if broker.group_epoch:
+        given["group_epoch"] = broker.group_epoch
+    if broker.replica != broker.master:
+        return given | {"role": SLAVE}
+    given["replication"] = broker.replication
     if broker.in_sync_replicas is not None:
         given["in_sync_replicas"] = broker.in_sync_replicas
     return given

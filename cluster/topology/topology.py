@@ -127,7 +127,7 @@ class Console(Listener):
 class Broker(Listener):
     """A broker group. `store` replaces `<store_root>/<name>-<replica>`; `settings` override all brokers'.
 
-    With `replicas`, the first one is the master, and the others are its slaves.
+    With `replicas`, the first one is the master, and the others are its slaves, until another is promoted.
     Replica n listens on `listen_port` + 10 n, has the resource n of `resources`, and its store is `store`
     with `-<n>` appended, except for replica 0. `listen_host: node` stands for the address of its node.
     `replication` and `in_sync_replicas` are the settings of the master.
@@ -169,9 +169,11 @@ class Broker(Listener):
 
 
 class BrokerReplica(Broker):
-    """One replica of a broker group."""
+    """One replica of a group. `master` is the number of its master since the promotion `group_epoch`."""
 
     replica: int
+    master: int = 0
+    group_epoch: int = 0
 
     def actor_name(self, index: int) -> str:
         """Return the name of the broker with its replica number."""
@@ -383,6 +385,16 @@ class Topology(_Model):
     def store_of(self, broker: Broker, home: Path) -> Path:
         """Return the absolute directory of a broker's store."""
         return home / (broker.store or self.store_root / broker.actor_name(0))
+
+    def with_masters(self, masters: Mapping[str, tuple[int, int]]) -> Topology:
+        """Return a copy in which groups have another master than replica 0: (epoch, replica) by name."""
+        entries: list[Broker | ElasticBrokers] = list(self.brokers)
+        for index, entry in enumerate(entries):
+            if isinstance(entry, Broker) and entry.is_replicated and entry.name in masters:
+                epoch, replica = masters[entry.name]
+                change = {"master": replica, "group_epoch": epoch}
+                entries[index] = _running(entry, [each.model_copy(update=change) for each in entry.members()])
+        return self.model_copy(update={"brokers": entries})
 
     def with_ports(self, ports: Mapping[str, int]) -> Topology:
         """Return a copy in which port 0 is replaced by the port chosen for the actor, by actor name."""

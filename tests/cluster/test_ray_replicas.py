@@ -1,11 +1,13 @@
-"""A master and its slave on Ray: a rolling restart under load loses nothing and keeps the logs equal."""
+"""A master and its slave on Ray: rolling restart and promotion lose nothing and keep the logs equal."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,26 @@ class Pair:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def pid(self, actor: str) -> int:
+        actors = json.loads(self.run("status"))["actors"]
+        (found,) = (each["pid"] for each in actors if each["actor"] == actor)
+        return int(found)
+
+    def producer(self) -> Producer:
+        limit_ms = int(LIMIT_S * 1000)
+        config = ProducerConfig(
+            group="P", send_timeout_ms=limit_ms, delivery_timeout_ms=limit_ms, route_refresh_ms=1000
+        )
+        return Producer(self.nameserver, config=config)
+
+    def await_all(self, sent: Sequence[bytes], group: str = "G") -> None:
+        """Consume until all messages are received."""
+        received: set[bytes] = set()
+        with PullConsumer(self.nameserver, group) as consumer:
+            consumer.subscribe("T")
+            while received < set(sent):
+                received |= {message.body for message in consumer.poll(1000, 100)}
+
     def log(self, replica: int) -> bytes:
         files = sorted((self.home / "store" / f"broker-a-{replica}" / "commitlog").glob("0*"))
         return b"".join(each.read_bytes() for each in files)
@@ -84,9 +106,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Pair) -> None:
     pair.run("up")
-    limit_ms = int(LIMIT_S * 1000)
-    config = ProducerConfig(group="P", send_timeout_ms=limit_ms, delivery_timeout_ms=limit_ms)
-    with Producer(pair.nameserver, config=config) as producer:
+    with pair.producer() as producer:
         sent = [b"before-%d" % number for number in range(100)]
         for body in sent:
             producer.send("T", body)
@@ -100,10 +120,30 @@ def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Pair) -> 
         for text in ("stopped broker-a-1", "broker-a-1 is in sync", "stopped broker-a-0")
     )
     assert first < synced < last, found
-    with PullConsumer(pair.nameserver, "G") as consumer:
-        consumer.subscribe("T")
-        received: set[bytes] = set()
-        while received < set(sent):
-            received |= {message.body for message in consumer.poll(1000, 100)}
+    pair.await_all(sent)
+    pair.run("down")
+    assert pair.log(0) == pair.log(1)
+
+
+def test_promoted_slave_has_every_acknowledged_message_of_a_killed_master(pair: Pair) -> None:
+    pair.run("up")
+    with pair.producer() as producer:
+        sent = [b"before-%d" % number for number in range(100)]
+        for body in sent:
+            producer.send("T", body)
+        assert "broker-a-1 has the log of broker-a up to" in pair.run(
+            "promote", "broker-a-1", "--dry-run", "--topology"
+        )
+        os.kill(pair.pid("broker-a-0"), signal.SIGKILL)
+        shown = pair.run("promote", "broker-a-1", "--topology")
+        assert "broker-a-1 is the master of broker-a" in shown
+        assert "broker-a-0 follows it" in shown
+        for number in range(100):
+            producer.send("T", b"after-%d" % number)
+            sent.append(b"after-%d" % number)
+    pair.await_all(sent)
+    pair.run("down")
+    pair.run("up")  # the promotion is remembered
+    pair.await_all(sent, "again")
     pair.run("down")
     assert pair.log(0) == pair.log(1)
