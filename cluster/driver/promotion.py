@@ -75,8 +75,8 @@ class Promotion:
             yield "the master does not respond: whether its log has more than that is not known"
         if self._is_sync:
             yield (
-                "with replication: sync an acknowledged message is on in_sync_replicas replicas: with 2, none "
-                "is lost if this replica has the longest log of the slaves"
+                "with replication: sync an acknowledged message is on in_sync_replicas replicas: with 2, none"
+                " is lost if this replica has the longest log of the slaves"
             )
         else:
             yield "with replication: async all messages after that position are lost on the new master"

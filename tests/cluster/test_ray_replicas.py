@@ -72,7 +72,7 @@ class Pair:
 
     def pid(self, actor: str) -> int:
         actors = json.loads(self.run("status"))["actors"]
-        (found,) = (each["pid"] for each in actors if each["actor"] == actor)
+        (found,) = (each["process"] for each in actors if each["actor"] == actor)
         return int(found)
 
     def producer(self) -> Producer:
