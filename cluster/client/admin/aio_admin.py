@@ -115,12 +115,13 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin):
     async def splits(self, topic: str) -> list[SplitsBody]:
         """Return the readable offset ranges of `topic` and the location of its files, one item per broker.
 
-        Bulk readers use these ranges to split the queues.
+        Bulk readers use these ranges to split the queues. Raises BrokerUnreachable if a broker has no master:
+        its messages would be missing without notice.
         """
         header = TopicHeader(topic)
         responses = [
             await self._call(address, RayMQRequestCode.DESCRIBE_SPLITS, header, timeout_ms=SPLITS_TIMEOUT_MS)
-            for address in (await self.route(topic)).masters().values()
+            for address in (await self.route(topic)).all_masters().values()
         ]
         return [SplitsBody.decode(response.body) for response in responses]
 
@@ -233,7 +234,7 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin):
         """
         header = QueryMessageHeader(topic, key, max_messages, begin_ms, end_ms, unique)
         found: list[MessageExt] = []
-        for name, address in (await self.route(topic)).masters().items():
+        for name, address in (await self.route(topic)).all_masters().items():
             response = await self._opened().request(
                 address, RemotingCommand(RequestCode.QUERY_MESSAGE, header.to_ext())
             )

@@ -165,7 +165,7 @@ class BrokerAdmin(AdminCore):
         """Return the offsets of each queue of `topic`, and its send rate. Raises TopicNotFound."""
         route = await self.route(topic)
         stats = TopicStatsTable()
-        for address in route.masters().values():
+        for address in route.all_masters().values():
             response = await self._call(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic))
             of_broker = TopicStatsTable.decode(response.body)
             stats.offsets |= of_broker.offsets
@@ -177,7 +177,7 @@ class BrokerAdmin(AdminCore):
         """Return the settings of `topic` on each of its brokers, by broker name. Raises TopicNotFound."""
         route = await self.route(topic)
         found: dict[str, TopicConfig] = {}
-        for name, address in route.masters().items():
+        for name, address in route.all_masters().items():
             response = await self._call(address, RequestCode.GET_TOPIC_CONFIG, TopicHeader(topic))
             found[name] = TopicConfig.from_json(orjson.loads(response.body))
         return found

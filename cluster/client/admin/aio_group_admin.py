@@ -95,7 +95,7 @@ class GroupAdmin(AdminCore):
         route = await self.route(topic)
         header = GroupTopicHeader(group, topic)
         spans: list[QueueTimeSpan] = []
-        for address in route.masters().values():
+        for address in route.all_masters().values():
             response = await self._call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, header)
             spans += decode_time_spans(response.body)
         return sorted(spans, key=lambda span: span.queue)
@@ -149,7 +149,7 @@ class GroupAdmin(AdminCore):
         """Return the consumer groups that have consumed `topic` or subscribe to it. Raises TopicNotFound."""
         route = await self.route(topic)
         found: set[str] = set()
-        for address in route.masters().values():
+        for address in route.all_masters().values():
             response = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic))
             found.update(decode_group_list(response.body))
         return sorted(found)

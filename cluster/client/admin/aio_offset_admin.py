@@ -49,7 +49,7 @@ class OffsetAdmin(GroupAdmin):
         route = await self.route(topic)
         offsets: dict[MessageQueue, int] = {}
         header = ResetOffsetHeader(topic, group, timestamp_ms)
-        for address in route.masters().values():
+        for address in route.all_masters().values():
             response = await self._call(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             offsets |= decode_offsets(response.body)
         return dict(sorted(offsets.items()))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
+from cluster.client.errors import BrokerUnreachable
 from store.message.message_queue import MessageQueue
 
 
@@ -135,6 +136,18 @@ class TopicRoute:
     def masters(self) -> dict[str, str]:
         """Return the known master addresses by broker name, sorted by name."""
         return {name: address for name in self.brokers() if (address := self.master(name))}
+
+    def all_masters(self) -> dict[str, str]:
+        """Return the same as `masters`, for requests whose result would be incomplete without one of them.
+
+        Raises BrokerUnreachable if a broker in the route has only slaves.
+        """
+        for share in self.shares:
+            if share.left_at_ms is None and self.master(share.broker_name) is None:
+                raise BrokerUnreachable(
+                    f"broker {share.broker_name} has no master: start it again, or promote one of its slaves"
+                )
+        return self.masters()
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.remoting.bodies.routes import TopicRouteData
+from cluster.client.errors import BrokerUnreachable
 from cluster.client.selectors import RoundRobin, queue_index
 from cluster.client.transport.topic_route import TopicRoute, keep_departed, route_of
 from store.message.message_queue import MessageQueue
@@ -48,6 +50,18 @@ def test_departed_broker_stays_in_keyed_but_not_in_writable() -> None:
     assert now.keyed == two_brokers().keyed
     assert {queue.broker_name for queue in now.writable} == {"b"}
     assert now.master("a") == "127.0.0.1:1"
+
+
+def test_whole_results_need_a_master_of_each_broker() -> None:
+    slave = {"brokerName": "b", "cluster": "C", "brokerAddrs": {"2": "127.0.0.1:3"}}
+    body = {
+        "brokerDatas": [broker("a", "127.0.0.1:1"), slave],
+        "queueDatas": [queues("a", 2), queues("b", 2)],
+    }
+    assert route("T", body).masters() == {"a": "127.0.0.1:1"}
+    with pytest.raises(BrokerUnreachable, match="broker b has no master"):
+        route("T", body).all_masters()
+    assert two_brokers().all_masters() == two_brokers().masters()
 
 
 def test_queues_stay_writable_if_all_brokers_left_the_route() -> None:
