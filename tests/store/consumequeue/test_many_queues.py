@@ -40,7 +40,8 @@ def units_read(monkeypatch) -> list[tuple[int, int]]:
     read = ConsumeQueue.read_units
 
     def read_units(self: ConsumeQueue, offset: int, count: int) -> bytes:
-        seen.append((self.queue_id, offset))
+        if self.topic == "Topic":  # a broker of another test may warm up in a thread
+            seen.append((self.queue_id, offset))
         return read(self, offset, count)
 
     monkeypatch.setattr(ConsumeQueue, "read_units", read_units)
