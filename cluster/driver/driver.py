@@ -252,10 +252,10 @@ class Driver:
             here_names = [actor.name for actor in running if actor.namespace == self.topology.namespace]
             in_use = bindings.in_use(self.topology.namespace)
             self.topology = self.topology.with_running([*here_names, *in_use])
-            masters = group_masters.exchange(self.home, self.topology.namespace)
-            self.topology = self.topology.with_masters(
-                {broker: (each.epoch, each.replica) for broker, each in masters.items()}
-            )
+            records = group_masters.exchange(self.home, self.topology.namespace)
+            masters = {broker: (each.epoch, each.replica) for broker, each in records.items()}
+            refuse(self.topology.without_master(masters))
+            self.topology = self.topology.with_masters(masters)
         resources = self._place(needed)
         settled = self._with_ports(resources, running, needed)
         specs = make_specs(settled, self.home, resources, self.source)

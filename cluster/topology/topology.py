@@ -396,6 +396,17 @@ class Topology(_Model):
                 entries[index] = _running(entry, [each.model_copy(update=change) for each in entry.members()])
         return self.model_copy(update={"brokers": entries})
 
+    def without_master(self, masters: Mapping[str, tuple[int, int]]) -> list[str]:
+        """Return why groups would have no master, or a former one; `masters` as for `with_masters`."""
+        return [
+            f"{entry.name}-{replica} was promoted to the master of {entry.name}, but the topology does not "
+            f"have it: promote {entry.name}-0 before you remove it"
+            for entry in self.brokers
+            if isinstance(entry, Broker)
+            for _, replica in [masters.get(entry.name, (0, 0))]
+            if replica >= entry.replicas
+        ]
+
     def with_ports(self, ports: Mapping[str, int]) -> Topology:
         """Return a copy in which port 0 is replaced by the port chosen for the actor, by actor name."""
 

@@ -129,3 +129,15 @@ def test_two_replicas_that_fit_on_one_node_only_are_refused() -> None:
     assert any("a-0 and a-1 would run on the same node 10.0.0.1" in text for _, text in found.problems)
     found = place(topology({**given, "replicas_on_one_node": True}), both)
     assert not any("same node" in text for _, text in found.problems)
+
+
+def test_promoted_replica_is_the_master_and_cannot_be_removed(tmp_path: Path) -> None:
+    masters = {"a": (3, 1)}
+    pair = topology({**PAIR, "replication": "sync", "in_sync_replicas": 2}).with_masters(masters)
+    old, new = (BrokerSettings.model_validate(each.settings) for each in specs(pair, tmp_path))
+    assert (old.role, old.replica, old.group_epoch, old.replication) == ("slave", 0, 3, "")
+    assert (new.role, new.replica, new.group_epoch, new.replication) == ("master", 1, 3, "sync")
+    assert (pair.without_master(masters), pair.with_ports({}).without_master(masters)) == ([], [])
+    (text,) = topology({"name": "a"}).without_master(masters)
+    assert "a-1 was promoted" in text
+    assert "promote a-0 before you remove it" in text
