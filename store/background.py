@@ -123,9 +123,11 @@ class BackgroundWork:
     def on_work_done(self, callback: Callable[[], object]) -> None:
         """Set a function that is called, in a thread of the lane, each time a job has finished.
 
-        The owner must then call `collect`.
+        The owner must then call `collect`. Called at once if jobs have finished already.
         """
         self._on_work_done = callback
+        if self._done:
+            callback()
 
     def collect(self) -> None:
         """Call the `done` functions of all jobs that have finished since the last call."""

@@ -80,9 +80,9 @@ def _send(store: MessageStore) -> None:
     store.append_batch(draft, encode_batch([message, message]))
     record = encode_record(draft, 0, 0, 0, _HOST.packed)
     runs = Runs([0], [1], [len(record)], memoryview(bytearray(record)))
-    store.append_runs(_TOPIC, runs, _HOST.packed)
+    next_offset = store.append_runs(_TOPIC, runs, _HOST.packed).queue_offset + 1
     end = store.positions.written
-    store.append_raw(end, encode_record(draft, 5, end, 0, _HOST.packed))
+    store.append_raw(end, encode_record(draft, next_offset, end, 0, _HOST.packed))
     store.advance()
     store.flush_now()
     store.advance()

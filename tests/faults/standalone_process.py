@@ -52,6 +52,10 @@ class StandaloneProcess:
         self._wait()
 
     def _wait(self) -> None:
-        self.process.wait(LIMIT_S)
+        try:
+            self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # the test fails, but leaves no process behind
+            raise
         assert self.process.stdout is not None
         self.process.stdout.close()

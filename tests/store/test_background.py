@@ -6,7 +6,7 @@ import threading
 
 import structlog.testing
 
-from store.background import BackgroundWork
+from store.background import BackgroundWork, wait_for
 from tests.eventually import LIMIT_S
 from tests.store.stepped import StepByStep
 
@@ -50,6 +50,14 @@ def test_on_ended_is_called_before_the_owner_collects_the_result() -> None:
     assert (future.done(), threads) == (True, [])
     work.collect()
     assert threads == [threading.current_thread()]
+    work.close()
+
+
+def test_on_ended_is_called_for_jobs_that_finished_before_it_was_set() -> None:
+    work, is_called = BackgroundWork(), threading.Event()
+    wait_for(work.lane("test").submit(lambda: None), LIMIT_S)
+    work.on_work_done(is_called.set)
+    assert is_called.is_set()
     work.close()
 
 

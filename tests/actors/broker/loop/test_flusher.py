@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +19,7 @@ from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity
 from store.store_settings import StoreSettings
 from tests.actors.broker.brokers import run
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually_async
 
 
 class ControlledJob:
@@ -27,11 +28,13 @@ class ControlledJob:
     def __init__(self, error: OSError | None = None) -> None:
         self.may_end = threading.Event()
         self._error = error
+        self.has_ended = False
 
     def run(self) -> None:
         assert self.may_end.wait(LIMIT_S)
         if self._error is not None:
             raise self._error
+        self.has_ended = True
 
 
 class FakeStore:
@@ -97,6 +100,26 @@ def test_sends_during_a_flush_share_the_next_one() -> None:
         assert store.jobs_requested == 4  # without dirty data, a call leaves no flush in flight
 
     with_flusher(story, sync=True)
+
+
+def test_flush_that_ends_before_the_flusher_starts_is_collected() -> None:
+    """A client that reconnects while its broker starts may send before `start`."""
+
+    async def scenario() -> None:
+        store, progress = FakeStore(), asyncio.Queue[None]()
+        on_progress = partial(progress.put_nowait, None)
+        flusher = Flusher(store, SystemClock(), on_progress, flushes_each_tick=True, flush_interval_ms=1)
+        job = ControlledJob()
+        job.may_end.set()
+        store.dirty = [job]
+        flusher.flush_if_idle()
+        await eventually_async(lambda: job.has_ended, "the flush")
+        flusher.start()
+        await progress.get()
+        assert store.done == [job]
+        await flusher.stop()
+
+    run(scenario)
 
 
 def test_async_flush_is_started_by_the_timer_only() -> None:
