@@ -21,11 +21,14 @@ append    topic, batch; [queue = -1: the broker chooses, format = "rocketmq" | "
           batch: RocketMQ's own batch encoding, or an Arrow IPC stream with a column `body` and, optionally,
           `tags`, `keys` (strings) and `properties` (map of strings); see `actors.broker.arrow_batches`
           → queue, offset (of the first message), count, ids (offset message ids), store_timestamp
-read      topic, queue, offset; [max_messages = 32, max_bytes = 256 KiB, wait_ms = 0, tags = "*"]
+read      topic, queue, offset; [max_messages = 32, max_bytes = 256 KiB, wait_ms = 0, tags = "*", replica]
           → status (FOUND, NO_NEW_MESSAGE, NO_MATCHED_MESSAGE or OFFSET_MOVED), next_offset, min_offset,
             max_offset, count, records (encoded, one after another)
-offsets   topic; [group] → queues: a list of [queue, min, max, committed offset of the group or -1]
+offsets   topic; [group, replica] → queues: a list of [queue, min, max, committed offset of the group or -1]
 describe  (no fields; without keys the request may be empty) → the fields of DESCRIBE_BROKER
+
+A slave, which may lack the newest messages, serves `read` and `offsets` only with replica = "any"; the
+default is "master". It serves `read` only if its setting `slave_read_enable` is true.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ import orjson
 
 from actors.broker.arrow_batches import batch_of_arrow
 from actors.broker.metadata.consumer_offsets import NO_OFFSET
+from actors.broker.role import Role
 from actors.remoting.chain import Step
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
@@ -81,8 +85,13 @@ _READ: Mapping[str, tuple[type, object]] = {
     "max_bytes": (int, 256 * 1024),
     "wait_ms": (int, 0),
     "tags": (str, "*"),
+    "replica": (str, "master"),
 }
-_OFFSETS: Mapping[str, tuple[type, object]] = {"topic": (str, _REQUIRED), "group": (str, "")}
+_OFFSETS: Mapping[str, tuple[type, object]] = {
+    "topic": (str, _REQUIRED),
+    "group": (str, ""),
+    "replica": (str, "master"),
+}
 
 _KEYS: Mapping[str, tuple[type, object]] = {"access_key": (str, ""), "secret_key": (str, "")}
 
@@ -160,6 +169,7 @@ class HandleApi:
         store_host: bytes,
         next_uniq_key: Callable[[], str],
         steps: Sequence[Step],
+        role: Callable[[], Role],
         clock: Clock,
     ) -> None:
         """Open the in-process connections.
@@ -169,6 +179,7 @@ class HandleApi:
             store_host: the broker's address, packed; the bornHost of appended messages.
             next_uniq_key: generates the UNIQ_KEY of a row of an Arrow stream.
             steps: authentication, then authorization; empty without access control.
+            role: returns the current role of the broker.
             clock: the time of signatures.
         """
         # One connection per method, so that waiting reads do not count as pending requests of the others.
@@ -180,6 +191,7 @@ class HandleApi:
         self._next_uniq_key = next_uniq_key
         self._rows = server.chain.table.rows
         self._steps = steps
+        self._role = role
         self._clock = clock
 
     async def append(self, request: bytes) -> bytes:
@@ -215,6 +227,7 @@ class HandleApi:
             code, connection = RayMQRequestCode.PULL_RECORDS, self._for_read
             given, signer = await self._open(connection, code, request)
             fields = parse(given, _READ)
+            self._check_replica(fields["replica"])
             header = PullRecordsHeader(
                 fields["topic"],
                 fields["queue"],
@@ -245,6 +258,7 @@ class HandleApi:
             code = RayMQRequestCode.DESCRIBE_SPLITS
             given, signer = await self._open(self._for_offsets, code, request)
             fields = parse(given, _OFFSETS)
+            self._check_replica(fields["replica"])
             topic, group = fields["topic"], fields["group"]
             command = self._command(code, TopicHeader(topic), signer)
             splits = SplitsBody.decode((await _request(self._for_offsets, command)).body)
@@ -299,6 +313,16 @@ class HandleApi:
         except Refused as error:
             await asyncio.sleep(error.delay_ms / 1000)
             raise
+
+    def _check_replica(self, replica: str) -> None:
+        if replica not in ("master", "any"):
+            raise _invalid(f"replica is {replica[:100]!r}: it must be 'master' or 'any'")
+        if replica == "master" and self._role() is Role.SLAVE:
+            raise Refused(
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                "this broker is a slave, which may lack the newest messages: call the actor of the master, or"
+                " give replica = 'any'",
+            )
 
     async def _committed(self, group: str, topic: str, queue_id: int, signer: Signer | None) -> int:
         await asyncio.sleep(0)  # lets other requests run: a topic may have thousands of queues

@@ -20,11 +20,12 @@ from ray.data.datasource import Datasource, ReadTask
 
 from cluster.client.config import Nameservers
 from cluster.client.message_selector import ALL_MESSAGES
+from cluster.client.transport.topic_route import Replica
 from jobs.job_errors import OptionInvalid
 from jobs.option_values import as_choice, as_flag, refuse_unknown
 from jobs.ray_data.placement import place_read
 from jobs.reading.chunk import MICROSECONDS, TIMESTAMPS
-from jobs.reading.options.read_options import Edge, ReadOptions, parse_start
+from jobs.reading.options.read_options import Edge, ReadOptions, parse_replica, parse_start
 from jobs.reading.options.topics import Topics, parse_topics
 from jobs.reading.plan import ReadPlan, plan_read
 from jobs.reading.reader import SplitsReader
@@ -66,6 +67,7 @@ def read_dataset(
     mode: Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"] = "PERMISSIVE",
     fail_on_data_loss: bool = True,
     map_files: bool = True,
+    replica: Replica = "master",
     **ray_options: Any,
 ) -> ray.data.Dataset:
     """Read the confirmed messages of a topic as a dataset with one row per message (`jobs.reading.schema`).
@@ -89,6 +91,8 @@ def read_dataset(
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Run tasks on the brokers' nodes, if possible, and map the stores' files. False: fetch.
+        replica: "master" fails with BrokerUnreachable if a broker has no master. "any" then reads what its
+            slave has confirmed, which may lack the newest messages; not with `committed` and "group:NAME".
         ray_options: Options of `ray.data.read_datasource`; `override_num_blocks` is 1 per 100,000 messages.
 
     Raises:
@@ -109,6 +113,7 @@ def read_dataset(
         fail_on_data_loss=as_flag("fail_on_data_loss", fail_on_data_loss),
         map_files=as_flag("map_files", map_files),
         mode=as_choice("mode", mode, MODES),
+        replica=parse_replica(replica),
     )
     return _planned_dataset(options, ray_options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.client import Admin
 from cluster.client.config import Nameservers
+from cluster.client.transport.topic_route import Replica
 from jobs.reading.splits import QueueState, StoreLocation
 from store.message.message_queue import MessageQueue
 
@@ -19,11 +20,14 @@ def describe_topic(nameservers: Nameservers | None, topic: str) -> list[QueueSta
         return states_of(admin, topic)
 
 
-def states_of(admin: Admin, *topics: str) -> list[QueueState]:
-    """Like `describe_topic`, for several topics and with a client that stays open."""
+def states_of(admin: Admin, *topics: str, replica: Replica = "master") -> list[QueueState]:
+    """Like `describe_topic`, for several topics, with a client that stays open and a choice of replicas.
+
+    `replica` is that of `Admin.splits`.
+    """
     states: list[QueueState] = []
     for topic in topics:
-        for body in admin.splits(topic):
+        for body in admin.splits(topic, replica=replica):
             location = StoreLocation(
                 body.address,
                 body.store_root,

@@ -79,7 +79,7 @@ def plan_read(options: ReadOptions) -> ReadPlan:
         topics = options.topics.find(admin)
         # Read before the queue offsets, so that a job that commits in between is not partly visible.
         committed = committed_ranges(options.nameservers, topics) if options.committed else None
-        states = states_of(admin, *topics)
+        states = states_of(admin, *topics, replica=options.replica)
         starting, ending = find_start(admin, options, states), _find_end(admin, options, states)
     names = options.starting.option, options.ending.option
     ranges, missing = choose_ranges(states, starting, ending, names)

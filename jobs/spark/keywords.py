@@ -12,8 +12,10 @@ from typing import Any, Literal, TypedDict, TypeVar, cast, get_args, get_type_hi
 from pyspark.sql.types import StructType
 
 from cluster.client.config import Nameservers
+from cluster.client.transport.topic_route import Replica
+from jobs.job_errors import OptionInvalid
 from jobs.option_values import I32_MAX, I64_MAX, as_choice, as_flag, as_integer, refuse_unknown
-from jobs.reading.options.read_options import Edge, ReadOptions, parse_start
+from jobs.reading.options.read_options import Edge, ReadOptions, parse_replica, parse_start
 from jobs.reading.options.topics import parse_topics
 from jobs.reading.row_filters import MODES, PERMISSIVE
 from jobs.reading.schema import resolve_columns
@@ -42,6 +44,7 @@ class ReadKeywords(TypedDict, total=False):
     format: Literal["json", "msgpack", "avro"]
     mode: str
     avroSchema: str
+    replica: Replica
 
 
 class QueueKeywords(ReadKeywords, total=False):
@@ -109,7 +112,13 @@ def queue_options(topic: str | None, given: QueueKeywords) -> ReadOptions:
 
 def stream_options(topic: str | None, given: StreamKeywords) -> ReadOptions:
     """Parse the options of a stream. Raises `OffsetsInvalid` and `OptionInvalid`."""
-    return _options(topic, given, "latest", Edge("endingOffsets", parse_offsets("", "latest", LATEST)))
+    read = _options(topic, given, "latest", Edge("endingOffsets", parse_offsets("", "latest", LATEST)))
+    if read.replica != "master":
+        raise OptionInvalid(
+            f"replica={read.replica!r} is not supported by streams, because a slave may lack messages that"
+            " the stream has already read from the master: promote the slave, or read with read_queue"
+        )
+    return read
 
 
 def _options(
@@ -130,4 +139,5 @@ def _options(
         given.get("mapFiles", True),
         # With a schema, a body is also malformed if it does not fit, so the mode is applied after decoding.
         PERMISSIVE if "schema" in given else as_choice("mode", given.get("mode", PERMISSIVE), MODES),
+        parse_replica(given.get("replica", "master")),
     )

@@ -50,6 +50,8 @@ def read_queue(spark: SparkSession, topic: str | None = None, **options: Unpack[
     is malformed if it cannot be decompressed: "PERMISSIVE" keeps the stored bytes, and the column `bodyError`
     has the reason if `columns` lists it.
     `mapFiles`: map the files of stores on the executor's machine; if False, fetch all from the brokers.
+    `replica`: "master" (default) fails with BrokerUnreachable if a broker has no master. "any" then reads
+    what its slave has confirmed, which may lack the newest messages; not with `committed` and "group:NAME".
 
     Raises `OffsetsInvalid`, `OptionInvalid`, `DataLoss`, and `cluster.client.ClientError` (TopicNotFound …).
     """

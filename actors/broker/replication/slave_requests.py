@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.role import Role
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext
 
-_NAMES = {int(code): code.name for code in RequestCode}
+_NAMES = {int(code): code.name for codes in (RequestCode, RayMQRequestCode) for code in codes}
 
 
 class SlaveRequests:

@@ -26,6 +26,7 @@ from cluster.client.errors import (
     BrokerRefused,
     BrokerUnreachable,
     ClientError,
+    ConfigInvalid,
     DeadlineExceeded,
     GroupNotFound,
     TopicNotFound,
@@ -34,11 +35,14 @@ from cluster.client.errors import (
 from cluster.client.group.offset_client import Commit, OffsetClient
 from cluster.client.trace.trace_records import TRACE_TOPIC, TraceRecord, decode_trace
 from cluster.client.transport.backoff import Backoff
-from cluster.client.transport.topic_route import TopicRoute
+from cluster.client.transport.topic_route import REPLICAS, Replica, TopicRoute
+from store.logs import get_logger
 from store.message.fetched import decode_all
 from store.message.message import MessageExt
 from store.message.message_id import decode_message_id
 from store.message.message_queue import MessageQueue
+
+_log = get_logger(__name__)
 
 READ_WRITE = PERM_READ | PERM_WRITE
 END_OF_TIME_MS = (1 << 63) - 1
@@ -112,16 +116,31 @@ class Admin(OffsetAdmin, DeadLetterAdmin, AccessAdmin):
         responses = await self._request_nameservers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted({topic for response in responses for topic in decode_topic_list(response.body)})
 
-    async def splits(self, topic: str) -> list[SplitsBody]:
+    async def splits(self, topic: str, *, replica: Replica = "master") -> list[SplitsBody]:
         """Return the readable offset ranges of `topic` and the location of its files, one item per broker.
 
-        Bulk readers use these ranges to split the queues. Raises BrokerUnreachable if a broker has no master:
-        its messages would be missing without notice.
+        Bulk readers use these ranges to split the queues.
+
+        Args:
+            topic: Name of the topic.
+            replica: "any": of a broker whose master is not registered, return what its slave with the lowest
+                id has confirmed, which may lack the newest messages.
+
+        Raises:
+            ConfigInvalid: `replica` is neither "master" nor "any".
+            BrokerUnreachable: A broker does not respond, or has no master and `replica` is "master": its
+                messages would be missing without notice.
         """
-        header = TopicHeader(topic)
+        if replica not in REPLICAS:
+            raise ConfigInvalid(f"replica is {replica!r}: it must be 'master' or 'any'")
+        header, route = TopicHeader(topic), await self.route(topic)
+        addresses = route.all_masters() if replica == "master" else route.all_replicas()
+        for name, address in addresses.items():
+            if address != route.master(name):
+                _log.warning("slave_read", topic=topic, broker=name, address=address)
         responses = [
             await self._call(address, RayMQRequestCode.DESCRIBE_SPLITS, header, timeout_ms=SPLITS_TIMEOUT_MS)
-            for address in (await self.route(topic)).all_masters().values()
+            for address in addresses.values()
         ]
         return [SplitsBody.decode(response.body) for response in responses]
 

@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal, get_args
 
 from actors.remoting.bodies.routes import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
 from cluster.client.errors import BrokerUnreachable
 from store.message.message_queue import MessageQueue
+
+Replica = Literal["master", "any"]
+"""Which replicas of its brokers a read uses: "any" is the master, or a slave if the route has no master."""
+REPLICAS: tuple[Replica, ...] = get_args(Replica)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,17 @@ class TopicRoute:
                     f"broker {share.broker_name} has no master: start it again, or promote one of its slaves"
                 )
         return self.masters()
+
+    def all_replicas(self) -> dict[str, str]:
+        """Return the address of each broker's master, or of the slave with the lowest id if it has no master.
+
+        Raises BrokerUnreachable if a broker in the route has no replica.
+        """
+        found = {name: self.replica(name) for name in self.brokers()}
+        for name, address in found.items():
+            if address is None:
+                raise BrokerUnreachable(f"broker {name} has neither a master nor a slave: start it again")
+        return {name: address for name, address in found.items() if address}
 
 
 def route_of(topic: str, data: TopicRouteData) -> TopicRoute:

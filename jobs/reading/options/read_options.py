@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from cluster.client.config import Nameservers
 from cluster.client.message_selector import ALL_MESSAGES, MessageSelector
+from cluster.client.transport.topic_route import REPLICAS, Replica
 from jobs.job_errors import OffsetsInvalid, OptionInvalid
+from jobs.option_values import as_choice
 from jobs.reading.group_offsets import GROUP_PREFIX
 from jobs.reading.options.topics import Topics
 from jobs.reading.row_filters import PERMISSIVE
@@ -47,6 +50,15 @@ def parse_start(option: str, value: OffsetsOption, times: Times | None) -> Edge:
     return Edge(option, Offsets(EARLIEST), None, group)
 
 
+def parse_replica(value: object) -> Replica:
+    """Return the value of the option `replica`. Raises `OptionInvalid`."""
+    remedy = (
+        "give 'master', or 'any' to read from a slave what it has confirmed if a broker has no master, which"
+        " may lack the newest messages"
+    )
+    return cast("Replica", as_choice("replica", value, REPLICAS, remedy))
+
+
 STARTING_EARLIEST = Edge("startingOffsets", Offsets(EARLIEST))
 ENDING_LATEST = Edge("endingOffsets", Offsets(LATEST))
 
@@ -69,6 +81,20 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     map_files: bool = True
     mode: str = PERMISSIVE
+    replica: Replica = "master"
 
     def __post_init__(self) -> None:
+        if self.replica != "master":
+            # A slave that lacks messages of a job may be read with a manifest that lists them all.
+            if self.committed:
+                raise OptionInvalid(
+                    "committed=True needs the masters, because a slave may have only a part of the messages"
+                    " of a committed job: read without committed=True, or with replica='master'"
+                )
+            if self.starting.group:
+                raise OptionInvalid(
+                    f"a read from the offsets of group {self.starting.group} needs the masters, because the"
+                    f" offsets of a slave may be older: give another {self.starting.option}, or"
+                    " replica='master'"
+                )
         check_order(self.starting.times, self.ending.times)

@@ -59,7 +59,7 @@ def read_stream(
     `failOnDataLoss`: fail if messages were deleted before they were read; if False, log and skip them.
     `topics`, `topicPattern`, `nameservers`, `startingTimestamp`, `startingOffsetsByTimestamp`,
     `startingOffsetsByTimestampStrategy`, `columns`, `tags`, `sql`, `schema`, `format`, `mode`, `avroSchema`,
-    `mapFiles`: as in `read_queue`.
+    `mapFiles`: as in `read_queue`. `replica`: only "master".
     `pollIntervalMs`: interval of requests for the queues' end offsets while there are no new messages (100).
     `fetchOffsetNumRetries`, `fetchOffsetRetryIntervalMs`: retries of such a request before the query fails
     (30 retries, one every 1,000 ms).

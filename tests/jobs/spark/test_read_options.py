@@ -75,6 +75,22 @@ def test_text_is_a_flag_or_a_number_as_in_spark() -> None:
     assert queue(startingOffsetsByTimestampStrategy="LATEST").strategy == "latest"
 
 
+def test_any_replica_is_for_bounded_reads_without_groups_and_committed_ranges() -> None:
+    assert (queue().replica, queue(replica=" ANY ").replica, stream(replica="master").replica) == (
+        "master",
+        "any",
+        "master",
+    )
+    with pytest.raises(OptionInvalid, match="replica='slave' is unknown: give 'master', or 'any' to read"):
+        queue(replica="slave")
+    with pytest.raises(OptionInvalid, match="replica='any' is not supported by streams, because a slave may"):
+        stream(replica="any")
+    with pytest.raises(OptionInvalid, match="committed=True needs the masters"):
+        queue(replica="any", committed=True)
+    with pytest.raises(OptionInvalid, match=r"offsets of group billing needs the masters.*startingOffsets"):
+        queue(replica="any", startingOffsets="group:billing")
+
+
 def short(value: object) -> str:
     return str(value)[:20]
 
