@@ -1,5 +1,7 @@
 """`read_dataset`: read a topic, or a range of its offsets, as a Ray Data dataset.
 
+    messages = read_dataset("orders", nameservers="127.0.0.1:9876", columns=["body", "tags"])
+
 The offset ranges of the queues are cut into splits, as for Spark. Each split is one Ray read task, so several
 tasks can read one queue in parallel. A task yields blocks while it reads.
 """
@@ -74,8 +76,6 @@ def read_dataset(
 
     The offset ranges are fixed when this function returns: messages stored later are not read.
 
-        messages = read_dataset("orders", nameservers="127.0.0.1:9876", columns=["body", "tags"])
-
     Args:
         topic: The topic to read, or a list of topics.
         topic_pattern: Instead of `topic`, a regular expression for full names of topics.
@@ -91,14 +91,12 @@ def read_dataset(
         committed: Skip messages of write jobs (`write_dataset`, `write_queue`) that are not committed.
         fail_on_data_loss: Fail with `DataLoss` if requested offsets do not exist. False: log and skip them.
         map_files: Run tasks on the brokers' nodes, if possible, and map the stores' files. False: fetch.
-        replica: "master" fails with BrokerUnreachable if a broker has no master. "any" then reads what its
-            slave has confirmed, which may lack the newest messages; not with `committed` and "group:NAME".
+        replica: "any": of a broker without a master, read what its slave has; see docs/replication.md.
         ray_options: Options of `ray.data.read_datasource`; `override_num_blocks` is 1 per 100,000 messages.
 
     Raises:
-        OffsetsInvalid, OptionInvalid: An argument is invalid.
-        DataLoss: Requested offsets do not exist.
-        ClientError: The topic does not exist, or a broker cannot be reached.
+        OffsetsInvalid, OptionInvalid, DataLoss: An argument is invalid, or requested offsets do not exist.
+        ClientError: The topic does not exist, or a broker has no master or cannot be reached.
     """
     _check_trigger(trigger)
     options = ReadOptions(  # as in read_kafka, read nothing from queues without a message at start_offset
