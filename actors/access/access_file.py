@@ -88,9 +88,23 @@ class AccessFile:
                 self.load()  # the file was edited: saving the old table would undo that
             wanted = self.table.copy()
             change(wanted)
-            text = orjson.dumps(wanted.to_json(), option=orjson.OPT_INDENT_2)
-            await asyncio.shield(asyncio.to_thread(self._save, text))
-            self.table, self._loaded = wanted, self._version()
+            await self._replace(wanted)
+
+    async def replace(self, table: AccessTable) -> None:
+        """Save another table, then use it. Do nothing if it equals the one that is used and saved.
+
+        Raises OSError if the file cannot be written.
+        """
+        async with self._changing:
+            is_equal = (table.users, table.policies) == (self.table.users, self.table.policies)
+            if not is_equal or self._version() != self._loaded:
+                await self._replace(table)
+                _log.info("access_file_replaced", path=str(self.path), users=len(table.users))
+
+    async def _replace(self, table: AccessTable) -> None:
+        text = orjson.dumps(table.to_json(), option=orjson.OPT_INDENT_2)
+        await asyncio.shield(asyncio.to_thread(self._save, text))
+        self.table, self._loaded = table, self._version()
 
     def _version(self) -> _Version:
         """Return values that differ after each edit of the file, or None if it does not exist."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import orjson
 from msgspec import to_builtins
 
 from actors.access.policies import CUSTOM, Policies, ResourcePattern, merged, parse_policies, to_infos
@@ -87,6 +88,17 @@ class AccessTable:
         except Refused as error:
             raise ValueError(error.remark) from None
         return table
+
+    @classmethod
+    def decode(cls, body: bytes) -> AccessTable:
+        """Return the table in the response of GET_ALL_USERS.
+
+        Raises ValueError if it is not a whole table. The message does not contain secret keys.
+        """
+        content = orjson.loads(body)
+        if not isinstance(content, dict) or not {"users", "acls"} <= content.keys():
+            raise ValueError("the body does not have users and acls")
+        return cls.from_json(content)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for the file, including the secret keys."""

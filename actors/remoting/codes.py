@@ -202,6 +202,7 @@ class RayMQRequestCode(IntEnum):
     GROUP_CHANGED = 7205
     FIND_REQUEST = 7206
     CHECK_USER = 7207
+    GET_ALL_USERS = 7208
 
 
 class ResponseCode(IntEnum):

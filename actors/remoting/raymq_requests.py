@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, 7206 and 7207).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, and 7206 to 7208).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -47,6 +47,10 @@ CHECK_USER 7207      Sent by a gateway on behalf of the user of a call, see `act
                      targets in the body, else NO_PERMISSION. `CheckUserHeader`; a request without text
                      checks the targets only.
     body             [[resource, name, action], ...], or empty
+
+GET_ALL_USERS 7208   Sent by a slave to its master, signed as the inner user: NO_PERMISSION for all others.
+    response         Users with their secret keys, and policies: the content of `raymqAccess.json`
+                     (actors.access.access_file)
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from actors.access.users import AccessTable
 from actors.remoting.bodies import broker, connected, groups, locks, progress, routes
 from actors.remoting.properties_text import parse_properties
 from actors.remoting.raymq_requests import CommitOffsetsBody, decode_targets
@@ -23,6 +24,7 @@ def decoders() -> list[Decoder]:
     found: list[Decoder] = [
         CommitOffsetsBody.decode,
         decode_targets,
+        AccessTable.decode,
         lambda body: routes.RegisterBrokerBody.decode(body, True),
     ]
     for module in (broker, connected, groups, locks, progress, routes):
@@ -98,6 +100,8 @@ def seeds_of_bodies() -> list[bytes]:
         {"offsetTable": {"a": 1}, "table": {"a": "b"}, "topicList": ["T"],
          "connectionSet": [{"clientId": "c"}]},
         [["topic", "T", "pub"], ["group", "g", "sub"]],
+        {"users": [{"username": "u", "password": "p"}], "acls": [{"subject": "User:u", "policies": [
+            {"entries": [{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}]}]}]},
         {"brokerAddrTable": {"b": {"brokerAddrs": {"0": "x"}}}, "clusterAddrTable": {"c": ["b"]}},
     ]  # fmt: skip
     made = [orjson.dumps(text) for text in texts]

@@ -1,13 +1,17 @@
-"""Handlers of the requests that create, change, delete and list users and their policies.
+"""Handlers of the requests that create, change, delete, list and copy users and their policies.
 
-The requests are those of RocketMQ's mqadmin commands createUser to listAcl.
+The requests are those of RocketMQ's mqadmin commands createUser to listAcl. A slave copies the users of its
+master; it does not change them itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+
+import orjson
 
 from actors.access.access_file import AccessFile
 from actors.access.authorization import UNKNOWN_USER, Users
@@ -40,7 +44,7 @@ class AccessControl:
 
 
 class AccessRequests:
-    """Request handler for users and policies. A response never contains a secret key.
+    """Request handler for users and policies. Only the inner user gets secret keys, with GET_ALL_USERS.
 
     Only super users may change policies. Other users with the permission may create users, which have no
     policies, and change or delete such users and themselves: with the key of another user they would have its
@@ -56,17 +60,18 @@ class AccessRequests:
         code, row = RequestCode, partial(RequestRow, on_slave=OnSlave.SERVED)
         get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
         return (
-            row(code.AUTH_CREATE_USER, self.create_user, UserHeader, update),
-            row(code.AUTH_UPDATE_USER, self.update_user, UserHeader, update),
-            row(code.AUTH_DELETE_USER, self.delete_user, UserHeader, update),
+            RequestRow(code.AUTH_CREATE_USER, self.create_user, UserHeader, update),
+            RequestRow(code.AUTH_UPDATE_USER, self.update_user, UserHeader, update),
+            RequestRow(code.AUTH_DELETE_USER, self.delete_user, UserHeader, update),
+            RequestRow(code.AUTH_CREATE_ACL, self.set_acl, AclHeader, update),
+            RequestRow(code.AUTH_UPDATE_ACL, self.set_acl, AclHeader, update),
+            RequestRow(code.AUTH_DELETE_ACL, self.delete_acl, DeleteAclHeader, update),
             row(code.AUTH_GET_USER, self.get_user, UserHeader, get),
             row(code.AUTH_LIST_USER, self.list_users, ListUsersHeader, get),
-            row(code.AUTH_CREATE_ACL, self.set_acl, AclHeader, update),
-            row(code.AUTH_UPDATE_ACL, self.set_acl, AclHeader, update),
-            row(code.AUTH_DELETE_ACL, self.delete_acl, DeleteAclHeader, update),
             row(code.AUTH_GET_ACL, self.get_acl, AclHeader, get),
             row(code.AUTH_LIST_ACL, self.list_acls, ListAclsHeader, get),
             row(RayMQRequestCode.CHECK_USER, self.check_user, CheckUserHeader, _checked_targets),
+            row(RayMQRequestCode.GET_ALL_USERS, self.get_all, None, get),
         )
 
     def create_user(self, context: RequestContext) -> None:
@@ -180,6 +185,24 @@ class AccessRequests:
             if not is_signed:
                 raise Refused(ResponseCode.NO_PERMISSION, UNKNOWN_USER.format(user=repr(name[:100])))
         return RemotingCommand.response()
+
+    def get_all(self, context: RequestContext) -> None:
+        """Handle GET_ALL_USERS: return users with their secret keys, and policies, to the inner user."""
+        access = self._enabled()
+        if not access.users.is_inner(_signer_of(context)):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                "the response has the secret keys of all users: only a slave that signs as the cluster's "
+                "inner user may request them",
+            )
+        table = access.file.table  # never changes: a change replaces it
+
+        async def work() -> RemotingCommand:
+            return RemotingCommand.response(
+                body=await asyncio.to_thread(lambda: orjson.dumps(table.to_json()))
+            )
+
+        context.spawn(work())
 
     def _user_of(self, context: RequestContext) -> UserInfo:
         header: UserHeader = context.header

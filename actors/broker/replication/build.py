@@ -44,9 +44,11 @@ def build_slave(parts: BrokerParts, epochs: GroupEpochs, rows: Sequence[RequestR
     role, registration, loop, tables = parts.role, parts.registration, parts.loop, parts.tables
     removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
     client, clock = parts.remoting_client, parts.clock
+    control = parts.access.control
     sync = MetadataSync(
-        client, clock, loop.store, tables, removal.remove, loop.end_of_turn.wake, lambda: ha_client.joined
-    )
+        client, clock, loop.store, tables, None if control is None else control.file, removal.remove,
+        loop.end_of_turn.wake, lambda: ha_client.joined,
+    )  # fmt: skip
 
     def find_master() -> RegisterBrokerResponse:
         registration.changed()  # the response names the master that is registered now

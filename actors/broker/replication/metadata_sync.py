@@ -1,8 +1,8 @@
 """MetadataSync: copies the tables of a master to its slave, as RocketMQ's SlaveSynchronize does.
 
-Topics, consumer offsets, delay offsets, progress of the timer, groups and request modes, each replaced in
-one step: a slave never answers that a topic of its master does not exist. If one table cannot be copied, the
-others are.
+Topics, consumer offsets, delay offsets, progress of the timer, groups and request modes, and from a master of
+RayMQ its users and policies, each replaced in one step: a slave never answers that a topic of its master does
+not exist. If one table cannot be copied, the others are.
 
 Offsets and the timer's progress refer to the master's log, of which the slave may lack the end. They wait
 until it has confirmed all that the master had when they were copied: a slave that is promoted skips nothing
@@ -16,10 +16,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from actors.access.access_file import AccessFile
+from actors.access.users import AccessTable
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.replication.ha_client import bounds_of
 from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import ProtocolError, Refused, RemotingError
 from store.clock import Clock
@@ -49,7 +51,9 @@ PROGRESS: Final = frozenset(
     }
 )
 
+_Code = RequestCode | RayMQRequestCode
 _Parse = Callable[[bytes], Any]
+_Copy = tuple[_Code, _Parse, Callable[[Any], Awaitable[None]]]
 
 
 class MetadataSync:
@@ -61,6 +65,7 @@ class MetadataSync:
         clock: Clock,
         store: MessageStore,
         tables: BrokerTables,
+        access: AccessFile | None,
         remove_queues: Callable[[str], Awaitable[None]],
         wake: Callable[[str], None],
         master: Callable[[], str],
@@ -72,6 +77,7 @@ class MetadataSync:
             clock: the time of the tables' later changes.
             store: has the queues of deleted topics.
             tables: the slave's tables.
+            access: the slave's users and policies; None if its authentication is disabled.
             remove_queues: removes all queues of a topic that the master has deleted.
             wake: completes all held pulls of a topic.
             master: returns the address of the master that the slave follows; empty if it follows none.
@@ -83,14 +89,14 @@ class MetadataSync:
         self._wake = wake
         self._master = master
         self._wanted = asyncio.Event()
-        self._failing: set[RequestCode] = set()
-        self._waiting: dict[RequestCode, tuple[int, Any]] = {}
+        self._failing: set[_Code] = set()
+        self._waiting: dict[_Code, tuple[int, Any]] = {}
         """Progress that is not applied yet, with the CommitLog offset that the slave must have confirmed."""
         self._waiting_from = ""
         self._timer_checkpoint: TimerCheckpoint | None = None
         """The progress of the master's timer that the store has."""
         code = RequestCode
-        self._copies: tuple[tuple[RequestCode, _Parse, Callable[[Any], Awaitable[None]]], ...] = (
+        self._copies: tuple[_Copy, ...] = (
             (code.GET_ALL_TOPIC_CONFIG, _json(TopicConfigTable.from_json, clock=clock), self._topics),
             (code.GET_ALL_CONSUMER_OFFSET, _json(ConsumerOffsetTable.from_json, clock=clock), self._offsets),
             (code.GET_ALL_DELAY_OFFSET, _json(DelayOffsetTable.from_json, clock=clock), self._delays),
@@ -102,6 +108,8 @@ class MetadataSync:
             (code.GET_ALL_MESSAGE_REQUEST_MODE, _json(MessageRequestModeTable.from_json), self._modes),
             (code.GET_TIMER_CHECK_POINT, TimerCheckpoint.decode, self._timer),
         )
+        if access is not None:
+            self._copies += ((RayMQRequestCode.GET_ALL_USERS, AccessTable.decode, access.replace),)
 
     def request(self) -> None:
         """Copy the tables as soon as possible."""
@@ -133,13 +141,21 @@ class MetadataSync:
                     self._waiting.pop(code, None)
                     await apply(table)
             except (ProtocolError, Refused, RemotingError, StoreError, OSError, ValueError) as error:
-                if code not in self._failing:
-                    _log.warning("metadata_copy_failed", request=code.name, master=master, error=str(error))
-                self._failing.add(code)
+                self._note_failure(code, master, error)
             else:
                 self._failing.discard(code)
 
-    async def _fetch(self, master: str, code: RequestCode, parse: _Parse) -> tuple[int, Any]:
+    def _note_failure(self, code: _Code, master: str, error: Exception) -> None:
+        if code in self._failing:
+            return
+        self._failing.add(code)
+        if isinstance(error, Refused) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            # A master of RocketMQ, or of an older RayMQ.
+            _log.info("metadata_not_offered", request=code.name, master=master)
+        else:
+            _log.warning("metadata_copy_failed", request=code.name, master=master, error=str(error))
+
+    async def _fetch(self, master: str, code: _Code, parse: _Parse) -> tuple[int, Any]:
         """Return a table, and the CommitLog offset that the slave must have confirmed to apply it."""
         response = await self._client.ask(master, RemotingCommand(code), REQUEST_TIMEOUT_MS)
         # In a thread: thousands of topics take longer than a turn may.

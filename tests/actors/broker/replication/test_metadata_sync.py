@@ -36,9 +36,11 @@ async def pair(root: Path) -> AsyncIterator[tuple[Peer, Peer, MetadataSync]]:
 def sync_of(slave: Peer, client: RemotingClient) -> MetadataSync:
     loop, tables = slave.broker.graph.loop, slave.broker.graph.tables
     removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
+    control = slave.broker.graph.access.control
     return MetadataSync(
-        client, SystemClock(), loop.store, tables, removal.remove, loop.end_of_turn.wake, lambda: ""
-    )
+        client, SystemClock(), loop.store, tables, None if control is None else control.file, removal.remove,
+        loop.end_of_turn.wake, lambda: "",
+    )  # fmt: skip
 
 
 async def create_topic(peer: Peer, name: str, queues: int) -> None:
