@@ -235,7 +235,7 @@ class Hub:
             self._respond_to_all()
         finally:
             scheduler.end()
-            if scheduler.has_more:
+            if scheduler.has_more or self._dirty:  # a connection may have more to write than fits a turn
                 self.request_tick()
             self._is_ending = False
             if self._tick_requested:

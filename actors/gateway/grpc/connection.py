@@ -113,8 +113,6 @@ class FrameLengths:
 class GrpcConnection(asyncio.BufferedProtocol):
     """The protocol of one accepted connection."""
 
-    unread_bytes = 0
-
     def __init__(self, hub: Hub, methods: Mapping[str, Method], limits: GrpcLimits, memory: Memory) -> None:
         """Create the protocol; `methods` are the served ones, by path."""
         self.peer = "?"
@@ -126,7 +124,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._is_blocked = False
         self._collected_bytes = 0  # data since the last write
-        self._unsent_bytes = 0  # of all calls
+        self.unread_bytes = 0  # responses of all calls that the peer's windows do not allow yet
         self._has_more = False  # unsent data that the windows allow
         self._is_dirty = False
         self._is_closing = False
@@ -205,10 +203,10 @@ class GrpcConnection(asyncio.BufferedProtocol):
         """Send data of the call's stream as far as the peer's windows allow, and keep the rest."""
         if call.trailers is None and not self._is_closing:
             call.unsent += data
-            self._unsent_bytes += len(data)
+            self._add_unread(len(data))
             self._drain(call)
-            if self._unsent_bytes > self._limits.unsent_bytes_max:
-                reason = f"the peer leaves {self._unsent_bytes:,} bytes of responses unread"
+            if self.unread_bytes > self._limits.unsent_bytes_max:
+                reason = f"the peer leaves {self.unread_bytes:,} bytes of responses unread"
                 self._terminate(ErrorCodes.ENHANCE_YOUR_CALM, reason)
 
     # ---- for the hub --------------------
@@ -278,7 +276,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
         return None
 
     def count_unread(self) -> None:
-        """Do nothing: the windows of HTTP/2 bound the unread responses."""
+        """Do nothing: each write counts."""
 
     # ---- events of h2 --------------------
 
@@ -409,7 +407,7 @@ class GrpcConnection(asyncio.BufferedProtocol):
                 return
             h2.send_data(stream_id, bytes(memoryview(unsent)[:size]))
             del unsent[:size]
-            self._unsent_bytes -= size
+            self._add_unread(-size)
             self._collected_bytes += size
         call.sent()
         if call.trailers is not None:
@@ -430,8 +428,12 @@ class GrpcConnection(asyncio.BufferedProtocol):
             call.close()
 
     def _drop_unsent(self, call: Call) -> None:
-        self._unsent_bytes -= len(call.unsent)
+        self._add_unread(-len(call.unsent))
         call.unsent.clear()
+
+    def _add_unread(self, size_bytes: int) -> None:
+        self.unread_bytes += size_bytes
+        self._hub.add_unread(size_bytes)
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty and not self._is_closing:

@@ -91,9 +91,12 @@ def message(size: int = 5) -> SendMessageRequest:
 
 
 @asynccontextmanager
-async def serving(limits: GrpcLimits = LIMITS) -> AsyncIterator[tuple[Service, GrpcServer]]:
+async def serving(
+    limits: GrpcLimits = LIMITS, max_unread_bytes: int = 1 << 30
+) -> AsyncIterator[tuple[Service, GrpcServer]]:
     service = Service()
-    server = GrpcServer(service.methods, SystemClock(), RemotingLimits(), limits)
+    remoting_limits = RemotingLimits(max_unread_bytes=max_unread_bytes)
+    server = GrpcServer(service.methods, SystemClock(), remoting_limits, limits)
     await server.start("127.0.0.1", 0)
     try:
         yield service, server
@@ -401,6 +404,28 @@ def test_incomplete_requests_of_all_connections_are_bounded() -> None:
             assert trailers[0]["grpc-status"] == str(int(StatusCode.RESOURCE_EXHAUSTED))
             for each in peers:
                 each.cancel()
+
+    asyncio.run(run())
+
+
+def test_unread_responses_of_all_connections_are_bounded() -> None:
+    async def run() -> None:
+        async with serving(max_unread_bytes=1024 * 1024) as (_, server):
+            least, most = RawPeer(server.port), RawPeer(server.port)
+            for peer, count in ((least, 1), (most, 4)):
+                peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+                for _ in range(count):
+                    packed = gzip.compress(message(900_000).SerializeToString())
+                    peer.request(ECHO, struct.pack(">BI", 1, len(packed)) + packed, encoding="gzip")
+                peer.socket.sendall(peer.h2.data_to_send())
+            await most.until_closed()
+            assert len(server.hub.connections) == 1
+            least.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1_000_000})
+            least.h2.increment_flow_control_window(1_000_000)
+            least.socket.sendall(least.h2.data_to_send())
+            ((data, _),) = [each for each in (await least.responses(1)).values() if each[0]]
+            assert len(data) > 900_000
+            assert server.hub.unread_bytes == 0
 
     asyncio.run(run())
 
