@@ -203,6 +203,7 @@ class RayMQRequestCode(IntEnum):
     FIND_REQUEST = 7206
     CHECK_USER = 7207
     GET_ALL_USERS = 7208
+    GET_ALL_GENERATIONS = 7209
 
 
 class ResponseCode(IntEnum):

@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, and 7206 to 7208).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, and 7206 to 7209).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -51,6 +51,11 @@ CHECK_USER 7207      Sent by a gateway on behalf of the user of a call, see `act
 GET_ALL_USERS 7208   Sent by a slave to its master, signed as the inner user: NO_PERMISSION for all others.
     response         Users with their secret keys, and policies: the content of `raymqAccess.json`
                      (actors.access.access_file)
+
+GET_ALL_GENERATIONS 7209
+                     Sent by a slave to its master.
+    response         The generation of each queue in each group: the content of `raymqGenerations.json`
+                     (actors.broker.metadata.tables)
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from actors.access.users import AccessTable
+from actors.broker.metadata.tables import generations_from_json
 from actors.remoting.bodies import broker, connected, groups, locks, progress, routes
 from actors.remoting.properties_text import parse_properties
 from actors.remoting.raymq_requests import CommitOffsetsBody, decode_targets
@@ -25,6 +26,7 @@ def decoders() -> list[Decoder]:
         CommitOffsetsBody.decode,
         decode_targets,
         AccessTable.decode,
+        lambda body: generations_from_json(parse_rocketmq_json(body)),
         lambda body: routes.RegisterBrokerBody.decode(body, True),
     ]
     for module in (broker, connected, groups, locks, progress, routes):
@@ -100,6 +102,7 @@ def seeds_of_bodies() -> list[bytes]:
         {"offsetTable": {"a": 1}, "table": {"a": "b"}, "topicList": ["T"],
          "connectionSet": [{"clientId": "c"}]},
         [["topic", "T", "pub"], ["group", "g", "sub"]],
+        {"generations": {"T@g": {"0": 1}}},
         {"users": [{"username": "u", "password": "p"}], "acls": [{"subject": "User:u", "policies": [
             {"entries": [{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}]}]}]},
         {"brokerAddrTable": {"b": {"brokerAddrs": {"0": "x"}}}, "clusterAddrTable": {"c": ["b"]}},

@@ -1,23 +1,23 @@
-"""Requests that RocketMQ's slaves send to a master for its config tables."""
+"""Requests that slaves send to a master for its config tables."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import orjson
 
 from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.admin_headers import MasterFlushOffsetHeader
-from actors.remoting.codes import RequestCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster
 
 
 class ReplicaRequests:
-    """Handles GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET and RESET_MASTER_FLUSH_OFFSET."""
+    """Handles the requests of RocketMQ's slaves, and GET_ALL_GENERATIONS of RayMQ's."""
 
     def __init__(self, tables: BrokerTables) -> None:
         self._tables = tables
@@ -30,11 +30,16 @@ class ReplicaRequests:
             row(code.GET_ALL_CONSUMER_OFFSET, self.consumer_offsets, None, get),
             row(code.GET_ALL_DELAY_OFFSET, self.delay_offsets, None, get),
             row(code.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset, MasterFlushOffsetHeader, update),
+            row(RayMQRequestCode.GET_ALL_GENERATIONS, self.generations, None, get),
         )
 
     def consumer_offsets(self, context: RequestContext) -> None:
         """Handle GET_ALL_CONSUMER_OFFSET: return the content of `consumerOffset.json`."""
-        context.spawn(self._consumer_offsets())
+        context.spawn(_response(self._tables.offsets.table.to_pieces()))
+
+    def generations(self, context: RequestContext) -> None:
+        """Handle GET_ALL_GENERATIONS: return the content of `raymqGenerations.json`."""
+        context.spawn(_response(self._tables.generation_pieces()))
 
     def delay_offsets(self, context: RequestContext) -> RemotingCommand:
         """Handle GET_ALL_DELAY_OFFSET: return the content of `delayOffset.json`."""
@@ -44,9 +49,10 @@ class ReplicaRequests:
         """Handle RESET_MASTER_FLUSH_OFFSET: accept and ignore it, as RocketMQ's masters do."""
         return RemotingCommand.response()
 
-    async def _consumer_offsets(self) -> RemotingCommand:
-        text = bytearray()
-        for piece in self._tables.offsets.table.to_pieces():
-            text += piece
-            await asyncio.sleep(0)
-        return RemotingCommand.response(body=bytes(text))
+
+async def _response(pieces: Iterator[bytes]) -> RemotingCommand:
+    text = bytearray()
+    for piece in pieces:
+        text += piece
+        await asyncio.sleep(0)
+    return RemotingCommand.response(body=bytes(text))

@@ -12,7 +12,7 @@ because their senders do not know of the reset (RocketMQ `useServerSideResetOffs
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from actors.remoting.codes import ResponseCode
 from actors.remoting.header import I32_MAX, I64_MAX
@@ -65,6 +65,20 @@ class ConsumerOffsets:
         """Take over all offsets of a master, in one step; the generations stay."""
         if table.offsets != self.table.offsets:
             self.table.replace_all(table)
+            self.changes += 1
+
+    def replace_generations(self, generations: Mapping[str, Mapping[int, int]]) -> None:
+        """Take over the generations of a master, in one step, except those that are lower than before.
+
+        Consumers may have claimed a queue here while the master was not available.
+        """
+        known = self.generations
+        found = {
+            key: {queue: max(number, known.get(key, {}).get(queue, 0)) for queue, number in queues.items()}
+            for key, queues in generations.items()
+        }
+        if found != known:
+            self.generations = found
             self.changes += 1
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.config_files import (
@@ -23,6 +25,7 @@ from actors.broker.metadata.groups import Groups
 from actors.broker.metadata.request_modes import RequestModes
 from actors.broker.metadata.topics import Topics
 from actors.remoting.bodies.routes import RegisterBrokerBody
+from actors.remoting.header import I32_MAX, I64_MAX
 from store.clock import Clock
 from store.message.data_version import DataVersion
 from store.message.json_fields import table_entries, typed
@@ -40,6 +43,8 @@ from store.metadata.pieces import table_pieces
 
 REGISTRATION_BYTES = 1 << 20
 """Size of one part of a registration: about 5,000 topics, encoded in 5 ms."""
+
+Generation = Annotated[int, Meta(ge=0, le=I64_MAX)]
 
 
 class Changes:
@@ -95,7 +100,7 @@ class BrokerTables:
         files.register(TOPICS, topic_table.to_json)
         files.register(GROUPS, group_table.to_json)
         files.register_large(OFFSETS, offset_table.to_pieces)
-        files.register_large(GENERATIONS, self._generation_pieces)
+        files.register_large(GENERATIONS, self.generation_pieces)
         self.topics = Topics(
             settings,
             topic_table,
@@ -104,7 +109,7 @@ class BrokerTables:
             recovered_to=0 if store.recovered.was_clean else store.positions.written,
         )
         self.groups = Groups(settings, group_table, self._group_changed)
-        self.offsets = ConsumerOffsets(offset_table, files.load(GENERATIONS, _generations_from_json))
+        self.offsets = ConsumerOffsets(offset_table, files.load(GENERATIONS, generations_from_json))
         self.delay_offsets = files.load(DELAYS, partial(DelayOffsetTable.from_json, clock=clock))
         self._saved_delay_offsets = dict(self.delay_offsets.settled)
         self._filters = files.load(FILTERS, ConsumerFilterTable.from_json)
@@ -164,6 +169,10 @@ class BrokerTables:
             self._files.mark_changed(GENERATIONS)
         await self._save_changed()
 
+    def generation_pieces(self) -> Iterator[bytes]:
+        """Yield the content of `raymqGenerations.json`, which may change between two pieces."""
+        return table_pieces({}, "generations", self.offsets.generations)
+
     async def _save_changed(self) -> None:
         if not self._store.is_superseded:  # else the files belong to another process
             await self._files.save_changed()
@@ -187,12 +196,17 @@ class BrokerTables:
         if self._filters.remove_topic(topic):
             self._files.mark_changed(FILTERS)
 
-    def _generation_pieces(self) -> Iterator[bytes]:
-        return table_pieces({}, "generations", self.offsets.generations)
 
+def generations_from_json(content: dict[str, Any]) -> dict[str, dict[int, int]]:
+    """Return the generations in `raymqGenerations.json`: by `topic@group`, then queue id.
 
-def _generations_from_json(content: dict[str, Any]) -> dict[str, dict[int, int]]:
-    return {
-        key: {int(queue): typed(generation, int, key) for queue, generation in queues.items()}
+    Raises ValueError if one is not a number of RocketMQ's range.
+    """
+    found = {
+        key: {int(queue): typed(generation, Generation, key) for queue, generation in queues.items()}
         for key, queues in table_entries(content, "generations").items()
     }
+    for key, queues in found.items():
+        if not all(0 <= queue <= I32_MAX for queue in queues):
+            raise ValueError(f"generations.{key} has an invalid queue id")
+    return found

@@ -1,8 +1,8 @@
 """MetadataSync: copies the tables of a master to its slave, as RocketMQ's SlaveSynchronize does.
 
 Topics, consumer offsets, delay offsets, progress of the timer, groups and request modes, and from a master of
-RayMQ its users and policies, each replaced in one step: a slave never answers that a topic of its master does
-not exist. If one table cannot be copied, the others are.
+RayMQ its generations, users and policies, each replaced in one step: a slave never answers that a topic of
+its master does not exist. If one table cannot be copied, the others are.
 
 Offsets and the timer's progress refer to the master's log, of which the slave may lack the end. They wait
 until it has confirmed all that the master had when they were copied: a slave that is promoted skips nothing
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from actors.access.access_file import AccessFile
 from actors.access.users import AccessTable
-from actors.broker.metadata.tables import BrokerTables
+from actors.broker.metadata.tables import BrokerTables, generations_from_json
 from actors.broker.replication.ha_client import bounds_of
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
@@ -107,6 +107,7 @@ class MetadataSync:
             ),
             (code.GET_ALL_MESSAGE_REQUEST_MODE, _json(MessageRequestModeTable.from_json), self._modes),
             (code.GET_TIMER_CHECK_POINT, TimerCheckpoint.decode, self._timer),
+            (RayMQRequestCode.GET_ALL_GENERATIONS, _generations, self._generations),
         )
         if access is not None:
             self._copies += ((RayMQRequestCode.GET_ALL_USERS, AccessTable.decode, access.replace),)
@@ -177,6 +178,9 @@ class MetadataSync:
     async def _offsets(self, table: ConsumerOffsetTable) -> None:
         self._tables.offsets.replace_all(table)
 
+    async def _generations(self, generations: dict[str, dict[int, int]]) -> None:
+        self._tables.offsets.replace_generations(generations)
+
     async def _delays(self, table: DelayOffsetTable) -> None:
         self._tables.delay_offsets.replace_all(table)
 
@@ -187,6 +191,13 @@ class MetadataSync:
         if checkpoint != self._timer_checkpoint:
             await asyncio.to_thread(follow_timer, self._store.root, checkpoint)
             self._timer_checkpoint = checkpoint
+
+
+def _generations(body: bytes) -> dict[str, dict[int, int]]:
+    content = parse_rocketmq_json(body)
+    if not content:
+        raise ValueError("generations is missing")
+    return generations_from_json(content)
 
 
 def _json(parse: Callable[..., Any], **arguments: Any) -> _Parse:

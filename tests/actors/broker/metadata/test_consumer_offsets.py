@@ -97,3 +97,14 @@ def test_deleting_topics_and_groups_removes_their_offsets(offsets: ConsumerOffse
     assert offsets.generation("G", "T", 0) == 0
     offsets.remove_group("G")
     assert offsets.groups_of("U") == []
+
+
+def test_copied_generations_replace_all_but_never_fall(offsets: ConsumerOffsets) -> None:
+    offsets.commit_fenced("G", [OffsetCommit("T", 0, 9, generation=7), OffsetCommit("Gone", 0, 9, 3)])
+    offsets.replace_generations({"T@G": {0: 5, 1: 6}})
+    assert [offsets.generation("G", "T", queue_id) for queue_id in (0, 1)] == [7, 6]
+    assert offsets.generation("G", "Gone", 0) == 0
+    assert offsets.query("G", "Gone", 0) == 9
+    changes = offsets.changes
+    offsets.replace_generations({"T@G": {0: 7, 1: 6}})
+    assert offsets.changes == changes, "an equal table is not saved again"

@@ -8,14 +8,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import orjson
+import pytest
 
 from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.replication.metadata_sync import MetadataSync
 from actors.broker.role import Role
 from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader
+from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, QueryConsumerOffsetHeader
+from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit
 from store.clock import SystemClock
 from store.timer.timer_checkpoint import TimerCheckpoint
 from tests.actors.broker.brokers import Peer, run
@@ -179,3 +181,66 @@ def test_table_that_cannot_be_copied_does_not_stop_the_others(tmp_path: Path) ->
             await client.close()
 
     run(story)
+
+
+async def commit_fenced(peer: Peer, offset: int, generation: int) -> CommitOffsetsReply:
+    body = CommitOffsetsBody("CG", "c", [OffsetCommit("T", 0, offset, generation)]).encode()
+    return CommitOffsetsReply.decode((await peer.ask(RayMQRequestCode.COMMIT_OFFSETS, body=body)).body)
+
+
+def test_promoted_slave_fences_a_former_owner(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, sync):
+            await create_topic(master, "T", 1)
+            await commit_fenced(master, 1, generation=5)
+            claim = {**QueryConsumerOffsetHeader("CG", "T", 0).to_ext(), "generation": "7"}
+            assert (await master.ask(RequestCode.QUERY_CONSUMER_OFFSET, claim)).code == 0
+            await sync.copy_from(master.broker.address)
+            await slave.broker.graph.role.become(Role.MASTER, 1)
+            (refused,) = (await commit_fenced(slave, 9, generation=5)).refused
+            assert refused.generation == 7
+            assert (await commit_fenced(slave, 9, generation=7)).refused == []
+        assert b"7" in (tmp_path / "s/store/config/raymqGenerations.json").read_bytes()
+
+    run(story)
+
+
+class OtherAnswer(RemotingClient):
+    """A client that gets a given response to one request code."""
+
+    def __init__(self, code: int, response: RemotingCommand) -> None:
+        super().__init__(SystemClock())
+        self.code, self.response = code, response
+
+    async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        """Send the request, or return the given response."""
+        is_other = command.code == self.code
+        return self.response if is_other else await super().invoke(address, command, timeout_ms)
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RayMQRequestCode.GET_ALL_GENERATIONS, b"{}"),
+        (RayMQRequestCode.GET_ALL_GENERATIONS, b"garbage"),
+        (RayMQRequestCode.GET_ALL_GENERATIONS, b'{"generations": {"T@CG": {"0": -1}}}'),
+        (RayMQRequestCode.GET_ALL_GENERATIONS, b'{"generations": {"T@CG": {"0": 9223372036854775808}}}'),
+        (RayMQRequestCode.GET_ALL_GENERATIONS, b'{"generations": {"T@CG": {"2147483648": 1}}}'),
+    ],
+    ids=["no-table", "no-json", "negative", "beyond-long", "queue-beyond-int"],
+)
+def test_garbage_from_a_master_replaces_no_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, code: RayMQRequestCode, body: bytes
+) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, sync):
+            await create_topic(master, "T", 1)
+            await commit_fenced(master, 1, generation=5)
+            await sync.copy_from(master.broker.address)
+            client = OtherAnswer(code, RemotingCommand.response(body=body))
+            await sync_of(slave, client).copy_from(master.broker.address)
+            await client.close()
+            assert slave.broker.graph.tables.offsets.generation("CG", "T", 0) == 5
+
+    run(story)
+    assert f"metadata_copy_failed request={code.name!r}" in caplog.text
