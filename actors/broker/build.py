@@ -38,7 +38,7 @@ from actors.broker.group.client_requests import ClientRequests
 from actors.broker.group.clients import Clients
 from actors.broker.group.offset_requests import OffsetRequests
 from actors.broker.group.popping_groups import PoppingGroups
-from actors.broker.group.queue_locks import QueueLocks
+from actors.broker.group.queue_locks import LockFile, QueueLocks
 from actors.broker.group.rebalancer_link import RebalancerLink
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
@@ -258,7 +258,9 @@ def _build_groups(
     def is_known(group: str, queue: MessageQueue) -> bool:
         return group in tables.groups.table.groups and tables.topics.has_queue(queue)
 
-    return BrokerGroups(clients, QueueLocks(clock, user_of, is_known), requests, assignments)
+    locks = QueueLocks(clock, user_of, is_known)
+    locks.replace_all(LockFile(settings.store_root, clock).load())
+    return BrokerGroups(clients, locks, requests, assignments)
 
 
 def _nameservers(settings: BrokerSettings, client: RemotingClient) -> Nameservers:

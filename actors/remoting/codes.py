@@ -204,6 +204,7 @@ class RayMQRequestCode(IntEnum):
     CHECK_USER = 7207
     GET_ALL_USERS = 7208
     GET_ALL_GENERATIONS = 7209
+    GET_ALL_QUEUE_LOCKS = 7211
 
 
 class ResponseCode(IntEnum):

@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, and 7206 to 7209).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, 7206 to 7209, and 7211).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -56,6 +56,10 @@ GET_ALL_GENERATIONS 7209
                      Sent by a slave to its master.
     response         The generation of each queue in each group: the content of `raymqGenerations.json`
                      (actors.broker.metadata.tables)
+
+GET_ALL_QUEUE_LOCKS 7211
+                     Sent by a slave to its master.
+    response         The locks of ordered consumers (actors.remoting.bodies.locks)
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def seeds_of_bodies() -> list[bytes]:
         {"offsetTable": {"a": 1}, "table": {"a": "b"}, "topicList": ["T"],
          "connectionSet": [{"clientId": "c"}]},
         [["topic", "T", "pub"], ["group", "g", "sub"]],
-        {"generations": {"T@g": {"0": 1}}},
+        {"generations": {"T@g": {"0": 1}}}, {"locks": [["g", "c", "T", "b", 0, 1, 60000]]},
         {"users": [{"username": "u", "password": "p"}], "acls": [{"subject": "User:u", "policies": [
             {"entries": [{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}]}]}]},
         {"brokerAddrTable": {"b": {"brokerAddrs": {"0": "x"}}}, "clusterAddrTable": {"c": ["b"]}},

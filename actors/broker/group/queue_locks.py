@@ -12,20 +12,33 @@ the queue or its lease had expired. So a queue of a killed member is consumed ag
 
 With access control, the owner of a lock is a client id and the user that locked the queue: a client id that
 another user names neither renews nor releases the lock.
+
+A slave copies the locks of its master: after its promotion no other consumer gets a queue before the lock
+expires. Because a promotion restarts the process, the slave saves the copy (`LockFile`). Masters save no
+locks, as in RocketMQ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from actors.remoting.bodies.locks import LockRequest, encode_locked
-from actors.remoting.codes import RequestCode
+from actors.remoting.bodies.locks import (
+    HeldLock,
+    LockRequest,
+    encode_held_locks,
+    encode_locked,
+    held_locks,
+)
+from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.request import Cost, RequestContext, RequestRow, UserOf
+from actors.remoting.request import Cost, OnSlave, RequestContext, RequestRow, UserOf
 from actors.remoting.slices import Steps
-from actors.remoting.targets import Action, DecodedRequest, Resource, Target
-from store.clock import Clock
+from actors.remoting.targets import Action, DecodedRequest, Resource, Target, on_cluster
+from store.clock import NS_PER_MS, Clock
+from store.json_file import JsonConfigFile
+from store.message.json_fields import typed
 from store.message.message_queue import MessageQueue
 
 LOCKS_MAX = 100_000
@@ -33,6 +46,7 @@ LOCKS_MAX = 100_000
 LOCK_TIMEOUT_NS = 60_000_000_000
 """Time after its last renewal at which a lock expires."""
 QUEUES_PER_STEP = 500
+FILE_NAME = "raymqQueueLocks.json"
 
 
 class _Lock(NamedTuple):
@@ -100,6 +114,30 @@ class QueueLocks:
         if not locks:
             self._groups.pop(group, None)
 
+    def __len__(self) -> int:
+        """Return the number of locks, including those that expired since the last call of `expire`."""
+        return self._count
+
+    def held(self) -> Iterator[list[HeldLock]]:
+        """Yield the locks of each group that have not expired."""
+        for group, locks in list(self._groups.items()):
+            now_ns = self._clock.monotonic_ns()
+            yield [
+                HeldLock(group, lock.owner, queue, lock.generation, -(-(lock.until_ns - now_ns) // NS_PER_MS))
+                for queue, lock in locks.items()
+                if lock.until_ns > now_ns
+            ]
+
+    def replace_all(self, locks: Iterable[HeldLock]) -> None:
+        """Replace all locks by copies of a master's."""
+        now_ns, longest_ms = self._clock.monotonic_ns(), LOCK_TIMEOUT_NS // NS_PER_MS
+        groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        for group, owner, queue, generation, remaining_ms in locks:
+            until_ns = now_ns + min(remaining_ms, longest_ms) * NS_PER_MS
+            groups.setdefault(group, {})[queue] = _Lock(owner, until_ns, generation)
+        self._groups = groups
+        self._count = sum(map(len, groups.values()))
+
     def is_orderly(self, group: str) -> bool:
         """Return True if any queue is locked for the group, so its members consume in order."""
         now_ns = self._clock.monotonic_ns()
@@ -122,6 +160,13 @@ class QueueLocks:
         return (
             RequestRow(code.LOCK_BATCH_MQ, self.lock_batch, None, _targets, cost),
             RequestRow(code.UNLOCK_BATCH_MQ, self.unlock_batch, None, _targets, cost),
+            RequestRow(
+                RayMQRequestCode.GET_ALL_QUEUE_LOCKS,
+                self.get_all,
+                None,
+                on_cluster(Action.GET),
+                on_slave=OnSlave.SERVED,
+            ),
         )
 
     def lock_batch(self, context: RequestContext) -> None:
@@ -152,9 +197,44 @@ class QueueLocks:
             yield
         return RemotingCommand.response()
 
+    def get_all(self, context: RequestContext) -> None:
+        """Handle GET_ALL_QUEUE_LOCKS: return all locks to a slave."""
+        context.work(self._get_all())
+
+    def _get_all(self) -> Steps:
+        found = []
+        for locks in self.held():
+            found += locks
+            yield
+        return RemotingCommand.response(body=encode_held_locks(found))
+
     def _owner(self, context: RequestContext, request: LockRequest) -> str:
         user = self._user_of(context)
         return request.client_id if user is None else f"{request.client_id}\0{user}"
+
+
+class LockFile:
+    """The locks that a slave copied last, and the time of the copy: `config/raymqQueueLocks.json`."""
+
+    def __init__(self, store_root: Path, clock: Clock) -> None:
+        self._file = JsonConfigFile(store_root / "config" / FILE_NAME)
+        self._clock = clock
+
+    def load(self) -> list[HeldLock]:
+        """Return the saved locks that have not expired since. Raises StoreError if the file is damaged."""
+        return self._file.read(self._parse) or []
+
+    def save(self, locks: Iterable[HeldLock]) -> None:
+        """Replace the saved locks. Raises OSError."""
+        self._file.save_text(encode_held_locks(locks, savedMs=self._clock.wall_ms()))
+
+    def _parse(self, content: dict[str, Any]) -> list[HeldLock]:
+        passed_ms = max(0, self._clock.wall_ms() - typed(content.get("savedMs"), int, "savedMs"))
+        return [
+            lock._replace(remaining_ms=lock.remaining_ms - passed_ms)
+            for lock in held_locks(content)
+            if lock.remaining_ms > passed_ms
+        ]
 
 
 def _targets(context: DecodedRequest) -> Iterable[Target]:

@@ -46,8 +46,8 @@ def build_slave(parts: BrokerParts, epochs: GroupEpochs, rows: Sequence[RequestR
     client, clock = parts.remoting_client, parts.clock
     control = parts.access.control
     sync = MetadataSync(
-        client, clock, loop.store, tables, None if control is None else control.file, removal.remove,
-        loop.end_of_turn.wake, lambda: ha_client.joined,
+        client, clock, loop.store, tables, None if control is None else control.file,
+        parts.groups.locks, removal.remove, loop.end_of_turn.wake, lambda: ha_client.joined,
     )  # fmt: skip
 
     def find_master() -> RegisterBrokerResponse:

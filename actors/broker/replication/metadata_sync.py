@@ -1,8 +1,8 @@
 """MetadataSync: copies the tables of a master to its slave, as RocketMQ's SlaveSynchronize does.
 
 Topics, consumer offsets, delay offsets, progress of the timer, groups and request modes, and from a master of
-RayMQ its generations, users and policies, each replaced in one step: a slave never answers that a topic of
-its master does not exist. If one table cannot be copied, the others are.
+RayMQ its generations, queue locks, users and policies, each replaced in one step: a slave never answers that
+a topic of its master does not exist. If one table cannot be copied, the others are.
 
 Offsets and the timer's progress refer to the master's log, of which the slave may lack the end. They wait
 until it has confirmed all that the master had when they were copied: a slave that is promoted skips nothing
@@ -18,8 +18,10 @@ from typing import Any, Final
 
 from actors.access.access_file import AccessFile
 from actors.access.users import AccessTable
+from actors.broker.group.queue_locks import LockFile, QueueLocks
 from actors.broker.metadata.tables import BrokerTables, generations_from_json
 from actors.broker.replication.ha_client import bounds_of
+from actors.remoting.bodies.locks import HeldLock, decode_held_locks
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -66,6 +68,7 @@ class MetadataSync:
         store: MessageStore,
         tables: BrokerTables,
         access: AccessFile | None,
+        locks: QueueLocks,
         remove_queues: Callable[[str], Awaitable[None]],
         wake: Callable[[str], None],
         master: Callable[[], str],
@@ -78,6 +81,7 @@ class MetadataSync:
             store: has the queues of deleted topics.
             tables: the slave's tables.
             access: the slave's users and policies; None if its authentication is disabled.
+            locks: the slave's queue locks.
             remove_queues: removes all queues of a topic that the master has deleted.
             wake: completes all held pulls of a topic.
             master: returns the address of the master that the slave follows; empty if it follows none.
@@ -85,6 +89,8 @@ class MetadataSync:
         self._client = client
         self._store = store
         self._tables = tables
+        self._locks = locks
+        self._lock_file = LockFile(store.root, clock)
         self._remove_queues = remove_queues
         self._wake = wake
         self._master = master
@@ -108,6 +114,7 @@ class MetadataSync:
             (code.GET_ALL_MESSAGE_REQUEST_MODE, _json(MessageRequestModeTable.from_json), self._modes),
             (code.GET_TIMER_CHECK_POINT, TimerCheckpoint.decode, self._timer),
             (RayMQRequestCode.GET_ALL_GENERATIONS, _generations, self._generations),
+            (RayMQRequestCode.GET_ALL_QUEUE_LOCKS, decode_held_locks, self._queue_locks),
         )
         if access is not None:
             self._copies += ((RayMQRequestCode.GET_ALL_USERS, AccessTable.decode, access.replace),)
@@ -180,6 +187,11 @@ class MetadataSync:
 
     async def _generations(self, generations: dict[str, dict[int, int]]) -> None:
         self._tables.offsets.replace_generations(generations)
+
+    async def _queue_locks(self, locks: list[HeldLock]) -> None:
+        if locks or len(self._locks):
+            self._locks.replace_all(locks)
+            await asyncio.to_thread(self._lock_file.save, locks)
 
     async def _delays(self, table: DelayOffsetTable) -> None:
         self._tables.delay_offsets.replace_all(table)

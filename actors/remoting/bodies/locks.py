@@ -1,13 +1,41 @@
-"""Bodies of LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42): LockBatchRequestBody and LockBatchResponseBody."""
+"""Bodies about queue locks.
 
-from collections.abc import Iterable
-from typing import Any
+LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42) have RocketMQ's LockBatchRequestBody and LockBatchResponseBody.
+The response of GET_ALL_QUEUE_LOCKS (7211), and the file `raymqQueueLocks.json`, is
+
+    {"locks": [[group, owner, topic, brokerName, queueId, generation, remainingMs], ...]}
+
+`remainingMs` is the time until the lock expires, unless its owner renews it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import orjson
+from msgspec import Meta
 
 from actors.remoting.bodies.body import QueueField, ShapedBody, encode_json, queue_json, queue_of, wire
 from actors.remoting.codes import ResponseCode
-from actors.remoting.header import AnyListOf, ClientId, Group, Long, QueuesOf
+from actors.remoting.header import (
+    CLIENT_ID_CHARS_MAX,
+    I64_MAX,
+    AnyListOf,
+    ClientId,
+    Group,
+    Int,
+    Long,
+    Name,
+    QueuesOf,
+    Topic,
+)
 from actors.remoting.remoting_errors import Refused
+from store.message.json_fields import typed
+from store.message.json_text import parse_rocketmq_json
 from store.message.message_queue import MessageQueue
+
+_Owner = Annotated[str, Meta(max_length=2 * CLIENT_ID_CHARS_MAX)]
+_NotNegative = Annotated[int, Meta(ge=0, le=I64_MAX)]
+_HeldRow = tuple[Group, _Owner, Topic, Name, Int, _NotNegative, _NotNegative]
 
 
 class LockRequest(ShapedBody):
@@ -65,3 +93,34 @@ class LockedQueues(ShapedBody):
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
     """Return the response body of LOCK_BATCH_MQ: the queues that are locked by the client."""
     return encode_json({"lockOKMQSet": [queue_json(queue) for queue in queues]})
+
+
+class HeldLock(NamedTuple):
+    """A queue that is locked for a group, `remaining_ms` before the lock expires."""
+
+    group: str
+    owner: str
+    queue: MessageQueue
+    generation: int
+    remaining_ms: int
+
+
+def encode_held_locks(locks: Iterable[HeldLock], **more: int) -> bytes:
+    """Return locks as JSON, with the fields `more` beside them."""
+    rows = [[each.group, each.owner, *each.queue, each.generation, each.remaining_ms] for each in locks]
+    return orjson.dumps({"locks": rows, **more})
+
+
+def decode_held_locks(body: bytes) -> list[HeldLock]:
+    """Return the locks in the response of GET_ALL_QUEUE_LOCKS. Raises ValueError if it is invalid."""
+    return held_locks(parse_rocketmq_json(body))
+
+
+def held_locks(content: Mapping[str, Any]) -> list[HeldLock]:
+    """Return the locks in decoded JSON. Raises ValueError if it is invalid."""
+    return [
+        HeldLock(group, owner, MessageQueue(topic, broker_name, queue_id), generation, remaining_ms)
+        for group, owner, topic, broker_name, queue_id, generation, remaining_ms in typed(
+            content.get("locks"), list[_HeldRow], "locks"
+        )
+    ]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 
 import orjson
+import pytest
 
-from actors.broker.group.queue_locks import QueueLocks
-from actors.remoting.bodies.locks import LockRequest
+from actors.broker.group.queue_locks import LockFile, QueueLocks
+from actors.remoting.bodies.locks import HeldLock, LockRequest, decode_held_locks, encode_held_locks
 from actors.remoting.codes import RequestCode, ResponseCode
 from store.message.message_queue import MessageQueue
+from store.store_errors import StoreError
 from tests.actors.broker.brokers import Peer, settings_of, with_broker
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]
@@ -62,6 +65,36 @@ def test_no_generation_takes_over_the_lock_of_a_java_member(clock) -> None:
     assert locks.lock("G", "one", [(QUEUES[0], 9)]) == []
     clock.advance(60_000)
     assert locks.lock("G", "one", [(QUEUES[0], 9)]) == QUEUES[:1]
+
+
+def test_copied_locks_expire_when_those_of_the_master_would(clock) -> None:
+    master, slave = QueueLocks(clock), QueueLocks(clock)
+    master.lock("G", "one", [(QUEUES[0], 0), (QUEUES[1], 5)])
+    clock.advance(20_000)
+    slave.lock("G", "former", ungenerated(QUEUES[2:]))
+    slave.replace_all(decode_held_locks(encode_held_locks(chain(*master.held()))))
+    assert slave.lock("G", "two", [(QUEUES[0], 0), (QUEUES[1], 4), (QUEUES[2], 0)]) == QUEUES[2:]
+    assert slave.lock("G", "two", [(QUEUES[1], 6)]) == QUEUES[1:2]
+    clock.advance(39_999)
+    assert slave.lock("G", "two", ungenerated(QUEUES[:1])) == []
+    clock.advance(1)
+    assert slave.lock("G", "two", ungenerated(QUEUES[:1])) == QUEUES[:1]
+
+
+def test_saved_locks_expire_while_the_process_is_down(tmp_path: Path, clock) -> None:
+    file = LockFile(tmp_path, clock)
+    assert file.load() == []
+    file.save([HeldLock("G", "one", QUEUES[0], 5, 30_000), HeldLock("G", "one", QUEUES[1], 5, 60_000)])
+    clock.advance(30_000)
+    assert LockFile(tmp_path, clock).load() == [HeldLock("G", "one", QUEUES[1], 5, 30_000)]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"locks": []}', b'{"locks": [1], "savedMs": 1}'])
+def test_damaged_file_of_locks_is_reported(tmp_path: Path, clock, content: bytes) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/raymqQueueLocks.json").write_bytes(content)
+    with pytest.raises(StoreError, match=r"raymqQueueLocks\.json"):
+        LockFile(tmp_path, clock).load()
 
 
 def test_clients_lock_and_unlock_over_the_socket(tmp_path: Path) -> None:

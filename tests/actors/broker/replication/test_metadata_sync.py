@@ -13,12 +13,14 @@ import pytest
 from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.replication.metadata_sync import MetadataSync
 from actors.broker.role import Role
+from actors.remoting.bodies.locks import LockedQueues, LockRequest
 from actors.remoting.client import RemotingClient
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader, DeleteTopicHeader, QueryConsumerOffsetHeader
 from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply, OffsetCommit
 from store.clock import SystemClock
+from store.message.message_queue import MessageQueue
 from store.timer.timer_checkpoint import TimerCheckpoint
 from tests.actors.broker.brokers import Peer, run
 from tests.actors.broker.replication.ha_port import HaPort
@@ -40,8 +42,8 @@ def sync_of(slave: Peer, client: RemotingClient) -> MetadataSync:
     removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
     control = slave.broker.graph.access.control
     return MetadataSync(
-        client, SystemClock(), loop.store, tables, None if control is None else control.file, removal.remove,
-        loop.end_of_turn.wake, lambda: "",
+        client, SystemClock(), loop.store, tables, None if control is None else control.file,
+        slave.broker.graph.groups.locks, removal.remove, loop.end_of_turn.wake, lambda: "",
     )  # fmt: skip
 
 
@@ -205,6 +207,44 @@ def test_promoted_slave_fences_a_former_owner(tmp_path: Path) -> None:
     run(story)
 
 
+async def lock(peer: Peer, client_id: str) -> list[int]:
+    """Lock queue 0 of the topic T; return the ids of the queues that the client holds now."""
+    body = LockRequest("CG", client_id, [MessageQueue("T", "broker-a", 0)]).encode()
+    response = await peer.ask(RequestCode.LOCK_BATCH_MQ, body=body)
+    assert response.code == 0, response.remark
+    return [queue.queue_id for queue in LockedQueues.decode(response.body).queues]
+
+
+def test_promoted_slave_locks_no_queue_for_a_second_consumer(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, _, sync):
+            await create_topic(master, "T", 1)
+            assert await lock(master, "one") == [0]
+            await sync.copy_from(master.broker.address)
+        async with broker(tmp_path / "s") as promoted:
+            assert await lock(promoted, "two") == []
+            assert await lock(promoted, "one") == [0]
+
+    run(story)
+
+
+def test_released_lock_is_released_on_the_slave(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, sync):
+            await create_topic(master, "T", 1)
+            await lock(master, "one")
+            await sync.copy_from(master.broker.address)
+            body = LockRequest("CG", "one", [MessageQueue("T", "broker-a", 0)]).encode()
+            await master.ask(RequestCode.UNLOCK_BATCH_MQ, body=body)
+            await sync.copy_from(master.broker.address)
+            await slave.broker.graph.role.become(Role.MASTER, 1)
+            assert await lock(slave, "two") == [0]
+        async with broker(tmp_path / "s") as restarted:
+            assert await lock(restarted, "three") == [0]
+
+    run(story)
+
+
 class OtherAnswer(RemotingClient):
     """A client that gets a given response to one request code."""
 
@@ -226,8 +266,20 @@ class OtherAnswer(RemotingClient):
         (RayMQRequestCode.GET_ALL_GENERATIONS, b'{"generations": {"T@CG": {"0": -1}}}'),
         (RayMQRequestCode.GET_ALL_GENERATIONS, b'{"generations": {"T@CG": {"0": 9223372036854775808}}}'),
         (RayMQRequestCode.GET_ALL_GENERATIONS, b'{"generations": {"T@CG": {"2147483648": 1}}}'),
+        (RayMQRequestCode.GET_ALL_QUEUE_LOCKS, b"{}"),
+        (RayMQRequestCode.GET_ALL_QUEUE_LOCKS, b'{"locks": [["CG", "one", "T", "broker-a", 0, 1]]}'),
+        (RayMQRequestCode.GET_ALL_QUEUE_LOCKS, b'{"locks": [["CG", "one", "T", "broker-a", 0, 1, -5]]}'),
     ],
-    ids=["no-table", "no-json", "negative", "beyond-long", "queue-beyond-int"],
+    ids=[
+        "no-table",
+        "no-json",
+        "negative",
+        "beyond-long",
+        "queue-beyond-int",
+        "no-locks",
+        "short-lock",
+        "expired-lock",
+    ],
 )
 def test_garbage_from_a_master_replaces_no_table(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, code: RayMQRequestCode, body: bytes
@@ -236,11 +288,14 @@ def test_garbage_from_a_master_replaces_no_table(
         async with pair(tmp_path) as (master, slave, sync):
             await create_topic(master, "T", 1)
             await commit_fenced(master, 1, generation=5)
+            assert await lock(master, "one") == [0]
             await sync.copy_from(master.broker.address)
             client = OtherAnswer(code, RemotingCommand.response(body=body))
             await sync_of(slave, client).copy_from(master.broker.address)
             await client.close()
             assert slave.broker.graph.tables.offsets.generation("CG", "T", 0) == 5
+            (locks,) = slave.broker.graph.groups.locks.held()
+            assert [each.owner for each in locks] == ["one"]
 
     run(story)
     assert f"metadata_copy_failed request={code.name!r}" in caplog.text
