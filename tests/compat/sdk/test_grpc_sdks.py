@@ -27,6 +27,7 @@ JAVA_SDK = "sdk-5.0.8"
 TOPICS = {"Fifo": "FIFO", "Delay": "DELAY", "Transaction": "TRANSACTION"}
 Command = tuple[list[str], dict[str, str]]
 """Arguments, and further environment variables."""
+RECEIVED = {"simple": 20, "push": 20, "fifo": 20, "tag": 10, "sql": 10}
 BROKER = {"transaction_check_interval_ms": "500", "transaction_timeout_ms": "1000"}
 
 
@@ -61,6 +62,21 @@ async def started(command: Command, home: Path) -> asyncio.subprocess.Process:
 async def output_of(process: asyncio.subprocess.Process) -> str:
     output, _ = await asyncio.wait_for(process.communicate(), 6 * LIMIT_S)
     return output.decode()
+
+
+async def ready(consumer: asyncio.subprocess.Process) -> asyncio.subprocess.Process:
+    assert consumer.stdout is not None
+    lines = []
+    while b"READY\n" not in lines:
+        lines.append(await asyncio.wait_for(consumer.stdout.readline(), 6 * LIMIT_S))
+        assert lines[-1], lines
+    return consumer
+
+
+async def create_group(client: GrpcClient, **group: object) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    created = await client.peer.ask(code, body=orjson.dumps(group))
+    assert created.code == 0, created.remark
 
 
 class Sdk:
@@ -99,7 +115,9 @@ def test_sdk_sends_messages_of_all_types(tmp_path: Path, name: str) -> None:
         assert "SENT 20" in output, output
         plain, fifo = await client.stored("Plain"), await client.stored("Fifo")
         assert sorted(int(each.body) for each in plain) == list(range(20))
-        assert {(each.properties["colour"], each.properties["TAGS"]) for each in plain} == {("blue", "t")}
+        assert {(each.properties["colour"], each.properties["TAGS"]) for each in plain} == {
+            ("blue", "even"), ("blue", "odd"),
+        }  # fmt: skip
         assert [int(each.body) for each in fifo] == list(range(20))
 
         async def is_complete() -> bool:
@@ -112,29 +130,52 @@ def test_sdk_sends_messages_of_all_types(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("operation", ["simple", "push", "fifo"])
+@pytest.mark.parametrize("operation", RECEIVED)
 @pytest.mark.parametrize("name", SDKS)
 def test_sdk_receives_messages(tmp_path: Path, name: str, operation: str) -> None:
     async def story(client: GrpcClient, sdk: Sdk) -> None:
-        group = {"groupName": "fifo", "consumeMessageOrderly": True, "retryMaxTimes": 16}
-        created = await client.peer.ask(
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=orjson.dumps(group)
-        )
-        assert created.code == 0, created.remark
-        consumer = await sdk.start(operation)
-        assert consumer.stdout is not None
-        lines = []
-        while b"READY\n" not in lines:
-            lines.append(await asyncio.wait_for(consumer.stdout.readline(), 6 * LIMIT_S))
-            assert lines[-1], lines
+        await create_group(client, groupName="fifo", consumeMessageOrderly=True, retryMaxTimes=16)
+        consumer = await ready(await sdk.start(operation))
         # A new group begins at the end of the topic. One pop waits on the broker, or one on each queue.
         await client.peer.until_held(2 if operation == "fifo" else 1)
         sent = await output_of(await sdk.start("send"))
         assert "SENT 20" in sent, sent
         output = await output_of(consumer)
-        assert "RECEIVED 20" in output, output
+        assert f"RECEIVED {RECEIVED[operation]}" in output, output
         if operation == "fifo":
             assert f"ORDER {' '.join(map(str, range(20)))}\n" in output, output
+
+    with_sdk(name, tmp_path, story)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", SDKS)
+def test_messages_that_an_sdk_cannot_process_are_dead_letters(tmp_path: Path, name: str) -> None:
+    async def story(client: GrpcClient, sdk: Sdk) -> None:
+        await create_group(client, groupName="dead", retryMaxTimes=1)
+        consumer = await ready(await sdk.start("dead"))
+        await client.peer.until_held(1)
+        await output_of(await sdk.start("send"))
+
+        async def are_dead() -> bool:
+            dead = await client.stored("%DLQ%dead")
+            return sorted(int(each.body) for each in dead) == list(range(1, 20, 2))
+
+        await eventually_async(are_dead, within_s=180)
+        consumer.kill()
+        await consumer.wait()
+
+    with_sdk(name, tmp_path, story)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", SDKS)
+def test_sdk_recalls_a_delayed_message(tmp_path: Path, name: str) -> None:
+    async def story(client: GrpcClient, sdk: Sdk) -> None:
+        output = await output_of(await sdk.start("recall"))
+        assert "RECALLED" in output, output
+        await eventually_async(lambda: client.stored("Delay"))  # the message that is due last
+        assert [each.body for each in await client.stored("Delay")] == [b"kept"]
 
     with_sdk(name, tmp_path, story)
 

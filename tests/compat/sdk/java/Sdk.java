@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -25,7 +26,9 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  *
  * <p>`send` sends messages of all types and prints SENT; `push` and `simple` print READY, receive COUNT messages
  * of the topic Plain and print RECEIVED, `fifo` does so with the topic Fifo and prints the bodies in the order of
- * their deliveries. The first delivery of every fifth message fails.
+ * their deliveries. The first delivery of every fifth message fails. `tag` and `sql` do so with the half of the
+ * messages that a filter matches; each delivery to `dead` fails, until it is killed. `recall` recalls the first of
+ * two delayed messages and prints RECALLED.
  */
 public final class Sdk {
     static final int COUNT = 20;
@@ -40,8 +43,13 @@ public final class Sdk {
         ClientConfiguration configuration = builder.build();
         switch (arguments[0]) {
             case "send" -> send(configuration);
-            case "push" -> push(configuration, "Plain");
-            case "fifo" -> push(configuration, "Fifo");
+            case "push" -> push(configuration, "Plain", FilterExpression.SUB_ALL, COUNT);
+            case "fifo" -> push(configuration, "Fifo", FilterExpression.SUB_ALL, COUNT);
+            case "tag" -> push(configuration, "Plain", new FilterExpression("odd || other"), COUNT / 2);
+            case "sql" -> push(configuration, "Plain",
+                new FilterExpression("number >= 10 AND colour = 'blue'", FilterExpressionType.SQL92), COUNT / 2);
+            case "dead" -> dead(configuration);
+            case "recall" -> recall(configuration);
             default -> simple(configuration);
         }
         System.exit(0);
@@ -58,8 +66,8 @@ public final class Sdk {
             })
             .build();
         for (int n = 0; n < COUNT; n++) {
-            producer.send(message("Plain", Integer.toString(n)).setTag("t").setKeys("k" + n)
-                .addProperty("colour", "blue").build());
+            producer.send(message("Plain", Integer.toString(n)).setTag(n % 2 == 0 ? "even" : "odd").setKeys("k" + n)
+                .addProperty("colour", "blue").addProperty("number", Integer.toString(n)).build());
         }
         for (int n = 0; n < COUNT; n++) {
             producer.send(message("Fifo", Integer.toString(n)).setMessageGroup("order-7").build());
@@ -87,15 +95,16 @@ public final class Sdk {
         return StandardCharsets.UTF_8.decode(view.getBody()).toString();
     }
 
-    static void push(ClientConfiguration configuration, String topic) throws Exception {
+    static void push(ClientConfiguration configuration, String topic, FilterExpression filter, int count)
+            throws Exception {
         List<String> order = Collections.synchronizedList(new ArrayList<>());
         Set<String> failed = ConcurrentHashMap.newKeySet();
         Set<String> bodies = ConcurrentHashMap.newKeySet();
-        CountDownLatch done = new CountDownLatch(COUNT);
+        CountDownLatch done = new CountDownLatch(count);
         PushConsumer consumer = PROVIDER.newPushConsumerBuilder()
             .setClientConfiguration(configuration)
             .setConsumerGroup(topic.equals("Fifo") ? "fifo" : "push")
-            .setSubscriptionExpressions(Collections.singletonMap(topic, FilterExpression.SUB_ALL))
+            .setSubscriptionExpressions(Collections.singletonMap(topic, filter))
             .setMessageListener(view -> {
                 String body = text(view);
                 if (Integer.parseInt(body) % 5 == 0 && failed.add(body)) {
@@ -115,6 +124,29 @@ public final class Sdk {
         }
         consumer.close();
         System.out.println("RECEIVED " + bodies.size());
+    }
+
+    static void dead(ClientConfiguration configuration) throws Exception {
+        PROVIDER.newPushConsumerBuilder()
+            .setClientConfiguration(configuration)
+            .setConsumerGroup("dead")
+            .setSubscriptionExpressions(Collections.singletonMap("Plain", new FilterExpression("odd")))
+            .setMessageListener(view -> ConsumeResult.FAILURE)
+            .build();
+        System.out.println("READY");
+        Thread.currentThread().join();
+    }
+
+    static void recall(ClientConfiguration configuration) throws Exception {
+        Producer producer = PROVIDER.newProducerBuilder()
+            .setClientConfiguration(configuration).setTopics("Delay").build();
+        long now = System.currentTimeMillis();
+        String handle = producer.send(message("Delay", "recalled").setDeliveryTimestamp(now + 4000).build())
+            .getRecallHandle();
+        producer.send(message("Delay", "kept").setDeliveryTimestamp(now + 5000).build());
+        producer.recallMessage("Delay", handle);
+        producer.close();
+        System.out.println("RECALLED");
     }
 
     static void simple(ClientConfiguration configuration) throws Exception {

@@ -2,12 +2,15 @@
 //
 // `send` sends messages of all types and prints SENT; `push` and `simple` print READY, receive COUNT messages of
 // the topic Plain and print RECEIVED, `fifo` does so with the topic Fifo and prints the bodies in the order of their
-// deliveries. The first delivery of every fifth message fails.
+// deliveries. The first delivery of every fifth message fails. `tag` and `sql` do so with the half of the messages
+// that a filter matches; each delivery to `dead` fails, until it is killed. `recall` recalls the first of two delayed
+// messages and prints RECALLED.
 
-const { ConsumeResult, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
 const COUNT = 20;
 const COMMIT = 1; // TransactionResolution
+const SQL = 2; // FilterType
 const [operation, endpoints, accessKey, accessSecret] = process.argv.slice(2);
 const log = (...given) => console.error(...given);
 const logger = { debug() {}, info: log, warn: log, error: log };
@@ -25,8 +28,8 @@ async function send() {
   await producer.startup();
   for (let n = 0; n < COUNT; n++) {
     await producer.send({
-      topic: 'Plain', body: Buffer.from(`${n}`), tag: 't', keys: [`k${n}`],
-      properties: new Map([['colour', 'blue']]),
+      topic: 'Plain', body: Buffer.from(`${n}`), tag: n % 2 ? 'odd' : 'even', keys: [`k${n}`],
+      properties: new Map([['colour', 'blue'], ['number', `${n}`]]),
     });
   }
   for (let n = 0; n < COUNT; n++) {
@@ -50,7 +53,7 @@ function isFirstOfFifth(body) {
   return true;
 }
 
-async function push(topic = 'Plain', consumerGroup = 'push') {
+async function push(topic = 'Plain', consumerGroup = 'push', filter = '*', count = COUNT) {
   let done;
   const isDone = new Promise(resolve => { done = resolve; });
   const consume = async view => {
@@ -58,17 +61,37 @@ async function push(topic = 'Plain', consumerGroup = 'push') {
     // 1.0.8 ignores the group's number of retries in a FIFO group: a failed message is a dead letter at once.
     if (topic !== 'Fifo' && isFirstOfFifth(body)) return ConsumeResult.FAILURE;
     bodies.add(body);
-    if (bodies.size === COUNT) done();
+    if (bodies.size === count) done();
     return ConsumeResult.SUCCESS;
   };
   const consumer = new PushConsumer({
-    ...options, consumerGroup, subscriptions: new Map([[topic, '*']]), messageListener: { consume },
+    ...options, consumerGroup, subscriptions: new Map([[topic, filter]]), messageListener: { consume },
   });
   await consumer.startup();
   console.log('READY');
   await isDone;
   if (topic === 'Fifo') console.log(`ORDER ${[...bodies].join(' ')}`);
   await consumer.shutdown();
+}
+
+async function dead() {
+  const consumer = new PushConsumer({
+    ...options, consumerGroup: 'dead', subscriptions: new Map([['Plain', 'odd']]),
+    messageListener: { consume: async () => ConsumeResult.FAILURE },
+  });
+  await consumer.startup();
+  console.log('READY');
+  await new Promise(() => {});
+}
+
+async function recall() {
+  const producer = new Producer({ ...options, topic: 'Delay' });
+  await producer.startup();
+  const { recallHandle } = await producer.send({ topic: 'Delay', body: Buffer.from('recalled'), delay: 4000 });
+  await producer.send({ topic: 'Delay', body: Buffer.from('kept'), delay: 5000 });
+  await producer.recallMessage('Delay', recallHandle);
+  await producer.shutdown();
+  console.log('RECALLED');
 }
 
 async function simple() {
@@ -90,8 +113,15 @@ async function simple() {
   await consumer.shutdown();
 }
 
-({ send, push: () => push(), fifo: () => push('Fifo', 'fifo'), simple })[operation]().then(() => {
-  if (operation !== 'send') console.log(`RECEIVED ${bodies.size}`);
+const operations = {
+  send, dead, recall, simple,
+  push: () => push(),
+  fifo: () => push('Fifo', 'fifo'),
+  tag: () => push('Plain', 'push', 'odd || other', COUNT / 2),
+  sql: () => push('Plain', 'push', new FilterExpression("number >= 10 AND colour = 'blue'", SQL), COUNT / 2),
+};
+operations[operation]().then(() => {
+  if (bodies.size) console.log(`RECEIVED ${bodies.size}`);
   process.exit(0);
 }, error => {
   console.error(error);
