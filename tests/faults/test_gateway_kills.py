@@ -14,6 +14,7 @@ from actors.gateway.proto import service_pb2 as rpc
 from actors.gateway.proto.definition_pb2 import Code, Resource
 from actors.gateway.service import SERVICE
 from cluster.client import Admin
+from store.message.group_config import SubscriptionGroupConfig
 from tests.actors.gateway.gateways import CLIENT_ID, message
 from tests.eventually import eventually_async
 from tests.faults.gateway_process import GatewayProcess
@@ -35,11 +36,13 @@ STEP = 200
 class Workers:
     """Senders and receivers over one channel, and what they know."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, message_group: str = "") -> None:
         self._channel = channel
+        self._system = {"message_group": message_group} if message_group else {}
         self._next = 0
         self.acknowledged: set[int] = set()
-        self.received: set[int] = set()
+        self.received: dict[int, None] = {}
+        """The messages in the order of their first deliveries."""
         self.acked: set[int] = set()
         self.again: set[int] = set()
         """Messages that a later call has received although their ack was confirmed."""
@@ -55,9 +58,8 @@ class Workers:
         while True:
             self._next += 1
             number = self._next
-            request = rpc.SendMessageRequest(
-                messages=[message("load", b"%d" % number, message_id=f"id{number}")]
-            )
+            sent = message("load", b"%d" % number, message_id=f"id{number}", **self._system)
+            request = rpc.SendMessageRequest(messages=[sent])
             try:
                 response = await self.call(request)
             except grpc.aio.AioRpcError:
@@ -71,9 +73,9 @@ class Workers:
             acked = set(self.acked)
             try:
                 messages = await self.receive_once()
-                numbers = {int(each.body) for each in messages}
-                self.received |= numbers
-                self.again |= numbers & acked
+                numbers = [int(each.body) for each in messages]
+                self.received |= dict.fromkeys(numbers)
+                self.again |= acked.intersection(numbers)
                 for each in messages:
                     await self._ack(each)
             except grpc.aio.AioRpcError:
@@ -106,8 +108,11 @@ class Workers:
         await eventually_async(lambda: len(self.acknowledged) >= sent and len(self.acked) >= acked)
 
 
-def run(root: Path, *faults: str) -> Workers:
-    """Kill and restart the named processes one after another under load; return what the workers know."""
+def run(root: Path, *faults: str, message_group: str = "") -> Workers:
+    """Kill and restart the named processes one after another under load; return what the workers know.
+
+    With a message group there is one sender, and the consumer group is a FIFO group.
+    """
     broker = StandaloneProcess(root / "stores")
     gateway = GatewayProcess(broker.nameserver)
 
@@ -123,10 +128,10 @@ def run(root: Path, *faults: str) -> Workers:
 
     async def story() -> Workers:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.port}", OPTIONS) as channel:
-            workers = Workers(channel)
+            workers = Workers(channel, message_group)
             assert await workers.receive_once() == []  # a new group begins at the end
             receivers = [asyncio.create_task(workers.receive()) for _ in range(3)]
-            senders = [asyncio.create_task(workers.send()) for _ in range(3)]
+            senders = [asyncio.create_task(workers.send()) for _ in range(1 if message_group else 3)]
             await workers.progress()
             for fault in faults:
                 await asyncio.to_thread(restart, fault)
@@ -135,8 +140,8 @@ def run(root: Path, *faults: str) -> Workers:
                 sender.cancel()
             await asyncio.gather(*senders, return_exceptions=True)
             await eventually_async(
-                lambda: workers.acknowledged <= workers.received,
-                f"lost: {sorted(workers.acknowledged - workers.received)[:20]}",
+                lambda: workers.acknowledged <= workers.received.keys(),
+                "every acknowledged message",
             )
             for receiver in receivers:
                 receiver.cancel()
@@ -146,6 +151,8 @@ def run(root: Path, *faults: str) -> Workers:
     try:
         with Admin(broker.nameserver) as admin:
             admin.create_topic("load", queues=4)
+            if message_group:
+                admin.put_group(SubscriptionGroupConfig("workers", consume_message_orderly=True))
         return asyncio.run(story())
     finally:
         gateway.kill()
@@ -161,4 +168,9 @@ def test_killed_gateway_loses_nothing_and_no_acked_message_returns(tmp_path: Pat
 def test_killed_broker_loses_no_acknowledged_message(tmp_path: Path, fault: str) -> None:
     """Acks of the last seconds are lost with the broker's memory, as in RocketMQ: they may come again."""
     workers = run(tmp_path, fault)
-    assert workers.acknowledged <= workers.received
+    assert workers.acknowledged <= workers.received.keys()
+
+
+def test_killed_broker_and_gateway_keep_the_order_of_a_message_group(tmp_path: Path) -> None:
+    workers = run(tmp_path, "gateway", "broker", "broker and gateway", message_group="order-7")
+    assert list(workers.received) == sorted(workers.received)
