@@ -86,7 +86,7 @@ class MessageStore(ReadableStore):
         )
         self.blocks = RecordBlocks(self._appender, parts.queues, lambda: self.write_refusal)
         self._failure: StoreError | None = None
-        self.log_repair = LogRepair(root, parts, recovered.holes, self._fail)
+        self.log_repair = LogRepair(root, parts, recovered.holes, self.fail)
         self._flush = LogFlush(parts.log)
         self._is_closed = False
         self.is_superseded = False  # True if another writer opened the store: write nothing, no checkpoints
@@ -287,7 +287,7 @@ class MessageStore(ReadableStore):
             self._maintenance.checkpoints.checkpoint_now()
         except OSError as error:  # what the disk holds is not known
             reason = f"truncation to {offset:,} failed: {explain(error)}; restart the broker to recover"
-            self._fail(StoreError(reason, self.root))
+            self.fail(StoreError(reason, self.root))
             raise self._refusal() from error
 
     # ---- advance -------------------------------------------------------------------------------------------
@@ -385,10 +385,10 @@ class MessageStore(ReadableStore):
         if not self.is_superseded and not self._guards.epoch.is_ours():
             self.is_superseded = True
             reason = "another writer has opened this store: this writer is fenced and can no longer write"
-            self._fail(StoreError(reason, self.root))
+            self.fail(StoreError(reason, self.root))
         return not self.is_superseded
 
-    def _fail(self, error: StoreError) -> None:
+    def fail(self, error: StoreError) -> None:
         """Make the store read-only until it is reopened, and pass the error to all waiting callers."""
         if self._failure is None:
             _log.error("store_failed", root=str(self.root), error=str(error))
@@ -416,7 +416,7 @@ class MessageStore(ReadableStore):
         self._flush.end(job, is_flushed=False)
         cause = explain(error) if isinstance(error, OSError) else repr(error)
         reason = f"flush to offset {job.target:,} failed: {cause}; restart the broker to recover"
-        self._fail(StoreError(reason, self.root))
+        self.fail(StoreError(reason, self.root))
 
     def flush_now(self) -> None:
         """Flush all written data to disk on this thread. Raises StoreError if that fails."""

@@ -79,6 +79,7 @@ from store.live_settings import Difference, LiveSettings
 from store.message.message_id import UniqKeyGenerator
 from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
+from store.store_errors import StoreError
 
 ROUTE_TIMEOUT_MS = 3_000
 """Limit of one route request to a nameserver."""
@@ -231,6 +232,7 @@ def _build_metadata(
         header,
         tables.register_body,
         tables.topics.mark_ordered,
+        lambda reason: store.fail(StoreError(reason)),
         supervisor,
     )
     tables.adopt_queues(store)

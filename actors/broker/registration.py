@@ -64,6 +64,7 @@ class Registration:
         header: Callable[[int], RegisterBrokerHeader],
         body: Callable[[], Iterator[bytes]],
         on_ordered: Callable[[Iterable[str]], None],
+        on_fenced: Callable[[str], None],
         supervisor: Supervisor,
     ) -> None:
         """Create the registration.
@@ -75,6 +76,8 @@ class Registration:
             header: returns the names and addresses of the broker, for the broker id of its role.
             body: returns the current RegisterBrokerBody, encoded, in one or several parts.
             on_ordered: called with the topics in a nameserver's order configuration (ORDER_TOPIC_CONFIG).
+            on_fenced: called with the reason when a nameserver refuses this master, because it has registered
+                a master of a greater epoch.
             supervisor: runs one task for each nameserver.
         """
         self._client = client
@@ -82,6 +85,7 @@ class Registration:
         self._header = header
         self._body = body
         self._on_ordered = on_ordered
+        self._on_fenced = on_fenced
         self._supervisor = supervisor
         self._changed = {address: asyncio.Event() for address in nameservers}
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,6 +97,8 @@ class Registration:
         self._broker_id = MASTER_ID
         self.master = RegisterBrokerResponse()
         """For a slave, the addresses of its master; None before a nameserver has returned them."""
+        self.is_fenced = False
+        """True if a nameserver has registered a master of a greater epoch: this is a former master."""
 
     async def start(self, broker_id: int) -> None:
         """Register this id with all nameservers, then start the tasks that repeat the registration."""
@@ -142,6 +148,8 @@ class Registration:
         self._tasks = []
         if leave_routes:
             await asyncio.gather(*map(self._unregister, self._changed))
+        self._failing.update(self._changed)  # nothing is registered any more, so nothing waits for it
+        self._release_registered()
 
     async def _run(self, address: str, changed: asyncio.Event) -> None:
         while True:
@@ -194,6 +202,13 @@ class Registration:
             self.master = master
             _log.info("master_found", address=master.master_addr, ha_address=master.ha_server_addr)
 
+    def _fence(self, remark: str) -> None:
+        if not self.is_fenced:
+            self.is_fenced = True
+            reason = f"another replica was promoted, restart this one with role: slave: {remark}"
+            _log.error("master_fenced", reason=reason)
+            self._on_fenced(reason)
+
     async def _send(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand | None:
         """Send a request; return its response if that is a success, else log the problem once."""
         response = None
@@ -203,7 +218,10 @@ class Registration:
                 self._on_ordered(decode_kv_table(response.body))
                 problem = None
             else:
-                problem, response = f"code {response.code}: {response.remark}", None
+                problem = f"code {response.code}: {response.remark}"
+                if response.code == ResponseCode.FENCED_MASTER_EPOCH and self._broker_id == MASTER_ID:
+                    self._fence(str(response.remark))
+                response = None
         except (RemotingError, Refused) as error:
             problem = str(error)
         if problem is not None and address not in self._failing:

@@ -1,7 +1,7 @@
 """BrokerRole: the role of a broker in its group, and the services that run only in some roles.
 
     STOPPED ──start──> MASTER or SLAVE ──stop──> STOPPED
-                             └──another process has opened the store──> FENCED ──stop──> STOPPED
+                             └──another process or replica has taken over──> FENCED ──stop──> STOPPED
 
 A change of role first stops the services that the new role does not have, in reverse order of their start,
 and then starts the services that it adds. The requests that a slave refuses are refused by one chain step
@@ -30,7 +30,11 @@ class Role(StrEnum):
     SLAVE = SLAVE
     """The broker follows the master of its group: it copies the CommitLog and handles no writes."""
     FENCED = "fenced"
-    """Another process has opened the store for writing; this broker serves reads until it is stopped."""
+    """Another process has opened the store for writing, or another replica was promoted.
+
+    Until it is stopped, the broker serves reads in the first case; in the second case only administrators,
+    because the log of the new master may differ.
+    """
 
 
 @dataclass(frozen=True, slots=True)

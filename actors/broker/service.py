@@ -213,7 +213,7 @@ class BrokerService:
             ("ack-sweep", broker.loop.acks.sweep),
             ("read-queue-sweep", broker.loop.off_loop.sweep),
             ("drain-lease", broker.drain.sweep),
-            ("superseded-check", self._leave_if_superseded),
+            ("fenced-check", self._leave_if_fenced),
             # An idle store has work too: checkpoints, file allocation, the end of a flush.
             ("store-tick", broker.loop.server.request_tick),
         ):
@@ -226,9 +226,10 @@ class BrokerService:
         every("client-expiry", lambda: EXPIRE_CLIENTS_MS, self._expire_clients)
         every("stats", lambda: SAMPLE_STATS_MS, self._sample_stats)
 
-    async def _leave_if_superseded(self) -> None:
-        if self.graph.loop.store.is_superseded:
-            await self.graph.role.become(Role.FENCED, self.graph.loop.store.epoch)
+    async def _leave_if_fenced(self) -> None:
+        store = self.graph.loop.store
+        if store.is_superseded or self.graph.registration.is_fenced:
+            await self.graph.role.become(Role.FENCED, store.epoch)
 
     def _expire_clients(self) -> None:
         self.graph.groups.requests.expire()

@@ -254,7 +254,7 @@ class RouteTable:
         held = self._live.get(holder)
         if held is not None and held.data_version.state_version > body.data_version.state_version:
             raise Refused(
-                ResponseCode.SYSTEM_ERROR,
+                ResponseCode.FENCED_MASTER_EPOCH,
                 f"broker {broker.name} id {broker.broker_id} is registered at {holder}, with state version "
                 f"{held.data_version.state_version}; {broker.address} has the older state version "
                 f"{body.data_version.state_version}: stop it if it is a former master that still runs",

@@ -252,6 +252,7 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    FENCED_MASTER_EPOCH = 2000
     # RayMQ's own codes start at 7000; they are never sent to a RocketMQ client.
     GENERATION_FENCED = 7001
     SUBSCRIPTION_DIFFERS = 7002

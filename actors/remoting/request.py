@@ -67,12 +67,14 @@ class Cost(StrEnum):
 
 
 class OnSlave(StrEnum):
-    """What a broker does with a request while it is a slave."""
+    """What a broker does with a request while it is a slave. A former master handles only what is SERVED."""
 
     SERVED = "served"
     """The slave handles it like a master."""
     READ = "read"
     """The slave handles it if its setting `slave_read_enable` is true; else as BUSY."""
+    OFFSETS = "offsets"
+    """The slave handles it; a former master does not, because the offsets of the new master count."""
     BUSY = "busy"
     """Refused with SYSTEM_BUSY, as RocketMQ's slaves refuse sends: clients retry with another broker."""
     UNAVAILABLE = "unavailable"
@@ -108,7 +110,7 @@ class RequestRow:
     take: Take | None = None
     """Handles undecoded frames of this code, several in one call."""
     on_slave: OnSlave = OnSlave.REFUSED
-    """What a broker does with the request while it is a slave; other processes ignore it."""
+    """What a broker does with the request while it is not the master; other processes ignore it."""
 
     def refuse_body(self, size_bytes: int) -> None:
         """Raise Refused for a body of `size_bytes`, which exceeds `body_bytes_max`."""

@@ -38,7 +38,7 @@ class OffsetRequests:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        row = partial(RequestRow, on_slave=OnSlave.SERVED)
+        row = partial(RequestRow, on_slave=OnSlave.OFFSETS)
         code, cost = RequestCode, Cost.CLIENT
         both = each_of(on_group(Action.SUB), on_topic(Action.SUB))
         return (

@@ -1,9 +1,10 @@
-"""Builds the replication of a broker: what it does while it is a slave."""
+"""Builds the replication of a broker: what it does while it is a slave, or a former master."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from actors.broker.broker_settings import SLAVE
@@ -17,12 +18,11 @@ from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role, RoleService
 from actors.host.figures import Figure, Kind
 from actors.remoting.headers import RegisterBrokerResponse
-from actors.remoting.request import RequestRow
 from actors.supervisor import Supervisor
 
 
 def build_replication(parts: BrokerParts) -> Capability:
-    """Build the replication of a broker; one that starts as a master has no step on its hot path.
+    """Build the replication of a broker; the hot path of a master has no step (`permits_plain_sends`).
 
     A master begins its epoch here, before it listens: a former master never accepts a send.
 
@@ -32,16 +32,29 @@ def build_replication(parts: BrokerParts) -> Capability:
     """
     settings, positions = parts.settings, parts.loop.store.positions
     epochs = GroupEpochs(settings)
-    rows = tuple(EpochRequests(settings, epochs, lambda: positions.written).rows())
+    role, registration, store = parts.role, parts.registration, parts.loop.store
+    step = SlaveRequests(
+        settings,
+        lambda: role.role,
+        lambda: registration.master.master_addr,
+        lambda: store.write_refusal,
+        lambda: registration.is_fenced,
+    )
+    both = Capability(
+        rows=tuple(EpochRequests(settings, epochs, lambda: positions.written).rows()),
+        steps=(step,),
+        permits_plain_sends=lambda: role.role is Role.MASTER,
+    )
     if settings.role == SLAVE:
-        return build_slave(parts, epochs, rows)
+        services, figures = build_slave(parts, epochs)
+        return replace(both, services=services, figures=figures)
     epochs.begin(positions.written)
-    return Capability(rows=rows)
+    return both
 
 
-def build_slave(parts: BrokerParts, epochs: GroupEpochs, rows: Sequence[RequestRow]) -> Capability:
-    """Build what a broker does while it is a slave; `rows` are those of masters and slaves."""
-    role, registration, loop, tables = parts.role, parts.registration, parts.loop, parts.tables
+def build_slave(parts: BrokerParts, epochs: GroupEpochs) -> tuple[Sequence[RoleService], Sequence[Figure]]:
+    """Build what a broker does while it is a slave."""
+    registration, loop, tables = parts.registration, parts.loop, parts.tables
     removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
     client, clock = parts.remoting_client, parts.clock
     control = parts.access.control
@@ -58,17 +71,11 @@ def build_slave(parts: BrokerParts, epochs: GroupEpochs, rows: Sequence[RequestR
         loop.store, loop.reads, clock, client, find_master, loop.server.request_tick, sync.request,
         epochs,
     )  # fmt: skip
-    step = SlaveRequests(parts.settings, lambda: role.role, lambda: registration.master.master_addr)
-    return Capability(
-        rows=rows,
-        steps=(step,),
-        permits_plain_sends=lambda: role.role is Role.MASTER,
-        services=(
-            _task(parts.supervisor, "ha-client", ha_client.run),
-            _task(parts.supervisor, "metadata-sync", sync.run),
-        ),
-        figures=_figures(ha_client),
+    services = (
+        _task(parts.supervisor, "ha-client", ha_client.run),
+        _task(parts.supervisor, "metadata-sync", sync.run),
     )
+    return services, _figures(ha_client)
 
 
 def _task(supervisor: Supervisor, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> RoleService:

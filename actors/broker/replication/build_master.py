@@ -15,9 +15,11 @@ from actors.host.figures import Figure, Kind
 
 def build_master(parts: BrokerParts) -> Capability:
     """Build the HA port of a broker; without `replication` there are only its rows and figures."""
-    settings, loop = parts.settings, parts.loop
+    settings, loop, role = parts.settings, parts.loop, parts.role
     if not settings.replication:
-        return Capability(rows=tuple(HaRequests(loop.store, _no_slaves).rows()), figures=_figures(None))
+        return Capability(
+            rows=tuple(HaRequests(loop.store, lambda: role.role, _no_slaves).rows()), figures=_figures(None)
+        )
     hub = loop.server.hub
     server = HaServer(
         settings,
@@ -31,7 +33,7 @@ def build_master(parts: BrokerParts) -> Capability:
     loop.end_of_turn.on_written(server.push)
     master = frozenset({Role.MASTER})
     return Capability(
-        rows=tuple(HaRequests(loop.store, server.slaves).rows()),
+        rows=tuple(HaRequests(loop.store, lambda: role.role, server.slaves).rows()),
         services=(
             RoleService("ha-port", master, server.start, server.stop),
             periodic(parts.supervisor, "ha-sweep", master, SWEEP_MS, server.sweep),

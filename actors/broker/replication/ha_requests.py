@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import orjson
 
 from actors.broker.replication.ha_server import SlaveState
+from actors.broker.role import Role
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
@@ -26,9 +27,12 @@ _NO_CLIENT = {
 class HaRequests:
     """Request handler for the state of the replication."""
 
-    def __init__(self, store: MessageStore, slaves: Callable[[], Sequence[SlaveState]]) -> None:
-        """Create the handler; `slaves` returns the connected slaves."""
+    def __init__(
+        self, store: MessageStore, role: Callable[[], Role], slaves: Callable[[], Sequence[SlaveState]]
+    ) -> None:
+        """Create the handler; `role` returns the current role, `slaves` the connected slaves."""
         self._store = store
+        self._role = role
         self._slaves = slaves
 
     def rows(self) -> Iterable[RequestRow]:
@@ -53,7 +57,7 @@ class HaRequests:
                 for each in slaves
             ],
             "inSyncSlaveNums": sum(each.is_in_sync for each in slaves),
-            "master": True,
+            "master": self._role() is Role.MASTER,
             "masterCommitLogMaxOffset": self._store.positions.written,
         }
         return RemotingCommand.response(body=orjson.dumps(status))

@@ -1,4 +1,4 @@
-"""SlaveRequests: the chain step that decides which requests a slave handles (`RequestRow.on_slave`)."""
+"""SlaveRequests: the chain step that decides what slaves and former masters serve (`RequestRow.on_slave`)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ _NAMES = {int(code): code.name for codes in (RequestCode, RayMQRequestCode) for 
 
 
 class SlaveRequests:
-    """Refuses what only a master handles, while the broker is a slave."""
+    """Refuses what only a master handles, while the broker is a slave or fenced."""
 
     def __init__(
-        self, settings: BrokerSettings, role: Callable[[], Role], master: Callable[[], str | None]
+        self,
+        settings: BrokerSettings,
+        role: Callable[[], Role],
+        master: Callable[[], str | None],
+        write_refusal: Callable[[], str | None],
+        is_former_master: Callable[[], bool],
     ) -> None:
         """Create the step.
 
@@ -25,19 +30,38 @@ class SlaveRequests:
             settings: `slave_read_enable` decides whether the slave serves pulls.
             role: returns the current role of the broker.
             master: returns the address of the master, or None while it is unknown.
+            write_refusal: returns why the store of a fenced broker refuses writes.
+            is_former_master: returns True if the broker is fenced because another replica was promoted.
         """
         self._settings = settings
         self._role = role
         self._master = master
+        self._write_refusal = write_refusal
+        self._is_former_master = is_former_master
 
     def __call__(self, context: RequestContext) -> None:
-        """Raise Refused if this broker is a slave that does not handle the request."""
+        """Raise Refused if this broker is a slave or fenced, and does not handle the request then."""
+        if context.row.on_slave is OnSlave.SERVED:
+            return
+        role = self._role()
+        if role is Role.SLAVE:
+            self._refuse_on_slave(context)
+        elif role is Role.FENCED:
+            self._refuse_if_fenced(context)
+
+    def _refuse_if_fenced(self, context: RequestContext) -> None:
+        is_read = context.row.on_slave in (OnSlave.READ, OnSlave.OFFSETS)
+        if not is_read or self._is_former_master():
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"{_name_of(context)} is refused by a fenced broker: {self._write_refusal()}",
+            )
+
+    def _refuse_on_slave(self, context: RequestContext) -> None:
         on_slave = context.row.on_slave
-        if on_slave is OnSlave.SERVED or self._role() is not Role.SLAVE:
+        if on_slave is OnSlave.OFFSETS or (on_slave is OnSlave.READ and self._settings.slave_read_enable):
             return
-        if on_slave is OnSlave.READ and self._settings.slave_read_enable:
-            return
-        name = _NAMES.get(context.row.code, f"request code {context.row.code}")
+        name = _name_of(context)
         master = self._master() or "which is not registered at the nameservers"
         reason = f"{name} is not served by a slave: send it to the master of {self._settings.broker_name}"
         if on_slave is OnSlave.UNAVAILABLE:
@@ -50,3 +74,7 @@ class SlaveRequests:
             # RocketMQ's remark up to the colon.
             f"[REJECTREQUEST]system busy, start flow control for a while: {reason}, {master}{hint}",
         )
+
+
+def _name_of(context: RequestContext) -> str:
+    return _NAMES.get(context.row.code, f"request code {context.row.code}")

@@ -62,7 +62,7 @@ async def become(peer: Peer, role: Role) -> None:
 
 
 async def restart_services(peer: Peer, while_stopped: Callable[[], None] = lambda: None) -> None:
-    await become(peer, Role.SLAVE)
+    await become(peer, Role.STOPPED)
     while_stopped()
     await become(peer, Role.MASTER)
 
@@ -103,7 +103,7 @@ def test_timers_are_delivered_once_over_a_stop_and_start(tmp_path: Path, clock: 
         clock.advance(450)
         await rounds(peer)
         assert await bodies(peer) == [b"0", b"1"]
-        await become(peer, Role.SLAVE)
+        await become(peer, Role.STOPPED)
         await send_at(peer, START_MS + 500, b"while stopped")
         clock.advance(1_000)
         assert await bodies(peer) == [b"0", b"1"]
@@ -112,7 +112,7 @@ def test_timers_are_delivered_once_over_a_stop_and_start(tmp_path: Path, clock: 
             await rounds(peer)
             assert sorted(await bodies(peer)) == [b"0", b"1", b"2", b"3", b"while stopped"]
             assert pending(peer) == 0
-            await become(peer, Role.SLAVE)
+            await become(peer, Role.STOPPED)
 
     with_broker(story, timer_settings(tmp_path), clock)
 
@@ -215,7 +215,7 @@ def test_delayed_messages_are_delivered_once_over_a_stop_and_start(
         clock.advance(LEVEL_1_MS)
         await settled(peer)
         await run_now(peer.broker, "delayed-delivery")
-        await become(peer, Role.SLAVE)
+        await become(peer, Role.STOPPED)
         await peer.send("T", b"while stopped", properties="DELAY\x011\x02")
         await settled(peer)
         clock.advance(LEVEL_1_MS)
@@ -263,7 +263,7 @@ def test_transactions_that_arrive_while_stopped_are_known_after_the_start(
 ) -> None:
     async def story(peer: Peer) -> None:
         first = await begin(peer, b"0")
-        await become(peer, Role.SLAVE)
+        await become(peer, Role.STOPPED)
         second = await begin(peer, b"1")
         await settled(peer)
         await become(peer, Role.MASTER)

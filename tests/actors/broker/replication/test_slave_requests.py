@@ -49,12 +49,19 @@ REFUSED = {
     RequestCode.AUTH_UPDATE_ACL,
     RequestCode.AUTH_DELETE_ACL,
 }
+OFFSETS = {
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RayMQRequestCode.COMMIT_OFFSETS,
+}
 
 
-def outcome(row: RequestRow, role: Role = Role.SLAVE, *, may_read: bool = False) -> tuple[int, str]:
+def outcome(
+    row: RequestRow, role: Role = Role.SLAVE, *, may_read: bool = False, is_former_master: bool = False
+) -> tuple[int, str]:
     """Return the code and remark with which the step refuses a request; (0, "") if it does not."""
     settings = cast("Any", SimpleNamespace(slave_read_enable=may_read, broker_name="broker-a"))
-    step = SlaveRequests(settings, lambda: role, lambda: MASTER)
+    step = SlaveRequests(settings, lambda: role, lambda: MASTER, lambda: "fenced", lambda: is_former_master)
     try:
         step(cast("RequestContext", SimpleNamespace(row=row)))
     except Refused as error:
@@ -76,12 +83,28 @@ def test_every_row_of_the_request_table_has_its_outcome_on_a_slave(tmp_path: Pat
             elif code in REFUSED or row.on_slave is OnSlave.REFUSED:
                 assert status == ResponseCode.SERVICE_NOT_AVAILABLE, code
             else:
-                assert (status, row.on_slave) == (0, OnSlave.SERVED), code
+                expected = OnSlave.OFFSETS if code in OFFSETS else OnSlave.SERVED
+                assert (status, row.on_slave) == (0, expected), code
                 assert row.cost is not Cost.SEND, code
             assert (MASTER in remark) == bool(status)
             assert outcome(row, Role.MASTER) == (0, "")
             if code in READS:
                 assert outcome(row, may_read=True) == (0, "")
+
+    with_broker(story, settings_of(tmp_path))
+
+
+def test_every_row_of_the_request_table_has_its_outcome_on_a_fenced_broker(tmp_path: Path) -> None:
+    """If another process has the same store, reads are right; the log of another replica may differ."""
+
+    async def story(peer: Peer) -> None:
+        for code, row in peer.broker.graph.loop.requests.rows.items():
+            is_served, is_read = row.on_slave is OnSlave.SERVED, code in READS | OFFSETS
+            refusal = ResponseCode.SERVICE_NOT_AVAILABLE
+            assert outcome(row, Role.FENCED)[0] == (0 if is_served or is_read else refusal), code
+            status, remark = outcome(row, Role.FENCED, may_read=True, is_former_master=True)
+            assert status == (0 if is_served else refusal), code
+            assert is_served or remark.endswith("is refused by a fenced broker: fenced")
 
     with_broker(story, settings_of(tmp_path))
 

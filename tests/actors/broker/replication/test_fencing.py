@@ -1,0 +1,146 @@
+"""A former master that runs on is fenced when a nameserver has registered the master of a greater epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from actors.broker.service import BrokerService
+from actors.nameserver.service import NameserverService
+from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.headers import CreateTopicHeader
+from cluster.client import aio
+from store.clock import SystemClock
+from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of
+from tests.actors.broker.replication.slaves import figure, slave_of, until
+from tests.actors.broker.replication.test_slave_registration import ids_of
+from tests.ports import free_port
+
+TOPIC = CreateTopicHeader("T", read_queue_nums=1, write_queue_nums=1, perm=6).to_ext()
+REMEDY = "another replica was promoted, restart this one with role: slave"
+FENCED = ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def replicated(replication: str) -> dict[str, Any]:
+    return {"replication": replication, "ha_listen_port": free_port()}
+
+
+@asynccontextmanager
+async def promoted(nameserver: NameserverService, root: Path, epoch: int) -> AsyncIterator[Peer]:
+    """Yield a client of another replica that is started as the master of an epoch."""
+    settings = settings_of(root, nameservers=nameserver.address, group_epoch=epoch, replica=1)
+    broker = BrokerService(settings, SystemClock())
+    await broker.start()
+    peer = Peer(broker)
+    try:
+        yield peer
+    finally:
+        await peer.client.close()
+        await broker.stop()
+
+
+async def until_fenced(former: Peer) -> None:
+    former.broker.announce()  # the periodic registration would do the same
+    await until(former, "role", "fenced")
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_former_master_refuses_all_changes_after_a_promotion(tmp_path: Path, compiled: bool) -> None:
+    """The group had no epochs before: its first promotion begins epoch 1."""
+
+    async def story() -> None:
+        own = {**replicated("async"), "compiled_turn": compiled}
+        async with registered_broker(tmp_path / "former", **own) as (nameserver, former):
+            for _ in range(3):  # the compiled path knows the queue from the second one on
+                assert (await former.send("T")).code == 0
+            written = figure(former, "written")
+            async with promoted(nameserver, tmp_path / "new", 1) as master:
+                await until_fenced(former)
+                assert (await former.send("T")).code == FENCED
+                for response in (
+                    await former.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC),
+                    await former.pull("T"),
+                    await former.committed("CG", "T"),
+                ):
+                    assert response.code == FENCED
+                    assert REMEDY in (response.remark or "")
+                    assert f"registered at {master.broker.address}, with" in (response.remark or "")
+                assert (await former.heartbeat("client", "CG", T="*")).code == 0
+                assert figure(former, "written") == written
+                assert REMEDY in figure(former, "write_refusal")
+                status = orjson.loads((await former.ask(RequestCode.GET_BROKER_HA_STATUS)).body)
+                assert (status["master"], status["inSyncSlaveNums"]) == (False, 0)
+                assert await ids_of(nameserver, master) == {0: master.broker.address}
+                assert (await master.send("T")).code == 0
+            assert (await former.send("T")).code == FENCED  # also if the new master has gone
+
+    run(story)
+
+
+def test_partitioned_master_with_sync_replication_acknowledges_nothing(tmp_path: Path) -> None:
+    """Its slaves do not respond; the waiting sends fail as soon as it can register again."""
+
+    async def story() -> None:
+        async with (
+            registered_broker(tmp_path / "former", **replicated("sync")) as (nameserver, former),
+            slave_of(former) as slave,
+        ):
+            await until(former, "in_sync_replicas", 2)
+            assert (await former.send("T", b"replicated")).code == 0
+            slave.acknowledges = False
+            sends = [asyncio.ensure_future(former.send("T", b"lost")) for _ in range(5)]
+            await until(former, "sends_waiting", 5)
+            assert [each.body for each in await former.messages("T")] == [b"replicated"]
+            async with promoted(nameserver, tmp_path / "new", 1):
+                assert not any(each.done() for each in sends)
+                await until_fenced(former)
+                for each in await asyncio.gather(*sends):
+                    assert each.code == ResponseCode.SYSTEM_ERROR
+                    assert REMEDY in (each.remark or "")
+            assert figure(former, "confirmed") < figure(former, "written")
+
+    run(story)
+
+
+def test_producer_of_a_former_master_continues_at_the_new_one(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with registered_broker(tmp_path / "former", **replicated("async")) as (nameserver, former):
+            await former.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+            async with aio.Producer(nameserver.address, "PG") as producer:
+                await producer.send("T", b"at the former master")
+                async with promoted(nameserver, tmp_path / "new", 1) as master:
+                    await master.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+                    await until_fenced(former)
+                    await producer.send("T", b"at the new master")
+                    assert [each.body for each in await master.messages("T")] == [b"at the new master"]
+
+    run(story)
+
+
+def test_slave_that_is_refused_by_a_nameserver_is_not_fenced(tmp_path: Path) -> None:
+    """Two slaves with one replica number are a mistake of the configuration, not a promotion."""
+
+    async def story() -> None:
+        async with registered_broker(tmp_path / "master", group_epoch=2) as (nameserver, master):
+            own = {"role": "slave", "replica": 1, "nameservers": nameserver.address}
+            brokers = [
+                BrokerService(settings_of(tmp_path / f"{epoch}", group_epoch=epoch, **own), SystemClock())
+                for epoch in (2, 1)
+            ]
+            for broker in brokers:
+                await broker.start()
+            try:
+                first, second = brokers
+                assert await ids_of(nameserver, master) == {0: master.broker.address, 2: first.address}
+                assert not second.graph.registration.is_fenced
+            finally:
+                for broker in brokers:
+                    await broker.stop()
+
+    run(story)
