@@ -34,11 +34,13 @@ _Version = tuple[int, int, int] | None
 class AccessFile:
     """Loads and saves users and policies.
 
-    `table` holds the current users and policies. Each change replaces it by a new table.
+    `table` holds the current users and policies. Each change replaces it by a new table, and increases
+    `changes`.
     """
 
     def __init__(self, path: Path) -> None:
         self.table = AccessTable()
+        self.changes = 0
         self.path = path
         self._changing = asyncio.Lock()
         self._loaded: _Version = None
@@ -51,7 +53,7 @@ class AccessFile:
         """
         version = self._version()
         if version is None:
-            self.table, self._loaded = AccessTable(), None
+            self._use(AccessTable(), None)
             return
         try:
             check_private(self.path)
@@ -60,7 +62,7 @@ class AccessFile:
             raise StoreError(str(error)) from None
         except ValueError as error:
             raise StoreError(f"the file of users and policies is invalid: {error}", self.path) from None
-        self.table, self._loaded = table, version
+        self._use(table, version)
 
     async def reload(self) -> None:
         """Load the file if it was edited. If the file is invalid, log an error and keep the current table."""
@@ -104,7 +106,11 @@ class AccessFile:
     async def _replace(self, table: AccessTable) -> None:
         text = orjson.dumps(table.to_json(), option=orjson.OPT_INDENT_2)
         await asyncio.shield(asyncio.to_thread(self._save, text))
-        self.table, self._loaded = table, self._version()
+        self._use(table, self._version())
+
+    def _use(self, table: AccessTable, version: _Version) -> None:
+        self.table, self._loaded = table, version
+        self.changes += 1
 
     def _version(self) -> _Version:
         """Return values that differ after each edit of the file, or None if it does not exist."""

@@ -344,6 +344,7 @@ def _admin_rows(parts: BrokerParts) -> Iterable[RequestRow]:
     clock, identity, loop, tables = parts.clock, parts.identity, parts.loop, parts.tables
     store, reads, stats, clients = loop.store, loop.reads, loop.stats, parts.groups.clients
     wake, may_read, permits = loop.end_of_turn.wake, parts.access.may_read, parts.access.permits
+    control = parts.access.control
     removal = QueueRemoval(store, reads, tables.topics, loop.server.request_tick)
     return (
         *TopicAdmin(tables, stats, removal.remove, wake, parts.registration.when_registered).rows(),
@@ -352,7 +353,7 @@ def _admin_rows(parts: BrokerParts) -> Iterable[RequestRow]:
         *OffsetAdmin(identity.name, store, reads, tables, clients, wake, may_read).rows(),
         *ProgressRequests(identity, loop, tables, clients, clock, permits).rows(),
         *ClientAdmin(identity.name, clients, store, reads, clock, may_read, permits).rows(),
-        *ReplicaRequests(tables).rows(),
+        *ReplicaRequests(tables, parts.groups.locks, None if control is None else control.file).rows(),
         *QueueFileRequests(store).rows(),
     )
 

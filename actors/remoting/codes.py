@@ -205,6 +205,7 @@ class RayMQRequestCode(IntEnum):
     GET_ALL_USERS = 7208
     GET_ALL_GENERATIONS = 7209
     GET_ALL_QUEUE_LOCKS = 7211
+    GET_TABLE_VERSIONS = 7212
 
 
 class ResponseCode(IntEnum):

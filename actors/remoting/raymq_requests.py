@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, 7206 to 7209, and 7211).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, 7206 to 7209, 7211 and 7212).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -60,6 +60,11 @@ GET_ALL_GENERATIONS 7209
 GET_ALL_QUEUE_LOCKS 7211
                      Sent by a slave to its master.
     response         The locks of ordered consumers (actors.remoting.bodies.locks)
+
+GET_TABLE_VERSIONS 7212
+                     Sent by a slave to its master every second.
+    response         {code: version, ...}: for the request code of each table that a slave copies at once, a
+                     number that increases with each change until the master restarts
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import orjson
 
 from actors.access.users import AccessTable
 from actors.broker.metadata.tables import generations_from_json
+from actors.broker.replication.metadata_sync import decode_versions
 from actors.remoting.bodies import broker, connected, groups, locks, progress, routes
 from actors.remoting.properties_text import parse_properties
 from actors.remoting.raymq_requests import CommitOffsetsBody, decode_targets
@@ -26,6 +27,7 @@ def decoders() -> list[Decoder]:
         CommitOffsetsBody.decode,
         decode_targets,
         AccessTable.decode,
+        decode_versions,
         lambda body: generations_from_json(parse_rocketmq_json(body)),
         lambda body: routes.RegisterBrokerBody.decode(body, True),
     ]
@@ -102,7 +104,8 @@ def seeds_of_bodies() -> list[bytes]:
         {"offsetTable": {"a": 1}, "table": {"a": "b"}, "topicList": ["T"],
          "connectionSet": [{"clientId": "c"}]},
         [["topic", "T", "pub"], ["group", "g", "sub"]],
-        {"generations": {"T@g": {"0": 1}}}, {"locks": [["g", "c", "T", "b", 0, 1, 60000]]},
+        {"21": 1, "7208": 5}, {"generations": {"T@g": {"0": 1}}},
+        {"locks": [["g", "c", "T", "b", 0, 1, 60000]]},
         {"users": [{"username": "u", "password": "p"}], "acls": [{"subject": "User:u", "policies": [
             {"entries": [{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}]}]}]},
         {"brokerAddrTable": {"b": {"brokerAddrs": {"0": "x"}}}, "clusterAddrTable": {"c": ["b"]}},

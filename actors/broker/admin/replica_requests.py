@@ -8,6 +8,8 @@ from functools import partial
 
 import orjson
 
+from actors.access.access_file import AccessFile
+from actors.broker.group.queue_locks import QueueLocks
 from actors.broker.metadata.tables import BrokerTables
 from actors.remoting.admin_headers import MasterFlushOffsetHeader
 from actors.remoting.codes import RayMQRequestCode, RequestCode
@@ -17,10 +19,13 @@ from actors.remoting.targets import Action, on_cluster
 
 
 class ReplicaRequests:
-    """Handles the requests of RocketMQ's slaves, and GET_ALL_GENERATIONS of RayMQ's."""
+    """Handles the requests of RocketMQ's slaves; GET_ALL_GENERATIONS, GET_TABLE_VERSIONS of RayMQ's."""
 
-    def __init__(self, tables: BrokerTables) -> None:
+    def __init__(self, tables: BrokerTables, locks: QueueLocks, access: AccessFile | None) -> None:
+        """Create the handler; `access` is None if authentication is disabled."""
         self._tables = tables
+        self._locks = locks
+        self._access = access
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
@@ -31,6 +36,7 @@ class ReplicaRequests:
             row(code.GET_ALL_DELAY_OFFSET, self.delay_offsets, None, get),
             row(code.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset, MasterFlushOffsetHeader, update),
             row(RayMQRequestCode.GET_ALL_GENERATIONS, self.generations, None, get),
+            row(RayMQRequestCode.GET_TABLE_VERSIONS, self.versions, None, get),
         )
 
     def consumer_offsets(self, context: RequestContext) -> None:
@@ -40,6 +46,15 @@ class ReplicaRequests:
     def generations(self, context: RequestContext) -> None:
         """Handle GET_ALL_GENERATIONS: return the content of `raymqGenerations.json`."""
         context.spawn(_response(self._tables.generation_pieces()))
+
+    def versions(self, context: RequestContext) -> RemotingCommand:
+        """Handle GET_TABLE_VERSIONS: return a number for each table that increases with its changes."""
+        versions = self._tables.versions()
+        versions[RayMQRequestCode.GET_ALL_QUEUE_LOCKS] = self._locks.changes
+        if self._access is not None:
+            versions[RayMQRequestCode.GET_ALL_USERS] = self._access.changes
+        body = orjson.dumps({str(int(code)): number for code, number in versions.items()})
+        return RemotingCommand.response(body=body)
 
     def delay_offsets(self, context: RequestContext) -> RemotingCommand:
         """Handle GET_ALL_DELAY_OFFSET: return the content of `delayOffset.json`."""

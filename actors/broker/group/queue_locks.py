@@ -77,6 +77,8 @@ class QueueLocks:
         self._clock = clock
         self._user_of = user_of
         self._is_known = is_known
+        self.changes = 0
+        """Increases with each lock that is acquired or released; not by renewals."""
         self._count = 0
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
@@ -97,6 +99,8 @@ class QueueLocks:
                     continue
                 self._count += 1
             if held is None or held.may_be_taken(client_id, generation, now_ns):
+                if held is None or held.owner != client_id:
+                    self.changes += 1
                 locks[queue] = _Lock(client_id, now_ns + LOCK_TIMEOUT_NS, generation)
                 taken.append(queue)
         if not locks:
@@ -111,6 +115,7 @@ class QueueLocks:
             if held is not None and held.owner == client_id:
                 del locks[queue]
                 self._count -= 1
+                self.changes += 1
         if not locks:
             self._groups.pop(group, None)
 

@@ -36,6 +36,7 @@ class _Entry:
     file: JsonConfigFile
     pieces: Callable[[], Iterator[bytes]]
     is_dirty: bool = False
+    changes: int = 0
 
 
 class ConfigFiles:
@@ -70,7 +71,13 @@ class ConfigFiles:
 
     def mark_changed(self, name: str) -> None:
         """Mark a registered file as changed, so that the next `save_changed` writes it."""
-        self._entries[name].is_dirty = True
+        entry = self._entries[name]
+        entry.is_dirty = True
+        entry.changes += 1
+
+    def changes(self, name: str) -> int:
+        """Return how often a registered file was marked as changed."""
+        return self._entries[name].changes
 
     async def save_changed(self) -> None:
         """Write all files that are marked as changed. A file that cannot be written stays marked.

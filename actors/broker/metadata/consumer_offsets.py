@@ -33,6 +33,8 @@ class ConsumerOffsets:
         self.table = table
         self.generations = generations or {}
         self.changes = 0
+        self.claims = 0
+        """Increases with each generation that increases."""
         self.pulled: dict[tuple[str, str, int], int] = {}
         """The offset of the group's next pull, by topic, group and queue id."""
         self.claimed: Counter[tuple[str, str]] = Counter()
@@ -120,6 +122,7 @@ class ConsumerOffsets:
         _check(queue_id, generation)
         if generation > self.generation(group, topic, queue_id):
             self.generations.setdefault(_key(topic, group), {})[queue_id] = generation
+            self.claims += 1
             self.changes += 1
 
     def generation(self, group: str, topic: str, queue_id: int) -> int:

@@ -25,6 +25,7 @@ from actors.broker.metadata.groups import Groups
 from actors.broker.metadata.request_modes import RequestModes
 from actors.broker.metadata.topics import Topics
 from actors.remoting.bodies.routes import RegisterBrokerBody
+from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.header import I32_MAX, I64_MAX
 from store.clock import Clock
 from store.message.data_version import DataVersion
@@ -168,6 +169,16 @@ class BrokerTables:
             self._files.mark_changed(OFFSETS)
             self._files.mark_changed(GENERATIONS)
         await self._save_changed()
+
+    def versions(self) -> dict[RequestCode | RayMQRequestCode, int]:
+        """Return a number for each table that slaves copy at once; it increases with each change."""
+        changes = self._files.changes
+        return {
+            RequestCode.GET_ALL_TOPIC_CONFIG: changes(TOPICS),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: changes(GROUPS),
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: changes(REQUEST_MODES),
+            RayMQRequestCode.GET_ALL_GENERATIONS: self.offsets.claims,
+        }
 
     def generation_pieces(self) -> Iterator[bytes]:
         """Yield the content of `raymqGenerations.json`, which may change between two pieces."""

@@ -28,6 +28,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import ProtocolError, Refused, RemotingError
 from store.clock import Clock
 from store.logs import get_logger
+from store.message.buffers import Buffer
+from store.message.json_fields import typed
 from store.message.json_text import parse_rocketmq_json
 from store.message_store import MessageStore
 from store.metadata import (
@@ -44,6 +46,8 @@ from store.timer.timer_files import follow_timer
 _log = get_logger(__name__)
 
 SYNC_INTERVAL_MS: Final = 10_000
+POLL_INTERVAL_MS: Final = 1_000
+"""How often a slave requests the versions of the tables, to copy changed ones at once."""
 REQUEST_TIMEOUT_MS: Final = 5_000
 PROGRESS: Final = frozenset(
     {
@@ -96,6 +100,9 @@ class MetadataSync:
         self._master = master
         self._wanted = asyncio.Event()
         self._failing: set[_Code] = set()
+        self._not_offered: set[_Code] = set()
+        self._versions: dict[int, int] = {}
+        """Versions of the master's tables at the last call of `copy_changed`."""
         self._waiting: dict[_Code, tuple[int, Any]] = {}
         """Progress that is not applied yet, with the CommitLog offset that the slave must have confirmed."""
         self._waiting_from = ""
@@ -120,27 +127,57 @@ class MetadataSync:
             self._copies += ((RayMQRequestCode.GET_ALL_USERS, AccessTable.decode, access.replace),)
 
     def request(self) -> None:
-        """Copy the tables as soon as possible."""
+        """Copy the tables as soon as possible: the slave has connected to its master."""
+        self._not_offered.clear()
+        self._versions.clear()
         self._wanted.set()
 
     async def run(self) -> None:
-        """Copy the tables every SYNC_INTERVAL_MS, and on request, until the task is cancelled."""
+        """Copy the tables every SYNC_INTERVAL_MS, on request and after changes, until it is cancelled."""
         self._waiting.clear()
         self._timer_checkpoint = None  # since the last run, this broker may have been a master
+        rest_ms = SYNC_INTERVAL_MS
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(SYNC_INTERVAL_MS / 1000):
+                async with asyncio.timeout(POLL_INTERVAL_MS / 1000):
                     await self._wanted.wait()
-            self._wanted.clear()
-            if master := self._master():
-                await self.copy_from(master)
+            rest_ms -= POLL_INTERVAL_MS
+            master = self._master()
+            if self._wanted.is_set() or rest_ms <= 0:
+                self._wanted.clear()
+                rest_ms = SYNC_INTERVAL_MS
+                if master:
+                    await self.copy_from(master)
+            elif master:
+                await self.copy_changed(master)
 
-    async def copy_from(self, master: str) -> None:
-        """Copy all tables of the broker at the address `master`. A failure is logged once."""
+    async def copy_changed(self, master: str) -> None:
+        """Copy the tables that have changed since the last call, except offsets and progress.
+
+        RocketMQ's masters do not report changes.
+        """
+        code = RayMQRequestCode.GET_TABLE_VERSIONS
+        if code in self._not_offered:
+            return
+        try:
+            response = await self._client.ask(master, RemotingCommand(code), REQUEST_TIMEOUT_MS)
+            versions = decode_versions(response.body)
+        except (Refused, RemotingError, ValueError) as error:
+            self._note_failure(code, master, error)
+            return
+        self._failing.discard(code)
+        changed = {code for code, version in versions.items() if self._versions.get(code) != version}
+        self._versions = versions
+        await self.copy_from(master, lambda code: code in changed)
+
+    async def copy_from(self, master: str, is_wanted: Callable[[_Code], bool] = lambda code: True) -> None:
+        """Copy the wanted tables of the broker at the address `master`. A failure is logged once."""
         if master != self._waiting_from:
             self._waiting.clear()
             self._waiting_from = master
         for code, parse, apply in self._copies:
+            if code in self._not_offered or not is_wanted(code):
+                continue
             try:
                 end, table = self._waiting.get(code) or await self._fetch(master, code, parse)
                 if self._store.positions.confirmed < end:
@@ -154,13 +191,12 @@ class MetadataSync:
                 self._failing.discard(code)
 
     def _note_failure(self, code: _Code, master: str, error: Exception) -> None:
-        if code in self._failing:
-            return
-        self._failing.add(code)
         if isinstance(error, Refused) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            # A master of RocketMQ, or of an older RayMQ.
+            # A master of RocketMQ, which logs such requests as errors, or of an older RayMQ.
+            self._not_offered.add(code)
             _log.info("metadata_not_offered", request=code.name, master=master)
-        else:
+        elif code not in self._failing:
+            self._failing.add(code)
             _log.warning("metadata_copy_failed", request=code.name, master=master, error=str(error))
 
     async def _fetch(self, master: str, code: _Code, parse: _Parse) -> tuple[int, Any]:
@@ -203,6 +239,12 @@ class MetadataSync:
         if checkpoint != self._timer_checkpoint:
             await asyncio.to_thread(follow_timer, self._store.root, checkpoint)
             self._timer_checkpoint = checkpoint
+
+
+def decode_versions(body: Buffer) -> dict[int, int]:
+    """Return the versions in the response of GET_TABLE_VERSIONS, by request code. Raises ValueError."""
+    content = parse_rocketmq_json(body)
+    return {int(code): typed(version, int, code) for code, version in content.items()}
 
 
 def _generations(body: bytes) -> dict[str, dict[int, int]]:

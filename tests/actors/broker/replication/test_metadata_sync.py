@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import orjson
 import pytest
 
 from actors.broker.loop.queue_removal import QueueRemoval
+from actors.broker.replication import metadata_sync
 from actors.broker.replication.metadata_sync import MetadataSync
 from actors.broker.role import Role
 from actors.remoting.bodies.locks import LockedQueues, LockRequest
@@ -22,9 +24,10 @@ from actors.remoting.raymq_requests import CommitOffsetsBody, CommitOffsetsReply
 from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from store.timer.timer_checkpoint import TimerCheckpoint
-from tests.actors.broker.brokers import Peer, run
+from tests.actors.broker.brokers import A_DAY_MS, Peer, run
 from tests.actors.broker.replication.ha_port import HaPort
 from tests.actors.broker.replication.test_ha_client import Following, broker, until_equal
+from tests.eventually import eventually_async
 
 
 @asynccontextmanager
@@ -37,13 +40,13 @@ async def pair(root: Path) -> AsyncIterator[tuple[Peer, Peer, MetadataSync]]:
         yield master, slave, sync_of(slave, slave.client)
 
 
-def sync_of(slave: Peer, client: RemotingClient) -> MetadataSync:
+def sync_of(slave: Peer, client: RemotingClient, master: str = "") -> MetadataSync:
     loop, tables = slave.broker.graph.loop, slave.broker.graph.tables
     removal = QueueRemoval(loop.store, loop.reads, tables.topics, loop.server.request_tick)
     control = slave.broker.graph.access.control
     return MetadataSync(
         client, SystemClock(), loop.store, tables, None if control is None else control.file,
-        slave.broker.graph.groups.locks, removal.remove, loop.end_of_turn.wake, lambda: "",
+        slave.broker.graph.groups.locks, removal.remove, loop.end_of_turn.wake, lambda: master,
     )  # fmt: skip
 
 
@@ -299,3 +302,83 @@ def test_garbage_from_a_master_replaces_no_table(
 
     run(story)
     assert f"metadata_copy_failed request={code.name!r}" in caplog.text
+
+
+class Requests(RemotingClient):
+    """A client that notes the codes of its requests."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.codes: list[int] = []
+
+    async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
+        """Note the code and send the request."""
+        self.codes.append(command.code)
+        return await super().invoke(address, command, timeout_ms)
+
+
+def test_only_changed_tables_are_copied_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, _):
+            client = Requests()
+            sync = sync_of(slave, client)
+
+            async def copied_after(change: Awaitable[object]) -> list[int]:
+                await change
+                client.codes.clear()
+                await sync.copy_changed(master.broker.address)
+                return client.codes[1:]
+
+            await sync.copy_changed(master.broker.address)
+            assert await copied_after(asyncio.sleep(0)) == []
+            topics = [RequestCode.GET_ALL_TOPIC_CONFIG]
+            assert await copied_after(create_topic(master, "T", 1)) == topics
+            assert slave.broker.graph.tables.topics.find("T") is not None
+            locks = [RayMQRequestCode.GET_ALL_QUEUE_LOCKS]
+            assert await copied_after(lock(master, "one")) == locks
+            assert await copied_after(lock(master, "one")) == [], "a renewal is no change"
+            groups = [RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG]
+            generations = [RayMQRequestCode.GET_ALL_GENERATIONS]
+            assert await copied_after(commit_fenced(master, 1, generation=5)) == groups + generations
+            assert await copied_after(commit_fenced(master, 2, generation=5)) == []
+            await client.close()
+
+    run(story)
+
+
+def test_changes_reach_the_slave_before_the_next_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_sync, "SYNC_INTERVAL_MS", A_DAY_MS)
+    monkeypatch.setattr(metadata_sync, "POLL_INTERVAL_MS", 10)
+
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, _):
+            sync = sync_of(slave, slave.client, master.broker.address)
+            running = asyncio.create_task(sync.run())
+            for name in ("T", "U"):
+                await create_topic(master, name, 1)
+                await eventually_async(
+                    lambda name=name: slave.broker.graph.tables.topics.find(name) is not None
+                )
+            running.cancel()
+
+    run(story)
+
+
+def test_master_without_versions_is_not_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with pair(tmp_path) as (master, slave, _):
+            unknown = RemotingCommand.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+            client = OtherAnswer(RayMQRequestCode.GET_TABLE_VERSIONS, unknown)
+            sync = sync_of(slave, client)
+            with caplog.at_level(logging.INFO):
+                for _ in range(2):
+                    await sync.copy_changed(master.broker.address)
+                assert caplog.text.count("metadata_not_offered") == 1
+                sync.request()
+                await sync.copy_changed(master.broker.address)
+                assert caplog.text.count("metadata_not_offered") == 2, "the master may have been upgraded"
+            await client.close()
+
+    run(story)
