@@ -224,7 +224,7 @@ def _build_metadata(
 
     settings = live.settings
     new_topics = NewTopics(lambda call: registration.when_registered(call))
-    tables = BrokerTables(settings, store, clock, lambda: registration.changed(), new_topics.add)
+    tables = BrokerTables(settings, store, clock, lambda topic: registration.changed(topic), new_topics.add)
     registration = Registration(
         client,
         settings.nameservers,

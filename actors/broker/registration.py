@@ -2,15 +2,17 @@
 
 Nameservers do not talk to each other, so the broker registers all topics with each of them. If a nameserver
 does not respond or its connection closes, the broker retries every second, without delaying the registration
-with the others. Changes within `GATHER_MS` are sent in one request. As in RocketMQ, the broker acknowledges
-the creation of a topic after the nameservers have registered it, because clients request the route next.
+with the others. Changes within `GATHER_MS` are sent in one request. If few topics have changed, it has only
+these, as in RocketMQ: the time to create a topic does not grow with their number. As in RocketMQ, the broker
+acknowledges the creation of a topic after the nameservers have registered it, because clients request the
+route next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from actors.remoting.bodies.routes import MASTER_ID, decode_kv_table
@@ -34,6 +36,10 @@ REGISTER_TIMEOUT_MS = 6000
 UNREGISTER_TIMEOUT_MS = 1000
 RETRY_MS = 1000
 GATHER_MS = 2
+CHANGED_TOPICS_MAX = 100
+"""Most topics that are registered without the others, in one request."""
+ALL_TOPICS = ""
+"""Stands for a change of all topics, among the names of changed topics."""
 # The longest time that `when_registered` waits for a nameserver that has not responded yet.
 SETTLE_TIMEOUT_MS = 1000
 
@@ -62,7 +68,7 @@ class Registration:
         nameservers: Sequence[str],
         interval_ms: int,
         header: Callable[[int], RegisterBrokerHeader],
-        body: Callable[[], Iterator[bytes]],
+        body: Callable[[Collection[str] | None], Iterator[bytes]],
         on_ordered: Callable[[Iterable[str]], None],
         on_fenced: Callable[[str], None],
         supervisor: Supervisor,
@@ -74,7 +80,8 @@ class Registration:
             nameservers: their addresses, `host:port`.
             interval_ms: time between registrations if nothing changes.
             header: returns the names and addresses of the broker, for the broker id of its role.
-            body: returns the current RegisterBrokerBody, encoded, in one or several parts.
+            body: returns the current RegisterBrokerBody, encoded: in one part with the topics of these
+                names, or in one or several parts with all topics.
             on_ordered: called with the topics in a nameserver's order configuration (ORDER_TOPIC_CONFIG).
             on_fenced: called with the reason when a nameserver refuses this master, because it has registered
                 a master of a greater epoch.
@@ -92,6 +99,9 @@ class Registration:
         self._failing: set[str] = set()
         self._changes = 0
         self._registered = dict.fromkeys(nameservers, 0)
+        self._changed_topics: dict[str, set[str]] = {address: set() for address in nameservers}
+        # The connections of the nameservers that have all topics except the changed ones.
+        self._complete: dict[str, Connection] = {}
         self._waiting: deque[_Waiting] = deque()
         self._watched: dict[str, Connection] = {}
         self._broker_id = MASTER_ID
@@ -103,16 +113,21 @@ class Registration:
     async def start(self, broker_id: int) -> None:
         """Register this id with all nameservers, then start the tasks that repeat the registration."""
         self._broker_id = broker_id
+        self._complete.clear()
         await asyncio.gather(*map(self._register, self._changed))
         self._tasks = [
             self._supervisor.start(f"registration-{address}", partial(self._run, address, changed))
             for address, changed in self._changed.items()
         ]
 
-    def changed(self) -> None:
-        """Report a change of the topics or settings: all nameservers get it within a few milliseconds."""
+    def changed(self, topic: str = ALL_TOPICS) -> None:
+        """Report that a topic was created or changed, or any other change of the topics or settings.
+
+        All nameservers get it within a few milliseconds.
+        """
         self._changes += 1
-        for changed in self._changed.values():
+        for address, changed in self._changed.items():
+            self._changed_topics[address].add(topic)
             changed.set()
 
     def when_registered(self, call: Callable[[], None]) -> None:
@@ -169,20 +184,36 @@ class Registration:
     async def _register(self, address: str) -> None:
         self._changed[address].clear()
         changes = self._changes
-        await self._register_parts(address, self._body())
+        topics = self._take_changed_topics(address)
+        await self._register_parts(address, self._body(topics), is_partial=topics is not None)
         self._registered[address] = changes
         self._release_registered()
         connection = self._client.connection(address)
-        if connection is not None and connection is not self._watched.get(address):
+        if connection is None:
+            return
+        if address not in self._failing:
+            self._complete[address] = connection
+        if connection is not self._watched.get(address):
             # A restarted nameserver has lost all registrations: register again as soon as it listens.
             self._watched[address] = connection
             connection.on_close(lambda _: self._changed[address].set())
 
-    async def _register_parts(self, address: str, parts: Iterator[bytes]) -> None:
+    def _take_changed_topics(self, address: str) -> Collection[str] | None:
+        """Return the topics to register with a nameserver, or None to register all.
+
+        The caller must send them before it awaits anything else: a restarted nameserver needs all topics.
+        """
+        topics, self._changed_topics[address] = self._changed_topics[address], set()
+        complete = self._complete.pop(address, None)  # set again when the registration has succeeded
+        if complete is None or complete is not self._client.connection(address):
+            return None
+        return None if ALL_TOPICS in topics or not 0 < len(topics) <= CHANGED_TOPICS_MAX else topics
+
+    async def _register_parts(self, address: str, parts: Iterator[bytes], *, is_partial: bool) -> None:
         header, part = self._header(self._broker_id).to_ext(), next(parts, None)
         while part is not None:
             following = next(parts, None)
-            if following is not None:
+            if is_partial or following is not None:
                 header[PARTIAL] = "true"
             command = RemotingCommand(RequestCode.REGISTER_BROKER, dict(header), part)
             response = await self._send(address, command, REGISTER_TIMEOUT_MS)

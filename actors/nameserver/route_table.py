@@ -276,11 +276,12 @@ class RouteTable:
                 raise _full("topics", "max_topics", self._max_topics, f"{new:,} topics of {broker.name}")
 
     def _update_topics(self, name: str, body: RegisterBrokerBody, is_partial: bool) -> None:
-        known = self._registered_configs.get(name, {})
-        previous = known
+        previous = known = self._registered_configs.setdefault(name, {})
         if is_partial:
             previous = {topic: known[topic] for topic in body.topic_configs if topic in known}
-        self._registered_configs[name] = {**known, **body.topic_configs} if is_partial else body.topic_configs
+            known.update(body.topic_configs)
+        else:
+            self._registered_configs[name] = body.topic_configs
         if previous == body.topic_configs:
             previous = {}  # a new version without a change: the broker restores all topics that were wiped
         new_topics: list[str] = []

@@ -1,6 +1,6 @@
 """`topics.json`: the topics of a broker and their settings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +39,13 @@ class TopicConfigTable:
 
         The caller must not change the objects of the topics.
         """
-        table = self._json.of(self.topics)
-        return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: table}
+        return {**self.unknown, DATA_VERSION: self.data_version.to_json(), _TABLE: self.json_of(None)}
+
+    def json_of(self, names: Iterable[str] | None) -> dict[str, dict[str, Any]]:
+        """Return the JSON objects of those of these topics that exist, or of all. Do not change them."""
+        if names is None:
+            return self._json.of(self.topics)
+        return {name: topic.to_json() for name in names if (topic := self.topics.get(name)) is not None}
 
     def put(self, topic: TopicConfig) -> None:
         """Create a topic or replace its settings."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Annotated, Any
 
@@ -75,7 +75,7 @@ class BrokerTables:
         settings: BrokerSettings,
         store: MessageStore,
         clock: Clock,
-        on_topics_changed: Callable[[], None],
+        on_topics_changed: Callable[[str], None],
         on_topic_created: Callable[[str], None],
     ) -> None:
         """Load the tables that the broker saved last.
@@ -84,7 +84,8 @@ class BrokerTables:
             settings: the broker's settings.
             store: the broker's store. If another process has taken it over, no table is saved any more.
             clock: provides the timestamps of the tables' data versions.
-            on_topics_changed: called after topics were created, changed or deleted.
+            on_topics_changed: called with the name of a topic that was created or changed, and with an
+                empty name after other changes of topics.
             on_topic_created: called with the name of a topic that a send created.
 
         Raises:
@@ -139,16 +140,17 @@ class BrokerTables:
         for topic, count in sorted(queues.items()):
             self.topics.recreate(topic, count)
 
-    def register_body(self) -> Iterator[bytes]:
+    def register_body(self, names: Collection[str] | None) -> Iterator[bytes]:
         """Return the topics for the registration at nameservers, as RocketMQ's RegisterBrokerBody.
 
-        Many topics are returned in parts: one body could exceed the largest frame.
+        These topics are returned in one part; all topics (None) in several: one body could exceed the largest
+        frame.
         """
-        content = self.topics.to_register()
-        version = DataVersion.from_json(content["dataVersion"])
+        version = self.topics.table.data_version
         if self._group_epoch:  # nameservers do not let an older master take the id of a newer one
             version = DataVersion(version.counter, version.timestamp_ms, self._group_epoch)
-        return RegisterBrokerBody(version, content["topicConfigTable"]).encode_parts(REGISTRATION_BYTES)
+        body = RegisterBrokerBody(version, self.topics.to_register(names))
+        return body.encode_parts(REGISTRATION_BYTES) if names is None else iter([body.encode()])
 
     async def save_definitions(self) -> None:
         """Save the topics, groups, filters and request modes that have changed."""
@@ -200,7 +202,8 @@ class BrokerTables:
         self._files.mark_changed(TOPICS)
         if topic and self.topics.find(topic) is None:
             self._topic_deleted(topic)
-        self._on_topics_changed()
+            topic = ""
+        self._on_topics_changed(topic)
 
     def _topic_deleted(self, topic: str) -> None:
         self.request_modes.forget_topic(topic)

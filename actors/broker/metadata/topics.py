@@ -299,18 +299,15 @@ class Topics:
         default = self.find(DEFAULT_TOPIC) or _topic(DEFAULT_TOPIC, queues, inherited)
         self._put(replace(default, read_queue_nums=queues, write_queue_nums=queues))
 
-    def to_register(self) -> dict[str, Any]:
-        """Return the topics in the format of `topics.json`, with the permissions that routes shall have."""
-        content = self.table.to_json()
+    def to_register(self, names: Iterable[str] | None) -> dict[str, dict[str, Any]]:
+        """Return these topics, or all, as JSON, with the permissions that routes shall have."""
+        table = self.table.json_of(names)
         permission = self._settings.permission
         if not self._is_advertised_writable:
             permission &= ~PERM_WRITE
         if permission & PERM_READ_WRITE != PERM_READ_WRITE:
-            table = content["topicConfigTable"]
-            content["topicConfigTable"] = {
-                name: {**topic, "perm": topic["perm"] & permission} for name, topic in table.items()
-            }
-        return content
+            return {name: {**topic, "perm": topic["perm"] & permission} for name, topic in table.items()}
+        return table
 
     def update(self, topic: TopicConfig) -> None:
         """Create the topic or change its settings.

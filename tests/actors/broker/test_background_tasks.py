@@ -83,10 +83,10 @@ def test_full_disk_and_unreachable_nameserver_do_not_stop_the_broker(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         save_text(file, text)
 
-    def body(tables: BrokerTables) -> bytes:
+    def body(tables: BrokerTables, names: Any) -> Any:
         nonlocal registrations
         registrations += 1
-        return register_body(tables)
+        return register_body(tables, names)
 
     def read(store: MessageStore, topic: str, *arguments: Any) -> Any:
         nonlocal reads
@@ -153,12 +153,12 @@ def test_failed_registration_is_repeated_immediately(
     register_body = BrokerTables.register_body
     is_failing = False
 
-    def body(tables: BrokerTables) -> bytes:
+    def body(tables: BrokerTables, names: Any) -> Any:
         nonlocal is_failing
         if is_failing:
             is_failing = False
             raise ZeroDivisionError
-        return register_body(tables)
+        return register_body(tables, names)
 
     monkeypatch.setattr(BrokerTables, "register_body", body)
 
