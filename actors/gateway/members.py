@@ -7,12 +7,12 @@ heartbeats with the client's own id, as long as the stream is open; then it unre
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
 
 from actors.gateway.callers import Caller
 from actors.gateway.groups import group_name
 from actors.gateway.grpc.calls import Call
-from actors.gateway.proto.definition_pb2 import FilterType, Settings
+from actors.gateway.proto.definition_pb2 import FilterType, Language, Settings
 from actors.gateway.statuses import RpcFailed
 from actors.gateway.topics import Topics, topic_name
 from actors.remoting.bodies.groups import CONSUME_POP, ConsumerData, HeartbeatData, SubscriptionData
@@ -27,6 +27,19 @@ from store.logs import get_logger
 _log = get_logger(__name__)
 
 HEARTBEAT_TIMEOUT_MS: Final = 3000
+_LANGUAGES = {
+    Language.JAVA: "JAVA", Language.CPP: "CPP", Language.DOT_NET: "DOTNET", Language.GOLANG: "GO",
+    Language.RUST: "RUST", Language.PYTHON: "PYTHON", Language.PHP: "PHP", Language.NODE_JS: "NODE_JS",
+    Language.RUBY: "RUBY",
+}  # fmt: skip
+"""Maps the languages of SDKs to their names in remoting, the others to OTHER."""
+
+
+class _Member(NamedTuple):
+    caller: Caller
+    consumer: ConsumerData
+    language: str
+    """Name of the SDK's language in remoting."""
 
 
 class Members:
@@ -37,7 +50,7 @@ class Members:
         self._topics = topics
         self._client = client
         self._clock = clock
-        self._consumers: dict[Call, tuple[Caller, ConsumerData]] = {}
+        self._members: dict[Call, _Member] = {}
 
     def join(self, call: Call, caller: Caller, settings: Settings) -> None:
         """Register a consumer from now on. Raises RpcFailed if its group or a topic is not valid."""
@@ -51,46 +64,48 @@ class Members:
         consumer = ConsumerData(
             group_name(subscription.group), consume_type=CONSUME_POP, subscriptions=subscriptions
         )
-        self._consumers[call] = caller, consumer
-        self._client.hub.spawn(self._announce(caller, consumer))
+        language = _LANGUAGES.get(settings.user_agent.language, "OTHER")
+        member = _Member(caller, consumer, language)
+        self._members[call] = member
+        self._client.hub.spawn(self._announce(member))
 
     def leave(self, call: Call) -> None:
         """Unregister the consumer of a stream that has ended, unless it has opened another one."""
-        left = self._consumers.pop(call, None)
+        left = self._members.pop(call, None)
         if left is None:
             return
-        caller, consumer = left
+        client_id, group = left.caller.client_id, left.consumer.group_name
         is_back = any(
-            (other.client_id, data.group_name) == (caller.client_id, consumer.group_name)
-            for other, data in self._consumers.values()
+            (each.caller.client_id, each.consumer.group_name) == (client_id, group)
+            for each in self._members.values()
         )
         if not is_back:
-            header = UnregisterClientHeader(caller.client_id, consumer_group=consumer.group_name)
-            command = caller.request(RequestCode.UNREGISTER_CLIENT, header)
-            self._client.hub.spawn(self._send(caller, consumer, command))
+            header = UnregisterClientHeader(client_id, consumer_group=group)
+            command = left.caller.request(RequestCode.UNREGISTER_CLIENT, header)
+            self._client.hub.spawn(self._send(left, command))
 
     async def announce(self) -> None:
         """Send a heartbeat of each consumer to the brokers of its topics."""
-        await asyncio.gather(*(self._announce(*each) for each in list(self._consumers.values())))
+        await asyncio.gather(*(self._announce(each) for each in list(self._members.values())))
 
-    async def _announce(self, caller: Caller, consumer: ConsumerData) -> None:
-        command = caller.request(RequestCode.HEART_BEAT)
-        command.body = HeartbeatData(caller.client_id, [consumer]).encode()
-        await self._send(caller, consumer, command)
+    async def _announce(self, member: _Member) -> None:
+        command = member.caller.request(RequestCode.HEART_BEAT)
+        command.body = HeartbeatData(member.caller.client_id, [member.consumer]).encode()
+        await self._send(member, command)
 
-    async def _send(self, caller: Caller, consumer: ConsumerData, command: RemotingCommand) -> None:
+    async def _send(self, member: _Member, command: RemotingCommand) -> None:
         addresses: set[str] = set()
-        for each in consumer.subscriptions:
+        for each in member.consumer.subscriptions:
             try:
                 addresses.update((await self._topics.get(each.topic)).masters.values())
             except (RpcFailed, Refused, RemotingError):
                 continue  # the client's own calls report it
         for address in addresses:
-            copy = RemotingCommand(command.code, dict(command.ext), command.body)
+            copy = RemotingCommand(command.code, dict(command.ext), command.body, language=member.language)
             try:
                 await self._client.ask(address, copy, HEARTBEAT_TIMEOUT_MS)
             except (Refused, RemotingError) as error:
                 _log.info(
-                    "consumer_not_announced", broker=address, client_id=caller.client_id,
-                    group=consumer.group_name, error=str(error),
+                    "consumer_not_announced", broker=address, client_id=member.caller.client_id,
+                    group=member.consumer.group_name, error=str(error),
                 )  # fmt: skip

@@ -19,7 +19,8 @@ from actors.remoting.codes import RequestCode
 from store.clock import SystemClock
 from tests.actors.broker.auth.access_peers import SECRETS, SigningPeer
 from tests.actors.gateway.gateways import GrpcClient, with_gateway
-from tests.compat.build import jars_of, java_program, node_modules_of
+from tests.compat.build import JavaKit, jars_of, java_program, node_modules_of
+from tests.compat.mqadmin import Mqadmin, rows
 from tests.eventually import LIMIT_S, eventually_async
 
 PROGRAMS = Path(__file__).parent
@@ -191,6 +192,27 @@ def test_sdk_with_a_wrong_key_reports_it(tmp_path: Path, name: str) -> None:
         assert await client.stored("Plain") == []
 
     with_sdk(name, tmp_path, story)
+
+
+@pytest.mark.extended
+def test_mqadmin_shows_the_consumer_of_an_sdk(tmp_path: Path, kit: JavaKit) -> None:
+    async def story(client: GrpcClient) -> None:
+        arguments = java("push", client.cluster.gateway_address, "", "")
+        consumer = await ready(await started(arguments, tmp_path))
+        await client.peer.until_held(1)
+
+        def shown() -> list[str]:
+            with Mqadmin(kit, client.cluster.nameserver_address, tmp_path / "mqadmin") as mqadmin:
+                return mqadmin.run("consumerConnection -g push")
+
+        [output] = await asyncio.to_thread(shown)
+        [member] = rows(output)
+        assert member["Language"] == "JAVA", output
+        assert "Plain" in output
+        consumer.kill()
+        await consumer.wait()
+
+    with_gateway(tmp_path, story)
 
 
 @pytest.mark.extended
