@@ -355,6 +355,14 @@ class FindRequestHeader(Header):
     user: Name = ""
 
 
+class RaftMessageHeader(Header):
+    """Header of RAFT_MESSAGE (7210): the group, and the member that the message is for."""
+
+    raft_group: Name
+    to_replica: Int
+    to_store_id: Name
+
+
 # ---- transactions --------------------------------------------------------------------------------
 
 

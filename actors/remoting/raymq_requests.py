@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, 7206 to 7209, 7211 and 7212).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, and 7206 to 7212).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -56,6 +56,10 @@ GET_ALL_GENERATIONS 7209
                      Sent by a slave to its master.
     response         The generation of each queue in each group: the content of `raymqGenerations.json`
                      (actors.broker.metadata.tables)
+
+RAFT_MESSAGE 7210    One-way. Sent by a replica of a Raft group to another one, signed as the inner user.
+                     `RaftMessageHeader`; the body is one message
+                     (actors.broker.replication.raft.message_codec).
 
 GET_ALL_QUEUE_LOCKS 7211
                      Sent by a slave to its master.

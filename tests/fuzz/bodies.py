@@ -10,6 +10,10 @@ import orjson
 from actors.access.users import AccessTable
 from actors.broker.metadata.tables import generations_from_json
 from actors.broker.replication.metadata_sync import decode_versions
+from actors.broker.replication.raft.message_codec import decode_message, encode_message
+from actors.raft import messages as raft
+from actors.raft.history import GroupRecord
+from actors.raft.members import Member, Members
 from actors.remoting.bodies import broker, connected, groups, locks, progress, routes
 from actors.remoting.properties_text import parse_properties
 from actors.remoting.raymq_requests import CommitOffsetsBody, decode_targets
@@ -66,6 +70,15 @@ def property_string(data: bytes) -> None:
     assert decode_properties(written) == properties
 
 
+def raft_message(data: bytes) -> None:
+    """Check that a message of a Raft group is decoded or refused, and survives encoding and decoding."""
+    try:
+        found = decode_message(data)
+    except ValueError:
+        return
+    assert encode_message(decode_message(encode_message(found))) == encode_message(found)
+
+
 def settings_text(data: bytes) -> None:
     """Check that a properties file is parsed, or refused with the number of the line."""
     try:
@@ -113,3 +126,20 @@ def seeds_of_bodies() -> list[bytes]:
     made = [orjson.dumps(text) for text in texts]
     made.append(b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"brokerOffset":1}}}')
     return [bytes([index]) + text for index in range(len(DECODERS)) for text in made]
+
+
+def seeds_of_raft_messages() -> list[bytes]:
+    """Return one message of each kind that replicas of a Raft group send each other."""
+    a, b = Member(0, "a"), Member(1, "b")
+    history = (GroupRecord(5, 3, Members((a, b), (Member(2, "c"),))),)
+    return [
+        encode_message(each)
+        for each in (
+            raft.VoteRequest(a, 3, True, 2, 100), raft.VoteResponse(a, 3, 3, False, True),
+            raft.FetchRequest(a, 3, 7, 100, 2, 90, True), raft.Records(a, 3, 7, 0, 5, 9, history, b"records"),
+            raft.Mismatch(a, 3, 7, 2, 50), raft.JoinFrom(a, 3, 7, 4096, history),
+            raft.NotServed(a, 3, -1, b, "not the leader"), raft.NotServed(a, 3, 7, None, ""),
+            raft.Ack(a, 3, 90), raft.LeaderNotice(a, 3), raft.CampaignNow(a, 3),
+            raft.RepairRequest(a, 3, 10, 20), raft.RepairBytes(a, 3, 10, b"records"),
+        )
+    ]  # fmt: skip

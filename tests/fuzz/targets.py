@@ -32,6 +32,7 @@ TARGETS: dict[str, Target] = {
         [bytes([n]) + b"".join(bytes([m, 1]) for m in range(12)) for n in range(len(wire.HEADER_TYPES))],
     ),
     "body": Target(bodies.body, bodies.seeds_of_bodies()),
+    "raft_message": Target(bodies.raft_message, bodies.seeds_of_raft_messages()),
     "property_string": Target(bodies.property_string, _TEXTS),
     "settings_text": Target(bodies.settings_text, _TEXTS),
     "table_text": Target(bodies.table_text, _TABLES),

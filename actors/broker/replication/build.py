@@ -14,6 +14,7 @@ from actors.broker.parts import BrokerParts
 from actors.broker.replication.group_epochs import EpochRequests, GroupEpochs
 from actors.broker.replication.ha_client import HaClient
 from actors.broker.replication.metadata_sync import MetadataSync
+from actors.broker.replication.raft.raft_requests import RaftRequests
 from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role, RoleService
 from actors.host.figures import Figure, Kind
@@ -41,7 +42,10 @@ def build_replication(parts: BrokerParts) -> Capability:
         lambda: registration.is_fenced,
     )
     both = Capability(
-        rows=tuple(EpochRequests(settings, epochs, lambda: positions.written).rows()),
+        rows=(
+            *EpochRequests(settings, epochs, lambda: positions.written).rows(),
+            *RaftRequests(parts.access.control, None).rows(),
+        ),
         steps=(step,),
         permits_plain_sends=lambda: role.role is Role.MASTER,
     )

@@ -183,7 +183,11 @@ def test_own_names_are_permitted(tmp_path: Path) -> None:
     async def story(inner: SigningPeer, connect: Connect) -> None:
         bob, rows = await a_user(inner, connect), inner.broker.graph.loop.requests.rows
         changes = {RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP}
-        cluster = {RayMQRequestCode.REPLACE_QUEUE_FILE, RayMQRequestCode.GROUP_CHANGED}
+        cluster = {
+            RayMQRequestCode.REPLACE_QUEUE_FILE,
+            RayMQRequestCode.GROUP_CHANGED,
+            RayMQRequestCode.RAFT_MESSAGE,
+        }
         for row in rows.values():
             if row.code in changes | cluster or not any(True for _ in foreign_requests(row)):
                 continue

@@ -1,0 +1,1 @@
+"""A broker as a replica of a Raft group."""
