@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from cluster.client.errors import ConfigInvalid
 from store.message.message_queue import MessageQueue
 
@@ -26,8 +28,7 @@ class SendStatus(Enum):
 STATUS_OF_CODE = {status.value: status for status in SendStatus}
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(msgspec.Struct, frozen=True):
     """Result of a successful send. The ids of a batch are joined by commas.
 
     Attributes:

@@ -25,6 +25,7 @@ PHYSICAL_OFFSET_BYTES = 8
 COUNTER_BITS = 16
 TIME_BITS = 32
 SEQUENCE_HEX = (TIME_BITS + COUNTER_BITS) // 4
+_KEY = f"%s%0{SEQUENCE_HEX}X"  # a nested format specification would be parsed for each key
 _LAST_HEX = 3
 _LAST_DIGITS = [f"{number:0{_LAST_HEX}X}" for number in range(16**_LAST_HEX)]
 
@@ -128,7 +129,7 @@ class UniqKeyGenerator:
 
     def next(self) -> str:
         """Return a new UNIQ_KEY."""
-        return f"{self._prefix}{self._reserve(1):0{SEQUENCE_HEX}X}"
+        return _KEY % (self._prefix, self._reserve(1))
 
     def next_block(self, count: int) -> UniqKeyBlock:
         """Return a block of `count` new UNIQ_KEYs."""

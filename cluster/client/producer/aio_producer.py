@@ -99,6 +99,8 @@ class Producer(AsyncFace[ProducerCore]):
         core = self._opened()
         ready = as_message(message, body, tags, keys, properties)
         choose = chooser(ready, sharding_key, queue, selector, argument)
+        if len(ready.body) < COMPRESS_APART_BYTES:  # without another coroutine: the hot path
+            return await core.send(core.prepare(ready, choose, timeout_ms))
         return await core.send(await self._prepared(core, ready, choose, timeout_ms))
 
     async def _prepared(

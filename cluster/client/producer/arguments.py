@@ -97,6 +97,8 @@ def capturing(
 
     @wraps(method)
     def call(self: SelfT, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        if _IMMUTABLE.issuperset(map(type, args)) and _IMMUTABLE.issuperset(map(type, kwargs.values())):
+            return method(self, *args, **kwargs)  # the hot path: there is nothing to copy
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         own: Any = {name: _CAPTURES.get(name, _as_given)(each) for name, each in given.items()}
         if len(own) < len(args) + len(kwargs):  # an invalid call: raise Python's own error
@@ -109,11 +111,12 @@ def capturing(
 
 def captured(value: object) -> object:
     """Return `value`, an argument of a send, or a copy that does not change if the caller changes `value`."""
-    if value is None or isinstance(value, str | bytes):
+    if isinstance(value, _TEXTS):
         return value
     with suppress(TypeError):  # it has no valid body: the send itself refuses it
         if isinstance(value, Message):
-            own = copy(value)
+            # `copy` takes three times as long.
+            own = Message(value.topic, b"", flag=value.flag) if type(value) is Message else copy(value)
             own.body, own.properties = owned_bytes(value.body), dict(value.properties)
             return own
         if isinstance(value, list | tuple):
@@ -133,7 +136,8 @@ def _as_given(value: object) -> object:
     return value
 
 
-_IMMUTABLE = {bytes, str, NoneType}
+_TEXTS = (str, bytes, NoneType)
+_IMMUTABLE = frozenset((bytes, str, int, NoneType))
 _CAPTURES: Mapping[str, Callable[[object], object]] = {
     **dict.fromkeys(("message", "messages", "request", "body", "properties"), captured),
     **dict.fromkeys(("bodies", "keys", "tags", "sharding_keys"), _captured_column),
@@ -161,6 +165,8 @@ def chooser(
 
     Raises ConfigInvalid if one of `sharding_key`, `queue` and `selector` is invalid, or several are given.
     """
+    if sharding_key is None and queue is None and selector is None and argument is None:
+        return None  # the hot path
     if (sharding_key is not None) + (queue is not None) + (selector is not None) > 1:
         raise ConfigInvalid("give only one of sharding_key, queue and selector")
     if queue is not None:

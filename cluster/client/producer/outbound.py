@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
@@ -64,7 +66,7 @@ _encode_ordinary: CompiledLater[[Sequence[Message], Sequence[str], int, int], by
 )
 
 
-class Outbound(NamedTuple):
+class Outbound(msgspec.Struct, frozen=True):
     """A validated message or batch whose queue is not chosen yet.
 
     Attributes:

@@ -17,6 +17,8 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from actors.remoting.bodies.groups import HeartbeatData
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
@@ -173,7 +175,7 @@ class ProducerCore:
         messages: int = 1,
     ) -> Send:
         if self.names.name:
-            outbound = outbound._replace(topic=self.names.wrap(outbound.topic))
+            outbound = msgspec.structs.replace(outbound, topic=self.names.wrap(outbound.topic))
             self.factory.check_topic(outbound.topic)
         if self.sticky is not None and isinstance(choose, KeyedChoice):
             choose = self.sticky.choice(choose.key, messages, context)
@@ -192,11 +194,11 @@ class ProducerCore:
             return max(int(given_ms), 1)
         return self.config.send_timeout_ms if choose is None else self.config.delivery_timeout_ms
 
-    async def send(self, send: Send) -> SendResult:
-        """Send on the event loop, with retries, and return the result."""
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+    def send(self, send: Send) -> asyncio.Future[SendResult]:
+        """Send on the event loop of the instance, with retries. Return the future of the result."""
+        future: asyncio.Future[SendResult] = self.instance.loop.create_future()
         self.sender.start(send, future)
-        return await future
+        return future
 
     async def register(self, topics: Iterable[str]) -> None:
         """Register this producer with the brokers of `topics`, so that they can send requests to it.
@@ -261,7 +263,7 @@ class ProducerCore:
         send = self.prepare(message, None, self._timeout_ms(None, timeout_ms))
         # The reply topic belongs to the cluster, so it has no namespace.
         code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
-        send.outbound = send.outbound._replace(code=code, topic=message.topic)
+        send.outbound = msgspec.structs.replace(send.outbound, code=code, topic=message.topic)
         send.choose = starting_at(request.broker_name)
         return await self.send(send)
 

@@ -257,7 +257,8 @@ class Sender:
             send.queue = self.next_queue(route, None if send.queue is None else send.queue.broker_name)
         if self._strategy.is_enabled:
             send.attempt_began_ms = self._strategy.now_ms()
-        return self._instance.master_of(send.queue.topic, send.queue.broker_name)
+        broker_name = send.queue.broker_name
+        return route.master(broker_name) or self._instance.master_of(send.queue.topic, broker_name)
 
     def next_queue(self, route: TopicRoute, avoid_broker: str | None = None) -> MessageQueue:
         """Return the next writable queue of `route`. Raises PermissionDenied if no queue is writable."""

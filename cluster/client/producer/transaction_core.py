@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
+import msgspec
+
 from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
@@ -60,8 +62,7 @@ ExecuteLocal = Callable[[Message], LocalTransactionState | Awaitable[LocalTransa
 CheckListener = Callable[[MessageExt], LocalTransactionState | Awaitable[LocalTransactionState]]
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionSendResult(SendResult):
+class TransactionSendResult(SendResult, frozen=True):
     """Result of `send_in_transaction`.
 
     Attributes:
@@ -108,7 +109,8 @@ class TransactionCore(ProducerCore):
         properties.setdefault(MessageConst.UNIQ_KEY, self.factory.uniq_keys.next())
         half = Message(message.topic, message.body, properties=properties, flag=message.flag)
         send = self.prepare(half, None, timeout_ms)
-        send.outbound = send.outbound._replace(sys_flag=send.outbound.sys_flag | TRANSACTION_PREPARED)
+        sys_flag = send.outbound.sys_flag | TRANSACTION_PREPARED
+        send.outbound = msgspec.structs.replace(send.outbound, sys_flag=sys_flag)
         result = await self.send(send)
         await self.register([send.outbound.topic])
         return Half(half, result)

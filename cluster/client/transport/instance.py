@@ -92,7 +92,7 @@ class ClientInstance:
             sticky_ms=config.sticky_broker_ms,
             auto_create_queues=auto_create_queues,
         )
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.supervisor = Supervisor(self.clock, client=self.client_id)
         self.is_closed = False
@@ -105,7 +105,7 @@ class ClientInstance:
 
     def check_loop(self) -> None:
         """Raise ClientClosed if the running event loop is not the one that opened the client."""
-        if asyncio.get_running_loop() is not self._loop:
+        if asyncio.get_running_loop() is not self.loop:
             raise ClientClosed(
                 "this client was opened on another event loop: create one client for each event loop"
             )
@@ -115,15 +115,15 @@ class ClientInstance:
 
         def start() -> None:
             # This must not be a task of the instance, because closing the instance cancels its tasks.
-            self._closing = self._loop.create_task(close(), name="close")
+            self._closing = self.loop.create_task(close(), name="close")
 
         with suppress(RuntimeError):  # the loop is closed, and the client with it
-            self._loop.call_soon_threadsafe(start)
+            self.loop.call_soon_threadsafe(start)
 
     @property
     def is_orphan(self) -> bool:
         """Return True if the event loop of the client is closed, and the client with it."""
-        return self._loop.is_closed()
+        return self.loop.is_closed()
 
     def now_ms(self) -> int:
         """Return the monotonic time in milliseconds."""

@@ -1,13 +1,25 @@
-"""Receipts of a table send."""
+"""Results of sends, and receipts of a table send."""
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from cluster.client.results import QueueReceipt, QueueReceipts
+from cluster.client.results import QueueReceipt, QueueReceipts, SendResult, SendStatus
 from store.message.message_queue import MessageQueue
 
 FIRST, SECOND, OTHER = (MessageQueue("T", "broker-a", number) for number in (2, 10, 11))
+
+
+def test_send_result_is_immutable_comparable_and_hashable() -> None:
+    result = SendResult(SendStatus.SEND_OK, "id", FIRST, 7)
+    copied = pickle.loads(pickle.dumps(result))
+    assert copied == result
+    assert {copied, result} == {result}
+    assert result != SendResult(SendStatus.SEND_OK, "id", FIRST, 8)
+    with pytest.raises(AttributeError):
+        result.queue_offset = 8  # type: ignore[misc]
 
 
 def test_receipts_combine_the_batches_of_each_queue() -> None:
