@@ -255,6 +255,8 @@ def why_failing(actor: Running, specs: Sequence[ActorSpec]) -> str:
         return actor.reason or actor.state
     if refusal := actor.details.get("write_refusal"):
         return f"refuses writes: {refusal}"
+    if (replication := actor.details.get("replication_state", "")).startswith("stopped"):
+        return f"replication has {replication}"
     if (drain := actor.details.get("drain_state", ACTIVE)) != ACTIVE:
         return f"is being drained ({drain})"
     return probe(actor.spec, specs)

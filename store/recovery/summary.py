@@ -23,7 +23,7 @@ from store.recovery.checkpoint import StoreCheckpoint
 
 _log = get_logger(__name__)
 
-_FILE = "raymq.derived"
+SUMMARY_FILE = "raymq.derived"
 _VERSION = 2
 
 
@@ -138,7 +138,7 @@ class QueueSnapshots:
 
 def summary_path(root: Path) -> Path:
     """Return the path of the summary file of the store at `root`."""
-    return root / _FILE
+    return root / SUMMARY_FILE
 
 
 def read_summary(root: Path, store_id: str) -> DerivedSummary | None:

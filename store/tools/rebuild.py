@@ -54,7 +54,7 @@ from store.store_errors import StoreError
 from store.store_settings import StoreSettings
 from store.tools.layout import StoreSizes, find_sizes, log_directories, require_directory
 
-_MARK = "raymq.rebuild"
+MARK = "raymq.rebuild"
 _OPEN_QUEUES = 512
 _SLICE_BYTES = 4 << 20
 _NOTE_EVERY_BYTES = 256 << 20
@@ -103,7 +103,7 @@ class _Mark:
     """The file `raymq.rebuild`, which exists while a rebuild runs, and after a rebuild was interrupted."""
 
     def __init__(self, root: Path) -> None:
-        self._path = root / _MARK
+        self._path = root / MARK
 
     def read(self) -> dict[str, Any] | None:
         """Return the content of the file, or None if it does not exist or is damaged."""

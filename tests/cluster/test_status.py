@@ -8,8 +8,10 @@ from rich.console import Console
 
 from cluster.cli.operations.status import COLUMNS, formatted, lag_of, show
 from cluster.cli.tables import table_of
+from cluster.driver.kinds import BROKER
 from cluster.driver.plan import Running
-from cluster.launch import ActorStatus
+from cluster.driver.specs import ActorSpec
+from cluster.launch import ActorStatus, why_failing
 
 
 def test_loop_lag_is_shown_for_brokers_only() -> None:
@@ -48,3 +50,10 @@ def test_counts_of_waiting_messages_are_shown_if_a_broker_reports_them() -> None
     assert "pending timers" not in reported
     assert "pending timers" in printed({"pending_timers": 17})
     assert "retries" not in printed({})
+
+
+def test_slave_whose_log_differs_from_its_masters_is_failing_with_both_positions() -> None:
+    spec = ActorSpec(BROKER, "broker-a-1", "C", {}, ("h", 1), ("h", 1), "r")
+    state = "stopped: the CommitLog differs from the master's at offset 7, and this slave's ends at 9"
+    running = Running("raymq", spec.name, spec, "serving", details={"replication_state": state})
+    assert why_failing(running, [spec]) == f"replication has {state}"

@@ -20,6 +20,7 @@ from actors.broker.role import Role, RoleService
 from actors.host.figures import Figure, Kind
 from actors.remoting.headers import RegisterBrokerResponse
 from actors.supervisor import Supervisor
+from store.ownership.divergence import remove_divergence
 
 
 def build_replication(parts: BrokerParts) -> Capability:
@@ -53,6 +54,7 @@ def build_replication(parts: BrokerParts) -> Capability:
         services, figures = build_slave(parts, epochs)
         return replace(both, services=services, figures=figures)
     epochs.begin(positions.written)
+    remove_divergence(settings.store_root)
     return both
 
 

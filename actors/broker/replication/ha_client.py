@@ -26,8 +26,10 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RegisterBrokerResponse
 from actors.remoting.remoting_errors import ProtocolError, Refused, RemotingError
 from store.clock import NS_PER_MS, Clock
+from store.disk.files import explain
 from store.logs import get_logger
 from store.message_store import MessageStore
+from store.ownership.divergence import Divergence, remove_divergence, write_divergence
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)
@@ -45,6 +47,12 @@ FILE_SIZE_KEY: Final = "mappedFileSizeCommitLog"
 UNDISPATCHED_MAX_BYTES: Final = 64 << 20
 """The slave reads no more from its connection while so many bytes wait for dispatch."""
 DISPATCH_PAUSE_MS: Final = 2
+
+
+_REMEDY: Final = (
+    "to copy the master's log again, stop this broker, run `raymq replica resync {}` on its machine, and "
+    "start it"
+)
 
 
 class _NoMaster(Exception):
@@ -93,6 +101,7 @@ class HaClient:
         self._epochs = epochs
         self._backoff_ms = FIRST_BACKOFF_MS
         self._problem = ""
+        self._epoch = 0
         self.state = "not started"
         """`following`, or why the slave does not follow a master."""
         self.master = ""
@@ -107,13 +116,24 @@ class HaClient:
             try:
                 await self._follow()
             except LogDiverged as error:
-                self.state = f"stopped: {error}"
-                _log.error("replication_stopped", master=self.master, error=str(error))
+                await self._stop(error)
                 return
             except _INTERRUPTIONS as error:
                 self._note_failure(error)
             await asyncio.sleep(self._backoff_ms / 1000)
             self._backoff_ms = min(2 * self._backoff_ms, MAX_BACKOFF_MS)
+
+    async def _stop(self, error: LogDiverged) -> None:
+        """Save where the logs differ, for `raymq replica resync`, and report it."""
+        root = self._store.root
+        file_bytes = error.file_bytes or self._store.settings.commit_log_file_bytes
+        divergence = Divergence(error.position, self.master, self._epoch, file_bytes, str(error))
+        try:
+            await asyncio.to_thread(write_divergence, root, divergence)
+        except OSError as failure:
+            _log.error("divergence_not_saved", root=str(root), error=explain(failure))
+        self.state = f"stopped: {error}; {_REMEDY.format(root)}"
+        _log.error("replication_stopped", master=self.master, error=self.state)
 
     def _note_failure(self, error: Exception) -> None:
         problem = str(error) or type(error).__name__
@@ -132,6 +152,7 @@ class HaClient:
             raise _NoMaster(f"the master {self.master} has no HA port: set `replication` on it")
         store = self._store
         epochs = await self._epochs.of_master(self._client, self.master)
+        self._epoch = epochs[-1][0] if epochs else 0
         await self._check_file_size(self.master)
         bounds = await bounds_of(self._client, self.master)
         held = LogBounds(store.positions.min, store.positions.written)
@@ -157,7 +178,9 @@ class HaClient:
         if found.isdigit() and int(found) != file_bytes:
             raise LogDiverged(
                 f"the master's log files have {int(found):,} bytes, this slave's {file_bytes:,}: "
-                "start it with the master's commit_log_file_bytes and an empty store"
+                f"set commit_log_file_bytes: {found}",
+                self._store.positions.min,
+                int(found),
             )
 
     def _tail(self, begin: int, end: int) -> bytes:
@@ -203,6 +226,7 @@ class HaClient:
 
     async def _join(self, epochs: Sequence[tuple[int, int]]) -> None:
         await self._epochs.adopt(epochs)
+        remove_divergence(self._store.root)
         self._backoff_ms = FIRST_BACKOFF_MS
         self._problem = ""
         self.state, self.joined = FOLLOWING, self.master

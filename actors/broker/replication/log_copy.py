@@ -26,13 +26,24 @@ from store.message_store import MessageStore
 COMPARED_BYTES: Final = 4 << 20
 """How many bytes at the end of its log, in the last file, a slave compares after it has connected."""
 _FIRST_BYTE: Final = b"\0"
-_REMEDY: Final = (
-    "to copy the master's log again, stop this broker, move its store away and start it with an empty one"
-)
 
 
 class LogDiverged(Exception):
-    """The logs of slave and master differ: the slave must not append, and a person must decide."""
+    """The logs of slave and master differ: the slave must not append, and a person must decide.
+
+    Attributes:
+        position: the CommitLog offset from which on they differ.
+        file_bytes: the size of the master's log files, if it differs from the slave's; else 0.
+    """
+
+    def __init__(self, reason: str, position: int, file_bytes: int = 0) -> None:
+        super().__init__(reason, position, file_bytes)
+        self.reason = reason
+        self.position = position
+        self.file_bytes = file_bytes
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class LogBounds(NamedTuple):
@@ -52,12 +63,14 @@ def join_offset(held: LogBounds, master: LogBounds, file_bytes: int) -> int:
     if master.begin > held.end:
         raise LogDiverged(
             f"the master's log begins at {master.begin:,}, but this slave's ends at {held.end:,}: the files "
-            f"between were deleted; {_REMEDY}"
+            "between were deleted",
+            held.end,
         )
     if master.end < held.end:
         raise LogDiverged(
             f"the master's log ends at {master.end:,}, but this slave's at {held.end:,}: the master has lost "
-            f"messages, or is not the one that this slave has followed; {_REMEDY}"
+            "messages, or is not the one that this slave has followed",
+            master.end,
         )
     last_file = (held.end - 1) // file_bytes * file_bytes
     return max(last_file, held.end - COMPARED_BYTES, master.begin)
@@ -128,6 +141,7 @@ class LogCopy:
             end = self._begin + len(self._held)
             raise LogDiverged(
                 f"the CommitLog differs from the master's at offset {begin + differs:,}, and this slave's "
-                f"ends at {end:,}; nothing was changed; {_REMEDY}"
+                f"ends at {end:,}; nothing was changed",
+                begin + differs,
             )
         return data[len(held) :]

@@ -159,7 +159,7 @@ TABLES = [
 ]  # fmt: skip
 PROGRESS = {"console", "metrics",
     "up", "down", "restart", "promote", "drain", "status", "autoscale", "logs", "send", "store", "reindex",
-    "export", "import", "demo", "bench", "version",
+    "replica", "export", "import", "demo", "bench", "version",
 }  # fmt: skip
 """Commands without a table of a running cluster, or that need Ray or a store; other tests run them."""
 

@@ -134,7 +134,7 @@ def test_different_log_stops_the_slave_with_both_positions_and_a_remedy(tmp_path
                 await master.send("T", b"other")
             await asyncio.wait_for(follower.task, 10)
             assert "stopped: the CommitLog differs from the master's at offset" in follower.client.state
-            assert "start it with an empty one" in follower.client.state
+            assert "raymq replica resync" in follower.client.state
             assert log_of(slave.broker.graph.loop.store) == before
 
     run(story)
