@@ -20,6 +20,8 @@ class Goal:
     aim: float | None
     flush: str = "async"
     is_ratio: bool = True
+    pair: str = ""
+    """Value of `replication` if each side is a master with a slave; empty for single brokers."""
 
     def verdict(self, value: float) -> str:
         """Return `aim` if the value reaches the aim, else `floor` if it reaches the floor, else `missed`."""
@@ -49,6 +51,9 @@ GOALS: Sequence[Goal] = (
     Goal("java-transactions", "messages_per_s", floor=1.0, aim=1.2),
     Goal("java-16k", "messages_per_s", floor=1.0, aim=1.3),
     Goal("java-producer", "broker_anonymous_mib", floor=0.5, aim=0.3),
+    Goal("java-producer", "messages_per_s", floor=1.2, aim=None, pair="async"),
+    Goal("java-producer", "messages_per_s", floor=1.0, aim=None, pair="sync"),
+    Goal("java-producer", "messages_per_s", floor=1.0, aim=None, pair="sync", flush="sync"),
 )
 PYTHON_LOADS = ("send-async", "pull-arrow")
 """Loads of the Python client: benchmarks of `cluster.bench`, which only RayMQ can serve."""
@@ -56,13 +61,14 @@ PYTHON_LOADS = ("send-async", "pull-arrow")
 
 @dataclass(frozen=True)
 class Case:
-    """A load and the flush mode of the brokers."""
+    """A load, the flush mode of the brokers, and their replication if each side is a pair."""
 
     load: str
     flush: str
+    pair: str = ""
 
 
-CASES: Sequence[Case] = tuple(dict.fromkeys(Case(goal.load, goal.flush) for goal in GOALS))
+CASES: Sequence[Case] = tuple(dict.fromkeys(Case(goal.load, goal.flush, goal.pair) for goal in GOALS))
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ def goal_results(measured: Mapping[Case, Measured]) -> Sequence[GoalResult]:
     """Return the result of each goal whose figure was measured."""
     found = []
     for goal in GOALS:
-        case = measured.get(Case(goal.load, goal.flush), Measured({}))
+        case = measured.get(Case(goal.load, goal.flush, goal.pair), Measured({}))
         value = (case.ratios if goal.is_ratio else case.ours).get(goal.figure)
         if value is not None:
             found.append(GoalResult(goal, value))

@@ -29,16 +29,20 @@ class TopologyFailed(Exception):
 
 
 class RayMQOnRay(Deployment):
-    """A cluster of one nameserver, one rebalancer and one broker as Ray actors."""
+    """A cluster of one nameserver, one rebalancer and one broker, or a master and a slave, as Ray actors."""
 
-    def __init__(self, root: Path, flush: str) -> None:
+    def __init__(self, root: Path, flush: str, replication: str = "") -> None:
         """Store the arguments; `start` starts the cluster.
 
-        `flush` is the broker's flush mode, async or sync.
+        Args:
+            root: directory of topology and stores.
+            flush: flush mode of the brokers, async or sync.
+            replication: async or sync for a master with one slave; empty for one broker.
         """
         self._root = root
         self._file = root / "topology.yaml"
         self._flush = flush
+        self._replication = replication
         self._actors: Mapping[str, Mapping[str, Any]] = {}
 
     @property
@@ -81,11 +85,14 @@ class RayMQOnRay(Deployment):
         self._raymq("down")
 
     def _topology(self) -> Mapping[str, object]:
+        broker: dict[str, object] = {"name": BROKER_NAME, "listen_port": 0}
+        if self._replication:
+            broker |= {"replicas": 2, "replication": self._replication, "replicas_on_one_node": True}
         return {
             "cluster": "DefaultCluster",
             "flush": self._flush,
             "nameservers": [{"listen_port": 0}],
-            "brokers": [{"name": BROKER_NAME, "listen_port": 0}],
+            "brokers": [broker],
             "rebalancers": [{"listen_port": 0}],
             "ray": {
                 "address": "new",
@@ -95,7 +102,8 @@ class RayMQOnRay(Deployment):
         }
 
     def _of_kind(self, kind: str) -> Mapping[str, Any]:
-        return next(actor for actor in self._actors.values() if actor["kind"] == kind)
+        names = sorted(name for name, actor in self._actors.items() if actor["kind"] == kind)
+        return self._actors[names[0]]  # of replicas: the master
 
     def _raymq(self, command: str) -> str:
         done = subprocess.run(

@@ -55,7 +55,7 @@ class Report:
             "name": f"versus-rocketmq {self.case.load}",
             "parameters": {
                 "program": load.program, **load.numbers, **self.numbers, "flush": self.case.flush,
-                "rocketmq": self.release,
+                "pair": self.case.pair, "rocketmq": self.release,
             },
             "medians": self.medians(),
             "rounds": {side: [asdict(figure) for figure in found] for side, found in self.rounds.items()},
@@ -87,7 +87,8 @@ def print_table(report: Report) -> None:
     """Print the medians and ratios of one load as a table."""
     medians, ratios = report.medians(), report.ratios()
     case = report.case
-    print(f"{case.load}, {case.flush} flush, RocketMQ {report.release}  {dict(report.numbers)}")
+    pair = f", {case.pair} pair" if case.pair else ""
+    print(f"{case.load}{pair}, {case.flush} flush, RocketMQ {report.release}  {dict(report.numbers)}")
     print(f"{'median of rounds':28}" + "".join(f"{side:>14}" for side in medians) + f"{'ours ÷ theirs':>16}")
     for key in REPORTED:
         if not all(key in figures for figures in medians.values()):
@@ -107,11 +108,10 @@ def print_goals(found: Sequence[GoalResult], *, as_json: bool) -> None:
         goals = [{**asdict(each.goal), "value": each.value, "reached": each.verdict} for each in found]
         print(json.dumps({"name": "versus-rocketmq", "goals": goals}), flush=True)
         return
-    print(f"{'load':18}{'flush':7}{'figure':27}{'ours ÷ theirs':>14}{'ours':>11}{'floor':>11}{'aim':>11}")
+    print(f"{'load':26}{'flush':7}{'figure':27}{'ours ÷ theirs':>14}{'ours':>11}{'floor':>11}{'aim':>11}")
     for each in found:
         goal = each.goal
         value = f"{each.value:14.2f}{'':11}" if goal.is_ratio else f"{'':14}{each.value:11,.1f}"
+        load = f"{goal.load}, {goal.pair} pair" if goal.pair else goal.load
         aim = "client" if goal.aim is None else f"{goal.aim:,g}"
-        print(
-            f"{goal.load:18}{goal.flush:7}{goal.figure:27}{value}{goal.floor:11,g}{aim:>11}  {each.verdict}"
-        )
+        print(f"{load:26}{goal.flush:7}{goal.figure:27}{value}{goal.floor:11,g}{aim:>11}  {each.verdict}")

@@ -1,7 +1,7 @@
 """Compare RayMQ with Apache RocketMQ: run the same Java client on each, one after the other.
 
     uv run python -m benchmarks.versus_rocketmq [--load NAME [--flush async|sync]] [--rounds 3] [--seconds 20]
-                                                [--rocketmq 5.3.3|5.5.0] [--without-ray]
+                                                [--rocketmq 5.3.3|5.5.0] [--without-ray] [--pair async|sync]
                                                 [--only raymq|rocketmq] [--access-control] [--json]
 
 Without `--load` all loads of `benchmarks.goals` run, and a table shows each figure with its goals, floor and
@@ -9,8 +9,9 @@ aim; among the loads are two of the Python client, which run on RayMQ alone, wit
 with an empty store. RocketMQ runs as a nameserver and a broker process with its default settings,
 except for a heap of 1 GiB. RayMQ runs as a topology of one broker on Ray. `--rocketmq` is the release of
 RocketMQ and of the Java client that both sides use. `--access-control` measures RayMQ alone, without Ray,
-with a producer that signs its requests as a user with policies. The order of the two sides alternates from
-round to round; the results are the medians of the rounds.
+with a producer that signs its requests as a user with policies. With `--pair` each side is a master with one
+slave on the same machine; `sync` is RocketMQ's SYNC_MASTER with two in-sync replicas. The order of the two
+sides alternates from round to round; the results are the medians of the rounds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from benchmarks.access_control import USER_OPTIONS, protected_raymq
 from benchmarks.goals import CASES, PYTHON_LOADS, Case, Measured, goal_results
 from benchmarks.load import LOADS, Figures, run_load
+from benchmarks.pairs import RocketMQPair, await_slave
 from benchmarks.raymq_on_ray import RayMQOnRay
 from benchmarks.versus_report import Report, print_goals, print_table, round_line
 from cluster.bench.options import BenchOptions
@@ -57,7 +59,8 @@ def main() -> int:
 
 def _run_all(kit: JavaKit, options: argparse.Namespace) -> None:
     measured: dict[Case, Measured] = {}
-    for case in CASES if options.load is None else [Case(options.load, options.flush)]:
+    goals = [case for case in CASES if case.pair == options.pair]
+    for case in goals if options.load is None else [Case(options.load, options.flush, options.pair)]:
         if case.load in PYTHON_LOADS:
             measured[case] = _measure_python(case, options)
             continue
@@ -103,6 +106,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--without-ray", action="store_true", help="run RayMQ's services in one process, without Ray"
     )
+    parser.add_argument(
+        "--pair", choices=("async", "sync"), default="", help="compare masters with one slave each"
+    )
     parser.add_argument("--only", choices=SIDES, help="run only one side")
     parser.add_argument(
         "--access-control", action="store_true", help="run only RayMQ, without Ray; the producers sign"
@@ -111,6 +117,8 @@ def _options() -> argparse.Namespace:
         "--json", action="store_true", help="print one line of JSON per load instead of a table"
     )
     options = parser.parse_args()
+    if options.pair and (options.without_ray or options.access_control or options.load in PYTHON_LOADS):
+        parser.error("--pair needs a Java load, with Ray and without access control")
     if options.access_control:
         options.only, options.without_ray = "raymq", True
     return options
@@ -125,6 +133,8 @@ def _measure(kit: JavaKit, case: Case, options: argparse.Namespace) -> Report:
             with tempfile.TemporaryDirectory(prefix=f"versus-{side}-") as root:
                 peer = _peer(kit, side, Path(root), case, options)
                 with peer:
+                    if case.pair:
+                        await_slave(peer.broker_address)
                     rounds[side].append(_run(kit, peer, case, options, Path(root)))
                     if isinstance(peer, RayMQOnRay):
                         others = dict(peer.other_anonymous_mib())
@@ -135,11 +145,16 @@ def _measure(kit: JavaKit, case: Case, options: argparse.Namespace) -> Report:
 
 def _peer(kit: JavaKit, side: str, root: Path, case: Case, options: argparse.Namespace) -> Deployment:
     settings = {"flushDiskType": f"{case.flush.upper()}_FLUSH"}
+    profile = RELEASES[options.rocketmq].server
+    if side == "rocketmq" and case.pair:
+        return RocketMQPair(kit, root, settings, case.pair, profile)
     if side == "rocketmq":
-        return RocketMQ(kit, root, settings, profile=RELEASES[options.rocketmq].server)
+        return RocketMQ(kit, root, settings, profile=profile)
     if options.access_control:
         return protected_raymq(root, settings)
-    return RayMQ(root, settings) if options.without_ray else RayMQOnRay(root, case.flush)
+    if options.without_ray:
+        return RayMQ(root, settings)
+    return RayMQOnRay(root, case.flush, case.pair)
 
 
 def _run(kit: JavaKit, peer: Deployment, case: Case, options: argparse.Namespace, root: Path) -> Figures:
