@@ -11,7 +11,7 @@ from actors.remoting.clients.blocking import BlockingConnection
 from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from tests.compat.agent import Agent, Facts
-from tests.compat.build import CLIENT, JavaKit
+from tests.compat.build import CLIENT, RELEASES, JavaKit
 from tests.compat.mqadmin import Mqadmin
 from tests.compat.raymq import RayMQ
 from tests.compat.rocketmq import RocketMQ
@@ -60,15 +60,16 @@ def messages(first: int, count: int) -> list[Facts]:
     ]
 
 
-def slave_of(kit: JavaKit, ours: RayMQ, root: Path) -> RocketMQ:
+def slave_of(kit: JavaKit, ours: RayMQ, root: Path, release: str = "5.3.3") -> RocketMQ:
     role = {"brokerId": "1", "brokerRole": "SLAVE", "namesrvAddr": ours.nameserver_address}
-    return RocketMQ(kit, root, {**FILES, **role}, heap="512m")
+    return RocketMQ(kit, root, {**FILES, **role}, heap="512m", profile=RELEASES[release].server)
 
 
-def test_java_slave_copies_the_log_and_confirms_sends(kit: JavaKit, tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", ["5.3.3", pytest.param("5.5.0", marks=pytest.mark.extended)])
+def test_java_slave_copies_the_log_and_confirms_sends(kit: JavaKit, tmp_path: Path, release: str) -> None:
     """Double write: while the slave is away, a Java producer gets an error, and nothing is stored."""
     ours = RayMQ(tmp_path / "ours", FILES, ("--broker", "replication=sync"))
-    slave = slave_of(kit, ours, tmp_path / "slave")
+    slave = slave_of(kit, ours, tmp_path / "slave", release)
     try:
         with ours, Agent(kit, CLIENT, ours.nameserver_address, tmp_path / "client") as client:
             master = Master(ours, slave)

@@ -1,15 +1,18 @@
-"""A master and its slave in processes of their own: kills of either side, and equal logs afterwards."""
+"""A master and its slave in processes of their own: kills and pauses of either side, then equal logs."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from cluster.client import ClientError, Message, Producer
+from cluster.client import ClientError, Message, Producer, ProducerConfig, SendStatus
 from store.tools.verify import verify
-from tests.compat.replication.slave import Slave, assert_logs_equal
+from tests.compat.replication.slave import Slave, assert_logs_equal, log_files
 from tests.eventually import eventually
 from tests.faults.standalone_process import StandaloneProcess
 
@@ -55,4 +58,56 @@ def test_slave_has_the_masters_log_after_kills_of_either_side(
         send(master.nameserver, 1500)
         end = slave.follow_up_to(master.broker)
         assert_logs_equal(tmp_path / "m" / "broker-a-0", slave.store_root, end)
+    assert verify(slave.store_root).findings == []
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.extended  # the master disconnects a silent slave after 20 s
+def test_pauses_of_either_side_lose_no_acknowledged_message(tmp_path: Path) -> None:
+    """A paused slave delays sends until it is disconnected; then they are refused."""
+    options = (*STORE, "--broker", "replication=sync", "--broker", "slave_timeout_ms=1000")
+    master = StandaloneProcess(tmp_path / "m", options)
+    config = ProducerConfig(
+        nameservers=master.nameserver, group="PG", request_timeout_ms=2_000, delivery_timeout_ms=4_000
+    )
+    acknowledged: list[bytes] = []
+
+    def send(producer: Producer) -> str:
+        body = b"message %06d " % len(acknowledged) + bytes(1000)
+        try:
+            status = producer.send(Message("T", body)).status
+        except ClientError as error:
+            return str(error)
+        if status is SendStatus.SEND_OK:
+            acknowledged.append(body)
+        return status.name
+
+    def send_until(producer: Producer, outcome: str) -> None:
+        eventually(lambda: outcome in send(producer), outcome)
+
+    try:
+        with Producer(config=config) as producer, Slave(tmp_path / "s", master.nameserver, STORE) as slave:
+            for _ in range(2):
+                send_until(producer, "SEND_OK")
+                with paused(slave.pid):
+                    send_until(producer, "FLUSH_SLAVE_TIMEOUT")
+                    send_until(producer, "in-sync replicas not enough")
+                send_until(producer, "SEND_OK")
+                with paused(master.process.pid):
+                    assert send(producer) not in SendStatus.__members__
+            send_until(producer, "SEND_OK")
+            end = slave.follow_up_to(master.broker)
+            assert_logs_equal(tmp_path / "m" / "broker-a-0", slave.store_root, end)
+            log = b"".join(path.read_bytes() for path in log_files(slave.store_root).values())
+            assert all(body in log for body in acknowledged)
+    finally:
+        master.stop()
     assert verify(slave.store_root).findings == []

@@ -78,6 +78,11 @@ class Slave(Started):
         if self._process is not None and self._process.is_running:
             self._process.terminate()
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """Kill the process (SIGKILL)."""
         assert self._process is not None
