@@ -139,12 +139,20 @@ class NameserverRequests:
         expiry_ms = header.heartbeat_timeout_millis or self._settings.broker_expiry_ms
         connection = context.connection
         now_ns, is_partial = self._clock.monotonic_ns(), bool(header.partial)
+        holder = self._routes.other_holder(broker)
         master = self._routes.register(
             broker, decoded, connection, now_ns, expiry_ms * NS_PER_MS, is_partial=is_partial
         )
         if connection not in self._brokers:
             self._brokers.add(connection)
             connection.on_close(self._connection_closed)
+        if (
+            holder is not None
+            and holder.data_version.state_version < decoded.data_version.state_version
+            and isinstance(holder.connection, Connection)
+        ):
+            # It registers again at once, is refused, and fences itself if it is a former master.
+            holder.connection.close(f"{broker.address} has registered the id of {holder.identity.address}")
         response = (
             RegisterBrokerResponse() if master is None else RegisterBrokerResponse(master[1], master[0])
         )

@@ -97,7 +97,7 @@ class RouteTable:
         """
         data = self._brokers.get(broker.name)
         self._check_room(broker, data, body)
-        self._refuse_stale(broker, data, body)
+        self._refuse_stale(broker, body)
         if data is None:
             data = self._brokers[broker.name] = BrokerData(broker.cluster, broker.name)
         data.cluster = broker.cluster
@@ -115,6 +115,12 @@ class RouteTable:
         self._live[broker.address] = LiveBroker(broker, body.data_version, now_ns, expiry_ns, connection)
         self._encoded.clear()
         return self._master_of(broker, data)
+
+    def other_holder(self, broker: BrokerIdentity) -> LiveBroker | None:
+        """Return the live replica at another address that has the id of `broker`; None if there is none."""
+        data = self._brokers.get(broker.name)
+        address = None if data is None else data.broker_addrs.get(broker.broker_id)
+        return None if address is None or address == broker.address else self._live.get(address)
 
     def record_heartbeat(self, address: str, now_ns: int) -> bool:
         """Record that a broker is alive; return False if it is not registered."""
@@ -245,19 +251,14 @@ class RouteTable:
 
     # ---- helpers -------------------------------------------------------------------------------------
 
-    def _refuse_stale(
-        self, broker: BrokerIdentity, data: BrokerData | None, body: RegisterBrokerBody
-    ) -> None:
-        holder = None if data is None else data.broker_addrs.get(broker.broker_id)
-        if holder is None or holder == broker.address:
-            return
-        held = self._live.get(holder)
+    def _refuse_stale(self, broker: BrokerIdentity, body: RegisterBrokerBody) -> None:
+        held = self.other_holder(broker)
         if held is not None and held.data_version.state_version > body.data_version.state_version:
             raise Refused(
                 ResponseCode.FENCED_MASTER_EPOCH,
-                f"broker {broker.name} id {broker.broker_id} is registered at {holder}, with state version "
-                f"{held.data_version.state_version}; {broker.address} has the older state version "
-                f"{body.data_version.state_version}: stop it if it is a former master that still runs",
+                f"broker {broker.name} id {broker.broker_id} is registered at {held.identity.address}, with "
+                f"state version {held.data_version.state_version}; {broker.address} has the older "
+                f"state version {body.data_version.state_version}: stop it if it is a former master",
             )
 
     def _forget_former_role(self, broker: BrokerIdentity, data: BrokerData) -> None:

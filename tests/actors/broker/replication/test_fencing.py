@@ -17,7 +17,7 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader
 from cluster.client import aio
 from store.clock import SystemClock
-from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of
+from tests.actors.broker.brokers import A_DAY_MS, Peer, registered_broker, run, settings_of
 from tests.actors.broker.replication.slaves import figure, slave_of, until
 from tests.actors.broker.replication.test_slave_registration import ids_of
 from tests.ports import free_port
@@ -28,7 +28,12 @@ FENCED = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 def replicated(replication: str) -> dict[str, Any]:
-    return {"replication": replication, "ha_listen_port": free_port()}
+    # The former master registers when the nameserver has closed its connection, not after the interval.
+    return {
+        "replication": replication,
+        "ha_listen_port": free_port(),
+        "register_interval_ms": A_DAY_MS,
+    }
 
 
 @asynccontextmanager
@@ -45,11 +50,6 @@ async def promoted(nameserver: NameserverService, root: Path, epoch: int) -> Asy
         await broker.stop()
 
 
-async def until_fenced(former: Peer) -> None:
-    former.broker.announce()  # the periodic registration would do the same
-    await until(former, "role", "fenced")
-
-
 @pytest.mark.parametrize("compiled", [True, False])
 def test_former_master_refuses_all_changes_after_a_promotion(tmp_path: Path, compiled: bool) -> None:
     """The group had no epochs before: its first promotion begins epoch 1."""
@@ -61,7 +61,7 @@ def test_former_master_refuses_all_changes_after_a_promotion(tmp_path: Path, com
                 assert (await former.send("T")).code == 0
             written = figure(former, "written")
             async with promoted(nameserver, tmp_path / "new", 1) as master:
-                await until_fenced(former)
+                await until(former, "role", "fenced")
                 assert (await former.send("T")).code == FENCED
                 for response in (
                     await former.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC),
@@ -99,7 +99,7 @@ def test_partitioned_master_with_sync_replication_acknowledges_nothing(tmp_path:
             assert [each.body for each in await former.messages("T")] == [b"replicated"]
             async with promoted(nameserver, tmp_path / "new", 1):
                 assert not any(each.done() for each in sends)
-                await until_fenced(former)
+                await until(former, "role", "fenced")
                 for each in await asyncio.gather(*sends):
                     assert each.code == ResponseCode.SYSTEM_ERROR
                     assert REMEDY in (each.remark or "")
@@ -116,7 +116,7 @@ def test_producer_of_a_former_master_continues_at_the_new_one(tmp_path: Path) ->
                 await producer.send("T", b"at the former master")
                 async with promoted(nameserver, tmp_path / "new", 1) as master:
                     await master.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
-                    await until_fenced(former)
+                    await until(former, "role", "fenced")
                     await producer.send("T", b"at the new master")
                     assert [each.body for each in await master.messages("T")] == [b"at the new master"]
 
