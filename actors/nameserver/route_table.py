@@ -117,7 +117,7 @@ class RouteTable:
         return self._master_of(broker, data)
 
     def other_holder(self, broker: BrokerIdentity) -> LiveBroker | None:
-        """Return the live replica at another address that has the id of `broker`; None if there is none."""
+        """Return the live replica at another address that has the id of `broker`; None without one."""
         data = self._brokers.get(broker.name)
         address = None if data is None else data.broker_addrs.get(broker.broker_id)
         return None if address is None or address == broker.address else self._live.get(address)
