@@ -29,6 +29,9 @@ class Draining:
 
     def show(self) -> None:
         """Print what a drain would do and wait for (--dry-run)."""
+        if self._is_slave:
+            self.report.line(f"would stop {self.actor.name}, a slave; its store is kept")
+            return
         name, progress = self.actor.name, self._request("look")
         self.report.line(f"would make {name} not writable and wait for {progress.producers} producers")
         if not progress.is_complete:
@@ -45,15 +48,23 @@ class Draining:
 
         Raises LaunchFailed if that takes longer than `timeout_s`; the broker is then writable again.
         """
-        with self._cancel_on_failure():
-            progress = self._wait()
+        progress = None
+        if not self._is_slave:
+            with self._cancel_on_failure():
+                progress = self._wait()
         with self.report.working(f"stopping {self.actor.name}"):
             stop_error = fleet.stop(self.namespace, self.actor.name)
-        self._report_absent_groups(progress)
+        if progress is not None:
+            self._report_absent_groups(progress)
         unclean = f" (not stopped cleanly: {stop_error})" if stop_error else ""
         self.report.line(
             f"stopped {self.actor.name}{unclean}; its store is kept, `raymq up` starts the broker again"
         )
+
+    @property
+    def _is_slave(self) -> bool:
+        """True if producers and groups need not be waited for, because a master serves them."""
+        return self.actor.spec is not None and self.actor.spec.is_slave
 
     def _wait(self) -> DrainProgress:
         name = self.actor.name

@@ -9,9 +9,11 @@ from store.consumequeue.consume_queue import ConsumeQueue
 from store.consumequeue.unit import UNIT, Unit
 from store.message.compression import decompress
 from store.message.crc import crc32
+from store.message.fetched import decode_messages
 from store.message.message import MessageExt
 from store.message.record import decode_record
 from store.message.sys_flag import is_compressed
+from store.ownership.identity import read_name
 from store.store_errors import MessageInvalid, StoreError
 from store.tools.image import StoreImage
 
@@ -37,6 +39,38 @@ def dump(root: Path, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
         image.close()
 
 
+def stored_messages(
+    root: Path, log_paths: Sequence[Path] = (), *, topic: str | None = None, begin: int = 0
+) -> Iterator[MessageExt | StoreError]:
+    """Yield the messages of the consume queues, or of those of one topic, with decompressed bodies.
+
+    They are in order of topic, queue and offset; only those that end after the CommitLog offset `begin` are
+    included. For a damaged record an error with its place is yielded instead.
+
+    `log_paths` are the directories of the CommitLog, as for `dump`. Raises StoreError if there is no store at
+    `root`.
+    """
+    image = StoreImage(root, log_paths)
+    name = read_name(root)
+    broker = name.identity.broker if name is not None else ""
+    try:
+        for queue in image.load_queues():
+            if topic is None or queue.topic == topic:
+                for _, unit in _units(queue):
+                    if unit.physical_offset + unit.size > begin:
+                        yield _message(image, unit, broker)
+    finally:
+        image.close()
+
+
+def _message(image: StoreImage, unit: Unit, broker: str) -> MessageExt | StoreError:
+    try:
+        record = image.log.slice(unit.physical_offset, unit.size)
+        return decode_messages(record, 0, 1, broker)[0][0]
+    except StoreError as error:
+        return error
+
+
 def query(root: Path, topic: str, key: str, log_paths: Sequence[Path] = ()) -> Iterator[Line]:
     """Yield one dict with the CommitLog offsets of all records of `topic` that have this key.
 
@@ -50,12 +84,18 @@ def query(root: Path, topic: str, key: str, log_paths: Sequence[Path] = ()) -> I
 
 
 def _dump_queue(image: StoreImage, queue: ConsumeQueue) -> Iterator[Line]:
+    for offset, unit in _units(queue):
+        yield _line(image, queue, offset, unit)
+
+
+def _units(queue: ConsumeQueue) -> Iterator[tuple[int, Unit]]:
+    """Yield the queue offset and the unit of each message of a queue."""
     offset = queue.min_offset
     while units := queue.read_units(offset, _UNITS_AT_ONCE):
         for fields in UNIT.iter_unpack(units):
             unit = Unit(*fields)
             if not unit.is_filler:
-                yield _line(image, queue, offset, unit)
+                yield offset, unit
             offset += 1
 
 

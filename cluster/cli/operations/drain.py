@@ -26,8 +26,8 @@ def command(
 ) -> None:
     """Drain a broker, then stop it: disable writes, wait until all groups have consumed its messages, stop.
 
-    The store is kept; `raymq up` starts the broker again. On a timeout or Ctrl-C the broker keeps running and
-    writes are enabled again.
+    A slave is stopped at once. The store is kept; `raymq up` starts the broker again. On a timeout or Ctrl-C
+    the broker keeps running and writes are enabled again.
     """
     from cluster.launch import drain
     from cluster.topology.topology_file import load_topology

@@ -48,8 +48,8 @@ def resync(path: Store, dry_run: DryRun = False, yes: Yes = False, as_json: AsJs
             work.run()
             plan = replace(plan, is_done=True)
         output.done(
-            f"set aside; `raymq store dump {plan.directory}` lists the messages. Start the broker as "
-            "a slave: it copies the master's log"
+            f"set aside; `raymq store messages {plan.directory} --from-position {divergence.position}` "
+            "prints these messages. Start the broker as a slave: it copies the master's log"
             if plan.is_done
             else "nothing was changed",
             **plan.as_json(),

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
 
-from cluster.cli.console import discard_output
+from cluster.cli.console import EXIT_FAILED, discard_output, print_error
 from cluster.cli.options import Store, examples
 from cluster.cli.stores import store_tools
 from cluster.cli.tables import escaped
@@ -53,6 +53,46 @@ def dump(path: Store, log_paths: store_tools.LogPaths = None, as_json: AsJson = 
                 escaped(line.get("damage") or line["keys"] or ""),
             )
         )
+
+
+@app.command(
+    epilog=examples(
+        "raymq store messages DIR --topic orders | raymq send orders --json-lines",
+        "raymq store messages broker-a-0.before-resync-1 --from-position 4711",
+    )
+)
+def messages(
+    path: Store,
+    topic: Annotated[str | None, typer.Option(help="Print the messages of this topic only.")] = None,
+    begin: Annotated[
+        int,
+        typer.Option("--from-position", min=0, help="Print messages that end after this CommitLog offset."),
+    ] = 0,
+    log_paths: store_tools.LogPaths = None,
+) -> None:
+    """Print the messages of a store with their bodies, in the format of `raymq tail --json`.
+
+    They are in order of topic, queue and offset. Damaged messages are reported on standard error; the exit
+    code is then 1.
+    """
+    from cluster.views.messages import message_json
+    from store.store_errors import StoreError
+    from store.tools.dump import stored_messages
+
+    damaged = False
+
+    def lines() -> Iterator[dict[str, Any]]:
+        nonlocal damaged
+        for found in stored_messages(path, log_paths or (), topic=topic, begin=begin):
+            if isinstance(found, StoreError):
+                damaged = True
+                print_error(f"raymq store: {found}")
+            else:
+                yield message_json(found)
+
+    _print_json(_read(lines()))
+    if damaged:
+        raise typer.Exit(EXIT_FAILED)
 
 
 @app.command(epilog=examples("raymq store query DIR orders order-1 --json"))

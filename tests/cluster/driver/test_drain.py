@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.driver import fleet
 from cluster.driver.drain import HEARTBEAT_S, QUIET_S, Drain, DrainProgress, GroupLag, Step
-from cluster.driver.draining import find_broker
+from cluster.driver.draining import Draining, find_broker
 from cluster.driver.driver import LaunchRefused
 from cluster.driver.kinds import BROKER
+from cluster.driver.launch_report import PlanReport
 from cluster.driver.plan import Running
 from cluster.driver.specs import ActorSpec
 from cluster.launch import drain, restart
@@ -75,6 +77,18 @@ def test_find_broker_accepts_names_without_replica_number() -> None:
         LaunchRefused, match="no broker 'nameserver-0' is running; running brokers: broker-a-0"
     ):
         find_broker(running, "nameserver-0")
+
+
+def test_slave_is_stopped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ActorSpec(BROKER, "broker-a-1", "C", {"role": "slave"}, ("h", 1), ("h", 1), "r")
+    stopped: list[str] = []
+    monkeypatch.setattr(fleet, "stop", lambda _, name: stopped.append(name) or "")
+    report = PlanReport()
+    draining = Draining("raymq", Running("raymq", spec.name, spec), report, timeout_s=1)
+    draining.show()
+    assert not stopped
+    draining.run()  # no drain request, for which it would need Ray
+    assert stopped == ["broker-a-1"]
 
 
 def test_restart_and_drain_reject_invalid_arguments() -> None:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli.stores.store import app
+from cluster.cli.topics.message_view import decode_line
 from store.message.record import decode_record
 from store.message_store import MessageStore
 from store.ownership.identity import StoreIdentity
@@ -125,6 +126,39 @@ def test_dump_lists_all_records_around_a_damaged_one(stores, draft, drain):
     path.write_bytes(content)
     lines = list(dump(store.root))
     assert [line["queueOffset"] for line in lines if line.get("bodyCRCok")] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_messages_of_a_store_have_bodies_and_can_be_sent_again(stores, draft):
+    store = stores.open()
+    positions = []
+    for number, body in enumerate([b"text", b"\xff\x00", b"third", b"other"]):
+        positions.append(store.positions.written)
+        topic = "Other" if body == b"other" else "Topic"
+        store.append(draft(body, topic=topic, keys=f"k{number}", tags="t"))
+    store.close()
+    command = ["messages", str(store.root), "--topic", "Topic"]
+    lines = CliRunner().invoke(app, command).stdout_bytes.splitlines()
+    assert [decode_line(line, 1)["body"] for line in lines] == [b"text", b"\xff\x00", b"third"]
+    assert decode_line(lines[2], 1) == {"body": b"third", "keys": "k2", "tags": "t", "properties": {}}
+    assert json.loads(lines[0])["broker"] == "broker-a"
+    for begin, count in ((positions[1], 2), (positions[1] + 1, 2), (positions[2], 1), (10**9, 0)):
+        result = CliRunner().invoke(app, [*command, "--from-position", str(begin)])
+        assert (result.exit_code, len(result.stdout.splitlines())) == (0, count)
+
+
+def test_messages_around_a_damaged_one_are_printed(stores, draft):
+    store = stores.open()
+    for number in range(3):
+        store.append(draft(b"body %d" % number))
+    store.close()
+    log = next((store.root / "commitlog").iterdir())
+    data = bytearray(log.read_bytes())
+    data[data.index(b"body 1")] ^= 1
+    log.write_bytes(data)
+    result = CliRunner().invoke(app, ["messages", str(store.root)])
+    assert result.exit_code == 1
+    assert [json.loads(line)["body"] for line in result.stdout.splitlines()] == ["body 0", "body 2"]
+    assert "CRC" in result.stderr
 
 
 def test_dump_refuses_a_directory_that_is_not_a_store(tmp_path):
