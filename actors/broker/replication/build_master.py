@@ -16,11 +16,16 @@ from actors.host.figures import Figure, Kind
 def build_master(parts: BrokerParts) -> Capability:
     """Build the HA port of a broker; without `replication` there are only its rows and figures."""
     settings, loop, role = parts.settings, parts.loop, parts.role
+
+    def master() -> str | None:
+        return parts.registration.master.ha_server_addr
+
     if not settings.replication:
         return Capability(
-            rows=tuple(HaRequests(loop.store, lambda: role.role, _no_slaves).rows()), figures=_figures(None)
+            rows=tuple(HaRequests(loop.store, lambda: role.role, master, _no_slaves).rows()),
+            figures=_figures(None),
         )
-    hub = loop.server.hub
+    hub, is_master = loop.server.hub, frozenset({Role.MASTER})
     server = HaServer(
         settings,
         parts.identity.ha_port,
@@ -31,12 +36,11 @@ def build_master(parts: BrokerParts) -> Capability:
         loop.admission,
     )
     loop.end_of_turn.on_written(server.push)
-    master = frozenset({Role.MASTER})
     return Capability(
-        rows=tuple(HaRequests(loop.store, lambda: role.role, server.slaves).rows()),
+        rows=tuple(HaRequests(loop.store, lambda: role.role, master, server.slaves).rows()),
         services=(
-            RoleService("ha-port", master, server.start, server.stop),
-            periodic(parts.supervisor, "ha-sweep", master, SWEEP_MS, server.sweep),
+            RoleService("ha-port", is_master, server.start, server.stop),
+            periodic(parts.supervisor, "ha-sweep", is_master, SWEEP_MS, server.sweep),
         ),
         figures=(
             Figure("replication", Kind.TEXT, "", lambda: settings.replication, "How slaves get the log."),

@@ -21,18 +21,30 @@ _NO_CLIENT = {
     "maxOffset": 0,
     "transferredByteInSecond": 0,
 }
-"""The part for slaves; mqadmin expects it from masters too."""
+"""The part for slaves; mqadmin expects all its fields from masters too. Times and speed are not measured."""
 
 
 class HaRequests:
     """Request handler for the state of the replication."""
 
     def __init__(
-        self, store: MessageStore, role: Callable[[], Role], slaves: Callable[[], Sequence[SlaveState]]
+        self,
+        store: MessageStore,
+        role: Callable[[], Role],
+        master: Callable[[], str | None],
+        slaves: Callable[[], Sequence[SlaveState]],
     ) -> None:
-        """Create the handler; `role` returns the current role, `slaves` the connected slaves."""
+        """Create the handler.
+
+        Args:
+            store: has the log.
+            role: returns the current role of the broker.
+            master: returns the HA address of the master of a slave; None while it is unknown.
+            slaves: returns the connected slaves of a master.
+        """
         self._store = store
         self._role = role
+        self._master = master
         self._slaves = slaves
 
     def rows(self) -> Iterable[RequestRow]:
@@ -42,9 +54,11 @@ class HaRequests:
 
     def status(self, context: RequestContext) -> RemotingCommand:
         """Handle GET_BROKER_HA_STATUS: return the slaves and the end of the log (HARuntimeInfo)."""
-        slaves = self._slaves()
+        slaves, is_master = self._slaves(), self._role() is Role.MASTER
+        end = self._store.positions.written
+        own = {} if is_master else {"masterAddr": self._master() or "", "maxOffset": end}
         status = {
-            "haClientRuntimeInfo": _NO_CLIENT,
+            "haClientRuntimeInfo": _NO_CLIENT | own,
             "haConnectionInfo": [
                 {
                     "addr": each.address,
@@ -57,7 +71,7 @@ class HaRequests:
                 for each in slaves
             ],
             "inSyncSlaveNums": sum(each.is_in_sync for each in slaves),
-            "master": self._role() is Role.MASTER,
-            "masterCommitLogMaxOffset": self._store.positions.written,
+            "master": is_master,
+            "masterCommitLogMaxOffset": end,
         }
         return RemotingCommand.response(body=orjson.dumps(status))

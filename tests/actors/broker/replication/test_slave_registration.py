@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
+
 from actors.broker.role import Role
 from actors.nameserver.service import NameserverService
 from actors.remoting.bodies.routes import TopicRouteData
@@ -11,6 +13,8 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import TopicHeader
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, registered_broker, run, slave_of
+from tests.eventually import eventually_async
+from tests.ports import free_port
 
 
 async def ids_of(nameserver: NameserverService, peer: Peer) -> dict[int, str]:
@@ -29,6 +33,24 @@ def test_slave_registers_its_replica_plus_one_and_finds_its_master(tmp_path: Pat
                 assert await ids_of(nameserver, master) == {0: address, 2: slave.broker.address}
                 assert slave.broker.graph.registration.master.master_addr == address
             assert await ids_of(nameserver, master) == {0: address}
+
+    run(story)
+
+
+def test_ha_status_of_a_slave_names_its_master_and_the_end_of_its_log(tmp_path: Path) -> None:
+    own = {"replication": "async", "ha_listen_port": free_port()}
+
+    async def story() -> None:
+        async with registered_broker(tmp_path, **own) as (_, master), slave_of(master, tmp_path) as slave:
+            await master.send("T")
+            written = master.broker.describe()["written"]
+            await eventually_async(lambda: slave.broker.describe()["written"] == written)
+            status = orjson.loads((await slave.ask(RequestCode.GET_BROKER_HA_STATUS)).body)
+            assert status["master"] is False
+            client = status["haClientRuntimeInfo"]
+            host = master.broker.address.partition(":")[0]
+            assert client["masterAddr"] == f"{host}:{own['ha_listen_port']}"
+            assert client["maxOffset"] == written
 
     run(story)
 
