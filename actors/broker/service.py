@@ -227,8 +227,10 @@ class BrokerService:
         every("stats", lambda: SAMPLE_STATS_MS, self._sample_stats)
 
     async def _leave_if_fenced(self) -> None:
-        store = self.graph.loop.store
-        if store.is_superseded or self.graph.registration.is_fenced:
+        store, is_former_master = self.graph.loop.store, self.graph.registration.is_fenced
+        if is_former_master:
+            self.graph.loop.held.close()  # consumers then request the route, and continue at the new master
+        if is_former_master or store.is_superseded:
             await self.graph.role.become(Role.FENCED, store.epoch)
 
     def _expire_clients(self) -> None:

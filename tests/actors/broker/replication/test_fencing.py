@@ -17,7 +17,8 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader
 from cluster.client import aio
 from store.clock import SystemClock
-from tests.actors.broker.brokers import A_DAY_MS, Peer, registered_broker, run, settings_of
+from store.message.message_queue import MessageQueue
+from tests.actors.broker.brokers import A_DAY_MS, TIMEOUT_MS, Peer, registered_broker, run, settings_of
 from tests.actors.broker.replication.slaves import figure, slave_of, until
 from tests.actors.broker.replication.test_slave_registration import ids_of
 from tests.ports import free_port
@@ -119,6 +120,25 @@ def test_producer_of_a_former_master_continues_at_the_new_one(tmp_path: Path) ->
                     await until(former, "role", "fenced")
                     await producer.send("T", b"at the new master")
                     assert [each.body for each in await master.messages("T")] == [b"at the new master"]
+
+    run(story)
+
+
+def test_consumer_of_a_former_master_continues_at_the_new_one(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with registered_broker(tmp_path / "former", **replicated("async")) as (nameserver, former):
+            await former.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+            await former.send("T", b"replicated")
+            async with aio.PullConsumer(nameserver.address, "CG") as consumer:
+                await consumer.assign([MessageQueue("T", "broker-a", 0)])
+                assert [each.body for each in await consumer.poll(timeout_ms=TIMEOUT_MS)] == [b"replicated"]
+                await former.until_held(1)
+                async with promoted(nameserver, tmp_path / "new", 1) as master:
+                    await master.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+                    for body in (b"replicated", b"at the new master"):
+                        await master.send("T", body)
+                    [message] = await consumer.poll(timeout_ms=TIMEOUT_MS)
+                    assert message.body == b"at the new master"
 
     run(story)
 
