@@ -37,7 +37,9 @@ class Broker(ActorShell):
             store_binding.bind(
                 str(self._spec["namespace"]), str(self._spec["name"]), node_ip, settings.store_root
             )
-        service = BrokerService(settings, SystemClock(), self.service_failed, node_ip=node_ip)
+        service = BrokerService(
+            settings, SystemClock(), self.service_failed, node_ip=node_ip, restart=self.restart_service
+        )
         service.live.on_change(self.settings_changed)
         return service
 

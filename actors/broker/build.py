@@ -24,6 +24,7 @@ from actors.broker.admin.offset_admin import OffsetAdmin
 from actors.broker.admin.progress_requests import ProgressRequests
 from actors.broker.admin.queue_file_requests import QueueFileRequests
 from actors.broker.admin.replica_requests import ReplicaRequests
+from actors.broker.admin.restart_requests import Restart, RestartRequests
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.auth.access_requests import AccessRequests
 from actors.broker.auth.build_access import BrokerAccess, build_access
@@ -111,6 +112,7 @@ def build_broker(
     store: MessageStore,
     supervisor: Supervisor,
     features: Sequence[Feature],
+    restart: Restart | None,
 ) -> Broker:
     """Build a broker on an open store.
 
@@ -120,6 +122,7 @@ def build_broker(
         rng: source of random numbers, for the choice of queues and for unique keys.
         identity: the names and addresses that the broker registers.
         features: what is added to the broker; their interceptors are called in this order.
+        restart: restarts the broker; None if nothing would start it again.
 
     Raises:
         StoreError: a metadata table and its backup, a file of users or a certificate is invalid.
@@ -155,7 +158,7 @@ def build_broker(
         _reading_rows(parts),
         _group_rows(parts),
         _admin_rows(parts),
-        _broker_rows(parts, figures),
+        _broker_rows(parts, figures, restart),
     ):
         loop.requests.add_rows(rows)
     return Broker(
@@ -358,12 +361,15 @@ def _admin_rows(parts: BrokerParts) -> Iterable[RequestRow]:
     )
 
 
-def _broker_rows(parts: BrokerParts, figures: Sequence[Figure]) -> Iterable[RequestRow]:
+def _broker_rows(
+    parts: BrokerParts, figures: Sequence[Figure], restart: Restart | None
+) -> Iterable[RequestRow]:
     loop, clients = parts.loop, parts.groups.clients
     config = SettingsRequests(parts.live, as_properties, by_field, parts.clock)
     get, update = on_cluster(Action.GET), on_cluster(Action.UPDATE)
     return (
         *AccessRequests(parts.access.control).rows(),
+        *RestartRequests(parts.settings.broker_name, restart).rows(),
         *BrokerInfo(parts.settings.cluster_name, loop.store, loop.reads, clients, loop.stats, figures).rows(),
         RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get, on_slave=OnSlave.SERVED),
         RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, update, on_slave=OnSlave.SERVED),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from actors.access.access_file import RELOAD_MS
+from actors.broker.admin.restart_requests import Restart
 from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import Broker, build_broker
 from actors.broker.capability import Feature
@@ -57,6 +58,7 @@ class BrokerService:
         probe: DiskProbe = disk_use,
         features: Sequence[Feature] = (),
         node_ip: str = "",
+        restart: Restart | None = None,
     ) -> None:
         """Create the service.
 
@@ -68,12 +70,15 @@ class BrokerService:
             probe: measures how full the store's disks are.
             features: added before those that every broker has, so their interceptors are called first.
             node_ip: the address of the broker's Ray node; empty outside of Ray.
+            restart: stops this service and starts another one, at the request of an administrator; None if
+                nothing would start it.
         """
         self.settings = settings
         self.live = LiveSettings(settings)
         self._probe = probe
         self._features = (*features, *built_in_features())
         self._node_ip = node_ip
+        self._restart = restart
         self._clock = clock
         self._rng = rng or random.Random()
         self._supervisor = Supervisor(clock, give_up, broker=settings.broker_name)
@@ -108,8 +113,9 @@ class BrokerService:
             store = self._open_store(identity.host)
             try:
                 self.graph = build_broker(
-                    self.live, self._clock, self._rng, identity, store, self._supervisor, self._features
-                )
+                    self.live, self._clock, self._rng, identity, store, self._supervisor, self._features,
+                    self._restart,
+                )  # fmt: skip
                 server = self.graph.loop.server
                 await server.start(settings.listen_host, port.number)
                 await self._listen_for_vip(port.number)

@@ -1,7 +1,8 @@
 """ServiceHost: runs a service in an actor's process, on an event loop in a thread.
 
     STARTING ──start()──> SERVING ──stop()──> STOPPED
-        │                    └─ fail(reason) ──> NOT_SERVING: the process exits and Ray restarts the actor
+        │                    └─ fail(reason) or restart(reason) ──> NOT_SERVING: the process exits and Ray
+        │                                                           restarts the actor
         │ port or store in use: retried until the deadline, then the process exits and Ray restarts the actor
         │ disk full ──> NOT_SERVING with the reason, retried every 5 s
         └─ any other error ──> NOT_SERVING with the reason, until an operator acts
@@ -38,6 +39,7 @@ STOP_TIMEOUT_S = 30.0
 EXIT_START_FAILED = 17
 EXIT_LOOP_FAILED = 18
 EXIT_SERVICE_FAILED = 19
+EXIT_RESTART = 20
 
 _log = get_logger(__name__)
 
@@ -142,20 +144,30 @@ class ServiceHost:
 
     def fail(self, reason: str) -> None:
         """Stop the service and exit the process, so that Ray restarts the actor; called on the loop."""
+        self._exit(EXIT_SERVICE_FAILED, reason)
+
+    def restart(self, reason: str) -> None:
+        """Like `fail`, if an administrator wants a restart."""
+        self._exit(EXIT_RESTART, reason)
+
+    def _exit(self, code: int, reason: str) -> None:
         if self._exiting is not None or self._is_stopped():
             return
         service, self.service = self.service, None
         self.state, self.reason = State.NOT_SERVING, reason
-        _log.error("service_failed", reason=reason)
-        self._exiting = self._loop.create_task(self._exit_after_stop(service))
+        if code == EXIT_RESTART:
+            _log.info("service_restarting", reason=reason)
+        else:
+            _log.error("service_failed", reason=reason)
+        self._exiting = self._loop.create_task(self._exit_after_stop(service, code))
 
-    async def _exit_after_stop(self, service: Service | None) -> None:
+    async def _exit_after_stop(self, service: Service | None, code: int) -> None:
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._stop_failed(service)
         except TimeoutError:
             _log.warning("service_stop_failed", timeout_s=STOP_TIMEOUT_S)
-        self._exit_process(EXIT_SERVICE_FAILED)
+        self._exit_process(code)
 
     def _post(self, coroutine: Coroutine[object, object, Result], timeout_s: float) -> Result:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)

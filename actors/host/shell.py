@@ -84,6 +84,10 @@ class ActorShell:
         """Stop the service and exit the process, so that Ray restarts it; called on the service's loop."""
         self._host.fail(reason)
 
+    def restart_service(self, reason: str) -> None:
+        """Like `service_failed`, at the request of an administrator; Ray counts it as any other restart."""
+        self._host.restart(reason)
+
     def _set_gauges(self) -> None:
         """Keep the actor's gauges in Ray's metrics; runs in a thread of its own, as it waits for the loop."""
         labels = {"namespace": str(self._spec.get("namespace", "raymq")), "actor": str(self._spec["name"])}

@@ -136,6 +136,12 @@ class ReplaceQueueFileHeader(Header):
     crc: Long
 
 
+class RestartBrokerHeader(Header):
+    """Header of RESTART_BROKER (7110); `dry_run`: only check that the broker can be restarted."""
+
+    dry_run: bool = False
+
+
 class DeleteGroupHeader(Header):
     """Header of DELETE_SUBSCRIPTIONGROUP (207)."""
 

@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7109, and 7206 to 7212).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7110, and 7206 to 7212).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -38,6 +38,9 @@ REPLACE_QUEUE_FILE 7109
                      wrote into raymq.reindex/new of the store's directory, after the broker has compared its
                      units with the log. `ReplaceQueueFileHeader` (actors.remoting.admin_headers);
                      INVALID_PARAMETER if the file cannot be replaced.
+
+RESTART_BROKER 7110  Sent by the console: the broker responds, stops cleanly, and is started again by Ray with
+                     the same settings. `RestartBrokerHeader`; SYSTEM_ERROR if it is not an actor.
 
 FIND_REQUEST 7206    Sent by a broker to the others: SUCCESS if a request message with this correlation id has
                      passed the receiver and waits for its reply, else QUERY_NOT_FOUND. `FindRequestHeader`.

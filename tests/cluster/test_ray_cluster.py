@@ -22,7 +22,7 @@ import pytest
 from actors.broker.handle_api import MAX_WAIT_MS
 from actors.host import ray_port
 from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RequestCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.properties_text import parse_properties
 from cluster import launch
@@ -166,6 +166,17 @@ def test_killed_broker_restarts_with_all_acknowledged_messages(running: RayMQ) -
     after = wait_for_restart("broker-b-0", kill_process("broker-b-0"))
     assert read_all("broker-b") == [*acknowledged, b"just before the kill"]
     assert after["details"]["epoch"] == before["details"]["epoch"] + 1
+    eventually(lambda: not any(failing(running).values()), "all actors serving")
+
+
+@pytest.mark.extended
+def test_broker_that_is_asked_to_restart_serves_again_in_a_new_process(running: RayMQ) -> None:
+    before = status_of("broker-b-0")
+    acknowledged = append_and_read("broker-b")
+    call_broker("broker-b", RayMQRequestCode.RESTART_BROKER)
+    after = wait_for_restart("broker-b-0", before["pid"])
+    assert read_all("broker-b") == acknowledged
+    assert after["spec"] == before["spec"]
     eventually(lambda: not any(failing(running).values()), "all actors serving")
 
 

@@ -199,6 +199,29 @@ def writable(
         out.done(f"{broker} is {what} in {topics} topics", topics=topics, **facts)
 
 
+@app.command(epilog=examples("raymq broker restart broker-a --dry-run", "raymq broker restart broker-a"))
+def restart(
+    broker: Broker,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the master of a broker stop cleanly and start again, without waiting for it.
+
+    `raymq restart` on a machine of the cluster restarts any actors, one at a time, and waits for each.
+    """
+
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        admin.restart_broker(broker, dry_run=True)
+        if dry_run:
+            out.done(f"{broker} would restart", broker=broker, dry_run=True)
+            return
+        confirmed(f"Restart {broker}?", yes=yes)
+        admin.restart_broker(broker)
+        out.done(f"{broker} restarts; it serves again within seconds", broker=broker, dry_run=False)
+
+
 def columns_of(load: brokers.BrokerLoad) -> dict[str, Any]:
     """Return the columns of a broker's load, without the counts that it does not report."""
     found = asdict(load) | {"disk_used": None if load.disk_used is None else f"{load.disk_used:.0%}"}

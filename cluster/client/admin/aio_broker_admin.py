@@ -7,7 +7,12 @@ from typing import Literal
 
 import orjson
 
-from actors.remoting.admin_headers import BrokerStatsHeader, ConsumeQueueHeader, ReplaceQueueFileHeader
+from actors.remoting.admin_headers import (
+    BrokerStatsHeader,
+    ConsumeQueueHeader,
+    ReplaceQueueFileHeader,
+    RestartBrokerHeader,
+)
 from actors.remoting.bodies.broker import BrokerStatsData, ConsumeQueueUnits
 from actors.remoting.bodies.progress import TopicStatsTable
 from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
@@ -94,6 +99,19 @@ class BrokerAdmin(AdminCore):
         if what not in _CLEANINGS:
             raise ConfigInvalid(f"{what!r} is not a kind of cleaning: use one of {', '.join(_CLEANINGS)}")
         await self._call(await self._master(broker), _CLEANINGS[what])
+
+    async def restart_broker(self, broker: str, *, dry_run: bool = False) -> None:
+        """Make a broker stop cleanly and start again with the same settings. Returns before it has stopped.
+
+        With `dry_run`, only check that it can be restarted.
+
+        Raises:
+            ConfigInvalid: The broker is unknown.
+            BrokerRefused: The broker is not an actor of Ray, so nothing would start it again.
+            NotSupported: The broker is one of RocketMQ.
+        """
+        header = RestartBrokerHeader(dry_run)
+        await self._call(await self._master(broker), RayMQRequestCode.RESTART_BROKER, header)
 
     async def replace_queue_file(self, broker: str, topic: str, queue_id: int, offset: int, crc: int) -> None:
         """Make a broker replace a full consume queue file by the file that a re-index job has written.

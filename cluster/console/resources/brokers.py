@@ -36,6 +36,12 @@ class SetWritable(Write, frozen=True, kw_only=True):
     writable: bool
 
 
+class Restart(Write, frozen=True, kw_only=True):
+    """Stop a broker cleanly and start it again."""
+
+    broker: Name
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerPage:
     """One broker: its figures and settings under RocketMQ's names."""
@@ -82,6 +88,11 @@ class BrokerResources:
                 "Allow or refuse writes to a broker.",
                 lambda given: ("broker", "writable", given.broker, "--on" if given.writable else "--off"),
             ),
+            Route(
+                "POST", "/brokers/{broker}/restart", self.restart, Restart, Change,
+                "Restart a broker.",
+                lambda given: ("broker", "restart", given.broker),
+            ),
         )  # fmt: skip
 
     def broker(self, admin: Admin, given: BrokerParameters) -> BrokerPage:
@@ -107,6 +118,16 @@ class BrokerResources:
             return Change(f"would change {len(rows)} settings of {given.broker}", rows)
         admin.change_broker_config(given.broker, given.settings)
         return Change(f"changed {len(rows)} settings of {given.broker}", rows, done=True)
+
+    def restart(self, admin: Admin, given: Restart) -> Change:
+        """Restart a broker. Raises ClientError."""
+        admin.restart_broker(given.broker, dry_run=given.dry_run)
+        if given.dry_run:
+            return Change(
+                f"{given.broker} would stop and start again within seconds; meanwhile producers use other "
+                "brokers, and consumers wait for its messages"
+            )
+        return Change(f"{given.broker} restarts; it serves again within seconds", done=True)
 
     def set_writable(self, admin: Admin, given: SetWritable) -> Change:
         """Allow or refuse writes. Raises ClientError."""

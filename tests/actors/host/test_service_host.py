@@ -8,7 +8,14 @@ import threading
 import pytest
 import structlog
 
-from actors.host.service_host import EXIT_SERVICE_FAILED, EXIT_START_FAILED, NotServing, ServiceHost, State
+from actors.host.service_host import (
+    EXIT_RESTART,
+    EXIT_SERVICE_FAILED,
+    EXIT_START_FAILED,
+    NotServing,
+    ServiceHost,
+    State,
+)
 from store.store_errors import StoreError, StoreLocked
 from tests.eventually import LIMIT_S, eventually
 
@@ -101,6 +108,19 @@ def test_failed_service_is_stopped_and_the_process_exits() -> None:
     assert [line["event"] for line in logs] == ["service_failed"]
     host.stop()
     assert service.stops == 1
+
+
+def test_requested_restart_stops_the_service_and_is_not_logged_as_an_error() -> None:
+    codes: list[int] = []
+    service = FakeService([])
+    host = ServiceHost(lambda: service, exit_process=codes.append)
+    eventually(lambda: host.is_serving)
+    with structlog.testing.capture_logs() as logs:
+        host.call(host.restart, "restart requested by 10.0.0.1:5")
+        eventually(lambda: bool(codes))
+    assert (codes, service.stops) == ([EXIT_RESTART], 1)
+    assert [(line["event"], line["log_level"]) for line in logs] == [("service_restarting", "info")]
+    host.stop()
 
 
 def test_process_exits_if_a_failed_service_cannot_stop() -> None:

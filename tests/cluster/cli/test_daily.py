@@ -182,6 +182,11 @@ def test_broker_writable_off_removes_it_from_producers_routes(raymq: Raymq) -> N
     assert {raymq.ok("send", topic, "x")["broker"] for _ in range(16)} == {"a", "b"}
 
 
+def test_broker_outside_of_ray_refuses_a_restart(raymq: Raymq) -> None:
+    for options in (["--dry-run"], ["--yes"]):
+        assert "broker a is not an actor of Ray" in raymq.refused("broker", "restart", "a", *options)
+
+
 def test_broker_config_changes_live_settings_only(raymq: Raymq) -> None:
     sets = ("--set", "fileReservedTime=48", "--set", "deleteWhen=03")
     assert raymq.ok("broker", "config", "b", *sets, "--dry-run")["dry_run"] is True

@@ -190,6 +190,7 @@ def test_broker_is_changed_after_previews(visitor: Visitor, admin: Admin) -> Non
     assert admin.broker_config("a")["fileReservedTime"] == "49"
     assert "not writable" in visitor.change("Stop writes…")[1]
     assert "a is writable" in visitor.change("Allow writes…")[1]
+    assert visitor.page.get_by_role("button", name="Restart…").is_enabled()
     assert "fileReservedTime=49" in visitor.visit("changes", "fileReservedTime=49")
 
 

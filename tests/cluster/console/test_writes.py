@@ -157,6 +157,8 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/groups/g/offsets", {"topic": "TBW102", "to": "earliest", "queue": "a:999"}, 400, "has no queue a:999"),
     ("/brokers/nosuch/settings", {"settings": {"x": "1"}}, 400, "no broker nosuch"),
     ("/brokers/a/settings", {"settings": {"nosuch": "1"}}, 400, "has no setting 'nosuch'"),
+    ("/brokers/a/restart", {}, 409, "broker a is not an actor of Ray"),
+    ("/brokers/nosuch/restart", {}, 400, "no broker nosuch"),
     ("/brokers/a/settings", {"settings": {}}, 400, "parameter settings is {}"),
 ]
 

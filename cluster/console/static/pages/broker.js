@@ -12,7 +12,8 @@ export default function Broker({ name }) {
         fields=${[{ name: "setting", title: "setting", type: "text", required: true, hint: "a name of the tab Settings" }, { name: "value", title: "value", type: "text" }]}
         make=${(values) => ({ settings: { [values.setting]: values.value } })} />
       <${Change} label="Stop writes…" title=${`Refuse writes to ${name}`} danger at=${path("brokers", name, "writable")} fixed=${{ writable: false }} onDone=${broker.reload} />
-      <${Change} label="Allow writes…" title=${`Allow writes to ${name}`} at=${path("brokers", name, "writable")} fixed=${{ writable: true }} onDone=${broker.reload} />`}>
+      <${Change} label="Allow writes…" title=${`Allow writes to ${name}`} at=${path("brokers", name, "writable")} fixed=${{ writable: true }} onDone=${broker.reload} />
+      <${Change} label="Restart…" title=${`Restart ${name}`} danger at=${path("brokers", name, "restart")} onDone=${broker.reload} />`}>
     <${Problem} error=${broker.error} />
     <${Tabs} chosen=${tab} names=${[["figures", "Figures"], ["settings", "Settings"]]} />
     <${Table} rows=${pairs} size=${200} columns=${[{ name: "name", cell: (row) => html`<code>${plain(row.name)}</code>` }, { name: "value", cell: (row) => plain(row.value) }]} />
