@@ -147,9 +147,7 @@ def build_broker(
     capabilities = [feature.build(parts) for feature in features]
     _add_capabilities(parts, capabilities)
     drain = BrokerDrain(store, loop.reads, tables, groups.clients, loop.stats, clock)
-    handle = HandleApi(
-        loop.server, identity.host.packed, properties.next_uniq_key, access.steps, lambda: role.role, clock
-    )
+    handle = HandleApi(loop.server, identity.host.packed, properties.next_uniq_key, access.steps, role, clock)
     figures = _figures(parts, drain, capabilities)
     replies = _replies(settings, clock, identity, client, groups, properties, requests)
     for rows in (

@@ -42,7 +42,7 @@ import orjson
 
 from actors.broker.arrow_batches import batch_of_arrow
 from actors.broker.metadata.consumer_offsets import NO_OFFSET
-from actors.broker.role import Role
+from actors.broker.role import BrokerRole, Role
 from actors.remoting.chain import Step
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import MAX_FRAME_BYTES, RemotingCommand
@@ -169,7 +169,7 @@ class HandleApi:
         store_host: bytes,
         next_uniq_key: Callable[[], str],
         steps: Sequence[Step],
-        role: Callable[[], Role],
+        role: BrokerRole,
         clock: Clock,
     ) -> None:
         """Open the in-process connections.
@@ -179,7 +179,7 @@ class HandleApi:
             store_host: the broker's address, packed; the bornHost of appended messages.
             next_uniq_key: generates the UNIQ_KEY of a row of an Arrow stream.
             steps: authentication, then authorization; empty without access control.
-            role: returns the current role of the broker.
+            role: the role of the broker.
             clock: the time of signatures.
         """
         # One connection per method, so that waiting reads do not count as pending requests of the others.
@@ -317,7 +317,7 @@ class HandleApi:
     def _check_replica(self, replica: str) -> None:
         if replica not in ("master", "any"):
             raise _invalid(f"replica is {replica[:100]!r}: it must be 'master' or 'any'")
-        if replica == "master" and self._role() is Role.SLAVE:
+        if replica == "master" and self._role.role is Role.SLAVE:
             raise Refused(
                 ResponseCode.SLAVE_NOT_AVAILABLE,
                 "this broker is a slave, which may lack the newest messages: call the actor of the master, or"
