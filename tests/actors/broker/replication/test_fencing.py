@@ -19,8 +19,10 @@ from cluster.client import aio
 from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from tests.actors.broker.brokers import A_DAY_MS, TIMEOUT_MS, Peer, registered_broker, run, settings_of
+from tests.actors.broker.brokers import slave_of as real_slave_of
 from tests.actors.broker.replication.slaves import figure, slave_of, until
 from tests.actors.broker.replication.test_slave_registration import ids_of
+from tests.eventually import eventually_async
 from tests.ports import free_port
 
 TOPIC = CreateTopicHeader("T", read_queue_nums=1, write_queue_nums=1, perm=6).to_ext()
@@ -105,6 +107,36 @@ def test_partitioned_master_with_sync_replication_acknowledges_nothing(tmp_path:
                     assert each.code == ResponseCode.SYSTEM_ERROR
                     assert REMEDY in (each.remark or "")
             assert figure(former, "confirmed") < figure(former, "written")
+
+    run(story)
+
+
+def test_failover_of_a_sync_pair_keeps_all_acknowledged_messages(tmp_path: Path) -> None:
+    """The slave is promoted while its master runs on and gets sends."""
+    acknowledged: list[bytes] = []
+
+    async def send(peer: Peer) -> bool:
+        body = b"%d" % len(acknowledged)
+        is_acknowledged = (await peer.send("T", body)).code == 0
+        if is_acknowledged:
+            acknowledged.append(body)
+        return is_acknowledged
+
+    async def story() -> None:
+        async with registered_broker(tmp_path, **replicated("sync")) as (nameserver, former):
+            await former.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+            async with real_slave_of(former, tmp_path):
+                await eventually_async(lambda: send(former))
+                for _ in range(20):
+                    assert await send(former)
+            await until(former, "in_sync_replicas", 1)
+            assert not await send(former)  # its slave has left
+            async with promoted(nameserver, tmp_path / "replica-1", 1) as master:
+                await until(former, "role", "fenced")
+                assert not await send(former)
+                await master.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+                assert await send(master)
+                assert [each.body for each in await master.messages("T")] == acknowledged
 
     run(story)
 
