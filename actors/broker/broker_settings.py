@@ -286,8 +286,9 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     busy_poll_us: int = Field(default=100, ge=0, le=10_000)
     """How long the event loop polls for further requests after a turn before it sleeps."""
     compiled_turn: bool = True
-    """Whether ordinary messages that arrive together are appended by one call of compiled code. Sends with a
-    delay, a transaction or another special property, and signed sends, are always handled one by one.
+    """Whether ordinary messages and batches that arrive together are appended by one call of compiled code.
+    Sends with a delay, a transaction or another special property, and signed sends, are always handled one by
+    one.
     """
     rebalancer_timeout_ms: int = Field(default=3000, ge=1)
     """The time-out of a request to a rebalancer."""

@@ -74,7 +74,7 @@ def check_batch(batch: Buffer) -> int:
 
 
 def _measured(batch: Buffer) -> tuple[int, int, int]:
-    count, unterminated, longest, bad_position = _measure_batch(np.frombuffer(batch, np.uint8))
+    count, unterminated, longest, bad_position = measure_batch_kernel(np.frombuffer(batch, np.uint8))
     if bad_position >= 0:
         raise MessageInvalid(f"the lengths of the message at byte {bad_position} of the batch do not add up")
     return count, unterminated, longest
@@ -109,7 +109,7 @@ def encode_batch_records(
     template = record_template(draft, store_timestamp, store_host)
     records = np.empty(size_bytes, np.uint8)
     positions = np.empty(count, np.int64)
-    _encode_batch(
+    encode_batch_kernel(
         np.frombuffer(batch, np.uint8),
         np.frombuffer(template, np.uint8),
         np.frombuffer(topic_field(draft.topic)[1], np.uint8),
@@ -133,7 +133,7 @@ def check_room(own_bytes: int, common_bytes: int) -> None:
 
 
 @kernel([types.UniTuple(types.int64, 4)(BYTES)])
-def _measure_batch(batch: U8) -> tuple[int, int, int, int]:
+def measure_batch_kernel(batch: U8) -> tuple[int, int, int, int]:
     """Check the lengths in the body of a batch request, and measure its messages.
 
     Returns:
@@ -197,7 +197,7 @@ def write_crc_property(records: U8, start: int, end: int) -> None:
         )
     ],
 )
-def _encode_batch(
+def encode_batch_kernel(
     batch: U8,
     template: U8,
     topic: U8,

@@ -1,15 +1,17 @@
-"""take_sends: handles the plain SEND_MESSAGE_V2 frames at the front of a receive buffer in one compiled call.
+"""take_sends: handles the plain sends at the front of a receive buffer in one compiled call.
 
-    frames ─► header scan (JSON or ROCKETMQ) ─► topic and queue ─► record ─► response
+    frames ─► header scan (JSON or ROCKETMQ) ─► topic and queue ─► records ─► response
+
+Plain sends are frames of SEND_MESSAGE_V2, or of SEND_BATCH_MESSAGE; those of one call have the same code.
 
 It stops before the first frame that is not plain. Such a frame has another code, an escaped or unknown field,
 a value that needs a check in Python, a property that an interceptor handles, or a topic or queue that is not
-in the tables. Python handles it (`Sender.send`), with the same result for a plain frame too.
+in the tables. Python handles it (`Sender`), with the same result for a plain frame too.
 
 The arguments of `take_sends`:
 
     data: the receive buffer.
-    state: the fields AT to ONEWAY; the kernel updates AT, the sizes, TOUCHED and ONEWAY.
+    state: the fields AT to CODE; the kernel updates AT, the sizes and TOUCHED to CODE.
     topics: hash table of the known topics (columns NAME_AT to NEW_MEDIUM).
     names: the names of the topics.
     queues: for each queue of a topic, from QUEUES_AT on: its index in `assigned`, or -1 if unknown.
@@ -19,9 +21,10 @@ The arguments of `take_sends`:
     reserved: the first four bytes of each property name that Python must handle.
     records: receives the records.
     responses: receives the response frames.
-    sent: receives the index in `assigned` of each message.
+    sent: receives the index in `assigned` of each request.
     touched: receives the slots of the topics with new messages.
-    fields: scratch memory: start and end of the value of each letter, and the flag.
+    positions: scratch memory: where each record of a batch begins.
+    fields: scratch memory: start and end of the value of each letter, the flag and the request code.
 """
 
 from typing import Final
@@ -32,6 +35,7 @@ from numba import types
 from store.kernels import send_frames
 from store.kernels.compiled import helper, kernel
 from store.kernels.crc32 import crc32_kernel
+from store.kernels.encode import encode_batch_kernel, measure_batch_kernel
 from store.kernels.memory import (
     BYTES,
     I64,
@@ -47,6 +51,8 @@ from store.kernels.memory import (
     store_u8,
 )
 from store.kernels.send_frames import matches, number, scan_frame
+from store.kernels.send_responses import ADDED, HOSTS, ID_BYTES, put, respond
+from store.message import batch as element
 from store.message import record
 
 # ---- the fields of `state` ----
@@ -58,26 +64,21 @@ from store.message import record
     RESPONSES_BYTES,  # room for responses; the kernel sets the bytes written
     POSITION,  # CommitLog offset of the first record
     NOW_MS,  # storeTimestamp
-    BODY_BYTES_MAX,
+    BODY_BYTES_MAX,  # of a message
+    BATCH_BYTES_MAX,  # of the body of a batch
     SLOT_MASK,  # number of topic slots - 1
     TOUCHED,  # the kernel sets the number of topics with new messages
     ONEWAY,  # the kernel sets the number of one-way frames, which get no response
-) = range(11)
-STATE_FIELDS: Final = 11
+    CODE,  # the kernel sets the request code of the frames
+) = range(13)
+STATE_FIELDS: Final = 13
 
 # ---- the columns of `topics`, a hash table by name ----
 # NEW_SMALL and NEW_MEDIUM count the messages whose records have up to SMALL_BYTES and MEDIUM_BYTES.
-NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT, NEW_MESSAGES, NEW_BYTES, NEW_SMALL, NEW_MEDIUM = range(8)
-TOPIC_FIELDS: Final = 8
+NAME_AT, NAME_BYTES, QUEUES, QUEUES_AT, NEW_CALLS, NEW_MESSAGES, NEW_BYTES, NEW_SMALL, NEW_MEDIUM = range(9)
+TOPIC_FIELDS: Final = 9
 SMALL_BYTES: Final = 1024
 MEDIUM_BYTES: Final = 4096
-
-# ---- the rows of `pieces`: start and length of a part of `texts` ----
-# The parts of a response surround its values, for example JSON_QUEUE ends where the queue id begins.
-ADDED, HOSTS = range(2)  # properties that the broker adds to every message; born host, then store host
-JSON_ID, JSON_QUEUE, JSON_OFFSET, JSON_KEY, JSON_OPAQUE, JSON_END = range(2, 8)
-BINARY_OPAQUE, BINARY_ID, BINARY_QUEUE, BINARY_OFFSET, BINARY_KEY, BINARY_END = range(8, 14)
-PIECES: Final = 14
 
 _RESPONSE_OVERHEAD_BYTES: Final = 128
 _KEY_BYTES_MAX: Final = 255
@@ -86,7 +87,7 @@ _NAME_END, _PAIR_END = 1, 2
 _ESCAPE = np.frombuffer(b"\\u000", np.uint8)
 _UNIQ_KEY = np.frombuffer(b"UNIQ_KEY\x01", np.uint8)
 _TRANSIENT: Final = int.from_bytes(b"__", "big")
-_ENTRIES_AT: Final = 8  # the length of a response's entries: after the opaque, flag and remark length
+_WAIT = np.frombuffer(b"WAIT\x01", np.uint8)
 
 
 @helper()
@@ -164,81 +165,6 @@ def _copy_properties(
 
 
 @helper()
-def _write_digits(out: U8, at: int, value: int) -> int:
-    digits = 1
-    rest = value
-    while rest >= 10:
-        rest //= 10
-        digits += 1
-    for index in range(digits):
-        store_u8(out, at + digits - 1 - index, 48 + value % 10)
-        value //= 10
-    return at + digits
-
-
-@helper()
-def _write_hex(out: U8, at: int, value: int) -> int:
-    for index in range(16):
-        digit = (value >> (60 - 4 * index)) & 15
-        store_u8(out, at + index, 48 + digit if digit < 10 else 55 + digit)
-    return at + 16
-
-
-@helper()
-def _put(out: U8, at: int, texts: U8, pieces: I64, piece: int) -> int:
-    length = pieces[piece, 1]
-    copy_bytes(out, at, texts, pieces[piece, 0], length)
-    return at + length
-
-
-@helper()
-def _respond_json(
-    out: U8, begin: int, texts: U8, pieces: I64, physical: int, queue_id: int, queue_offset: int,
-    records: U8, key: int, key_end: int, data: U8, opaque: int, opaque_end: int,
-) -> int:  # fmt: skip
-    at = _put(out, begin + 8, texts, pieces, JSON_ID)
-    at = _write_hex(out, at, physical)
-    at = _put(out, at, texts, pieces, JSON_QUEUE)
-    at = _write_digits(out, at, queue_id)
-    at = _put(out, at, texts, pieces, JSON_OFFSET)
-    at = _write_digits(out, at, queue_offset)
-    at = _put(out, at, texts, pieces, JSON_KEY)
-    copy_bytes(out, at, records, key, key_end - key)
-    at = _put(out, at + key_end - key, texts, pieces, JSON_OPAQUE)
-    copy_bytes(out, at, data, opaque, opaque_end - opaque)
-    at = _put(out, at + opaque_end - opaque, texts, pieces, JSON_END)
-    store_i32(out, begin, at - begin - 4)
-    store_i32(out, begin + 4, at - begin - 8)
-    return at
-
-
-@helper()
-def _respond_rocketmq(
-    out: U8, begin: int, texts: U8, pieces: I64, physical: int, queue_id: int, queue_offset: int,
-    records: U8, key: int, key_end: int, data: U8, opaque: int,
-) -> int:  # fmt: skip
-    at = _put(out, begin + 8, texts, pieces, BINARY_OPAQUE)
-    copy_bytes(out, at, data, opaque, 4)
-    entries = at + 4 + _ENTRIES_AT
-    at = _put(out, at + 4, texts, pieces, BINARY_ID)
-    at = _write_hex(out, at, physical)
-    start = _put(out, at, texts, pieces, BINARY_QUEUE)
-    at = _write_digits(out, start, queue_id)
-    store_i32(out, start - 4, at - start)
-    start = _put(out, at, texts, pieces, BINARY_OFFSET)
-    at = _write_digits(out, start, queue_offset)
-    store_i32(out, start - 4, at - start)
-    start = _put(out, at, texts, pieces, BINARY_KEY)
-    store_i32(out, start - 4, key_end - key)
-    copy_bytes(out, start, records, key, key_end - key)
-    at = _put(out, start + key_end - key, texts, pieces, BINARY_END)
-    store_i32(out, entries, at - entries - 4)
-    store_i32(out, begin, at - begin - 4)
-    store_i32(out, begin + 4, (at - begin - 8) | (1 << 24))
-    return at
-
-
-@helper()
 def _write_fields(
     records: U8, place: int, end: int, texts: U8, pieces: I64, data: U8, fields: I64,
     physical: int, queue_id: int, queue_offset: int, body: int, body_bytes: int, now_ms: int,
@@ -270,22 +196,6 @@ def _write_fields(
 
 
 @helper()
-def _respond(
-    out: U8, at: int, texts: U8, pieces: I64, kind: int, physical: int, queue_id: int, queue_offset: int,
-    records: U8, key: int, key_end: int, data: U8, opaque: int, opaque_end: int,
-) -> int:  # fmt: skip
-    """Write the response frame at `at`, in the encoding of the request; return its end."""
-    if kind == 0:
-        return _respond_json(
-            out, at, texts, pieces, physical, queue_id, queue_offset, records, key, key_end, data, opaque,
-            opaque_end,
-        )  # fmt: skip
-    return _respond_rocketmq(
-        out, at, texts, pieces, physical, queue_id, queue_offset, records, key, key_end, data, opaque
-    )
-
-
-@helper()
 def _find_queue(
     topics: I64, names: U8, queues: I64, mask: int, data: U8, fields: I64
 ) -> tuple[int, int, int]:
@@ -298,13 +208,15 @@ def _find_queue(
 
 
 @helper()
-def _count_message(topics: I64, slot: int, size_bytes: int) -> None:
-    topics[slot, NEW_MESSAGES] += 1
+def _count_messages(topics: I64, slot: int, messages: int, size_bytes: int) -> None:
+    """Count the messages of one request; their sizes are taken to be equal, as by `BrokerStats.put`."""
+    topics[slot, NEW_CALLS] += 1
+    topics[slot, NEW_MESSAGES] += messages
     topics[slot, NEW_BYTES] += size_bytes
-    if size_bytes <= SMALL_BYTES:
-        topics[slot, NEW_SMALL] += 1
-    elif size_bytes <= MEDIUM_BYTES:
-        topics[slot, NEW_MEDIUM] += 1
+    if size_bytes // messages <= SMALL_BYTES:
+        topics[slot, NEW_SMALL] += messages
+    elif size_bytes // messages <= MEDIUM_BYTES:
+        topics[slot, NEW_MEDIUM] += messages
 
 
 @helper()
@@ -327,7 +239,7 @@ def _write_record(
     properties_bytes = to + pieces[ADDED, 1] - properties_at - 2
     if to < 0 or properties_bytes > record.MAX_PROPERTIES_BYTES:
         return -1, -1, -1
-    to = _put(records, to, texts, pieces, ADDED)
+    to = put(records, to, texts, pieces, ADDED)
     copy_bytes(records, place + record.BODY, data, body, body_bytes)
     store_u8(records, topic_at, name_end - name)
     copy_bytes(records, topic_at + 1, data, name, name_end - name)
@@ -337,6 +249,62 @@ def _write_record(
         body, body_bytes, state[NOW_MS],
     )  # fmt: skip
     return to, key, key_end
+
+
+@helper()
+def _has_only_batch_properties(properties: U8, pair: int, end: int) -> bool:
+    """Return True if no property of a batch's header is one of its messages'."""
+    while pair < end:
+        if not matches(properties, pair, end, _UNIQ_KEY) and not matches(properties, pair, end, _WAIT):
+            return False
+        pair = find_byte(properties, pair, end, _PAIR_END) + 1
+    return True
+
+
+@helper()
+def _write_batch(
+    records: U8, place: int, state: I64, texts: U8, pieces: I64, reserved: I64, data: U8, fields: I64,
+    kind: int, queue_id: int, queue_offset: int, body: int, stop: int, positions: I64,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Write the records of a batch at `place`, and where each begins after it into `positions`.
+
+    Returns:
+        A tuple: the end of the records, start and end of the batch's UNIQ_KEY behind them, and the number of
+        messages. The end is -1 if the batch is not plain.
+    """
+    batch = data[body:stop]
+    messages, unterminated, longest, bad_position = measure_batch_kernel(batch)
+    name, name_end = fields[send_frames.B]
+    properties, properties_end = fields[send_frames.I]
+    added, added_bytes = pieces[ADDED]
+    more = record.MIN_RECORD_BYTES + name_end - name + added_bytes - element.MIN_ELEMENT_BYTES
+    to = place + stop - body + messages * more + unterminated
+    topic_at = to + record.BODY
+    key_at = topic_at + 1 + name_end - name
+    if (
+        bad_position >= 0
+        or longest + added_bytes > record.MAX_PROPERTIES_BYTES
+        or messages > len(positions)
+        or to > state[RECORDS_BYTES]
+        or key_at + properties_end - properties + 1 > len(records)
+    ):
+        return -1, -1, -1, 0
+    end, key, key_end = _copy_properties(
+        data, properties, properties_end, records, key_at, kind == 0, reserved
+    )
+    if end < 0 or not _has_only_batch_properties(records, key_at, end):
+        return -1, -1, -1, 0
+    # The fields and the topic that all records share, behind the records.
+    _write_fields(
+        records, to, topic_at, texts, pieces, data, fields, 0, queue_id, 0, body, 0, state[NOW_MS]
+    )  # fmt: skip
+    store_u8(records, topic_at, name_end - name)
+    copy_bytes(records, topic_at + 1, data, name, name_end - name)
+    encode_batch_kernel(
+        batch, records[to:topic_at], records[topic_at:key_at], texts[added : added + added_bytes],
+        queue_offset, state[POSITION] + place, False, records[place:to], positions[:messages],
+    )  # fmt: skip
+    return to, key, key_end, messages
 
 
 @kernel(
@@ -355,58 +323,58 @@ def _write_record(
             WRITABLE_BYTES,
             types.int64[::1],
             types.int64[::1],
+            types.int64[::1],
             types.int64[:, ::1],
         )
     ],
     keeps_gil=True,
 )
 def take_sends(
-    data: U8,
-    state: I64,
-    topics: I64,
-    names: U8,
-    queues: I64,
-    assigned: I64,
-    pieces: I64,
-    texts: U8,
-    reserved: I64,
-    records: U8,
-    responses: U8,
-    sent: I64,
-    touched: I64,
-    fields: I64,
-) -> int:
+    data: U8, state: I64, topics: I64, names: U8, queues: I64, assigned: I64, pieces: I64, texts: U8,
+    reserved: I64, records: U8, responses: U8, sent: I64, touched: I64, positions: I64, fields: I64,
+) -> int:  # fmt: skip
     """Take the plain frames at the front of `data[state[AT]:state[END]]`; return their number.
 
     The arguments are described at the top of this file.
     """
     at, end = state[AT], state[END]
-    place = out = count = topics_touched = oneway = 0
+    place = out = count = topics_touched = oneway = code = 0
     while at + 8 <= end and count < state[FRAMES_MAX]:
-        kind, body, stop, opaque, opaque_end = scan_frame(data, at, end, state[BODY_BYTES_MAX], fields)
-        if kind < 0:
+        kind, body, stop, opaque, opaque_end = scan_frame(
+            data, at, end, state[BODY_BYTES_MAX], state[BATCH_BYTES_MAX], fields
+        )
+        if kind < 0 or (count > 0 and fields[send_frames.CODE, 0] != code):
             break
+        code = fields[send_frames.CODE, 0]
         slot, queue_id, queue = _find_queue(topics, names, queues, state[SLOT_MASK], data, fields)
-        if queue < 0 or out + _KEY_BYTES_MAX + _RESPONSE_OVERHEAD_BYTES + len(texts) > state[RESPONSES_BYTES]:
+        if queue < 0:
             break
-        to, key, key_end = _write_record(
-            records, place, state, texts, pieces, reserved, data, fields, kind, queue_id, assigned[queue],
-            body, stop - body,
-        )  # fmt: skip
-        if to < 0:
+        messages, positions[0] = 1, 0
+        if code == send_frames.BATCH:
+            to, key, key_end, messages = _write_batch(
+                records, place, state, texts, pieces, reserved, data, fields, kind, queue_id, assigned[queue],
+                body, stop, positions,
+            )  # fmt: skip
+        else:
+            to, key, key_end = _write_record(
+                records, place, state, texts, pieces, reserved, data, fields, kind, queue_id, assigned[queue],
+                body, stop - body,
+            )  # fmt: skip
+        response_bytes = messages * ID_BYTES + _KEY_BYTES_MAX + _RESPONSE_OVERHEAD_BYTES + len(texts)
+        if to < 0 or out + response_bytes > state[RESPONSES_BYTES]:
             break
         if fields[send_frames.FLAG, 0] == send_frames.ONEWAY:
             oneway += 1
         else:
-            out = _respond(
-                responses, out, texts, pieces, kind, state[POSITION] + place, queue_id, assigned[queue],
-                records, key, key_end, data, opaque, opaque_end,
+            out = respond(
+                responses, out, texts, pieces, kind, state[POSITION] + place, positions, messages, queue_id,
+                assigned[queue], records, key, key_end, data, opaque, opaque_end,
             )  # fmt: skip
-        assigned[queue] += 1
+        assigned[queue] += messages
         if topics[slot, NEW_MESSAGES] == 0:
             touched[topics_touched] = slot
             topics_touched += 1
-        _count_message(topics, slot, to - place)
+        _count_messages(topics, slot, messages, to - place)
         sent[count] = queue
         count += 1
         place = to
@@ -416,4 +384,5 @@ def take_sends(
     state[RESPONSES_BYTES] = out
     state[TOUCHED] = topics_touched
     state[ONEWAY] = oneway
+    state[CODE] = code
     return count

@@ -1,11 +1,11 @@
-"""Scans the headers of SEND_MESSAGE_V2 frames, and stops at those that are not plain (see `plain_sends`).
+"""Scans the headers of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE frames (see `plain_sends`).
 
 A JSON header has its keys in the order of RocketMQ's encoder:
 
     {"code":310,"extFields":{"a":"…","b":"…"},"flag":0,"language":"…","opaque":N,
      "serializeTypeCurrentRPC":"JSON","version":N}
 
-The flag of a one-way request, which gets no response, is 2.
+A batch has the code 320 and the same fields. The flag of a one-way request, which gets no response, is 2.
 
 A ROCKETMQ header, all numbers big-endian:
 
@@ -25,14 +25,16 @@ from store.kernels.memory import I64, U8, find_byte, load_i16, load_i32
 A, B, C, D, E, F, G, H, I, J, K, L, M = range(13)  # noqa: E741 - the names of the header's fields
 LETTERS: Final = 26
 FLAG: Final = LETTERS  # the row of `fields` with the flag
-SCANNED: Final = LETTERS + 1  # the rows of `fields`
+CODE: Final = LETTERS + 1  # the row with the request code
+SCANNED: Final = LETTERS + 2  # the rows of `fields`
 ONEWAY: Final = 2
+SEND, BATCH = 310, 320  # the request codes
 _I32_MAX: Final = 2**31 - 1
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF  # of the second word of a frame; the byte above it is the encoding
 _FRAME_BYTES_MAX: Final = 65_536
 _QUOTE, _COMMA, _COLON, _BACKSLASH, _BRACE = 34, 44, 58, 92, 125
-_CODE: Final = 310
 _HEAD = np.frombuffer(b'{"code":310,"extFields":{', np.uint8)
+_BATCH_HEAD = np.frombuffer(b'{"code":320,"extFields":{', np.uint8)
 _FLAG = np.frombuffer(b',"flag":', np.uint8)
 _LANGUAGE = np.frombuffer(b',"language":"', np.uint8)
 _OPAQUE = np.frombuffer(b'","opaque":', np.uint8)
@@ -95,7 +97,8 @@ def _plain_end(data: U8, at: int, end: int) -> int:
 @helper()
 def _scan_json(data: U8, at: int, end: int, fields: I64) -> tuple[int, int]:
     """Put start and end of the value of each letter into `fields`; return start and end of the opaque."""
-    if not matches(data, at, end, _HEAD):
+    fields[CODE, 0] = BATCH if matches(data, at, end, _BATCH_HEAD) else SEND
+    if fields[CODE, 0] == SEND and not matches(data, at, end, _HEAD):
         return -1, -1
     at += len(_HEAD)
     while True:  # "x":"value", with a comma or a brace after it
@@ -136,11 +139,12 @@ def _scan_rocketmq(data: U8, at: int, end: int, fields: I64) -> tuple[int, int]:
     """Put start and end of the value of each letter into `fields`; return start and end of the opaque."""
     if (
         end - at < _FIXED_BYTES
-        or load_i16(data, at) != _CODE
+        or (load_i16(data, at) != SEND and load_i16(data, at) != BATCH)
         or load_i32(data, at + 13) != 0  # length of the remark
         or at + _FIXED_BYTES + load_i32(data, at + 17) != end
     ):
         return -1, -1
+    fields[CODE, 0] = load_i16(data, at)
     fields[FLAG, 0] = load_i32(data, at + 9)
     entry = at + _FIXED_BYTES
     while entry < end:
@@ -186,22 +190,24 @@ def _has_plain_fields(data: U8, fields: I64) -> bool:
         value = number(data, fields[letter, 0], fields[letter, 1])
         if fields[letter, 0] >= 0 and (value < 0 or value > _I32_MAX):
             return False
-    is_batch = fields[M, 1] - fields[M, 0] == len(_TRUE)
+    is_batch_of_send = fields[CODE, 0] == SEND and fields[M, 1] - fields[M, 0] == len(_TRUE)
     return (
         names <= 255  # the limit of a group's name
         and 0 <= number(data, fields[F, 0], fields[F, 1]) <= 1  # sysFlag: compressed, or nothing
         and number(data, fields[G, 0], fields[G, 1]) >= 0
         and _is_flag(data, fields[K, 0], fields[K, 1])
         and _is_flag(data, fields[M, 0], fields[M, 1])
-        and not is_batch
+        and not is_batch_of_send
     )
 
 
 @helper()
 def scan_frame(
-    data: U8, at: int, end: int, body_bytes_max: int, fields: I64
+    data: U8, at: int, end: int, body_bytes_max: int, batch_bytes_max: int, fields: I64
 ) -> tuple[int, int, int, int, int]:
     """Scan the frame at `at`; put start and end of the value of each field into `fields`.
+
+    The limits are those of the body of a message and of a batch.
 
     Returns:
         A tuple: the encoding of the header, start and end of the body, start and end of the opaque. The
@@ -215,12 +221,17 @@ def scan_frame(
     stop = at + 4 + total
     fields[:, :] = -1
     opaque = opaque_end = -1
-    if 4 <= total <= _FRAME_BYTES_MAX and stop <= end and 0 < stop - body <= body_bytes_max:
+    if (
+        4 <= total <= _FRAME_BYTES_MAX
+        and stop <= end
+        and 0 < stop - body <= max(body_bytes_max, batch_bytes_max)
+    ):
         if kind == 0:
             opaque, opaque_end = _scan_json(data, header, body, fields)
         elif kind == 1:
             opaque, opaque_end = _scan_rocketmq(data, header, body, fields)
     is_request = fields[FLAG, 0] == 0 or fields[FLAG, 0] == ONEWAY
-    if opaque < 0 or not is_request or not _has_plain_fields(data, fields):
+    is_long = stop - body > (batch_bytes_max if fields[CODE, 0] == BATCH else body_bytes_max)
+    if opaque < 0 or is_long or not is_request or not _has_plain_fields(data, fields):
         kind = -1
     return kind, body, stop, opaque, opaque_end

@@ -21,13 +21,14 @@ from actors.broker.sending.acks import Acks, PendingAck
 from actors.broker.sending.interceptors import SendInterceptor
 from actors.broker.sending.responses import SendResponses
 from actors.broker.stats import BrokerStats
-from actors.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
+from actors.remoting.codes import FLAG_RESPONSE, ResponseCode, SerializeType
 from actors.remoting.command import PREFIX, RemotingCommand, encode_command
 from actors.remoting.connection import Connection
 from actors.remoting.frame import decode_frames
 from store.clock import Clock
 from store.kernels import plain_sends as k
 from store.kernels.send_frames import SCANNED
+from store.kernels.send_responses import HOSTS
 from store.message.hosts import V4_BYTES
 from store.message.record import MAX_V1_TOPIC_BYTES
 from store.message.topic_config import TopicConfig
@@ -37,28 +38,28 @@ from store.store_errors import StoreError
 FRAMES_MAX: Final = 128
 """Frames of one call: the event loop checks its time budget between two calls."""
 BODY_BYTES_MAX: Final = 16 * 1024
-"""Longer bodies gain nothing: copying them takes most of the time."""
+"""Longer bodies of single messages gain nothing: copying them takes most of the time."""
+BATCH_MESSAGES_MAX: Final = 1024
 RECORDS_BYTES: Final = 256 * 1024
 RESPONSES_BYTES: Final = 128 * 1024
 TOPICS_MAX: Final = 4096
 QUEUES_MAX: Final = 65_536
 _SLOTS: Final = 2 * TOPICS_MAX
 _RESERVED_BYTES: Final = 4
-_CODE: Final = int(RequestCode.SEND_MESSAGE_V2)
 
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
 
 class _Texts(NamedTuple):
-    """The constant parts of records and responses, and the start and length of each (`k.PIECES` rows)."""
+    """The constant parts of records and responses, and start and length of each (see `send_responses`)."""
 
     texts: U8
     pieces: I64
 
 
 class PlainSends:
-    """The compiled path of one broker for SEND_MESSAGE_V2."""
+    """The compiled path of one broker for SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
 
     def __init__(
         self,
@@ -107,13 +108,14 @@ class PlainSends:
         self._responses = np.zeros(RESPONSES_BYTES, np.uint8)
         self._sent = np.zeros(FRAMES_MAX, np.int64)
         self._touched = np.zeros(FRAMES_MAX, np.int64)
+        self._positions = np.zeros(BATCH_MESSAGES_MAX, np.int64)
         self._fields = np.zeros((SCANNED, 2), np.int64)
         self._names = np.zeros(TOPICS_MAX * MAX_V1_TOPIC_BYTES, np.uint8)
         self._table = np.zeros((_SLOTS, k.TOPIC_FIELDS), np.int64)
         self._queues = np.zeros(QUEUES_MAX, np.int64)
         self._buffer: tuple[bytearray, U8] = (bytearray(), np.zeros(0, np.uint8))
         self.taken = 0
-        """Number of messages appended since the start."""
+        """Number of requests handled since the start."""
         self._forget()
 
     @staticmethod
@@ -172,18 +174,19 @@ class PlainSends:
         if self._buffer[0] is not data:
             self._buffer = (data, np.frombuffer(data, np.uint8))
         state, texts = self._state, self._texts
-        hosts = texts.pieces[k.HOSTS, 0]
+        hosts = texts.pieces[HOSTS, 0]
         texts.texts[hosts : hosts + V4_BYTES] = np.frombuffer(connection.peer_bytes, np.uint8)
         state[: k.SLOT_MASK] = (
             at, end, frames_max, min(room.size_bytes, RECORDS_BYTES), RESPONSES_BYTES, room.position,
             room.timestamp_ms, min(BODY_BYTES_MAX, self._store_settings.max_message_bytes),
+            self._store_settings.max_message_bytes,
         )  # fmt: skip
         state[k.SLOT_MASK] = _SLOTS - 1
         began_ns = self._clock.monotonic_ns()
         count = k.take_sends(
             self._buffer[1], state, self._table, self._names, self._queues, self._blocks.assigned_offsets,
             texts.pieces, texts.texts, self._reserved, self._records, self._responses, self._sent,
-            self._touched, self._fields,
+            self._touched, self._positions, self._fields,
         )  # fmt: skip
         if not count:
             return at
@@ -192,7 +195,7 @@ class PlainSends:
         )
         pending = count - int(state[k.ONEWAY])
         frames = bytes(self._responses[:responses_bytes].data)
-        block = _Block(self, connection, frames, count, pending, began_ns)
+        block = _Block(self, connection, frames, int(state[k.CODE]), count, pending, began_ns)
         self.taken += count
         connection.add_pending(pending)
         awaited = self._blocks.awaited
@@ -212,17 +215,17 @@ class PlainSends:
     def _count_messages(self, touched: int) -> None:
         for slot in self._touched[:touched].tolist():
             row = self._table[slot]
-            messages, size_bytes, small, medium = row[k.NEW_MESSAGES :].tolist()
-            row[k.NEW_MESSAGES :] = 0
+            calls, messages, size_bytes, small, medium = row[k.NEW_CALLS :].tolist()
+            row[k.NEW_CALLS :] = 0
             by_size = (small, medium, messages - small - medium)
-            self._stats.put(self._name_of[slot], messages, size_bytes, messages, by_size=by_size)
+            self._stats.put(self._name_of[slot], messages, size_bytes, calls, by_size=by_size)
 
-    def answered(self, code: int, count: int, oneway: int, began_ns: int) -> None:
+    def answered(self, request_code: int, code: int, count: int, oneway: int, began_ns: int) -> None:
         """Count the responses of a block; `oneway` of its `count` requests got none."""
         duration_ns = self._clock.monotonic_ns() - began_ns
         for responses, is_oneway in ((count - oneway, False), (oneway, True)):
             if responses:
-                self._counters.add((_CODE, code, False, is_oneway), responses, duration_ns)
+                self._counters.add((request_code, code, False, is_oneway), responses, duration_ns)
 
     @property
     def _is_outdated(self) -> bool:
@@ -238,7 +241,7 @@ class PlainSends:
         self._version = self._topics.table.data_version
         self._blocks_version = self._blocks.version
         self._table[:, k.NAME_BYTES] = -1
-        self._table[:, k.NEW_MESSAGES :] = 0
+        self._table[:, k.NEW_CALLS :] = 0
         self._names_end = self._queues_end = 0
         self._slot_of: dict[str, int] = {}
         self._name_of: dict[int, str] = {}
@@ -250,7 +253,7 @@ class PlainSends:
         slot = k.hash_name(self._names, at, len(name)) & (_SLOTS - 1)
         while self._table[slot, k.NAME_BYTES] >= 0:
             slot = (slot + 1) & (_SLOTS - 1)
-        self._table[slot] = (at, len(name), queues, self._queues_end, 0, 0, 0, 0)
+        self._table[slot] = (at, len(name), queues, self._queues_end, 0, 0, 0, 0, 0)
         self._queues[self._queues_end : self._queues_end + queues] = -1
         self._queues_end += queues
         return int(slot)
@@ -259,13 +262,14 @@ class PlainSends:
 class _Block(PendingAck):
     """The responses to the sends of one call, with the code SUCCESS."""
 
-    __slots__ = ("_began_ns", "_connection", "_count", "_frames", "_pending", "_sends")
+    __slots__ = ("_began_ns", "_connection", "_count", "_frames", "_pending", "_request_code", "_sends")
 
     def __init__(
         self,
         sends: PlainSends,
         connection: Connection,
         frames: bytes,
+        request_code: int,
         count: int,
         pending: int,
         began_ns: int,
@@ -274,6 +278,7 @@ class _Block(PendingAck):
         self._sends = sends
         self._connection = connection
         self._frames = frames
+        self._request_code = request_code
         self._count = count
         self._pending = pending
         self._began_ns = began_ns
@@ -289,7 +294,8 @@ class _Block(PendingAck):
                 command.code, command.remark, command.flag = code, remark, FLAG_RESPONSE
                 connection.send(command)
         connection.add_pending(-self._pending)
-        self._sends.answered(code, self._count, self._count - self._pending, self._began_ns)
+        oneway = self._count - self._pending
+        self._sends.answered(self._request_code, code, self._count, oneway, self._began_ns)
 
 
 def _texts(responses: SendResponses, added: bytes) -> _Texts:

@@ -25,6 +25,7 @@ from store.kernels.batch_properties import with_properties
 from store.message.properties import MessageConst
 from store.message.record import RecordDraft
 from store.message.sys_flag import TRANSACTION_MASK
+from store.message.topic_config import TopicConfig
 from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from store.message_store import MessageStore
 from store.store_errors import StoreError
@@ -55,7 +56,8 @@ class Sender:
             properties: writes the stored properties.
             responses: sends the responses after confirmation.
             stats: counts the messages.
-            plain: handles the plain frames of SEND_MESSAGE_V2 (setting `compiled_turn`).
+            plain: handles the plain frames of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE (setting
+                `compiled_turn`).
         """
         self._store = store
         self._plain = plain
@@ -74,7 +76,7 @@ class Sender:
         return (
             row(RequestCode.SEND_MESSAGE, self.send, long, pub, Cost.SEND, frame),
             row(RequestCode.SEND_MESSAGE_V2, self.send, short, pub, Cost.SEND, frame, take),
-            row(RequestCode.SEND_BATCH_MESSAGE, self.send_batch, short, pub, Cost.SEND, frame),
+            row(RequestCode.SEND_BATCH_MESSAGE, self.send_batch, short, pub, Cost.SEND, frame, take),
         )
 
     def send(self, context: RequestContext) -> None:
@@ -117,14 +119,8 @@ class Sender:
         )
         ext.update(draft.response_fields)
         responses.when_confirmed(context, result, ext)
-        plain, queue = self._plain, (record.topic, record.queue_id)
-        if (
-            plain is not None
-            and queue == (header.topic, header.queue_id)
-            and not plain.knows(*queue)
-            and not responses.is_new(record.topic)
-        ):
-            plain.learn(topic, queue_id)
+        if (record.topic, record.queue_id) == (header.topic, header.queue_id):
+            self._learn(topic, queue_id)
 
     def send_batch(self, context: RequestContext) -> None:
         """Handle SEND_BATCH_MESSAGE: append a batch to one queue, all or nothing.
@@ -173,3 +169,11 @@ class Sender:
             # the batch's key as the id of each of its messages, so all results would have the same id.
             ext["transactionId"] = uniq_key
         self._responses.when_confirmed(context, result, ext)
+        if queue_id == header.queue_id:
+            self._learn(topic, queue_id)
+
+    def _learn(self, topic: TopicConfig, queue_id: int) -> None:
+        """Let `PlainSends` handle later sends to the queue."""
+        plain, name = self._plain, topic.topic_name
+        if plain is not None and not plain.knows(name, queue_id) and not self._responses.is_new(name):
+            plain.learn(topic, queue_id)

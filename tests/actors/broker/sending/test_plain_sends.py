@@ -23,7 +23,8 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.frame import decode_frames
 from actors.remoting.hot_headers import SendMessageHeader
 from store.message import record
-from store.message.record import decode_records
+from store.message.batch import BatchElement, encode_element
+from store.message.record import MAX_PROPERTIES_BYTES, decode_records
 from tests.actors.broker.brokers import Peer, hang_disk, settings_of, with_broker
 from tests.conftest import ClockAtRest
 from tests.eventually import eventually_async
@@ -33,6 +34,7 @@ FIELDS = {
     "a": "PG", "b": "Plain", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000123", "h": "0",
     "i": f"{KEY}WAIT\x01true\x02TAGS\x01a\x02", "j": "0", "k": "false", "m": "false",
 }  # fmt: skip
+BATCH_FIELDS = {"m": "true", "i": f"{KEY}WAIT\x01true\x02"}
 ODD_VALUES = (
     "", "0", "1", "2", "8", "77", "007", "-1", "+1", " 1", "1_0", "2147483647", "2147483648", "9" * 18,
     "9" * 20,
@@ -71,14 +73,47 @@ def framed(kind: int, header: bytes, body: bytes) -> bytes:
     return struct.pack(">ii", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
 
 
+BATCH = b"".join(
+    encode_element(BatchElement(flag, bytes([flag]) * 20, text.encode()))
+    for flag, text in enumerate((KEY, KEY[:-1], "", "TAGS\x01a\x02", "DELAY\x013\x02__x\x011\x02", "é\x01ü"))
+)
+LONGEST = encode_element(BatchElement(0, b"", b"X\x01" + b"y" * (MAX_PROPERTIES_BYTES - 60)))
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> bytes:
+    """The body of a batch: mostly a valid one."""
+    texts = st.lists(st.sampled_from(PAIRS), max_size=3).map("".join)
+    element = st.builds(
+        lambda flag, body, text, cut: encode_element(
+            BatchElement(flag, body, text.encode()[: -1 if cut else None])
+        ),
+        st.sampled_from([0, 1, -1, 2**31 - 1]),
+        st.sampled_from([b"", b"x", b"hello" * 20, b"z" * 9_000]),
+        texts,
+        st.booleans(),
+    )
+    body = bytearray(b"".join(draw(st.lists(element, min_size=1, max_size=8))))
+    match draw(st.integers(0, 9)):
+        case 0:
+            body[draw(st.integers(0, len(body) - 1))] ^= draw(st.integers(1, 255))
+        case 1:
+            del body[draw(st.integers(0, len(body) - 1)) :]
+    return bytes(body)
+
+
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    """One request: mostly a plain send, with up to two deviations."""
+    """One request: mostly a plain send or batch, with up to two deviations."""
     fields, more = dict(FIELDS), {}
-    code, flag, opaque = 310, 0, draw(st.integers(0, 2**31 - 1))
-    body = draw(st.sampled_from([b"x", b"hello" * 20, bytes(range(256)), b"z" * 20_000]))
+    code, flag, opaque = draw(st.sampled_from([310, 320])), 0, draw(st.integers(0, 2**31 - 1))
+    if code == 310:
+        body = draw(st.sampled_from([b"x", b"hello" * 20, bytes(range(256)), b"z" * 20_000]))
+    else:
+        body = draw(batches())
+        fields |= BATCH_FIELDS
     fields["i"] = draw(
-        st.one_of(st.just(FIELDS["i"]), st.lists(st.sampled_from(PAIRS), max_size=4).map("".join))
+        st.one_of(st.just(fields["i"]), st.lists(st.sampled_from(PAIRS), max_size=4).map("".join))
     )
     for _ in range(draw(st.integers(0, 2))):
         match draw(st.integers(0, 8)):
@@ -136,9 +171,14 @@ def comparable(responses: Sequence[RemotingCommand]) -> list[tuple[Any, ...]]:
     """Return the responses without what depends on the ports of broker and client."""
     return sorted(
         (each.opaque, each.code, each.remark or "", bytes(each.body), each.serialize_type, each.language,
-         [(name, value[16:] if name == "msgId" else value) for name, value in each.ext.items()])
+         [(name, ids_of(value) if name == "msgId" else value) for name, value in each.ext.items()])
         for each in responses
     )  # fmt: skip
+
+
+def ids_of(text: str) -> list[str]:
+    """Return the message ids without the broker's address."""
+    return [each[16:] for each in text.split(",")]
 
 
 def log_of(broker: BrokerService) -> bytes:
@@ -185,6 +225,11 @@ def test_compiled_sends_store_and_respond_as_ordinary_ones(tmp_path: Path) -> No
         @example([json_frame(310, FIELDS, b"x", 5, 0)] * 12, [])
         @example([rocketmq_frame(310, FIELDS, b"x", 5, 0)] * 12, [10])
         @example([rocketmq_frame(310, FIELDS, b"x", 5, 2), json_frame(310, FIELDS, b"x", 5, 2)] * 6, [])
+        @example([json_frame(320, FIELDS | BATCH_FIELDS, BATCH, 5, 0)] * 12, [])
+        @example([rocketmq_frame(320, FIELDS | BATCH_FIELDS, BATCH, 5, 0)] * 12, [10])
+        @example([json_frame(code, FIELDS | BATCH_FIELDS, BATCH, 5, 0) for code in (310, 320) * 4], [])
+        @example([json_frame(320, FIELDS | BATCH_FIELDS, LONGEST, 5, 0)] * 2, [])
+        @example([json_frame(320, FIELDS | BATCH_FIELDS, BATCH * 300, 5, 0)], [])
         def check(requests: list[bytes], cuts: list[int]) -> None:
             stream = b"".join(requests)
             places = sorted({cut % len(stream) for cut in cuts})
@@ -194,7 +239,8 @@ def test_compiled_sends_store_and_respond_as_ordinary_ones(tmp_path: Path) -> No
         try:
             check()
             assert log_of(brokers[0]) == log_of(brokers[1])
-            counts = [each.graph.loop.stats.put_total.count for each in brokers]
+            puts = [each.graph.loop.stats.puts["Plain"] for each in brokers]
+            counts = [(each.messages, each.size_bytes, each.calls, each.sizes) for each in puts]
             assert counts[0] == counts[1]
             counters = [each.graph.loop.counters.responses for each in brokers]
             assert counters[0] == counters[1]
@@ -228,6 +274,34 @@ def test_oneway_sends_are_taken_and_get_no_response(tmp_path: Path, frame: Calla
         responses = await exchange(broker, frame(310, FIELDS, b"body", 9, 2) * 20, ())
         assert [each.opaque for each in responses] == [77]
         assert taken(broker) - before == 21
+        await broker.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("frame", [json_frame, rocketmq_frame])
+@pytest.mark.parametrize("flag", [0, 2])
+def test_batches_are_taken(tmp_path: Path, frame: Callable[..., bytes], flag: int) -> None:
+    async def story() -> None:
+        broker = await started(tmp_path, compiled_turn=True)
+        before, messages = taken(broker), broker.graph.loop.stats.put_total.messages
+        responses = await exchange(broker, frame(320, FIELDS | BATCH_FIELDS, BATCH, 9, flag) * 20, ())
+        assert taken(broker) - before == 20
+        assert broker.graph.loop.stats.put_total.messages - messages == 20 * 6 + 1
+        assert [each.opaque for each in responses] == [9] * (20 if flag == 0 else 0) + [77]
+        assert all(each.ext["msgId"].count(",") == 5 for each in responses[:-1])
+        await broker.stop()
+
+    asyncio.run(story())
+
+
+def test_a_queue_is_known_after_its_first_batch(tmp_path: Path) -> None:
+    async def story() -> None:
+        broker = await started(tmp_path, compiled_turn=True)
+        before, frame = taken(broker), json_frame(320, FIELDS | BATCH_FIELDS | {"b": "New"}, BATCH, 9, 0)
+        for _ in range(3):
+            await exchange(broker, frame, ())
+        assert taken(broker) - before == 2
         await broker.stop()
 
     asyncio.run(story())
