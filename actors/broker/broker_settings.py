@@ -12,8 +12,9 @@ from pydantic import AliasChoices, Field, model_validator
 
 from actors.host.cluster_access import AccessSettings
 from actors.host.metrics.endpoint import MetricsSettings
-from actors.remoting.settings_text import Addresses, HostName
+from actors.remoting.settings_text import Addresses, HostName, Texts
 from store.live_settings import LIVE
+from store.message.hosts import split_address
 from store.store_settings import StoreSettings
 
 VIP_PORT_DISTANCE = 2
@@ -21,6 +22,8 @@ VIP_PORT_DISTANCE = 2
 
 SLAVE = "slave"
 """Value of the setting `role`."""
+RAFT = "raft"
+"""Value of the setting `replication`: the broker is a replica of a Raft group."""
 FOLLOWING = "following"
 """The `replication_state` of a slave that copies its master's log."""
 
@@ -28,6 +31,16 @@ FOLLOWING = "following"
 def broker_id_of(role: str, replica: int) -> int:
     """Return the id under which a replica registers: 0 as the master, its number + 1 as a slave."""
     return replica + 1 if role == SLAVE else 0
+
+
+def raft_member(text: str) -> tuple[str, str]:
+    """Return store id and address of an entry `STORE_ID@HOST:PORT` of `raft_members`.
+
+    The id is empty if the entry has none. Raises ValueError if the address is invalid.
+    """
+    store_id, _, address = text.strip().rpartition("@")
+    split_address(address)
+    return store_id, address
 
 
 def _alias(name: str, rocketmq_key: str) -> AliasChoices:
@@ -245,10 +258,15 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     max_connections_per_address: int = Field(default=0, ge=0)
     """The largest number of open connections of one IP address; 0: no limit. Many clients may share one."""
 
-    replication: Literal["", "async", "sync"] = ""
+    replication: Literal["", "async", "sync", "raft"] = ""
     """How the broker, as a master, sends its CommitLog to slaves: `async`: without waiting for them; `sync`:
     a send is acknowledged, and its message visible, when `in_sync_replicas` replicas have it. Empty: the
-    HA port is closed.
+    HA port is closed. `raft`: the broker is a replica of the group in `raft_members`, which elects its
+    master.
+    """
+    raft_members: Texts = Field(default_factory=list)
+    """With `replication: raft`, the replicas of the group in the order of their numbers, the same list on all
+    of them: `STORE_ID@HOST:PORT`. The first start of a replica without a store id creates its store.
     """
     in_sync_replicas: int = Field(default=2, ge=2, le=16)
     """With `replication: sync`, how many replicas must have a message, the master included. While fewer are
@@ -309,6 +327,30 @@ class BrokerSettings(AccessSettings, MetricsSettings):
                 "authorization_enabled needs authentication_enabled: without signatures a client could use "
                 "the name of any user"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_raft(self) -> Self:
+        members = [raft_member(each) for each in self.raft_members]
+        if self.replication != RAFT:
+            if members:
+                raise ValueError("raft_members has an effect only with replication: raft; remove it")
+            return self
+        problems = {
+            f"raft_members has {len(members)} replicas: a majority needs 3 or more": len(members) < 3,
+            f"raft_members has no replica {self.replica}": self.replica >= len(members),
+            "two replicas in raft_members have one address": len({each for _, each in members})
+            < len(members),
+            "it needs store.flush: sync, because a majority must not lose what it has acknowledged": (
+                self.store.flush != "sync"
+            ),
+            "role must not be set: the group elects its master": self.role != "master",
+            "group_epoch must not be set: the term of the group replaces it": bool(self.group_epoch),
+            "adopt_store must not be set: the store of another broker cannot be a member": self.adopt_store,
+        }
+        for problem, is_present in problems.items():
+            if is_present:
+                raise ValueError(f"replication: raft: {problem}")
         return self
 
     @property

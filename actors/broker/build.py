@@ -28,7 +28,7 @@ from actors.broker.admin.restart_requests import Restart, RestartRequests
 from actors.broker.admin.topic_admin import TopicAdmin
 from actors.broker.auth.access_requests import AccessRequests
 from actors.broker.auth.build_access import BrokerAccess, build_access
-from actors.broker.broker_settings import BrokerSettings, broker_id_of
+from actors.broker.broker_settings import RAFT, BrokerSettings, broker_id_of
 from actors.broker.broker_settings_text import as_properties, by_field
 from actors.broker.build_loop import BrokerLoop, build_loop
 from actors.broker.capability import Capability, Feature
@@ -134,11 +134,12 @@ def build_broker(
     loop = build_loop(live, clock, store, (*access.steps, *requests.steps))
     from_rebalancers = RequestTable()
     client = client_for(clock, access.signer, client_tls(settings), from_rebalancers)
-    tables, registration, new_topics = _build_metadata(live, clock, identity, store, client, supervisor)
+    role = BrokerRole()
+    tables, registration, new_topics = _build_metadata(live, clock, identity, store, client, role, supervisor)
     groups = _build_groups(settings, clock, client, tables, registration, access.user_of)
     from_rebalancers.add_rows(groups.requests.rebalancer_rows())
     properties = PropertyWriter(settings, UniqKeyGenerator(identity.host.ip, os.getpid(), clock, rng))
-    popping, role = PoppingGroups(settings, clock), BrokerRole()
+    popping = PoppingGroups(settings, clock)
     reader = QueueReader(store, loop.reads, tables, groups.clients, loop.stats, popping)
     parts = BrokerParts(
         live, clock, identity, access, loop, tables, groups, popping, reader, properties, role, registration,
@@ -216,6 +217,7 @@ def _build_metadata(
     identity: BrokerIdentity,
     store: MessageStore,
     client: RemotingClient,
+    role: BrokerRole,
     supervisor: Supervisor,
 ) -> tuple[BrokerTables, Registration, NewTopics]:
     def header(broker_id: int) -> RegisterBrokerHeader:
@@ -225,7 +227,11 @@ def _build_metadata(
 
     settings = live.settings
     new_topics = NewTopics(lambda call: registration.when_registered(call))
-    tables = BrokerTables(settings, store, clock, lambda topic: registration.changed(topic), new_topics.add)
+    is_raft = settings.replication == RAFT
+    tables = BrokerTables(
+        settings, store, clock, lambda topic: registration.changed(topic), new_topics.add,
+        lambda: role.epoch if is_raft else settings.group_epoch,
+    )  # fmt: skip
     registration = Registration(
         client,
         settings.nameservers,
@@ -233,7 +239,7 @@ def _build_metadata(
         header,
         tables.register_body,
         tables.topics.mark_ordered,
-        lambda reason: store.fail(StoreError(reason)),
+        None if is_raft else lambda reason: store.fail(StoreError(reason)),
         supervisor,
     )
     tables.adopt_queues(store)

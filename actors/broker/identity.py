@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from actors.broker.broker_settings import BrokerSettings
+from actors.broker.broker_settings import RAFT, BrokerSettings
 from store.message.hosts import Host, join_address
 
 
@@ -49,7 +49,7 @@ class BrokerIdentity:
 
 
 def _ha_port(settings: BrokerSettings, listen_port: int) -> int:
-    if not settings.replication or is_ha_closed(settings):
+    if settings.replication in ("", RAFT) or is_ha_closed(settings):
         return 0
     return settings.ha_listen_port or listen_port + 1
 

@@ -70,7 +70,7 @@ class Registration:
         header: Callable[[int], RegisterBrokerHeader],
         body: Callable[[Collection[str] | None], Iterator[bytes]],
         on_ordered: Callable[[Iterable[str]], None],
-        on_fenced: Callable[[str], None],
+        on_fenced: Callable[[str], None] | None,
         supervisor: Supervisor,
     ) -> None:
         """Create the registration.
@@ -84,7 +84,7 @@ class Registration:
                 names, or in one or several parts with all topics.
             on_ordered: called with the topics in a nameserver's order configuration (ORDER_TOPIC_CONFIG).
             on_fenced: called with the reason when a nameserver refuses this master, because it has registered
-                a master of a greater epoch.
+                a master of a greater epoch. None: the master finds that out by itself.
             supervisor: runs one task for each nameserver.
         """
         self._client = client
@@ -234,7 +234,7 @@ class Registration:
             _log.info("master_found", address=master.master_addr, ha_address=master.ha_server_addr)
 
     def _fence(self, remark: str) -> None:
-        if not self.is_fenced:
+        if self._on_fenced is not None and not self.is_fenced:
             self.is_fenced = True
             reason = f"another replica was promoted, restart this one with role: slave: {remark}"
             _log.error("master_fenced", reason=reason)

@@ -61,7 +61,7 @@ class BrokerRole:
         """Create the object in role STOPPED; `services` are started in the given order."""
         self.role = Role.STOPPED
         self.epoch = 0
-        """The store's epoch when the broker took its role."""
+        """The store's epoch when the broker took its role; of a replica of a Raft group, its term."""
         self._services = [*services]
         self._running: list[RoleService] = []
         self._change = asyncio.Lock()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 
 from actors.access.access_file import RELOAD_MS
 from actors.broker.admin.restart_requests import Restart
-from actors.broker.broker_settings import VIP_PORT_DISTANCE, BrokerSettings
+from actors.broker.broker_settings import RAFT, VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.build import Broker, build_broker
 from actors.broker.capability import Feature
 from actors.broker.drain import BrokerDrain
-from actors.broker.features import built_in_features
+from actors.broker.features import built_in_features, raft_features
 from actors.broker.handle_api import HandleApi
 from actors.broker.identity import BrokerIdentity
+from actors.broker.replication.raft.opening import open_replica
 from actors.broker.reserved_port import reserve_port
 from actors.broker.role import Role
 from actors.host.cluster_tls import reload_tls
@@ -23,6 +24,7 @@ from actors.host.figures import described
 from actors.supervisor import GiveUp, Supervisor
 from store.clock import NS_PER_MS, Clock
 from store.commitlog.confirm_policy import confirm_policy
+from store.commitlog.positions import ConfirmPolicy
 from store.disk.disk_use import DiskProbe, disk_use
 from store.live_settings import LiveSettings
 from store.logs import get_logger
@@ -76,7 +78,7 @@ class BrokerService:
         self.settings = settings
         self.live = LiveSettings(settings)
         self._probe = probe
-        self._features = (*features, *built_in_features())
+        self._own_features = tuple(features)
         self._node_ip = node_ip
         self._restart = restart
         self._clock = clock
@@ -110,10 +112,10 @@ class BrokerService:
         warm_up_once()
         with await reserve_port(settings, self._clock) as port:
             identity = BrokerIdentity.of(settings, port.number, self._node_ip)
-            store = self._open_store(identity.host)
+            store, features = self._open(identity.host)
             try:
                 self.graph = build_broker(
-                    self.live, self._clock, self._rng, identity, store, self._supervisor, self._features,
+                    self.live, self._clock, self._rng, identity, store, self._supervisor, features,
                     self._restart,
                 )  # fmt: skip
                 server = self.graph.loop.server
@@ -124,7 +126,10 @@ class BrokerService:
                 self.graph.loop.lag.start()
                 store.on_work_ended(self._post_tick())
                 # Last, because a nameserver may be slow; clients are already served.
-                await self.graph.role.become(Role(settings.role), store.epoch)
+                if settings.replication == RAFT:  # the group elects its master
+                    await self.graph.role.become(Role.SLAVE, 0)
+                else:
+                    await self.graph.role.become(Role(settings.role), store.epoch)
             except BaseException:
                 store.close()
                 raise
@@ -187,7 +192,18 @@ class BrokerService:
         except OSError as error:
             _log.info("vip_port_in_use", broker=settings.broker_name, port=vip_port, error=error.strerror)
 
-    def _open_store(self, host: Host) -> MessageStore:
+    def _open(self, host: Host) -> tuple[MessageStore, Sequence[Feature]]:
+        """Open the store, and return it with the features of this broker."""
+        settings, own = self.settings, self._own_features
+        if settings.replication == RAFT:
+            open_store = partial(self._open_store, host, own)
+            replica = open_replica(settings, self._clock, self._rng, open_store)
+            return replica.store, (*own, *raft_features(replica))
+        features = (*own, *built_in_features())
+        policy = confirm_policy(settings.store.flush, settings.replication, settings.in_sync_replicas)
+        return self._open_store(host, features, policy), features
+
+    def _open_store(self, host: Host, features: Sequence[Feature], confirm: ConfirmPolicy) -> MessageStore:
         settings = self.settings
         identity = StoreIdentity(settings.cluster_name, settings.broker_name, settings.replica)
         return MessageStore.open(
@@ -198,8 +214,8 @@ class BrokerService:
             adopt=settings.adopt_store,
             store_host=host,
             probe=self._probe,
-            sinks=[sink for feature in self._features for sink in feature.sinks],
-            confirm=confirm_policy(settings.store.flush, settings.replication, settings.in_sync_replicas),
+            sinks=[sink for feature in features for sink in feature.sinks],
+            confirm=confirm,
         )
 
     def _post_tick(self) -> Callable[[], None]:

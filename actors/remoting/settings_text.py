@@ -27,6 +27,7 @@ def _check_addresses(addresses: list[str]) -> list[str]:
 
 
 Addresses = Annotated[list[str], BeforeValidator(_split_addresses), AfterValidator(_check_addresses)]
+Texts = Annotated[list[str], BeforeValidator(_split_addresses)]
 HostName = Annotated[str, AfterValidator(check_host)]
 """A host name or an IP address, without a port; an IPv6 address has no brackets."""
 

@@ -77,6 +77,7 @@ class BrokerTables:
         clock: Clock,
         on_topics_changed: Callable[[str], None],
         on_topic_created: Callable[[str], None],
+        state_version: Callable[[], int],
     ) -> None:
         """Load the tables that the broker saved last.
 
@@ -87,13 +88,15 @@ class BrokerTables:
             on_topics_changed: called with the name of a topic that was created or changed, and with an
                 empty name after other changes of topics.
             on_topic_created: called with the name of a topic that a send created.
+            state_version: returns RocketMQ's stateVersion: nameservers do not let a master of a lower one
+                take the id of another; 0: none.
 
         Raises:
             StoreError: a file and its backup are damaged.
         """
         self._store = store
         self._on_topics_changed = on_topics_changed
-        self._group_epoch = settings.group_epoch
+        self._state_version = state_version
         self._saved_offset_changes = 0
         files = self._files = ConfigFiles(settings.store_root)
         topic_table = files.load(TOPICS, partial(TopicConfigTable.from_json, clock=clock))
@@ -147,8 +150,8 @@ class BrokerTables:
         frame.
         """
         version = self.topics.table.data_version
-        if self._group_epoch:  # nameservers do not let an older master take the id of a newer one
-            version = DataVersion(version.counter, version.timestamp_ms, self._group_epoch)
+        if state_version := self._state_version():
+            version = DataVersion(version.counter, version.timestamp_ms, state_version)
         body = RegisterBrokerBody(version, self.topics.to_register(names))
         return body.encode_parts(REGISTRATION_BYTES) if names is None else iter([body.encode()])
 

@@ -1,0 +1,128 @@
+"""Builds what a broker does as a replica of a Raft group.
+
+The node decides who leads, and when sends are accepted. The role of the broker follows it: MASTER, with id 0
+and the term as stateVersion, while sends are accepted, else SLAVE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from actors.broker.capability import Capability
+from actors.broker.parts import BrokerParts
+from actors.broker.replication.raft.driver import RaftDriver
+from actors.broker.replication.raft.opening import RaftReplica
+from actors.broker.replication.raft.raft_requests import RaftPeer, RaftRequests, raft_message
+from actors.broker.replication.raft.raft_step import RaftStep, SpecialMessages
+from actors.broker.role import Role, RoleService
+from actors.host.figures import Figure, Kind
+from actors.raft.members import Member
+from actors.raft.messages import Message
+
+
+class RaftBroker:
+    """What a RaftDriver needs of its broker."""
+
+    def __init__(self, parts: BrokerParts, replica: RaftReplica) -> None:
+        self._parts = parts
+        self._replica = replica
+        self._wanted = (Role.SLAVE, 0)
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # ---- of the driver -------------------------------------------------------------------------------------
+
+    def send(self, to: Member, message: Message) -> None:
+        """Send a message, which may be lost. Raises ValueError if it is too long."""
+        address = self._replica.addresses[to.replica]
+        self._parts.remoting_client.oneway(address, raft_message(self._replica.group, to, message))
+
+    def open_for_sends(self, term: int) -> None:
+        """Take over as the leader of `term`: create the topics of the log, and register as the master."""
+        loop = self._parts.loop
+        loop.store.dispatch_now()
+        self._parts.tables.adopt_queues(loop.store)
+        self._want(Role.MASTER, term)
+
+    def lose_leadership(self) -> None:
+        """Register as a slave."""
+        self._want(Role.SLAVE, self._replica.node.term)
+
+    def fail(self) -> None:
+        """Unregister; reads are refused, too."""
+        self._want(Role.FENCED, self._replica.node.term)
+
+    def request_tick(self) -> None:
+        """Request a turn of the event loop, which flushes and dispatches."""
+        self._parts.loop.server.request_tick()
+
+    # ---- role ----------------------------------------------------------------------------------------------
+
+    def _want(self, role: Role, term: int) -> None:
+        self._wanted = role, term
+        self._changed.set()
+
+    def start(self) -> None:
+        """Let the role of the broker follow the node, from now on."""
+        self._task = self._parts.supervisor.start("raft-role", self._follow_node)
+
+    def stop(self) -> None:
+        """Leave the role to others. May be called by a change of the role that this object has begun."""
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def _follow_node(self) -> None:
+        role = self._parts.role
+        while role.role is not Role.FENCED:
+            await self._changed.wait()
+            self._changed.clear()
+            wanted, term = self._wanted
+            if wanted is Role.MASTER is role.role and role.epoch != term:
+                await role.become(Role.SLAVE, term)  # the registration of an earlier term ends
+            await role.become(wanted, term)
+
+
+def build_raft(parts: BrokerParts, replica: RaftReplica) -> Capability:
+    """Build the requests, the chain step and the driver of a replica."""
+    settings, node, loop = parts.settings, replica.node, parts.loop
+    broker = RaftBroker(parts, replica)
+    driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, broker)
+    loop.end_of_turn.on_written(driver.end_turn)
+
+    async def start() -> None:
+        broker.start()
+        driver.start()
+
+    async def stop() -> None:
+        broker.stop()
+        driver.stop()
+
+    def leader_address() -> str:
+        return "" if node.leader is None else replica.addresses.get(node.leader.replica, "")
+
+    peer = RaftPeer(replica.group, node.me, driver.receive)
+    return Capability(
+        rows=tuple(RaftRequests(parts.access.control, peer).rows()),
+        steps=(RaftStep(settings, driver, leader_address),),
+        permits_plain_sends=lambda: driver.accepts_sends,
+        interceptors=(SpecialMessages(),),
+        services=(RoleService("raft", frozenset({Role.MASTER, Role.SLAVE}), start, stop),),
+        figures=_figures(driver, leader_address),
+    )
+
+
+def _figures(driver: RaftDriver, leader_address: Callable[[], str]) -> Sequence[Figure]:
+    node = driver.node
+
+    def state() -> str:
+        return driver.failure or str(node.role.value)
+
+    return (
+        Figure("raft_state", Kind.TEXT, "", state, "Role in the Raft group, or why it has none."),
+        Figure(
+            "raft_term", Kind.GAUGE, "", lambda: node.term, "Term of the Raft group.",
+            metric="raymq_raft_term",
+        ),
+        Figure("raft_leader", Kind.TEXT, "", leader_address, "Address of the leader."),
+    )  # fmt: skip

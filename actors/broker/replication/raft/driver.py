@@ -1,0 +1,295 @@
+"""RaftDriver: feeds the RaftNode of a broker, and executes its effects on the store and the network.
+
+    messages of replicas ┐              ┌ GroupLog, TermFile
+    time                 ┼→ RaftNode ──→┼ messages to replicas
+    end of each turn     ┘              └ sends open, leadership lost, replica failed
+
+All of it runs on the broker's event loop. Before each input the node learns what has happened to the log:
+what sends have appended, what was flushed, which files were deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from actors.broker.replication.group_log import GroupLog
+from actors.raft import effects as do
+from actors.raft.members import Member
+from actors.raft.messages import Message
+from actors.raft.node import (
+    Appended,
+    Damaged,
+    Flushed,
+    GroupRecordAppended,
+    Input,
+    RaftNode,
+    Repaired,
+    Tick,
+    Trimmed,
+)
+from actors.raft.state import Role
+from actors.raft.term_file import TermFile
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused
+from store.clock import NS_PER_MS, Clock
+from store.logs import get_logger
+from store.message_store import MessageStore
+from store.store_errors import RecordDamaged, StoreError
+
+_log = get_logger(__name__)
+
+READ_BYTES = 1 << 20
+"""Most records of one message, in bytes; one record may be longer."""
+
+
+class CannotLead(Exception):
+    """The log does not accept the record that a leader appends."""
+
+
+class Broker(Protocol):
+    """What the driver needs of the broker; the methods are called while effects are executed."""
+
+    def send(self, to: Member, message: Message) -> None:
+        """Send a message, which may be lost. Raises ValueError if it is too long."""
+
+    def open_for_sends(self, term: int) -> None:
+        """Take over as the leader of `term`: its first record is confirmed."""
+
+    def lose_leadership(self) -> None:
+        """Stop what only a leader does. The waiting acknowledgements have failed."""
+
+    def fail(self) -> None:
+        """Stop serving: the replica has failed."""
+
+    def request_tick(self) -> None:
+        """Request a turn of the event loop, which flushes and dispatches."""
+
+
+class RaftDriver:
+    """Drives the node of one replica."""
+
+    def __init__(
+        self,
+        node: RaftNode,
+        log: GroupLog,
+        store: MessageStore,
+        term_file: TermFile,
+        clock: Clock,
+        broker: Broker,
+    ) -> None:
+        self.node = node
+        self.failure = ""
+        """Why this replica takes no further part in its group; empty while it does."""
+        self._log = log
+        self._store = store
+        self._term_file = term_file
+        self._clock = clock
+        self._broker = broker
+        self._is_running = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._end = store.positions.written
+        self._flushed = store.positions.flushed
+        self._min = store.positions.min
+        self._do: dict[type, Callable[[Any], None]] = {
+            do.SaveTerm: lambda effect: self._term_file.write(effect.saved),
+            do.Send: lambda effect: self._broker.send(effect.to, effect.message),
+            do.SendRecords: self._send_records,
+            do.SendRepair: self._send_repair,
+            do.Append: self._append,
+            do.AppendGroupRecord: self._append_group_record,
+            do.Truncate: self._truncate,
+            do.Restart: self._restart,
+            do.Trim: lambda effect: self._fail(_TRIM.format(offset=effect.offset)),
+            do.RepairRange: self._repair,
+            do.Confirm: lambda effect: self._log.confirm(effect.offset),
+            do.BecomeLeader: lambda effect: _log.info("raft_leader_elected", term=effect.term),
+            do.OpenForSends: lambda effect: self._broker.open_for_sends(effect.term),
+            do.LoseLeadership: self._lose_leadership,
+            do.Fail: lambda effect: self._fail(effect.reason),
+        }
+
+    @property
+    def accepts_sends(self) -> bool:
+        """True while this replica leads, and may append."""
+        return self._is_running and self.node.accepts_sends
+
+    @property
+    def is_leader(self) -> bool:
+        """True while this replica leads, possibly without having confirmed the first record of its term."""
+        return self._is_running and self.node.role is Role.LEADER
+
+    # ---- life ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take part in the group, on the running event loop."""
+        self._is_running = True
+        damage = self._log.damage
+        self._run(self.node.start)
+        if damage is not None:
+            self._feed(Damaged(*damage))
+        self._arm()
+
+    def stop(self) -> None:
+        """Take no further part; waiting acknowledgements fail."""
+        self._is_running = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._abandon("this replica is being stopped")
+
+    # ---- input ---------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message) -> None:
+        """Process a message of another replica. Raises Refused if its sender is not a member."""
+        if not self._is_running:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self.failure or "this replica does not run")
+        if message.sender not in self.node.members.everyone:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"{message.sender} is not a member of the group: a replica that has lost its store must be "
+                "replaced",
+            )
+        self._feed(message)
+
+    def end_turn(self) -> None:
+        """Report what this turn has appended, flushed or deleted; called before it is confirmed."""
+        if self._is_running:
+            self._report_log()
+
+    def _feed(self, message: Input) -> None:
+        self._report_log()
+        if self._is_running:
+            self._run(lambda: self.node.on(message, self._now()))
+            self._arm()
+            self._broker.request_tick()
+
+    def _report_log(self) -> None:
+        """Report the changes of the log that the node has not caused."""
+        positions = self._store.positions
+        if positions.written != self._end:  # first: another input could end the leadership
+            if self.node.role is not Role.LEADER:
+                self._fail(
+                    f"the log ends at {positions.written:,} instead of {self._end:,}: not by its leader"
+                )
+                return
+            self._end = positions.written
+            self._run(lambda: self.node.on(Appended(self._end), self._now()))
+        if positions.flushed != self._flushed and self._is_running:
+            self._flushed = positions.flushed
+            self._run(lambda: self.node.on(Flushed(self._flushed), self._now()))
+        if positions.min > self._min and self._is_running:
+            self._min = positions.min
+            self._run(lambda: self.node.on(Trimmed(self._min), self._now()))
+        if self.is_leader and (refusal := self._store.write_refusal) is not None:
+            self._run(lambda: self.node.resign(refusal, self._now()))
+        self._arm()
+
+    def _now(self) -> int:
+        return self._clock.monotonic_ns() // NS_PER_MS
+
+    def _arm(self) -> None:
+        """Set the timer for the next Tick; a timer that is early enough is kept."""
+        if not self._is_running:
+            return
+        deadline = self.node.deadline
+        if self._timer is not None:
+            if self._timer_ms <= deadline:
+                return
+            self._timer.cancel()
+        self._timer_ms = deadline
+        delay_s = max(deadline - self._now(), 1) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._is_running and self._now() >= self.node.deadline:
+            self._feed(Tick())
+        self._arm()
+
+    # ---- effects -------------------------------------------------------------------------------------------
+
+    def _run(self, take: Callable[[], list[do.Effect]]) -> None:
+        """Execute the effects of one input, each completely before the next one.
+
+        After an error this replica takes no further part: what the node assumes may not have happened.
+        """
+        try:
+            for effect in take():
+                if not self._is_running:
+                    return
+                self._do[type(effect)](effect)
+        except CannotLead as error:
+            reason = str(error)
+            self._run(lambda: self.node.resign(reason, self._now()))
+        except (StoreError, OSError) as error:
+            self._fail(str(error))
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+            raise
+
+    def _send_records(self, effect: do.SendRecords) -> None:
+        records = self._log.read(effect.message.offset, READ_BYTES)
+        self._broker.send(effect.to, effect.message._replace(records=records))
+
+    def _send_repair(self, effect: do.SendRepair) -> None:
+        try:
+            records = self._log.read_range(effect.message.offset, effect.end)
+            self._broker.send(effect.to, effect.message._replace(records=records))
+        except (RecordDamaged, ValueError) as error:
+            _log.warning(
+                "raft_repair_refused", to=str(effect.to), offset=effect.message.offset, cause=str(error)
+            )
+
+    def _append(self, effect: do.Append) -> None:
+        self._log.append(effect.offset, effect.records)  # type: ignore[arg-type]
+        self._end = self._log.end
+
+    def _append_group_record(self, effect: do.AppendGroupRecord) -> None:
+        try:
+            record = self._log.append_group_record(effect.term, effect.members)
+        except StoreError as error:  # such as a full disk; nothing was appended
+            raise CannotLead(f"its first record cannot be appended: {error}") from error
+        self._end = self._log.end
+        self._run(lambda: self.node.on(GroupRecordAppended(record, self._end), self._now()))
+
+    def _truncate(self, effect: do.Truncate) -> None:
+        _log.info("raft_log_truncated", offset=effect.offset, end=self._end)
+        self._log.truncate(effect.offset)
+        self._end = effect.offset
+        self._flushed = min(self._flushed, effect.offset)
+
+    def _restart(self, effect: do.Restart) -> None:
+        self._fail(
+            f"the leader's log begins at {effect.offset:,}, after the end of this one: replace this replica "
+            "by one with an empty store"
+        )
+
+    def _repair(self, effect: do.RepairRange) -> None:
+        if self._log.repair(effect.offset, effect.records):  # type: ignore[arg-type]
+            self._fail(
+                "damaged records were repaired: run `raymq store rebuild`, and start this replica again"
+            )
+        else:
+            self._run(lambda: self.node.on(Repaired(), self._now()))
+
+    def _lose_leadership(self, effect: do.LoseLeadership) -> None:
+        _log.warning("raft_leadership_lost", reason=effect.reason)
+        self._abandon(f"this replica does not lead its group any more: {effect.reason}; send again")
+        self._broker.lose_leadership()
+
+    def _abandon(self, reason: str) -> None:
+        self._store.abandon_unconfirmed(StoreError(reason))
+
+    def _fail(self, reason: str) -> None:
+        """Stop this replica, changing nothing."""
+        if not self._is_running:
+            return
+        _log.error("raft_replica_failed", reason=reason)
+        self.failure = f"this replica takes no part in its group: {reason}"
+        self.stop()
+        self._broker.fail()
+
+
+_TRIM = "damaged records below {offset:,} were deleted on the leader: use an empty store"

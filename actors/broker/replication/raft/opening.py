@@ -1,0 +1,157 @@
+"""Opens the store of a replica of a Raft group, and restores its RaftNode.
+
+    raymq.json         must have the store id that `raft_members` names: a lost disk makes a new member
+    raymq.raft         term, vote and members (TermFile)
+    raymq.raft.bound   how far the log was confirmed before it was opened
+
+Opening a store writes a checkpoint of what is left of its log. So the bound of the checkpoint before is saved
+first: a replica that has lost confirmed records must know it, also if it stops while it opens its store.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.broker.broker_settings import BrokerSettings, raft_member
+from actors.broker.replication.group_log import GroupConfirm, GroupLog
+from actors.raft.effects import SavedTerm
+from actors.raft.members import Member, Members
+from actors.raft.node import RaftNode
+from actors.raft.state import Timing
+from actors.raft.term_file import TERM_FILE, TermFile
+from store.clock import NS_PER_MS, Clock
+from store.commitlog.positions import ConfirmPolicy
+from store.disk.files import replace_file
+from store.message_store import MessageStore
+from store.ownership.identity import read_name
+from store.recovery.summary import read_summary
+from store.store_errors import StoreError
+
+BOUND_FILE = "raymq.raft.bound"
+OpenStore = Callable[[ConfirmPolicy], MessageStore]
+
+
+@dataclass(frozen=True, slots=True)
+class RaftReplica:
+    """A replica whose store is open."""
+
+    group: str
+    node: RaftNode
+    log: GroupLog
+    store: MessageStore
+    term_file: TermFile
+    addresses: Mapping[int, str]
+    """The address of each replica of the group by its number."""
+
+
+def open_replica(
+    settings: BrokerSettings, clock: Clock, rng: random.Random, open_store: OpenStore
+) -> RaftReplica:
+    """Open the store of the replica that the settings describe.
+
+    Raises:
+        StoreError: the store is missing, was just created and is not in `raft_members` yet, has another id,
+            was written outside of the group, or cannot be opened; the term file is damaged.
+        OSError: a file cannot be written.
+    """
+    root, group = settings.store_root, f"{settings.cluster_name}/{settings.broker_name}"
+    ids, addresses = zip(*map(raft_member, settings.raft_members), strict=True)
+    me = Member(settings.replica, _own_store_id(settings, ids, open_store))
+    members = _members(ids)
+    term_file = TermFile(root, group, me)
+    saved = term_file.read()
+    if saved is not None and saved.first_members != members:
+        raise StoreError(
+            f"the group began with the members {_text(saved.first_members)}, but raft_members has "
+            f"{_text(members)}: restore the setting; members cannot be changed yet",
+            term_file.path,
+        )
+    bound = _save_bound(root, me.store_id)
+    confirm = GroupConfirm()
+    store = open_store(confirm)
+    try:
+        if saved is None:
+            saved = _first_term(store, term_file, members)
+        log = GroupLog(store, confirm, group, me)
+        log.remove_unfinished_tail()
+        now = clock.monotonic_ns() // NS_PER_MS
+        node = RaftNode(me, saved, log.state(bound), now=now, rng=rng, timing=Timing())
+    except BaseException:
+        store.close()
+        raise
+    return RaftReplica(group, node, log, store, term_file, dict(enumerate(addresses)))
+
+
+def _own_store_id(settings: BrokerSettings, ids: Sequence[str], open_store: OpenStore) -> str:
+    """Return the id of this replica's store. Raises StoreError unless it is the one in `raft_members`."""
+    root, replica = settings.store_root, settings.replica
+    wanted, name = ids[replica], read_name(root)
+    if name is None and wanted:
+        raise StoreError(
+            f"has no store, but raft_members names store {wanted} for replica {replica}: restore it; a "
+            "replica that has lost its store must not continue under the old id, because it has lost what "
+            "it acknowledged",
+            root,
+        )
+    if name is None:
+        store = open_store(GroupConfirm())
+        store_id = store.identity.store_id
+        store.close()
+        raise StoreError(
+            f"the store of replica {replica} was created: put its id {store_id} into raft_members of all "
+            f"replicas, as {store_id}@HOST:PORT, and start again",
+            root,
+        )
+    if name.store_id != wanted:
+        raise StoreError(
+            f"this is store {name.store_id}, but raft_members has {wanted or 'no store id'} for replica "
+            f"{replica}: set the right store root, or correct raft_members on all replicas",
+            root,
+        )
+    return wanted
+
+
+def _members(ids: Sequence[str]) -> Members:
+    missing = [str(replica) for replica, store_id in enumerate(ids) if not store_id]
+    if missing:
+        raise StoreError(
+            f"raft_members has no store id of replica {', '.join(missing)}: start each of them once; its "
+            "error message has the id of the store that it has created"
+        )
+    return Members(tuple(Member(replica, store_id) for replica, store_id in enumerate(ids)))
+
+
+def _save_bound(root: Path, store_id: str) -> int:
+    """Return how far the log was confirmed when it was open, after saving it."""
+    path = root / BOUND_FILE
+    try:
+        saved = int(path.read_bytes())
+    except FileNotFoundError:
+        saved = 0
+    except ValueError as error:
+        raise StoreError("is damaged: replace this replica by one with an empty store", path) from error
+    summary = read_summary(root, store_id)
+    bound = max(saved, 0 if summary is None else summary.position)
+    if bound > saved:
+        replace_file(path, str(bound).encode())
+    return bound
+
+
+def _first_term(store: MessageStore, term_file: TermFile, members: Members) -> SavedTerm:
+    """Write the first term file of a replica. Raises StoreError if its log is not empty."""
+    if store.positions.written:
+        raise StoreError(
+            f"has a log but no {TERM_FILE}: a store that was written outside of the group cannot be its "
+            "member yet, and one that has lost the file could vote twice; use an empty store",
+            term_file.path.parent,
+        )
+    saved = SavedTerm(first_members=members)
+    term_file.write(saved)
+    return saved
+
+
+def _text(members: Members) -> str:
+    return ", ".join(map(str, members.voters))

@@ -1,0 +1,118 @@
+"""Three brokers with real sockets and stores elect a leader, and keep what it has acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+from actors.broker.replication.raft.raft_requests import raft_message
+from actors.raft.group_record import GROUP_TOPIC
+from actors.raft.members import Member
+from actors.raft.messages import LeaderNotice, VoteRequest
+from actors.remoting.codes import RequestCode, ResponseCode
+from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run
+from tests.actors.broker.replication.raft.groups import Group
+from tests.eventually import eventually_async
+
+
+async def bodies(group: Group, replica: int) -> list[bytes]:
+    found: list[bytes] = []
+    while page := await group.peers[replica].messages("T", len(found)):
+        found += [each.body for each in page]
+    return found
+
+
+def log_of(group: Group, replica: int) -> bytes:
+    store = group.peers[replica].broker.graph.loop.store
+    data, end = b"", store.positions.written
+    while len(data) < end:
+        data += bytes(store.log_bytes(len(data), end - len(data)))
+    return data
+
+
+async def refuses_what_is_not_replicated(group: Group) -> None:
+    for name in ("DELAY", "TIMER_DELAY_MS", "TRAN_MSG"):
+        properties = f"KEYS\x01k\x02{name}\x01true\x02"
+        _, special = await group.of_leader(partial(Peer.send, topic="T", properties=properties))
+        assert special.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "not supported yet with replication: raft" in (special.remark or "")
+    _, forbidden = await group.of_leader(partial(Peer.send, topic=GROUP_TOPIC))
+    assert forbidden.code == ResponseCode.NO_PERMISSION
+    for code in (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.LOCK_BATCH_MQ):
+        refused = await group.peers[0].ask(code, {"topic": "T"}, b"{}")
+        assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert "not supported yet with replication: raft" in (refused.remark or "")
+
+
+async def refuses_foreign_messages(group: Group) -> None:
+    """A message with a lower term, or of a store that is no member, changes nothing."""
+    peer, me, other = group.peers[0], group.members[0], group.members[1]
+    identity = peer.broker.graph.loop.store.identity.identity
+    name = f"{identity.cluster}/{identity.broker}"
+    log, term = log_of(group, 0)[: group.figure(0, "confirmed")], group.figure(0, "raft_term") + 1_000
+    stranger = Member(1, "another-store")
+    for message, code in (
+        (LeaderNotice(stranger, term), ResponseCode.NO_PERMISSION),
+        (VoteRequest(stranger, term, False, term, 1 << 40), ResponseCode.NO_PERMISSION),
+        (LeaderNotice(other, 0), ResponseCode.SUCCESS),
+        (VoteRequest(other, 0, False, 0, 1 << 40), ResponseCode.SUCCESS),
+    ):
+        response = await peer.client.invoke(peer.broker.address, raft_message(name, me, message), TIMEOUT_MS)
+        assert response.code == code
+        assert code == ResponseCode.SUCCESS or "(store another-store) is not a member" in str(response.remark)
+    assert group.figure(0, "raft_term") < term
+    assert log_of(group, 0).startswith(log)
+
+
+def test_acknowledged_messages_survive_the_loss_of_the_leader(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Group(tmp_path) as group:
+            numbers = [b"%d" % number for number in range(20)]
+            for body in numbers:
+                first = await group.send(body)
+            others = [each for each in range(3) if each != first]
+            refused = await group.peers[others[0]].send("T")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "SEND_MESSAGE_V2 is refused: replica" in (refused.remark or "")
+
+            group.isolate(first)
+            waiting = [asyncio.ensure_future(group.peers[first].send("T", b"lost")) for _ in range(5)]
+            for each in await asyncio.gather(*waiting):
+                assert each.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
+                assert "does not lead its group" in (each.remark or "")
+            late = await group.peers[first].send("T")
+            assert late.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+            second = await group.send(b"after", others)
+            known = await bodies(group, second)
+            assert list(dict.fromkeys(known)) == [*numbers, b"after"]  # a repeated send may be there twice
+            await eventually_async(group.is_leader_registered)
+            group.heal()
+            await eventually_async(lambda: log_of(group, first) == log_of(group, second))
+            await eventually_async(lambda: group.figure(first, "confirmed") == group.figure(first, "written"))
+            assert await bodies(group, first) == known
+            await eventually_async(group.is_leader_registered)
+
+    run(story)
+
+
+def test_minority_refuses_sends_and_restarted_replicas_continue(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Group(tmp_path) as group:
+            leader = await group.send(b"kept")
+            await refuses_what_is_not_replicated(group)
+            await refuses_foreign_messages(group)
+            others = [each for each in range(3) if each != leader]
+            for each in others:
+                await group.stop(each)
+            await eventually_async(lambda: group.figure(leader, "raft_state") != "leader")
+            refused = await group.peers[leader].send("T", b"refused")
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            await group.stop(leader)
+            for each in others:
+                await group.start(each)
+            second = await group.send(b"again", others)
+            assert list(dict.fromkeys(await bodies(group, second))) == [b"kept", b"again"]
+
+    run(story)
