@@ -30,7 +30,7 @@ SHARED_BUFFER_BYTES: Final = 256 * 1024
 OWN_MEMORY_BYTES: Final = 32 * 1024
 FIRST_ALLOCATION_BYTES: Final = 256 * 1024
 _BEGINNING_BYTES: Final = 16 * 1024
-MAX_SPARES: Final = 8
+MAX_SPARES: Final = 16
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 # Header prefixes that contain the request code. In JSON `code` is the first key, as RocketMQ writes it.
 _JSON_CODE: Final = b'{"code":%d,'
@@ -38,6 +38,8 @@ _ROCKETMQ_CODE: Final = struct.Struct(">H")
 # Bytes of a frame that suffice to see its code.
 _SHOWN_BYTES: Final = PREFIX.size + len(_JSON_CODE % 9_999_999)
 MAX_SPARE_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
+# Frames of a stream of batches differ in length by a few bytes, and should fit into the same buffers.
+_ROUND_BYTES: Final = 64 * 1024
 MAX_ASSEMBLY_BYTES: Final = 512 * 1024 * 1024
 Memory = bytearray | mmap.mmap
 
@@ -70,6 +72,8 @@ class ReceiveMemory:
             if len(spare) >= wanted_bytes and _is_free(spare):
                 self.assembly_bytes += len(spare)
                 return self._spares.pop(index)
+        if size_bytes == wanted_bytes <= MAX_SPARE_BYTES:
+            size_bytes += -size_bytes % _ROUND_BYTES
         if self.assembly_bytes + size_bytes > self.max_assembly_bytes:
             raise ProtocolError(
                 f"all {self.max_assembly_bytes:,} bytes for incomplete frames are in use: "
@@ -81,10 +85,13 @@ class ReceiveMemory:
             return mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         return bytearray(size_bytes)
 
-    def release(self, memory: Memory) -> None:
-        """Keep a buffer for a later long frame; a handler may still hold a view of it."""
+    def release(self, memory: Memory, *, is_reusable: bool = False) -> None:
+        """Keep the buffer of a complete frame for a later one; a handler may still hold a view of it.
+
+        A buffer that was outgrown is too short for the frames of this size: it would only displace others.
+        """
         self.assembly_bytes -= len(memory)
-        if isinstance(memory, bytearray) and len(memory) <= MAX_SPARE_BYTES:
+        if is_reusable and isinstance(memory, bytearray) and len(memory) <= MAX_SPARE_BYTES:
             if len(self._spares) >= MAX_SPARES:
                 self._spares.pop(0)
             self._spares.append(memory)
@@ -306,7 +313,7 @@ class FrameReader:
             return None
         self._long = None
         self._was_long = size_bytes > SHARED_BUFFER_BYTES
-        self._memory.release(memory)
+        self._memory.release(memory, is_reusable=True)
         self.frames += 1
         body_at = PREFIX.size + (mark & HEADER_LENGTH_MASK)
         view = memoryview(memory)

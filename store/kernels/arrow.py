@@ -180,7 +180,8 @@ class _Rows:
 
     def maps(self) -> pa.Array:
         found = self.properties
-        return pa.MapArray.from_arrays(found.pair_offsets, self.texts(found.names), self.texts(found.values))
+        offsets = _numbers(found.pair_offsets)
+        return pa.MapArray.from_arrays(offsets, self.texts(found.names), self.texts(found.values))
 
 
 _BUILDERS: dict[str, Callable[[_Rows], pa.Array]] = {
@@ -212,7 +213,8 @@ def _batch(
 
 
 def _numbers(values: I32 | I64) -> pa.Array:
-    return pa.array(values)
+    # Not `pa.array`: its first call imports pandas, which takes a second.
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def _validity(spans: Spans) -> U8 | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 
 import pytest
 from hypothesis import given, settings
@@ -104,6 +105,22 @@ def test_buffer_of_a_long_frame_is_reused_only_after_its_views_are_released() ->
     (third,) = feed(reader, frame(3, b"3" * SHARED_BUFFER_BYTES))
     assert isinstance(third.body, memoryview)
     assert third.body.obj is first
+
+
+def test_long_frames_of_similar_length_reuse_the_same_buffers() -> None:
+    """Buffers that earlier frames outgrew, or that are a byte too short, do not displace those."""
+    reader, least = FrameReader(ReceiveMemory()), 4 * FIRST_ALLOCATION_BYTES
+    held: deque[memoryview] = deque()
+    used = {}
+    for number in range(40):
+        (command,) = feed(reader, frame(number, bytes(least + number)))
+        assert isinstance(command.body, memoryview)
+        held.append(command.body)
+        if len(held) > 8:  # as a consumer's unread chunks
+            held.popleft().release()
+        used[id(command.body.obj)] = command.body.obj
+        del command
+    assert len(used) <= 10
 
 
 def test_large_frame_length_alone_allocates_only_the_first_buffer() -> None:

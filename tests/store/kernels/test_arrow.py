@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +77,22 @@ def test_arrow_rows_equal_decoded_records(records: list[RecordDraft]) -> None:
 
     assert batch.schema == RECORD_SCHEMA
     assert as_rows(batch) == [as_row(message) for message in decode_records(data, broker_name="broker-ä")]
+
+
+@pytest.mark.extended  # loads numba in another process
+def test_conversion_does_not_import_pandas() -> None:
+    """The import takes a second and 40 MiB in each consumer, and Arrow does it at the first `pa.array`."""
+    program = """
+import sys
+from store.kernels.arrow import records_to_arrow
+records_to_arrow(bytes.fromhex(sys.argv[1]), "b").slice(0, 1).to_pylist()
+print("pandas" in sys.modules)
+"""
+    data = encode_record(RecordDraft("T", 0, b"body", b"TAGS\x01a\x02"), 1, 2, 3, V4)
+    done = subprocess.run(
+        [sys.executable, "-c", program, data.hex()], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_last_of_two_properties_with_the_same_name_wins() -> None:
