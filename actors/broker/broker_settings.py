@@ -302,7 +302,7 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     )
     """A client that sends no heartbeat for this long is removed."""
     busy_poll_us: int = Field(default=100, ge=0, le=10_000)
-    """How long the event loop polls for further requests after a turn before it sleeps."""
+    """How long the event loop polls for the next request before it sleeps, if requests arrive one by one."""
     compiled_turn: bool = True
     """Whether ordinary messages and batches that arrive together are appended by one call of compiled code.
     Sends with a delay, a transaction or another special property, and signed sends, are always handled one by

@@ -3,6 +3,10 @@
 Waking a sleeping processor and refilling its caches takes longer than a whole request. A peer that sends one
 message after another sends the next one within that time, and gets its response in about half the time. The
 loop calls sched_yield between polls, so that other threads that are ready to run on this processor run first.
+
+If several requests arrive together, polling only takes time from the processors: peers with more than one
+request in flight do not wait for a single response, and requests that arrive while the loop sleeps share the
+next turn. So the loop polls only after `_ALONE_TURNS` turns with one request each.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import os
 from store.clock import Clock
 
 _NS_PER_US = 1_000
+_ALONE_TURNS = 4
 
 
 class BusyPoll:
@@ -24,10 +29,16 @@ class BusyPoll:
         self._for_ns = for_us * _NS_PER_US
         self._until_ns = 0
         self._is_polling = False
+        self._alone = 0
+
+    def note_concurrent(self) -> None:
+        """Record that this turn has more than one request."""
+        self._alone = -1
 
     def after_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start polling: a turn has just ended."""
-        if not self._for_ns:
+        """Start polling if this turn and those before it had one request each; a turn has just ended."""
+        self._alone += 1
+        if not self._for_ns or self._alone < _ALONE_TURNS:
             return
         self._until_ns = self._clock.monotonic_ns() + self._for_ns
         if not self._is_polling:

@@ -205,6 +205,14 @@ class FrameReader:
         """Number of received bytes that are not decoded yet."""
         return self._end - self._position
 
+    @property
+    def has_several(self) -> bool:
+        """Whether bytes follow the first received frame."""
+        left = self._end - self._position
+        if self._long is not None or left < PREFIX.size:
+            return False
+        return left > LENGTH_BYTES + int(PREFIX.unpack_from(self._data, self._position)[0])
+
     def has_only(self, codes: CodeMarks) -> bool:
         """Return True if all received frames have one of `codes`, judged by their undecoded headers."""
         data, at, end = self._data, self._position, self._end

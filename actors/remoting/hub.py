@@ -89,7 +89,7 @@ class Hub:
         self._tick = tick
         self._tick_requested = False
         self._is_ending = False
-        self._busy_poll = BusyPoll(clock, limits.busy_poll_us)
+        self.busy_poll = BusyPoll(clock, limits.busy_poll_us)
         self._dirty: list[Peer] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -240,7 +240,7 @@ class Hub:
             self._is_ending = False
             if self._tick_requested:
                 scheduler.serve_cheap()
-            self._busy_poll.after_turn(self.loop)
+            self.busy_poll.after_turn(self.loop)
 
     def _respond_to_all(self) -> None:
         """Run the tick, write responses, handle costly work, write again.

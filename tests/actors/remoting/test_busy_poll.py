@@ -23,13 +23,16 @@ class SteppingClock:
         return 0
 
 
-def clock_reads(for_us: int, turns: int) -> int:
+def clock_reads(for_us: int, turns: str) -> int:
+    """Return how often the clock is read after turns with one request (".") or several ("+")."""
     clock = SteppingClock()
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
         poll = BusyPoll(clock, for_us)
-        for _ in range(turns):
+        for turn in turns:
+            if turn == "+":
+                poll.note_concurrent()
             poll.after_turn(loop)
         for _ in range(1000):
             await asyncio.sleep(0)
@@ -38,10 +41,15 @@ def clock_reads(for_us: int, turns: int) -> int:
     return clock.reads
 
 
-@pytest.mark.parametrize(("turns", "reads"), [(1, 11), (5, 15)])
-def test_polling_stops_when_the_time_after_the_last_turn_is_over(turns: int, reads: int) -> None:
+@pytest.mark.parametrize(("turns", "reads"), [("....", 11), ("........", 15)])
+def test_polling_stops_when_the_time_after_the_last_turn_is_over(turns: str, reads: int) -> None:
     assert clock_reads(100, turns) == reads
 
 
+@pytest.mark.parametrize(("turns", "polls"), [("...", False), ("+...", False), ("+....", True)])
+def test_polling_needs_four_turns_with_one_request(turns: str, polls: bool) -> None:
+    assert (clock_reads(100, turns) > 0) is polls
+
+
 def test_zero_time_disables_polling() -> None:
-    assert clock_reads(0, 3) == 0
+    assert clock_reads(0, "......") == 0

@@ -52,6 +52,20 @@ def test_stream_split_at_every_byte_gives_the_same_commands() -> None:
         assert not reader.has_partial
 
 
+def test_several_frames_are_recognized_by_the_bytes_after_the_first() -> None:
+    first, second = frame(1, b"one"), frame(2)
+    for data, has_several in (
+        (first[:3], False),
+        (first[:-1], False),
+        (first, False),
+        (first + second, True),
+    ):
+        reader = FrameReader(ReceiveMemory())
+        reader.get_buffer()[: len(data)] = data
+        reader.received(len(data))
+        assert reader.has_several is has_several
+
+
 def test_only_the_beginning_of_the_next_long_frame_is_received_for_copying() -> None:
     reader = FrameReader(ReceiveMemory())
     assert len(reader.get_buffer()) == SHARED_BUFFER_BYTES
