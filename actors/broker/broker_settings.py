@@ -284,6 +284,12 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     """Whether the HA port is open although `authentication_enabled` is set. RocketMQ's HA protocol has
     neither authentication nor encryption: a process that can connect to the port can read all messages.
     """
+    ha_tls: bool = False
+    """Whether the HA port uses TLS; the same on all replicas of a group. It needs `tls_certificate`,
+    `tls_key` and `tls_ca`: a slave must present a certificate that `tls_ca` has signed, so this must be a CA
+    of the cluster's processes alone. Then the port is open with `authentication_enabled` too. RocketMQ's
+    brokers cannot connect to it.
+    """
     ha_max_bytes_per_s: Annotated[int, LIVE] = Field(default=0, ge=0)
     """How many bytes per second of the CommitLog all slaves together get; 0: no limit."""
 
@@ -351,6 +357,15 @@ class BrokerSettings(AccessSettings, MetricsSettings):
         for problem, is_present in problems.items():
             if is_present:
                 raise ValueError(f"replication: raft: {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ha_tls(self) -> Self:
+        if self.ha_tls and (self.tls_certificate is None or self.tls_ca is None):
+            raise ValueError(
+                "ha_tls needs tls_certificate, tls_key and tls_ca, with which the replicas of a group verify "
+                "each other"
+            )
         return self
 
     @property

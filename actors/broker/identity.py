@@ -56,7 +56,8 @@ def _ha_port(settings: BrokerSettings, listen_port: int) -> int:
 
 def is_ha_closed(settings: BrokerSettings) -> bool:
     """Return True if slaves may not connect, because their access cannot be controlled."""
-    return settings.authentication_enabled and not settings.ha_allow_unauthenticated
+    is_open = settings.ha_allow_unauthenticated or settings.ha_tls
+    return settings.authentication_enabled and not is_open
 
 
 def _resolved(host: str) -> str:

@@ -95,6 +95,20 @@ def server_tls(
         raise StoreError(str(error)) from error
 
 
+def peer_tls(settings: TlsSettings) -> ServerTls:
+    """Return the TLS of a port for other processes of the cluster only: those that `tls_ca` has signed.
+
+    Raises StoreError if a file is missing or invalid.
+    """
+    own = _own_certificate(settings)
+    if own is None or settings.tls_ca is None:
+        raise StoreError("a port for processes of the cluster needs tls_certificate, tls_key and tls_ca")
+    try:
+        return ServerTls(own, settings.tls_ca, is_enforced=True)
+    except TlsInvalid as error:
+        raise StoreError(str(error)) from error
+
+
 def client_tls(settings: TlsSettings) -> ClientTls | None:
     """Return the TLS of a process's connections to other processes, or None if they are plain.
 

@@ -255,8 +255,9 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
         given |= _replica_settings(broker)
         if is_ha_closed(BrokerSettings.model_validate(given)):
             text = (
-                "authentication_enabled closes the HA port, so the slaves could not connect; restrict the "
-                "port to the machines of the slaves by other means and set ha_allow_unauthenticated: true"
+                "authentication_enabled closes the HA port, so the slaves could not connect; set ha_tls, or "
+                "restrict the port to the machines of the slaves by other means and set "
+                "ha_allow_unauthenticated: true"
             )
             raise source.error([((*path, "replication"), text)])
     return given | {STORE_KEY: stored}

@@ -75,7 +75,7 @@ def build_slave(parts: BrokerParts, epochs: GroupEpochs) -> tuple[Sequence[RoleS
 
     ha_client = HaClient(
         loop.store, loop.reads, clock, client, find_master, loop.server.request_tick, sync.request,
-        epochs,
+        epochs, client.tls if parts.settings.ha_tls else None,
     )  # fmt: skip
     services = (
         _task(parts.supervisor, "ha-client", ha_client.run),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from actors.broker.capability import Capability
 from actors.broker.parts import BrokerParts
@@ -10,11 +11,17 @@ from actors.broker.replication.ha_connection import HaLoop
 from actors.broker.replication.ha_requests import HaRequests
 from actors.broker.replication.ha_server import SWEEP_MS, HaServer, SlaveState
 from actors.broker.role import Role, RoleService, periodic
+from actors.host.cluster_tls import peer_tls
 from actors.host.figures import Figure, Kind
+from actors.remoting.tls.contexts import RELOAD_MS
+from actors.remoting.tls.gate import TlsGate
 
 
 def build_master(parts: BrokerParts) -> Capability:
-    """Build the HA port of a broker; without `replication` there are only its rows and figures."""
+    """Build the HA port of a broker; without `replication` there are only its rows and figures.
+
+    Raises StoreError if `ha_tls` is set and a certificate is invalid.
+    """
     settings, loop, role = parts.settings, parts.loop, parts.role
 
     def master() -> str | None:
@@ -26,6 +33,7 @@ def build_master(parts: BrokerParts) -> Capability:
             figures=_figures(None),
         )
     hub, is_master = loop.server.hub, frozenset({Role.MASTER})
+    tls = peer_tls(settings) if settings.ha_tls else None
     server = HaServer(
         settings,
         parts.identity.ha_port,
@@ -34,13 +42,16 @@ def build_master(parts: BrokerParts) -> Capability:
         HaLoop(hub.enqueue, loop.reads.load_pages),
         loop.server.request_tick,
         loop.admission,
+        None if tls is None else partial(TlsGate, hub, tls),
     )
     loop.end_of_turn.on_written(server.push)
+    reload = () if tls is None else (periodic(parts.supervisor, "ha-tls", is_master, RELOAD_MS, tls.reload),)
     return Capability(
         rows=tuple(HaRequests(loop.store, lambda: role.role, master, server.slaves).rows()),
         services=(
             RoleService("ha-port", is_master, server.start, server.stop),
             periodic(parts.supervisor, "ha-sweep", is_master, SWEEP_MS, server.sweep),
+            *reload,
         ),
         figures=(
             Figure("replication", Kind.TEXT, "", lambda: settings.replication, "How slaves get the log."),

@@ -25,6 +25,7 @@ from actors.remoting.codes import RequestCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import RegisterBrokerResponse
 from actors.remoting.remoting_errors import ProtocolError, Refused, RemotingError
+from actors.remoting.tls.contexts import ClientTls
 from store.clock import NS_PER_MS, Clock
 from store.disk.files import explain
 from store.logs import get_logger
@@ -78,6 +79,7 @@ class HaClient:
         request_tick: Callable[[], None],
         on_joined: Callable[[], None],
         epochs: GroupEpochs,
+        tls: ClientTls | None = None,
     ) -> None:
         """Create the client.
 
@@ -90,6 +92,7 @@ class HaClient:
             request_tick: requests a turn, which flushes, confirms and dispatches.
             on_joined: called when the slave has found that its log is a part of the master's.
             epochs: the epochs of the group; a master of a lower one is not followed.
+            tls: TLS of the connection to the HA port, if it uses TLS.
         """
         self._store = store
         self._reads = reads
@@ -99,6 +102,7 @@ class HaClient:
         self._request_tick = request_tick
         self._on_joined = on_joined
         self._epochs = epochs
+        self._tls = tls
         self._backoff_ms = FIRST_BACKOFF_MS
         self._problem = ""
         self._epoch = 0
@@ -160,8 +164,9 @@ class HaClient:
         tail = await self._reads.read(partial(self._tail, begin, held.end))
         copy = LogCopy(store, begin, tail, bounds.end)
         host, port = parse_address(master.ha_server_addr)
+        context = None if self._tls is None else self._tls.current
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-            reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES)
+            reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES, ssl=context)
         try:
             await self._receive(copy, epochs, reader, writer)
         finally:

@@ -30,6 +30,7 @@ _log = get_logger(__name__)
 
 TURN_BYTES = 256 * 1024
 HIGH_WATER_BYTES = 1024 * 1024
+_REPORTS_BYTES = 4 * 1024
 _JOIN_BYTES = 16 * 1024
 """Up to this size copying is cheaper than a write of several buffers."""
 
@@ -63,7 +64,7 @@ class HaLoop(NamedTuple):
     """Loads pages in a thread, then calls the function."""
 
 
-class HaConnection(asyncio.Protocol):
+class HaConnection(asyncio.BufferedProtocol):
     """The connection of one slave, at its master."""
 
     def __init__(
@@ -88,6 +89,7 @@ class HaConnection(asyncio.Protocol):
         """The slave's IP address."""
         self.address = ""
         self.sent_bytes = 0
+        self._received = memoryview(bytearray(_REPORTS_BYTES))
         self._store = store
         self._clock = clock
         self._loop = loop
@@ -110,8 +112,13 @@ class HaConnection(asyncio.Protocol):
         self.host, self.address = peer[0], join_address(peer[0], peer[1])
         self._on_change(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for the next bytes."""
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take reports of the slave."""
+        data = bytes(self._received[:nbytes])
         was_streaming = self.stream.is_streaming
         try:
             has_report = self.stream.received(data, self._clock.monotonic_ns())

@@ -27,13 +27,17 @@ from store.message_store import MessageStore
 
 _log = get_logger(__name__)
 
+Gate = Callable[[Callable[[], HaConnection]], asyncio.BufferedProtocol]
 SWEEP_MS = 100
 SAMPLE_MS = 1_000
 CONNECTIONS_MAX = 64
 DRAIN_MS = 2_000
 """How long a stop waits for the slaves that are in sync."""
 _DRAIN_PAUSE_S = 0.002
-_CLOSED = "authentication_enabled is true and the HA port has no authentication: set ha_allow_unauthenticated"
+_CLOSED = (
+    "authentication_enabled is true and the HA port has no authentication: set ha_tls, or "
+    "ha_allow_unauthenticated"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class HaServer:
         loop: HaLoop,
         request_tick: Callable[[], object],
         admission: Admission,
+        gate: Gate | None = None,
     ) -> None:
         """Create the server; it does not listen yet.
 
@@ -74,6 +79,8 @@ class HaServer:
             loop: runs and delays the work of the connections.
             request_tick: requests a turn, which confirms what slaves have acknowledged.
             admission: refuses sends while too few replicas are in sync.
+            gate: returns the first protocol of a connection, which the protocol of the slave follows after
+                the TLS handshake; None without TLS.
         """
         self._settings = settings
         self._port = port
@@ -84,6 +91,7 @@ class HaServer:
         self._is_sync = settings.replication == SYNC
         self._credit = Credit()
         self._make = partial(HaConnection, store, clock, loop, self._credit, self._changed)
+        self._accept = self._make if gate is None else partial(gate, self._make)
         self._connections: list[HaConnection] = []
         self._counted: dict[str, HaConnection] = {}
         self._replica_of: dict[str, int] = {}
@@ -132,7 +140,7 @@ class HaServer:
             return
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._make, settings.listen_host, self._port
+                self._accept, settings.listen_host, self._port
             )
         except OSError as error:
             raise OSError(

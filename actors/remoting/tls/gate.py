@@ -69,7 +69,7 @@ class TlsGate(asyncio.BufferedProtocol):
             _log.warning(
                 "connection_refused",
                 peer=self.peer,
-                reason="this port accepts only TLS connections (tls: enforced)",
+                reason="this port accepts only TLS connections (tls: enforced, or ha_tls)",
                 looks_like=_describe_plain(first),
             )
             self.close("not TLS")

@@ -117,6 +117,9 @@ def test_group_with_users_and_a_closed_ha_port_is_refused(tmp_path: Path) -> Non
         specs(protected, tmp_path)
     settings = {"authentication_enabled": True, "ha_allow_unauthenticated": True}
     assert specs(topology({**PAIR, "settings": settings}), tmp_path)
+    tls = {"tls_certificate": "/c", "tls_key": "/k", "tls_ca": "/ca", "ha_tls": True}
+    settings = {"authentication_enabled": True, **tls}
+    assert specs(topology({**PAIR, "settings": settings}), tmp_path)
 
 
 def test_two_replicas_that_fit_on_one_node_only_are_refused() -> None:

@@ -15,6 +15,7 @@ from actors.broker.replication.ha_client import HaClient
 from actors.broker.role import Role
 from actors.broker.service import BrokerService
 from actors.remoting.headers import RegisterBrokerResponse
+from actors.remoting.tls.contexts import ClientTls
 from store.clock import SystemClock
 from tests.actors.broker.brokers import Peer, hang_disk, run, settings_of
 from tests.actors.broker.replication.ha_port import HaPort, log_of
@@ -39,10 +40,10 @@ async def broker(root: Path, store: dict[str, Any] | None = None, **settings: An
 class Following:
     """The HA client of a slave, which runs as a task."""
 
-    def __init__(self, slave: Peer, master: Peer, port: HaPort) -> None:
+    def __init__(self, slave: Peer, master: Peer, ha_address: str, tls: ClientTls | None = None) -> None:
         graph = slave.broker.graph
         self.joins = 0
-        addresses = RegisterBrokerResponse(port.address, master.broker.address)
+        addresses = RegisterBrokerResponse(ha_address, master.broker.address)
         self.client = HaClient(
             graph.loop.store,
             graph.loop.reads,
@@ -52,6 +53,7 @@ class Following:
             graph.loop.server.request_tick,
             self._joined,
             GroupEpochs(slave.broker.settings),
+            tls,
         )
         self.task = asyncio.create_task(self.client.run())
 
@@ -67,7 +69,7 @@ async def following(root: Path, **slave_store: Any) -> AsyncIterator[tuple[Peer,
         broker(root / "s", slave_store, role="slave", slave_read_enable=True) as slave,
         HaPort(master.broker.graph.loop.store) as port,
     ):
-        follower = Following(slave, master, port)
+        follower = Following(slave, master, port.address)
         try:
             yield master, slave, port, follower
         finally:

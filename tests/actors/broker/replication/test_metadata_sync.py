@@ -147,7 +147,7 @@ def test_progress_waits_until_the_slave_has_the_log_of_its_master(tmp_path: Path
             timer = slave.broker.graph.loop.store.root / "config" / "timercheck"
             assert not timer.exists()
             async with HaPort(master.broker.graph.loop.store) as port:
-                follower = Following(slave, master, port)
+                follower = Following(slave, master, port.address)
                 await until_equal(master, slave)
                 follower.task.cancel()
             await sync.copy_from(master.broker.address)
