@@ -125,6 +125,36 @@ def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Pair) -> 
     assert pair.log(0) == pair.log(1)
 
 
+def test_single_broker_becomes_a_pair_and_a_single_broker_again(pair: Pair) -> None:
+    of_pair = pair.file.read_text()
+    topology = yaml.safe_load(of_pair)
+    for key in ("replicas", "replication", "in_sync_replicas", "replicas_on_one_node"):
+        del topology["brokers"][0][key]
+    of_single = yaml.safe_dump(topology)
+    pair.file.write_text(of_single)
+    pair.run("up")
+    sent: list[bytes] = []
+    with pair.producer() as producer:
+
+        def send(name: str) -> None:
+            for number in range(100):
+                sent.append(f"{name}-{number}".encode())
+                producer.send("T", sent[-1])
+
+        send("single")
+        pair.file.write_text(of_pair)
+        pair.run("up")
+        send("pair")
+        pair.file.write_text(of_single)
+        assert "broker-a-1" in pair.run("up", "--prune")
+        send("single again")
+    pair.await_all(sent)
+    pair.run("down")
+    copied = pair.log(1).rstrip(b"\0")
+    assert b"pair-99" in copied
+    assert pair.log(0).startswith(copied)
+
+
 def test_promoted_slave_has_every_acknowledged_message_of_a_killed_master(pair: Pair) -> None:
     pair.run("up")
     with pair.producer() as producer:
