@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from cluster.client import Producer, ProducerConfig, PullConsumer
+from cluster.client.errors import BrokerRefused
 from cluster.session.environment import make_token
 from cluster.session.ray_head import stop_head
 from tests.cluster.conftest import CLI_TIMEOUT_S, COMMIT_LOG_FILE_BYTES, REPO
-from tests.eventually import LIMIT_S
+from tests.eventually import LIMIT_S, eventually
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
@@ -136,10 +137,18 @@ def test_single_broker_becomes_a_pair_and_a_single_broker_again(pair: Pair) -> N
     sent: list[bytes] = []
     with pair.producer() as producer:
 
+        def is_sent(body: bytes) -> bool:
+            try:
+                producer.send("T", body)
+            except BrokerRefused:  # the slave of a restarted master has not connected yet
+                return False
+            return True
+
         def send(name: str) -> None:
             for number in range(100):
-                sent.append(f"{name}-{number}".encode())
-                producer.send("T", sent[-1])
+                body = f"{name}-{number}".encode()
+                eventually(lambda body=body: is_sent(body), "a send")  # type: ignore[misc]
+                sent.append(body)
 
         send("single")
         pair.file.write_text(of_pair)
