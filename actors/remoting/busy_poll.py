@@ -17,7 +17,7 @@ import os
 from store.clock import Clock
 
 _NS_PER_US = 1_000
-_ALONE_TURNS = 4
+_ALONE_TURNS = 2
 
 
 class BusyPoll:

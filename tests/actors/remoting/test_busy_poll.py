@@ -41,13 +41,13 @@ def clock_reads(for_us: int, turns: str) -> int:
     return clock.reads
 
 
-@pytest.mark.parametrize(("turns", "reads"), [("....", 11), ("........", 15)])
+@pytest.mark.parametrize(("turns", "reads"), [("..", 11), ("......", 15)])
 def test_polling_stops_when_the_time_after_the_last_turn_is_over(turns: str, reads: int) -> None:
     assert clock_reads(100, turns) == reads
 
 
-@pytest.mark.parametrize(("turns", "polls"), [("...", False), ("+...", False), ("+....", True)])
-def test_polling_needs_four_turns_with_one_request(turns: str, polls: bool) -> None:
+@pytest.mark.parametrize(("turns", "polls"), [(".", False), ("+.", False), ("+..", True)])
+def test_polling_needs_two_turns_with_one_request(turns: str, polls: bool) -> None:
     assert (clock_reads(100, turns) > 0) is polls
 
 
