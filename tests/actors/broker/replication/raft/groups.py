@@ -81,7 +81,7 @@ class Group:
         self._root = root
         self._ports = [free_port() for _ in range(count)]
         self._links: dict[tuple[int, int], Link] = {}
-        self._settings: list[BrokerSettings] = []
+        self.settings: list[BrokerSettings] = []
         self._nameserver = build_nameserver(
             NameserverSettings.model_validate({"listen_port": 0}), SystemClock()
         )
@@ -103,16 +103,25 @@ class Group:
             (source, to): Link(self._ports[to]) for source in replicas for to in replicas if source != to
         }
         addresses = {pair: await link.open() for pair, link in self._links.items()}
-        self._settings = [self._settings_of(replica, ids, addresses) for replica in replicas]
+        self.settings = [self._settings_of(replica, ids, addresses) for replica in replicas]
         await asyncio.gather(*map(self.start, replicas))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for replica in list(self.peers):
             await self.stop(replica)
+        await self.close()
         for link in self._links.values():
             link.close()
         await self._nameserver.stop()
+
+    async def close(self) -> None:
+        """Stop what a subclass has started."""
+
+    @property
+    def nameserver(self) -> str:
+        """The address of the nameserver."""
+        return self._nameserver.address
 
     def is_leader_registered(self) -> bool:
         """Return True if the address with id 0 at the nameserver is that of the leader."""
@@ -141,7 +150,7 @@ class Group:
         return BrokerSettings.model_validate({**made.model_dump(), "listen_port": self._ports[replica]})
 
     async def start(self, replica: int) -> None:
-        broker = BrokerService(self._settings[replica], SystemClock())
+        broker = BrokerService(self.settings[replica], SystemClock())
         await broker.start()
         self.peers[replica] = Peer(broker)
 
