@@ -132,14 +132,9 @@ def is_listening(address: str) -> bool:
 
 def start_head(topology: Topology, home: Path) -> HeadRecord:
     """Start a Ray head on this machine, with Java on its PATH. Raises HeadFailed if two attempts fail."""
-    for is_last in (False, True):
-        try:
-            return _start_once(topology, home)
-        except HeadFailed:
-            # Ray waits only 30 s for its processes, which may not be enough on a busy machine.
-            if is_last:
-                raise
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    with suppress(HeadFailed):  # Ray waits only 30 s for its processes: not enough on a busy machine
+        return _start_once(topology, home)
+    return _start_once(topology, home)
 
 
 def _start_once(topology: Topology, home: Path) -> HeadRecord:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Protocol
 
 from cluster.client import ClientError
@@ -215,15 +214,16 @@ class Planner:
 
     def _states(self) -> list[QueueState]:
         """Return the current offsets of the queues. Raises ClientError if all retries failed."""
-        for attempt in count(1):
+        failures = 0
+        while True:
             try:
                 return self._queues.states()
             except ClientError as error:
-                if attempt > self._options.retries or self._is_stopped:
+                failures += 1
+                if failures > self._options.retries or self._is_stopped:
                     raise
                 _log.warning("stream_offsets_failed", topic=self._options.topic, error=str(error))
                 self._pause(self._options.retry_interval_s)
-        raise AssertionError("unreachable")
 
     def _write_next(self, states: Sequence[QueueState], limits: Limits) -> bool:
         """Write the next manifest and return True, or return False if there is nothing to write.

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,14 +101,9 @@ class LocalRay:
     def start(self) -> HeadRecord:
         """Stop what an earlier start has left, and start the head. Raises HeadFailed if two attempts fail."""
         self.stop()
-        for is_last in (False, True):
-            try:
-                return self._start_once()
-            except HeadFailed:
-                # Ray waits only 30 s for its processes, which may not be enough on a busy machine.
-                if is_last:
-                    raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        with suppress(HeadFailed):  # Ray waits only 30 s for its processes: not enough on a busy machine
+            return self._start_once()
+        return self._start_once()
 
     def stop(self) -> int:
         """Stop the head and its nodes. Return the number of processes; 0 if none was running."""
