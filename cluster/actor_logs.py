@@ -12,7 +12,7 @@ from functools import partial
 
 from actors.host import ray_port
 from actors.host.ray_port import ActorUnavailable
-from cluster.driver.driver import LaunchFailed, LaunchRefused
+from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.log_files import LEVELS, Found, Query, merged, read_logs
 from cluster.paths import home_of

@@ -22,12 +22,14 @@ from actors.host.service_host import State
 from cluster.driver import fleet
 from cluster.driver.autoscaler import autoscaler, why_pending
 from cluster.driver.draining import Draining, find_broker
-from cluster.driver.driver import Driver, LaunchFailed, LaunchRefused, UpResult
+from cluster.driver.driver import Driver, UpResult
 from cluster.driver.health import probe
 from cluster.driver.kinds import NAMESERVER
+from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import ConsoleReport, Report
 from cluster.driver.placement import place
 from cluster.driver.plan import Running
+from cluster.driver.promotion import promote_replica
 from cluster.driver.scrape_targets import remove_target, write_targets
 from cluster.driver.specs import ActorSpec, creation_order
 from cluster.paths import home_of, only_one_driver
@@ -155,7 +157,8 @@ def promote(
     Raises as `up` does, and LaunchRefused if `replica` is not a serving slave.
     """
     topology, source = load_with_source(file, overrides)
-    Driver(topology, source, report or Report(), dry_run=dry_run, waits=False).promote(replica, confirm)
+    driver = Driver(topology, source, report or Report(), dry_run=dry_run, waits=False)
+    promote_replica(driver, replica, confirm)
 
 
 def drain(

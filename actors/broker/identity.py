@@ -40,7 +40,7 @@ class BrokerIdentity:
         port = settings.advertised_port or listen_port
         host = Host(_resolved(settings.host), port)
         address = join_address(settings.host, port)
-        ha_port = _ha_port(settings, listen_port)
+        ha_port = ha_port_of(settings, listen_port)
         ha_address = join_address(settings.host, ha_port) if ha_port else ""
         return cls(
             settings.cluster_name, settings.broker_name, address, host, node_ip,
@@ -48,7 +48,8 @@ class BrokerIdentity:
         )  # fmt: skip
 
 
-def _ha_port(settings: BrokerSettings, listen_port: int) -> int:
+def ha_port_of(settings: BrokerSettings, listen_port: int) -> int:
+    """Return the HA port of a broker that listens on `listen_port`; 0 if it is closed."""
     if settings.replication in ("", RAFT) or is_ha_closed(settings):
         return 0
     return settings.ha_listen_port or listen_port + 1

@@ -16,8 +16,8 @@ from cluster.autoscale.controller import Controller, Limits
 from cluster.autoscale.decisions import Decision
 from cluster.autoscale.elastic_fleet import ElasticFleet
 from cluster.driver import bindings, fleet
-from cluster.driver.driver import LaunchRefused
 from cluster.driver.kinds import AUTOSCALER
+from cluster.driver.launch_errors import LaunchRefused
 from cluster.driver.specs import Deployment
 from cluster.paths import home_of
 from cluster.session.ray_session import Mode, choose_way, is_connected, session

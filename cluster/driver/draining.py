@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavailable
 from cluster.driver import fleet
 from cluster.driver.drain import Drain, DrainProgress, Step
-from cluster.driver.driver import LaunchFailed, LaunchRefused
 from cluster.driver.kinds import BROKER
+from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.driver.plan import Running, full_name
 

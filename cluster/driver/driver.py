@@ -22,11 +22,11 @@ from cluster.driver.autoscaler import autoscaler
 from cluster.driver.exposure import exposed
 from cluster.driver.health import wait_until_healthy
 from cluster.driver.kinds import BROKER, NAMESERVER, is_live_setting, make_specs
+from cluster.driver.launch_errors import LaunchFailed, LaunchRefused, refuse
 from cluster.driver.launch_report import Report
 from cluster.driver.placement import place
-from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, only, restarting
+from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
-from cluster.driver.promotion import Promotion
 from cluster.driver.restart_spacing import RestartSpacing
 from cluster.driver.scrape_targets import write_targets
 from cluster.driver.specs import ActorSpec
@@ -50,14 +50,6 @@ A node that has just joined starts its agents before its first task, and Ray rep
 register only after 60 s, so the timeout must be longer.
 """
 PAUSE_S = 0.5
-
-
-class LaunchRefused(Exception):
-    """The request was refused; nothing was started or changed. The message has one line for each reason."""
-
-
-class LaunchFailed(Exception):
-    """An actor did not start, or a change failed. The message has one line for each actor."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +121,10 @@ class Driver:
                     self.report.plan(plan)
                     return UpResult(plan, specs, way.mode)
             with self._undo_when_refused(way), self._ray(way, starts=starts):
-                plan, specs = self._plan()
+                plan, specs = self.plan()
                 self.report.plan(plan)
                 if not self.dry_run:
-                    self._apply(plan)
+                    self.apply(plan)
                     self._await_all_serving(specs)
                     write_targets(self.home, specs)
                 return UpResult(plan, specs, way.mode)
@@ -142,56 +134,25 @@ class Driver:
 
         Raises as `up`, and LaunchRefused if no cluster or one of the named actors is not running.
         """
+        with self.connected() as way:
+            plan, specs = self.plan(lambda plan: restarting(plan, names))
+            self.report.plan(plan)
+            if not self.dry_run:
+                self.apply(plan)
+            return UpResult(plan, specs, way.mode)
+
+    @contextmanager
+    def connected(self) -> Iterator[Way]:
+        """Connect to the running cluster as its only driver, and yield how it was reached.
+
+        Raises SessionFailed, and LaunchRefused if the cluster is not running.
+        """
         with only_one_driver(self.home):
             way = choose_way(self.topology, self.home, os.environ, embedded=self.embedded)
             if way.mode is Mode.STARTED and not is_connected():
                 refuse([f"cluster {self.topology.cluster} is not running; `raymq up` starts it"])
             with self._ray(way, starts=False):
-                plan, specs = self._plan(lambda plan: restarting(plan, names))
-                self.report.plan(plan)
-                if not self.dry_run:
-                    self._apply(plan)
-                return UpResult(plan, specs, way.mode)
-
-    def promote(self, name: str, confirm: Callable[[], None]) -> None:
-        """Make a slave the master of its group: stop the old master, restart the slave, then the others.
-
-        `confirm` is called when the possible loss was reported, and raises an exception to end the promotion.
-        Raises as `up`, and LaunchRefused if the actor is not a serving slave, or another one has more.
-        """
-        with only_one_driver(self.home):
-            way = choose_way(self.topology, self.home, os.environ)
-            if way.mode is Mode.STARTED and not is_connected():
-                refuse([f"cluster {self.topology.cluster} is not running; `raymq up` starts it"])
-            with self._ray(way, starts=False):
-                promotion = Promotion(self.topology, self.home, name)
-                refuse([promotion.refusal] if promotion.refusal else [])
-                for line in promotion.outlook():
-                    self.report.line(line)
-                if self.dry_run:
-                    return
-                confirm()
-                promotion.save()
-                for master in promotion.masters:
-                    self._stop(Action(Verb.REMOVE, master.name, "no longer the master"))
-                plan, _ = self._plan(lambda plan: restarting(plan, [promotion.name]), [promotion.name])
-                self._apply(plan)
-                self.report.line(f"{promotion.name} is the master of {promotion.broker}")
-                self._follow(promotion)
-
-    def _follow(self, promotion: Promotion) -> None:
-        """Start and restart the other replicas of a group whose master was promoted, if they have a node."""
-        names = promotion.others(place(self.topology, ray_port.nodes(), autoscaler()).unplaceable)
-        plan, _ = self._plan(lambda plan: only(plan, names), names)
-        for action in plan.having(Verb.CREATE, Verb.ROLL):
-            assert action.spec is not None
-            if action.verb is Verb.ROLL:
-                self._stop(action)
-            fleet.create(self.topology.namespace, action.spec)
-            self._wait([action.spec])
-            problem = fleet.wait_in_sync(self.topology.namespace, action.spec, self.timeout_s)
-            text = f"does not follow it: {problem}" if problem else "follows it"
-            self.report.line(f"{action.name} {text}", "yellow" if problem else "")
+                yield way
 
     @contextmanager
     def _ray(self, way: Way, *, starts: bool) -> Iterator[None]:
@@ -239,7 +200,7 @@ class Driver:
         refuse(check_all([demand_of(spec) for spec in specs]))
         return plan, specs
 
-    def _plan(
+    def plan(
         self, narrow: Callable[[Plan], Plan] = lambda plan: plan, needed: Collection[str] | None = None
     ) -> tuple[Plan, list[ActorSpec]]:
         """Return the plan, after `narrow` has selected the wanted actions, and the specs of all actors.
@@ -327,7 +288,8 @@ class Driver:
         wanted = {spec.name: spec for spec in specs}
         # An actor that does not respond may still hold its port and store: its successor waits for them.
         held = {name: actor.spec or wanted.get(name) for name, actor in here.items()}
-        freed = {action.spec.listen for action in plan.having(Verb.REMOVE) if action.spec is not None}
+        removed = [action.spec for action in plan.having(Verb.REMOVE) if action.spec is not None]
+        freed = {at for spec in removed for at in (spec.listen, spec.ha_listen)}
         demands: dict[str, list[Demand]] = {}
         for action in plan.having(Verb.CREATE, Verb.ROLL):
             # The node of an elastic broker is not known yet: the broker itself checks its port and store.
@@ -341,15 +303,16 @@ class Driver:
                 for line in run_on_node(resource, check_all, group)
             ]
 
-    def _apply(self, plan: Plan) -> None:
+    def apply(self, plan: Plan) -> None:
+        """Execute the actions of a plan. Raises LaunchFailed."""
         for action in plan.having(Verb.REMOVE):
-            self._stop(action)
+            self.stop(action)
         for action in plan.having(Verb.ADJUST):
             self._adjust(action)
         created = [action.spec for action in plan.having(Verb.CREATE) if action.spec is not None]
         for spec in created:
             fleet.create(self.topology.namespace, spec)
-        self._wait(created)
+        self.await_serving(created)
         for action in plan.having(Verb.ROLL):
             self._roll(action)
         if any(action.spec is not None and action.spec.kind is NAMESERVER for action in plan.changes):
@@ -363,8 +326,8 @@ class Driver:
         if is_broker and self.waits:
             self._await_route_refresh(action.name)
         with self._restart_when_interrupted(action.spec):
-            self._stop(action)
-        self._wait([action.spec])
+            self.stop(action)
+        self.await_serving([action.spec])
         # The next actor is stopped only when clients can find this one again.
         self._await_all_serving([action.spec, *self._registration_peers(action.spec)])
         if action.spec.is_slave:
@@ -408,7 +371,8 @@ class Driver:
             return [broker for broker in self._serving if registers_with(broker, spec)]
         return [nameserver for nameserver in self._serving if registers_with(spec, nameserver)]
 
-    def _stop(self, action: Action) -> None:
+    def stop(self, action: Action) -> None:
+        """Stop the actor of an action."""
         with self.report.working(f"stopping {action.name}"):
             stop_error = fleet.stop(self.topology.namespace, action.name)
         self.report.line(
@@ -422,7 +386,8 @@ class Driver:
             raise LaunchFailed(f"{action.name} did not accept {action.reason}: {error}")
         self.report.line(f"changed the settings of {action.name} without a restart")
 
-    def _wait(self, specs: Sequence[ActorSpec]) -> None:
+    def await_serving(self, specs: Sequence[ActorSpec]) -> None:
+        """Wait until actors serve. Raises LaunchFailed after `timeout_s`."""
         if not specs:
             return
         begin_s = time.monotonic()
@@ -453,29 +418,24 @@ class Driver:
             )
 
 
-def refuse(reasons: Sequence[str]) -> None:
-    """Raise LaunchRefused if `reasons` is not empty."""
-    if reasons:
-        raise LaunchRefused("\n".join([*reasons, "nothing was started or changed"]))
-
-
 def demand_of(
     spec: ActorSpec,
     held: ActorSpec | None = None,
-    freed: frozenset[tuple[str, int]] | set[tuple[str, int]] = frozenset(),
+    freed: Collection[tuple[str, int]] = (),
 ) -> Demand:
-    """Return the port and store that must be free before the actor can start.
+    """Return the ports and store that must be free before the actor can start.
 
     Args:
         spec: The new actor.
-        held: The running actor that it replaces; a port and store that do not change are not checked.
+        held: The running actor that it replaces; ports and a store that do not change are not checked.
         freed: Addresses of actors that are removed before, which are not checked either.
     """
-    port = 0 if (held is not None and held.listen == spec.listen) or spec.listen in freed else spec.listen[1]
+    free = freed if held is None else {*freed, held.listen, held.ha_listen}
+    port, ha_port = (0 if at in free else at[1] for at in (spec.listen, spec.ha_listen))
     store = "" if held is not None and held.store == spec.store else spec.store or ""
     replica = int(spec.settings.get("replica", 0))
     identity = StoreIdentity(spec.cluster, str(spec.settings.get("broker_name", "")), replica)
-    return Demand(spec.place, spec.listen[0], port, store, identity)
+    return Demand(spec.place, spec.listen[0], port, store, identity, ha_port)
 
 
 def registers_with(broker: ActorSpec, nameserver: ActorSpec) -> bool:

@@ -6,6 +6,7 @@ They run on the node of the actor, as a Ray task if that is another node; argume
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -34,6 +35,8 @@ def check_port(host: str, port: int) -> str:
             probe.bind((host, port))
             # Detects a socket that is bound but does not listen, or listens with SO_REUSEADDR.
             probe.listen(1)
+        except OverflowError as error:
+            return f"cannot listen on {host}:{port} ({error})"
         except OSError as error:
             owner = port_owner(port)
             belongs = f": in use by {owner}" if owner else ""
@@ -114,18 +117,15 @@ def free_ports(hosts: Sequence[str]) -> list[int]:
 def _free_pair(host: str, held: contextlib.ExitStack) -> int:
     """Return a port that is free together with the next one; `held` keeps both bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for attempt in range(PAIR_ATTEMPTS):
+    for _ in range(PAIR_ATTEMPTS):
         first = held.enter_context(socket.socket(family))
         first.bind((host, 0))
         port = int(first.getsockname()[1])
-        try:
+        with contextlib.suppress(OSError, OverflowError):
             held.enter_context(socket.socket(family)).bind((host, port + 1))
-        except (OSError, OverflowError):
-            if attempt == PAIR_ATTEMPTS - 1:
-                raise
-            continue
-        return port
-    raise AssertionError("unreachable")
+            return port
+    text = f"no two free ports in a row on {host} after {PAIR_ATTEMPTS} attempts; set listen_port"
+    raise OSError(errno.EADDRINUSE, text)
 
 
 def bind_host(host: str) -> str:
@@ -143,6 +143,7 @@ class Demand:
         port: Port on which it listens; 0 is not checked.
         store: Directory of its store.
         identity: Owner that the store must have; None: the store is not checked.
+        ha_port: Port for slaves on the same host; 0 is not checked.
     """
 
     place: str
@@ -150,14 +151,18 @@ class Demand:
     port: int
     store: str = ""
     identity: StoreIdentity | None = None
+    ha_port: int = 0
 
 
 def check_all(demands: Sequence[Demand]) -> list[str]:
     """Return one line for each port or store that is not free, beginning with the key path."""
     found = []
     for demand in demands:
-        if demand.port and (reason := check_port(bind_host(demand.host), demand.port)):
-            found.append(f"{demand.place}.listen_port: {reason}; give it another port, or stop that process")
+        for setting, port in (("listen_port", demand.port), ("settings.ha_listen_port", demand.ha_port)):
+            if port and (reason := check_port(bind_host(demand.host), port)):
+                found.append(
+                    f"{demand.place}.{setting}: {reason}; give it another port, or stop that process"
+                )
         if demand.identity and (reason := check_store(demand.store, demand.identity)):
             found.append(f"{demand.place}.store: {reason}")
     return found

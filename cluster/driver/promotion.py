@@ -2,41 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
+from actors.host import ray_port
 from actors.host.service_host import State
 from cluster.driver import fleet, group_masters
+from cluster.driver.autoscaler import autoscaler
+from cluster.driver.driver import Driver
 from cluster.driver.group_masters import GroupMaster
-from cluster.driver.plan import Running, full_name
+from cluster.driver.launch_errors import refusal
+from cluster.driver.placement import place
+from cluster.driver.plan import Action, Running, Verb, full_name, only, restarting
 from cluster.topology.topology import BrokerReplica, Topology
+
+
+def promote_replica(driver: Driver, name: str, confirm: Callable[[], None]) -> None:
+    """Make a slave the master of its group: stop the old master, restart the slave, then the others.
+
+    Args:
+        driver: the driver of the cluster; with its `dry_run`, only the possible loss is reported.
+        name: actor of the replica to promote.
+        confirm: called when the possible loss was reported; raises an exception to end the promotion.
+
+    Raises as `Driver.restart`, and LaunchRefused if the actor is not a serving slave, or another has more.
+    """
+    with driver.connected():
+        promotion = Promotion(driver.topology, driver.home, name)
+        for line in promotion.outlook():
+            driver.report.line(line)
+        if driver.dry_run:
+            return
+        confirm()
+        promotion.save()
+        for master in promotion.masters:
+            driver.stop(Action(Verb.REMOVE, master.name, "no longer the master"))
+        plan, _ = driver.plan(lambda plan: restarting(plan, [promotion.name]), [promotion.name])
+        driver.apply(plan)
+        driver.report.line(f"{promotion.name} is the master of {promotion.broker}")
+        _follow(driver, promotion)
+
+
+def _follow(driver: Driver, promotion: Promotion) -> None:
+    """Start and restart the other replicas of a group whose master was promoted, if they have a node."""
+    names = promotion.others(place(driver.topology, ray_port.nodes(), autoscaler()).unplaceable)
+    plan, _ = driver.plan(lambda plan: only(plan, names), names)
+    for action in plan.having(Verb.CREATE, Verb.ROLL):
+        assert action.spec is not None
+        if action.verb is Verb.ROLL:
+            driver.stop(action)
+        fleet.create(driver.topology.namespace, action.spec)
+        driver.await_serving([action.spec])
+        problem = fleet.wait_in_sync(driver.topology.namespace, action.spec, driver.timeout_s)
+        text = f"does not follow it: {problem}" if problem else "follows it"
+        driver.report.line(f"{action.name} {text}", "yellow" if problem else "")
 
 
 class Promotion:
     """One promotion: the replica `name` becomes the master of the group `broker`."""
 
     def __init__(self, topology: Topology, home: Path, name: str) -> None:
-        """Read the state of the group. `refusal` says why the promotion is not possible, else it is empty.
+        """Read the state of the group.
 
         Args:
             topology: the topology with the group.
             home: directory of the cluster.
             name: actor of the replica to promote.
+
+        Raises LaunchRefused if the promotion is not possible.
         """
         self._home, self._namespace = home, topology.namespace
         replicas = {
             actor: entry for _, actor, entry in topology.listeners() if isinstance(entry, BrokerReplica)
         }
         self.name = full_name(name, replicas)
-        self.broker, self.masters, self._group = "", [], []
-        self._others: Sequence[str] = ()
         entry = replicas.get(self.name)
         if entry is None or entry.replicas < 2:
             shown = ", ".join(actor for actor, each in replicas.items() if each.replicas > 1) or "none"
-            self.refusal = f"{name!r} is not a replica of a group in the topology; replicas: {shown}"
-            return
+            text = f"{name!r} is not a replica of a group in the topology; replicas: {shown}"
+            raise refusal([text])
         self.broker, self._replica, self._is_sync = entry.name, entry.replica, entry.replication == "sync"
-        self._others = [
+        self._others: Sequence[str] = [
             actor for actor, each in replicas.items() if each.name == entry.name and actor != self.name
         ]
         running = {
@@ -46,26 +92,25 @@ class Promotion:
         }
         self._group = [running[actor] for actor in self._others if actor in running]
         self.masters = [actor for actor in self._group if actor.spec is None or not actor.spec.is_slave]
-        self._target = running.get(self.name)
-        self.refusal = next(self._refusals(), "")
+        self._target = self._promotable(running.get(self.name))
+        longer = [
+            f"{actor.name} has more of the log than {self.name}: it ends at {_written(actor):,} "
+            f"instead of {_written(self._target):,}; promote {actor.name}"
+            for actor in self._group
+            if actor.spec is not None and actor.spec.is_slave and _written(actor) > _written(self._target)
+        ]
+        if longer:
+            raise refusal(longer)
 
-    def _refusals(self) -> Iterator[str]:
-        target = self._target
+    def _promotable(self, target: Running | None) -> Running:
         if target is None or target.state != State.SERVING or target.spec is None:
-            yield f"{self.name} does not serve: `raymq status` shows why"
-            return
+            raise refusal([f"{self.name} does not serve: `raymq status` shows why"])
         if not target.spec.is_slave:
-            yield f"{self.name} is the master of {self.broker} already"
-        for actor in self._group:
-            if actor.spec is not None and actor.spec.is_slave and _written(actor) > _written(target):
-                yield (
-                    f"{actor.name} has more of the log than {self.name}: it ends at {_written(actor):,} "
-                    f"instead of {_written(target):,}; promote {actor.name}"
-                )
+            raise refusal([f"{self.name} is the master of {self.broker} already"])
+        return target
 
     def outlook(self) -> Iterator[str]:
         """Yield lines that say what may be lost."""
-        assert self._target is not None
         end = _written(self._target)
         yield f"{self.name} has the log of {self.broker} up to {end:,}"
         serving = [actor for actor in self.masters if actor.state == State.SERVING]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from actors.broker.broker_settings import SLAVE, VIP_PORT_DISTANCE, BrokerSettings
 from actors.broker.broker_settings_text import STORE_KEY, split_settings
-from actors.broker.identity import is_ha_closed
+from actors.broker.identity import ha_port_of, is_ha_closed
 from actors.remoting.tls.contexts import ClientTls
 from cluster.driver.metrics_ports import moved_metrics_ports
 from cluster.topology.topology import (
@@ -109,6 +109,14 @@ class ActorSpec:
     def address(self) -> str:
         """Return the advertised address as `host:port`."""
         return f"{self.advertised[0]}:{self.advertised[1]}"
+
+    @property
+    def ha_listen(self) -> tuple[str, int]:
+        """Return host and port on which a broker listens for slaves; 0 if the port is closed or unknown."""
+        # Not validated: the settings of a running actor may be those of another code version.
+        settings = BrokerSettings.model_construct(None, **self.settings)
+        is_known = self.store is not None and (self.listen[1] or settings.ha_listen_port)
+        return self.listen[0], ha_port_of(settings, self.listen[1]) if is_known else 0
 
     @property
     def is_slave(self) -> bool:

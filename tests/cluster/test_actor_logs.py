@@ -12,7 +12,7 @@ import pytest
 from cluster import actor_logs
 from cluster.actor_logs import Gathering, checked_level, parse_since
 from cluster.cli.operations.logs import clock_time, fields_of
-from cluster.driver.driver import LaunchFailed, LaunchRefused
+from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.log_files import Query, event_of, read_logs
 from cluster.session.ray_session import Mode, Way

@@ -27,7 +27,7 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.properties_text import parse_properties
 from cluster import launch
 from cluster.driver import driver
-from cluster.driver.driver import LaunchFailed, LaunchRefused
+from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.plan import Verb
 from cluster.driver.preflight import free_ports
 from cluster.session.ray_head import marked_processes, read_record

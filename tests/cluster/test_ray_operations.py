@@ -24,7 +24,7 @@ from cluster.client import (
     PullConsumer,
 )
 from cluster.driver import drain, driver, fleet
-from cluster.driver.driver import LaunchFailed, LaunchRefused
+from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import Report
 from cluster.topology.topology_file import load_topology
 from tests.checkers import Recorder, assert_consistent

@@ -8,7 +8,7 @@ from cluster import launch
 from cluster.autoscale.commands import release_store
 from cluster.autoscale.experiments.nodes.local_ray import LocalRay
 from cluster.client import Admin, Producer, PullConsumer
-from cluster.driver.driver import LaunchRefused
+from cluster.driver.launch_errors import LaunchRefused
 from cluster.session.ray_head import MARK_ENV, read_record
 from cluster.topology.topology_file import TopologyError
 from tests.cluster.autoscale.conftest import ElasticCluster, raylets

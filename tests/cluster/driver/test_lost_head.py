@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster import launch
-from cluster.driver.driver import LaunchRefused
+from cluster.driver.launch_errors import LaunchRefused
 from cluster.session.ray_head import MARK_ENV, HeadRecord, write_record
 from cluster.topology.topology_file import TopologyError
 from tests.ports import free_port

@@ -79,6 +79,24 @@ def test_missing_store_is_accepted_if_it_can_be_created(tmp_path: Path) -> None:
     assert "is not a directory" in check_store(str(tmp_path / "file"), OURS)
 
 
+def test_ha_port_in_use_error_names_the_setting(listener: socket.socket) -> None:
+    demand = Demand("t.yaml:3: brokers[0]", "127.0.0.1", 0, ha_port=listener.getsockname()[1])
+    (found,) = check_all([demand])
+    assert found.startswith("t.yaml:3: brokers[0].settings.ha_listen_port: cannot listen on 127.0.0.1:")
+    assert f"in use by process {os.getpid()}" in found
+    assert "give it another port" in found
+    (found,) = check_all([Demand("t.yaml:3: brokers[0]", "127.0.0.1", 0, ha_port=65536)])
+    assert "cannot listen on 127.0.0.1:65536 (" in found
+
+
+def test_no_free_pair_of_ports_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.driver.preflight.PAIR_ATTEMPTS", 0)
+    with pytest.raises(
+        OSError, match=r"no two free ports in a row on 127.0.0.1 after 0 attempts; set listen"
+    ):
+        free_ports(["127.0.0.1"])
+
+
 def test_check_all_reports_every_conflict(listener: socket.socket, tmp_path: Path) -> None:
     port = listener.getsockname()[1]
     (tmp_path / "raymq.json").write_text("{")

@@ -66,6 +66,22 @@ def test_single_broker_with_replication_opens_the_ha_port(tmp_path: Path) -> Non
     assert (only.name, only.settings["replication"]) == ("a-0", "async")
 
 
+def test_ha_port_of_a_new_master_must_be_free(tmp_path: Path) -> None:
+    master, slave = specs(topology(PAIR), tmp_path)
+    (single,) = specs(topology({"name": "a"}), tmp_path)
+    assert [demand_of(spec).ha_port for spec in (master, slave, single)] == [10912, 0, 0]
+    assert demand_of(master, master).ha_port == 0
+    assert demand_of(master, single).ha_port == 10912
+    assert demand_of(master, freed=[master.ha_listen]).ha_port == 0
+    (elsewhere,) = specs(
+        topology({"name": "a", "listen_port": 0, "settings": {"replication": "async", "haListenPort": 7}}),
+        tmp_path,
+    )
+    assert demand_of(elsewhere).ha_port == 7
+    open_port = topology({**PAIR, "listen_port": 0})
+    assert [demand_of(spec).ha_port for spec in specs(open_port, tmp_path)] == [0, 0]
+
+
 def test_replica_0_keeps_the_store_of_a_single_broker(tmp_path: Path) -> None:
     found = specs(topology({**PAIR, "store": "/data/a"}), tmp_path)
     assert [spec.store for spec in found] == ["/data/a", "/data/a-1"]
