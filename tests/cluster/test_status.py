@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import StringIO
 
 from rich.console import Console
 
-from cluster.cli.operations.status import COLUMNS, formatted, lag_of, show
+from cluster.cli.operations.status import COLUMNS, as_row, formatted, lag_of, show
 from cluster.cli.tables import table_of
 from cluster.driver.kinds import BROKER
 from cluster.driver.plan import Running
+from cluster.driver.replica_roles import replica_roles
 from cluster.driver.specs import ActorSpec
 from cluster.launch import ActorStatus, why_failing
 
@@ -28,10 +30,22 @@ def test_loop_lag_is_shown_for_brokers_only() -> None:
 
 
 def printed(details: dict[str, object]) -> str:
-    running = Running("raymq", "broker-a-0", None, "serving", details=details)
+    return table([Running("raymq", "broker-a-0", None, "serving", details=details)])
+
+
+def table(actors: Sequence[Running]) -> str:
+    roles = replica_roles(actors)
     out = StringIO()
-    show(Console(file=out, width=250), "shop", [ActorStatus(running, "")])
+    rows = [as_row(ActorStatus(actor, ""), roles.get(actor.name)) for actor in actors]
+    show(Console(file=out, width=250), "shop", rows)
     return out.getvalue()
+
+
+def replica(number: int, settings: dict[str, object], **details: object) -> Running:
+    name, none = f"broker-a-{number}", ("", 0)
+    settings = {"broker_name": "broker-a", "replica": number, **settings}
+    spec = ActorSpec(BROKER, name, "shop", settings, none, none, "", f"/store/{name}")
+    return Running("raymq", name, spec, "serving" if details else "silent", details=details)
 
 
 def test_replicas_in_sync_and_the_lag_of_slaves_are_shown_for_masters() -> None:
@@ -57,3 +71,31 @@ def test_slave_whose_log_differs_from_its_masters_is_failing_with_both_positions
     state = "stopped: the CommitLog differs from the master's at offset 7, and this slave's ends at 9"
     running = Running("raymq", spec.name, spec, "serving", details={"replication_state": state})
     assert why_failing(running, [spec]) == f"replication has {state}"
+
+
+def test_role_of_replicas_is_shown_with_the_lag_of_slaves() -> None:
+    master = replica(0, {"replication": "sync"}, written=3_000)
+    slaves = [
+        replica(1, {"role": "slave"}, written=1_000, replication_state="following"),
+        replica(2, {"role": "slave"}, written=3_001, replication_state="waiting: no master"),
+        replica(3, {"role": "slave"}),
+    ]
+    lines = table([master, *slaves]).splitlines()
+    assert "role" in lines[2]
+    assert [line.split("│")[11].strip() for line in lines if "broker-a-" in line] == [
+        "master", "slave, 2,000 B behind, in sync", "slave, 0 B behind, not in sync", "slave, lag unknown",
+    ]  # fmt: skip
+
+
+def test_lag_of_a_slave_is_unknown_without_its_master() -> None:
+    slave = replica(1, {"role": "slave"}, written=1_000, replication_state="following")
+    assert "slave, lag unknown" in table([replica(0, {"replication": "async"}), slave])
+    former = replica(0, {"replication": "async"}, written=9_000)
+    new = replica(2, {"replication": "async", "group_epoch": 1}, written=1_500)
+    assert replica_roles([new, former, slave])["broker-a-1"].lag_bytes == 500
+
+
+def test_role_is_not_shown_without_replication() -> None:
+    single = replica(0, {}, written=3_000)
+    assert "role" not in table([single])
+    assert as_row(ActorStatus(single, ""))["role"] is None

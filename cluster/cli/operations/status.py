@@ -16,6 +16,7 @@ from cluster.cli.tables import STYLE, escaped_text, fitted
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cluster.driver.replica_roles import ReplicaRole
     from cluster.launch import ActorStatus
 
 EPILOG = examples("raymq status", "raymq status --json")
@@ -28,8 +29,8 @@ PENDING = {
     "dead_letters": "dead_letters_pending",
 }
 """Counts of messages that wait in a broker, by column. A column is shown if a broker reports its count."""
-REPLICATION = ("in_sync", "slave_lag")
-"""Columns of masters with an HA port: replicas in sync, and how far behind the slowest slave is."""
+REPLICATION = ("role", "in_sync", "slave_lag")
+"""Columns of replicated brokers: the role; of masters also the replicas in sync and the lag of slaves."""
 SPARED = ("code", "epoch", "process", "node", "loop_lag", "kind", *PENDING)
 """Columns that are omitted on a narrow terminal, in this order."""
 
@@ -45,6 +46,7 @@ def command(
     """
     from rich.console import Console
 
+    from cluster.driver.replica_roles import replica_roles
     from cluster.launch import status
     from cluster.topology.topology_file import load_topology
 
@@ -53,15 +55,17 @@ def command(
     with exiting_on_launch_errors(reads_only=True):
         given = load_topology(topology, overrides or [])
         found = status(given)
+        roles = replica_roles(entry.actor for entry in found)
+        rows = [as_row(entry, roles.get(entry.actor.name)) for entry in found]
         if as_json or not console.is_terminal:
-            typer.echo(json.dumps({"cluster": given.cluster, "actors": [as_row(actor) for actor in found]}))
+            typer.echo(json.dumps({"cluster": given.cluster, "actors": rows}))
         else:
-            show(console, given.cluster, found)
+            show(console, given.cluster, rows)
         if not found or any(actor.failing for actor in found):
             raise typer.Exit(EXIT_NOT_SERVING)
 
 
-def as_row(entry: ActorStatus) -> dict[str, Any]:
+def as_row(entry: ActorStatus, role: ReplicaRole | None = None) -> dict[str, Any]:
     """Return one actor as a row of the JSON output."""
     actor, spec = entry.actor, entry.actor.spec
     return {
@@ -75,16 +79,18 @@ def as_row(entry: ActorStatus) -> dict[str, Any]:
         "code": actor.code_version,
         "up_s": max(0, int(time.time()) - actor.started_ms // 1000) if actor.started_ms else 0,
         "store": spec.store if spec else None,
+        "role": role.name if role else None,
+        "lag_bytes": role.lag_bytes if role else None,
+        "is_in_sync": role.is_in_sync if role else None,
         "details": dict(actor.details),
     }
 
 
-def show(console: Console, cluster: str, found: Sequence[ActorStatus]) -> None:
+def show(console: Console, cluster: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a table of the actors, followed by the reason for each that is not serving."""
-    if not found:
+    if not rows:
         console.print(f"cluster {cluster} is not running; start it with `raymq up`")
         return
-    rows = [as_row(entry) for entry in found]
     console.print(f"cluster {cluster}", style="bold", highlight=False, markup=False)
     cells = [formatted(row) for row in rows]
     optional = (*REPLICATION, *PENDING)
@@ -103,11 +109,22 @@ def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
         "process": str(row["process"] or ""),
         "epoch": details.get("epoch"),
         "loop_lag": lag_of(details),
+        "role": role_of(row),
         "in_sync": details.get("in_sync_replicas"),
         "slave_lag": slave_lag_of(details),
         **{column: details.get(field) for column, field in PENDING.items()},
         STYLE: None if row["state"] == "serving" else "red",
     }
+
+
+def role_of(row: Mapping[str, Any]) -> str | None:
+    """Return the role of a replica, of a slave with its lag; None without replication."""
+    role = row.get("role")
+    if role != "slave":
+        return role
+    if row["lag_bytes"] is None:
+        return "slave, lag unknown"
+    return f"slave, {row['lag_bytes']:,} B behind, {'' if row['is_in_sync'] else 'not '}in sync"
 
 
 def slave_lag_of(details: Mapping[str, Any]) -> str | None:

@@ -7,8 +7,8 @@ import pytest
 from cluster.driver import fleet
 from cluster.driver.drain import HEARTBEAT_S, QUIET_S, Drain, DrainProgress, GroupLag, Step
 from cluster.driver.draining import Draining, find_broker
-from cluster.driver.launch_errors import LaunchRefused
 from cluster.driver.kinds import BROKER
+from cluster.driver.launch_errors import LaunchRefused
 from cluster.driver.launch_report import PlanReport
 from cluster.driver.plan import Running
 from cluster.driver.specs import ActorSpec
