@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from actors.broker.broker_settings import STOPPED
 from actors.host import ray_port
 from actors.host.ray_port import ActorMethodFailed, ActorNotFound, ActorUnavailable
 from actors.host.service_host import State
@@ -258,7 +259,7 @@ def why_failing(actor: Running, specs: Sequence[ActorSpec]) -> str:
         return actor.reason or actor.state
     if refusal := actor.details.get("write_refusal"):
         return f"refuses writes: {refusal}"
-    if (replication := actor.details.get("replication_state", "")).startswith("stopped"):
+    if (replication := actor.details.get("replication_state", "")).startswith(STOPPED):
         return f"replication has {replication}"
     if (drain := actor.details.get("drain_state", ACTIVE)) != ACTIVE:
         return f"is being drained ({drain})"

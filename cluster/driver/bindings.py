@@ -9,9 +9,14 @@ from pathlib import Path
 
 from actors.host import store_binding
 from actors.host.store_binding import StoreBinding
+from cluster.driver.launch_errors import refusing_damage
 from store.disk.files import replace_file
 
 FOLDER = "elastic"
+_REMEDY = (
+    "restore it from a backup, or delete it: without it and without the record in Ray, the broker may start "
+    "with an empty store on another node than the one that holds its messages"
+)
 
 
 def exchange(home: Path, namespace: str) -> None:
@@ -30,8 +35,12 @@ def in_use(namespace: str) -> list[str]:
 
 
 def read_all(home: Path) -> dict[str, StoreBinding]:
-    """Return the bindings in the home directory, by actor name. Raises ValueError for a damaged file."""
-    return {path.stem: StoreBinding.decode(path.read_bytes()) for path in (home / FOLDER).glob("*.json")}
+    """Return the bindings in the home directory, by actor name. Raises LaunchRefused for a damaged file."""
+    found = {}
+    for path in (home / FOLDER).glob("*.json"):
+        with refusing_damage(path, _REMEDY):
+            found[path.stem] = StoreBinding.decode(path.read_bytes())
+    return found
 
 
 def write(home: Path, actor: str, binding: StoreBinding) -> None:

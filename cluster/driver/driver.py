@@ -330,7 +330,7 @@ class Driver:
         self.await_serving([action.spec])
         # The next actor is stopped only when clients can find this one again.
         self._await_all_serving([action.spec, *self._registration_peers(action.spec)])
-        if action.spec.is_slave:
+        if action.spec.is_slave and not action.is_demotion:
             self._await_in_sync(action.spec)
         if is_broker:
             self._spacing.record_restart(action.name, time.monotonic())

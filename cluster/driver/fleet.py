@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any
 
-from actors.broker.broker_settings import FOLLOWING
+from actors.broker.broker_settings import FOLLOWING, STOPPED
 from actors.host import ray_port, store_binding
 from actors.host.node_address import NODE_HOST
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
@@ -202,6 +202,8 @@ def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float) -> str:
         state, written = str(details.get("replication_state", "")), int(details.get("written", 0))
         if state == FOLLOWING and written >= end:
             return ""
+        if state.startswith(STOPPED):
+            return state
         if time.monotonic() > deadline_s:
             return f"{state}, its log ends at {written:,}, that of the master at {end:,} or later"
         time.sleep(PAUSE_S)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from cluster.driver.specs import ActorSpec, ProcessKind, restart_order
+from cluster.driver.specs import ActorSpec, ProcessKind, creation_order
 
 
 class Verb(StrEnum):
@@ -64,12 +64,23 @@ class Running:
 
 @dataclass(frozen=True)
 class Action:
-    """Action for one actor, with its reason."""
+    """Action for one actor, with its reason. `running` are the present settings of the actor, if known."""
 
     verb: Verb
     name: str
     reason: str
     spec: ActorSpec | None = None
+    running: ActorSpec | None = field(default=None, compare=False)
+
+    @property
+    def is_demotion(self) -> bool:
+        """Return True if a master becomes a slave, because another replica was promoted."""
+        return bool(self.spec and self.running and self.spec.is_slave and not self.running.is_slave)
+
+    @property
+    def is_promotion(self) -> bool:
+        """Return True if a slave becomes the master of its group."""
+        return bool(self.spec and self.running and self.running.is_slave and not self.spec.is_slave)
 
 
 @dataclass(frozen=True)
@@ -116,7 +127,7 @@ def make_plan(
     others = [actor for actor in running if not (actor.namespace == namespace and actor.name in ends)]
     refusals = [text for spec in wanted for text in _refusals(spec, others, namespace)]
     order = [Verb.KEEP, Verb.REMOVE, Verb.ADOPT, Verb.ADJUST, Verb.CREATE, Verb.ROLL]
-    rolled = sorted(actions, key=lambda action: restart_order(action.spec))
+    rolled = sorted(actions, key=_restart_order)
     listed = sorted(
         [action for action in removals if action.reason]
         + [action for action in actions if action.verb is not Verb.ROLL]
@@ -149,8 +160,19 @@ def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
         for action in by_name.values()
         if action.name in selected and action.verb in reasons
     ]
-    rolled.sort(key=lambda action: restart_order(action.spec))
+    rolled.sort(key=_restart_order)
     return Plan(rolled, refusals)
+
+
+def _restart_order(action: Action) -> tuple[float, int]:
+    """Return the place in a rolling restart: by kind, and slaves before masters.
+
+    If a promotion was interrupted, the former masters are the first, so that they acknowledge nothing more,
+    and the promoted replicas the second: the other slaves cannot follow before.
+    """
+    is_slave = action.spec is not None and action.spec.is_slave
+    step = 0 if action.is_demotion else 1 if action.is_promotion else 2 if is_slave else 3
+    return creation_order(action.spec), step
 
 
 def only(plan: Plan, names: Collection[str]) -> Plan:
@@ -188,10 +210,10 @@ def _action(
     if actor.code_version and actor.code_version != code_version:
         reasons.append(f"code {actor.code_version} → {code_version}")
     if reasons or not all(is_live(spec.kind, key) for key in changed):
-        return Action(Verb.ROLL, spec.name, "; ".join([*changed.values(), *reasons]), spec)
+        return Action(Verb.ROLL, spec.name, "; ".join([*changed.values(), *reasons]), spec, actor.spec)
     if changed:
-        return Action(Verb.ADJUST, spec.name, "; ".join(changed.values()), spec)
-    return Action(Verb.ADOPT, spec.name, f"already running (process {actor.pid})", spec)
+        return Action(Verb.ADJUST, spec.name, "; ".join(changed.values()), spec, actor.spec)
+    return Action(Verb.ADOPT, spec.name, f"already running (process {actor.pid})", spec, actor.spec)
 
 
 def differences(old: ActorSpec, new: ActorSpec) -> dict[str, str]:

@@ -11,10 +11,11 @@ from cluster.driver import fleet, group_masters
 from cluster.driver.autoscaler import autoscaler
 from cluster.driver.driver import Driver
 from cluster.driver.group_masters import GroupMaster
-from cluster.driver.launch_errors import refusal
+from cluster.driver.launch_errors import LaunchRefused, refusal
 from cluster.driver.placement import place
 from cluster.driver.plan import Action, Running, Verb, full_name, only, restarting
 from cluster.topology.topology import BrokerReplica, Topology
+from cluster.topology.topology_file import TopologyError
 
 
 def promote_replica(driver: Driver, name: str, confirm: Callable[[], None]) -> None:
@@ -35,9 +36,13 @@ def promote_replica(driver: Driver, name: str, confirm: Callable[[], None]) -> N
             return
         confirm()
         promotion.save()
+        try:
+            plan, _ = driver.plan(lambda plan: restarting(plan, [promotion.name]), [promotion.name])
+        except (LaunchRefused, TopologyError):
+            promotion.undo()
+            raise
         for master in promotion.masters:
             driver.stop(Action(Verb.REMOVE, master.name, "no longer the master"))
-        plan, _ = driver.plan(lambda plan: restarting(plan, [promotion.name]), [promotion.name])
         driver.apply(plan)
         driver.report.line(f"{promotion.name} is the master of {promotion.broker}")
         _follow(driver, promotion)
@@ -72,6 +77,7 @@ class Promotion:
         Raises LaunchRefused if the promotion is not possible.
         """
         self._home, self._namespace = home, topology.namespace
+        self._previous = GroupMaster()
         replicas = {
             actor: entry for _, actor, entry in topology.listeners() if isinstance(entry, BrokerReplica)
         }
@@ -131,6 +137,11 @@ class Promotion:
         found = group_masters.exchange(self._home, self._namespace).get(self.broker, GroupMaster())
         epoch = found.epoch if found.replica == self._replica and found.epoch else found.epoch + 1
         group_masters.save(self._home, self._namespace, self.broker, GroupMaster(epoch, self._replica))
+        self._previous = found
+
+    def undo(self) -> None:
+        """Restore the record that `save` replaced, because no replica was restarted."""
+        group_masters.save(self._home, self._namespace, self.broker, self._previous)
 
     def others(self, unplaceable: Collection[str]) -> list[str]:
         """Return the names of the group's other replicas, without those in `unplaceable`."""

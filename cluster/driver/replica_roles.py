@@ -38,7 +38,7 @@ def replica_roles(running: Iterable[Running]) -> dict[str, ReplicaRole]:
         if _is_slave(actor)
         else ReplicaRole("master")
         for actor in brokers
-        if _is_slave(actor) or _setting(actor, "replication")
+        if _is_slave(actor) or _setting(actor, "replication") in ("async", "sync")
     }
 
 

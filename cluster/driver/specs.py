@@ -147,11 +147,6 @@ def creation_order(spec: ActorSpec | None) -> float:
     return math.inf if spec is None else spec.kind.order
 
 
-def restart_order(spec: ActorSpec | None) -> tuple[float, bool]:
-    """Return the place of an actor in a rolling restart: slaves before masters."""
-    return creation_order(spec), spec is not None and not spec.is_slave
-
-
 def listener_specs(kind: ProcessKind, deployment: Deployment) -> Iterator[ActorSpec]:
     """Yield the specs of processes that listen on a port. Raises TopologyError if a setting is invalid."""
     topology, _, resources, source = deployment

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from actors.broker.broker_settings import FOLLOWING
+from actors.broker.broker_settings import FOLLOWING, STOPPED
 from actors.broker.loop.reads import Reads
 from actors.broker.replication.group_epochs import GroupEpochs, StaleMaster
 from actors.broker.replication.ha_frames import HaFrameReader, encode_report
@@ -136,7 +136,7 @@ class HaClient:
             await asyncio.to_thread(write_divergence, root, divergence)
         except OSError as failure:
             _log.error("divergence_not_saved", root=str(root), error=explain(failure))
-        self.state = f"stopped: {error}; {_REMEDY.format(root)}"
+        self.state = f"{STOPPED}: {error}; {_REMEDY.format(root)}"
         _log.error("replication_stopped", master=self.master, error=self.state)
 
     def _note_failure(self, error: Exception) -> None:

@@ -172,3 +172,19 @@ def test_slaves_restart_before_masters() -> None:
     assert [action.name for action in restarting(whole, None).actions] == ["a-1", "b-1", "a-0", "b-0"]
     changed = plan(wanted, [running(replace(each, settings={**each.settings, "a": 2})) for each in wanted])
     assert [action.name for action in changed.actions] == ["a-1", "b-1", "a-0", "b-0"]
+
+
+def test_interrupted_promotion_stops_the_former_master_first() -> None:
+    before = [spec("a-0", 1), spec("a-1", 2, role="slave"), spec("a-2", 3, role="slave"), spec("b-0", 4)]
+    after = [
+        spec("a-0", 1, role="slave", group_epoch=1),
+        spec("a-1", 2, role="slave", group_epoch=1),
+        spec("a-2", 3, group_epoch=1),
+        spec("b-0", 4, a=2),
+    ]
+    actions = plan(after, [running(each) for each in before]).actions
+    assert [action.name for action in actions] == ["a-0", "a-2", "a-1", "b-0"]
+    assert [action.is_demotion for action in actions] == [True, False, False, False]
+    assert [action.is_promotion for action in actions] == [False, True, False, False]
+    whole = plan(after, [running(each) for each in before])
+    assert [action.name for action in restarting(whole, None).actions] == ["a-0", "a-2", "a-1", "b-0"]

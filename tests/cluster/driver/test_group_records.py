@@ -1,0 +1,94 @@
+"""Records of promotions and of elastic stores, and the wait for a slave. Without Ray: its store is a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actors.host import ray_port, store_binding
+from cluster.driver import bindings, fleet, group_masters
+from cluster.driver.group_masters import GroupMaster
+from cluster.driver.kinds import BROKER
+from cluster.driver.launch_errors import LaunchRefused
+from cluster.driver.specs import ActorSpec
+
+NAMESPACE = "raymq"
+
+
+@pytest.fixture(autouse=True)
+def stored(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """Return the contents of a key-value store that replaces Ray's."""
+    values: dict[str, bytes] = {}
+
+    def keys(_: str, prefix: str) -> list[str]:
+        return [key for key in values if key.startswith(prefix)]
+
+    monkeypatch.setattr(ray_port, "recalled_keys", keys)
+    monkeypatch.setattr(ray_port, "recall", lambda _, key: values.get(key))
+    monkeypatch.setattr(ray_port, "remember", lambda _, key, value: values.update({key: value}))
+    return values
+
+
+def test_newer_record_of_a_group_is_copied_to_the_other_place(
+    tmp_path: Path, stored: dict[str, bytes]
+) -> None:
+    group_masters.save(tmp_path, NAMESPACE, "a", GroupMaster(2, 1))
+    stored["group:a"] = GroupMaster(3, 0).encode()
+    assert group_masters.exchange(tmp_path, NAMESPACE) == {"a": GroupMaster(3, 0)}
+    stored.clear()  # a new Ray
+    assert group_masters.exchange(tmp_path, NAMESPACE) == {"a": GroupMaster(3, 0)}
+    assert stored["group:a"] == GroupMaster(3, 0).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["", "{", "[]", "7", '{"epoch": "1", "replica": 0}', '{"epoch": 1, "replica": -1}', '{"term": 1}'],
+)
+def test_damaged_record_of_a_group_is_refused_with_file_and_remedy(tmp_path: Path, data: str) -> None:
+    file = tmp_path / "groups" / "broker-a.json"
+    file.parent.mkdir()
+    file.write_text(data)
+    with pytest.raises(LaunchRefused) as caught:
+        group_masters.exchange(tmp_path, NAMESPACE)
+    assert f"{file} is damaged or unreadable (" in str(caught.value)
+    assert 'write {"epoch": E, "replica": N}' in str(caught.value)
+    assert file.read_text() == data
+
+
+def test_damaged_record_of_a_group_in_ray_is_refused(tmp_path: Path, stored: dict[str, bytes]) -> None:
+    stored["group:a"] = b"{"
+    with pytest.raises(LaunchRefused, match="the key group:a of namespace raymq in Ray is damaged"):
+        group_masters.exchange(tmp_path, NAMESPACE)
+
+
+def test_damaged_copy_of_a_binding_is_refused_with_file_and_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "elastic" / "broker-1-0.json"
+    file.parent.mkdir()
+    file.write_text("{")
+    with pytest.raises(LaunchRefused, match=r"broker-1-0\.json is damaged .*: restore it from a backup, or"):
+        bindings.exchange(tmp_path, NAMESPACE)
+    assert store_binding.find_all(NAMESPACE) == {}
+
+
+def status_of(spec: ActorSpec, **details: object) -> dict[str, object]:
+    return {"spec": spec.to_json(), "state": "serving", "details": details}
+
+
+def slave() -> ActorSpec:
+    settings = {"broker_name": "a", "role": "slave"}
+    return ActorSpec(BROKER, "a-1", "C", settings, ("h", 1), ("h", 1), "r", "/s")
+
+
+def answering(status: dict[str, object]) -> Callable[..., dict[str, object]]:
+    return lambda *_: status
+
+
+def test_wait_for_a_slave_ends_when_its_replication_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "stopped: the CommitLog differs from the master's at offset 7"
+    monkeypatch.setattr(fleet, "observe", lambda _: [])
+    monkeypatch.setattr(
+        fleet, "status_of", answering(status_of(slave(), replication_state=reason, written=9))
+    )
+    assert fleet.wait_in_sync(NAMESPACE, slave(), timeout_s=1e9) == reason
