@@ -1,4 +1,4 @@
-"""A master and its slave on Ray: rolling restart and promotion lose nothing and keep the logs equal."""
+"""A master and its slaves on Ray: rolling restart and promotion lose nothing and keep the logs equal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,10 +25,10 @@ from tests.ports import free_port
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
 
 
-class Pair:
-    """Runs `raymq` commands for a topology with a master and a slave."""
+class Group:
+    """Runs `raymq` commands for a topology with a master and one or more slaves."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, replicas: int) -> None:
         self.home = home
         self.nameserver_port = free_port()
         self.file = home / "pair.yaml"
@@ -41,7 +42,7 @@ class Pair:
         }
         self.environment.pop("RAY_ADDRESS", None)
         group = {
-            "name": "broker-a", "listen_port": free_port(-2), "replicas": 2, "replication": "sync",
+            "name": "broker-a", "listen_port": free_port(-2), "replicas": replicas, "replication": "sync",
             "in_sync_replicas": 2, "replicas_on_one_node": True,
         }  # fmt: skip
         topology = {
@@ -71,10 +72,17 @@ class Pair:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def status(self, actor: str) -> dict[str, Any]:
+        actors: list[dict[str, Any]] = json.loads(self.run("status"))["actors"]
+        (found,) = (each for each in actors if each["actor"] == actor)
+        return found
+
     def pid(self, actor: str) -> int:
-        actors = json.loads(self.run("status"))["actors"]
-        (found,) = (each["process"] for each in actors if each["actor"] == actor)
-        return int(found)
+        return int(self.status(actor)["process"])
+
+    def await_log_of_master(self, *slaves: str) -> None:
+        for slave in slaves:
+            eventually(lambda slave=slave: self.status(slave)["lag_bytes"] == 0, f"the log of {slave}")
 
     def producer(self) -> Producer:
         limit_ms = int(LIMIT_S * 1000)
@@ -97,15 +105,30 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    cluster = Pair(tmp_path)
+def pair(tmp_path: Path) -> Iterator[Group]:
     try:
-        yield cluster
+        yield Group(tmp_path, replicas=2)
     finally:
         stop_head(tmp_path)
 
 
-def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Pair) -> None:
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Group]:
+    try:
+        yield Group(tmp_path, replicas=3)
+    finally:
+        stop_head(tmp_path)
+
+
+def send(producer: Producer, sent: list[bytes], count: int = 100) -> None:
+    """Send messages and add the body of each acknowledged one to `sent`."""
+    for _ in range(count):
+        body = b"%d" % len(sent)
+        producer.send("T", body)
+        sent.append(body)
+
+
+def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Group) -> None:
     pair.run("up")
     with pair.producer() as producer:
         sent = [b"before-%d" % number for number in range(100)]
@@ -126,7 +149,7 @@ def test_rolling_restart_begins_with_the_slave_and_loses_nothing(pair: Pair) -> 
     assert pair.log(0) == pair.log(1)
 
 
-def test_single_broker_becomes_a_pair_and_a_single_broker_again(pair: Pair) -> None:
+def test_single_broker_becomes_a_pair_and_a_single_broker_again(pair: Group) -> None:
     of_pair = pair.file.read_text()
     topology = yaml.safe_load(of_pair)
     for key in ("replicas", "replication", "in_sync_replicas", "replicas_on_one_node"):
@@ -164,7 +187,7 @@ def test_single_broker_becomes_a_pair_and_a_single_broker_again(pair: Pair) -> N
     assert pair.log(0).startswith(copied)
 
 
-def test_promoted_slave_has_every_acknowledged_message_of_a_killed_master(pair: Pair) -> None:
+def test_promoted_slave_has_every_acknowledged_message_of_a_killed_master(pair: Group) -> None:
     pair.run("up")
     with pair.producer() as producer:
         sent = [b"before-%d" % number for number in range(100)]
@@ -186,3 +209,29 @@ def test_promoted_slave_has_every_acknowledged_message_of_a_killed_master(pair: 
     pair.await_all(sent, "again")
     pair.run("down")
     assert pair.log(0) == pair.log(1)
+
+
+def test_all_slaves_follow_a_promoted_replica_of_three(three: Group) -> None:
+    """The second promotion is interrupted after it was recorded, and finished by `raymq up`."""
+    three.run("up")
+    sent: list[bytes] = []
+    with three.producer() as producer:
+        send(producer, sent)
+        three.await_log_of_master("broker-a-1", "broker-a-2")
+        os.kill(three.pid("broker-a-0"), signal.SIGKILL)
+        shown = three.run("promote", "broker-a-1", "--topology")
+        assert "broker-a-0 follows it" in shown
+        assert "broker-a-2 follows it" in shown
+        send(producer, sent)
+
+        (three.home / "groups" / "broker-a.json").write_text('{"epoch": 2, "replica": 2}')
+        lines = three.run("up").splitlines()
+        stopped = [line.split()[1] for line in lines if line.startswith("stopped broker-a")]
+        assert stopped == ["broker-a-1", "broker-a-2", "broker-a-0"], lines
+        assert "broker-a-0 is in sync with its master" in lines
+        send(producer, sent)
+    three.await_all(sent)
+    three.await_log_of_master("broker-a-0", "broker-a-1")
+    assert three.status("broker-a-2")["role"] == "master"
+    three.run("down")
+    assert three.log(0) == three.log(1) == three.log(2)
