@@ -19,8 +19,10 @@ import yaml
 from actors.host import ray_port
 from actors.host.ray_port import ActorName
 from cluster import actor_logs, launch
-from cluster.client import Admin, MessageQueue, Producer, PullConsumer
+from cluster.client import Admin, MessageQueue, Producer, ProducerConfig, PullConsumer
+from cluster.client.errors import BrokerRefused
 from cluster.driver.fleet import status_of
+from cluster.driver.replica_roles import ReplicaRole, replica_roles
 from cluster.log_files import Query, event_of
 from cluster.session.environment import ray_environment
 from cluster.session.ray_head import ANY_PORT, MARK_ENV, read_record
@@ -284,3 +286,78 @@ def test_broker_of_a_lost_node_restarts_with_all_messages(multi: Multi) -> None:
     # A new producer fetches the new route; running clients refresh theirs only every 30 s.
     with Producer(multi.nameserver, group="multi") as producer:
         assert send(producer, 40) == {"x", "y"}
+
+
+@pytest.fixture
+def group(multi: Multi, tmp_path: Path) -> Iterator[Path]:
+    """Yield the topology file of a running group: its master on the second node, its slave on the first."""
+    content = {
+        "cluster": "Group", "namespace": "group", "listen_host": multi.host, "insecure": True,
+        "ray": {"address": multi.topology.ray.address},
+        "broker_settings": {
+            "store": {"commit_log_file_bytes": COMMIT_LOG_FILE_BYTES}, "register_interval_ms": 1000,
+        },
+        "nameservers": [{"listen_port": 0}],
+        "brokers": [{
+            "name": "z", "listen_port": 0, "replicas": 2, "replication": "sync", "in_sync_replicas": 2,
+            "resources": [RESOURCE, f"node:{multi.host}"],
+        }],
+    }  # fmt: skip
+    file = tmp_path / "group.yaml"
+    file.write_text(yaml.safe_dump(content))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAYMQ_HOME", str(tmp_path))
+        launch.up(file)
+        try:
+            yield file
+        finally:
+            launch.down(load_topology(file))
+
+
+def roles(file: Path) -> dict[str, ReplicaRole]:
+    return replica_roles(entry.actor for entry in launch.status(load_topology(file)))
+
+
+@pytest.mark.extended
+def test_promotion_after_the_node_of_the_master_is_lost(multi: Multi, group: Path, tmp_path: Path) -> None:
+    """The slave has each acknowledged message. Sends are refused until the old master follows it."""
+    (nameserver,) = launch.find_nameservers("group")
+    limit_ms = int(LIMIT_S * 1000)
+    config = ProducerConfig(
+        group="P", send_timeout_ms=limit_ms, delivery_timeout_ms=limit_ms, route_refresh_ms=1000
+    )
+    eventually(lambda: roles(group)["z-1"].is_in_sync, "the slave to follow")
+    sent: list[bytes] = []
+    with Producer(nameserver, config=config) as producer, PullConsumer(nameserver, "G") as consumer:
+        for _ in range(100):
+            producer.send("T", b"%d" % len(sent))
+            sent.append(b"%d" % len(sent))
+        before = int(status_of(ActorName("group", "z-0"), LIMIT_S)["pid"])
+        multi.node.lose()
+        eventually(lambda: len(ray_port.nodes()) == 1, "the loss of the node")
+        eventually(lambda: not psutil.pid_exists(before), "the exit of the master")
+        launch.promote(group, [], "z-1")
+        with pytest.raises(BrokerRefused, match="1 of in_sync_replicas 2"):
+            producer.send("T", b"refused")
+        consumer.subscribe("T")
+        received: set[bytes] = set()
+
+        def has_all() -> bool:
+            received.update(message.body for message in consumer.poll(1000, 200))
+            return received >= set(sent)
+
+        eventually(has_all, "every acknowledged message")
+
+    multi.node.start()
+    launch.up(group)
+    eventually(lambda: roles(group)["z-0"].is_in_sync, "the return of the former master")
+    with Producer(nameserver, config=config) as producer:
+        producer.send("T", b"accepted again")
+    eventually(lambda: roles(group)["z-0"].lag_bytes == 0, "the former master to follow")
+    assert roles(group)["z-1"].name == "master"
+    launch.down(load_topology(group))
+    logs = [
+        b"".join(each.read_bytes() for each in sorted((tmp_path / "store" / name / "commitlog").glob("0*")))
+        for name in ("z-0", "z-1")
+    ]
+    assert logs[0] == logs[1]
