@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
 class Group:
     """Runs `raymq` commands for a topology with a master and one or more slaves."""
 
-    def __init__(self, home: Path, replicas: int) -> None:
+    def __init__(self, home: Path, replicas: int, replication: str = "sync") -> None:
         self.home = home
         self.nameserver_port = free_port()
         self.file = home / "pair.yaml"
@@ -42,9 +42,11 @@ class Group:
         }
         self.environment.pop("RAY_ADDRESS", None)
         group = {
-            "name": "broker-a", "listen_port": free_port(-2), "replicas": replicas, "replication": "sync",
-            "in_sync_replicas": 2, "replicas_on_one_node": True,
+            "name": "broker-a", "listen_port": free_port(-2), "replicas": replicas,
+            "replication": replication, "replicas_on_one_node": True,
         }  # fmt: skip
+        if replication == "sync":
+            group["in_sync_replicas"] = 2
         topology = {
             "cluster": "Pair",
             "route_refresh_ms": 0,
@@ -63,17 +65,22 @@ class Group:
     def nameserver(self) -> str:
         return f"127.0.0.1:{self.nameserver_port}"
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, code: int = 0) -> str:
+        """Run a command with the topology as its last argument."""
+        return self.raymq(*command, str(self.file), code=code)
+
+    def raymq(self, *command: str, code: int = 0) -> str:
+        """Run a command, whose exit code must be `code`; return its output."""
         done = subprocess.run(
-            [sys.executable, "-m", "cluster.cli.main", *command, str(self.file)],
+            [sys.executable, "-m", "cluster.cli.main", *command],
             env=self.environment, cwd=REPO, capture_output=True, text=True, check=False,
             timeout=CLI_TIMEOUT_S,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
-    def status(self, actor: str) -> dict[str, Any]:
-        actors: list[dict[str, Any]] = json.loads(self.run("status"))["actors"]
+    def status(self, actor: str, code: int = 0) -> dict[str, Any]:
+        actors: list[dict[str, Any]] = json.loads(self.run("status", code=code))["actors"]
         (found,) = (each for each in actors if each["actor"] == actor)
         return found
 
@@ -108,6 +115,14 @@ class Group:
 def pair(tmp_path: Path) -> Iterator[Group]:
     try:
         yield Group(tmp_path, replicas=2)
+    finally:
+        stop_head(tmp_path)
+
+
+@pytest.fixture
+def asynchronous(tmp_path: Path) -> Iterator[Group]:
+    try:
+        yield Group(tmp_path, 2, "async")
     finally:
         stop_head(tmp_path)
 
@@ -235,3 +250,31 @@ def test_all_slaves_follow_a_promoted_replica_of_three(three: Group) -> None:
     assert three.status("broker-a-2")["role"] == "master"
     three.run("down")
     assert three.log(0) == three.log(1) == three.log(2)
+
+
+def test_diverged_former_master_copies_the_log_again_after_a_resync(asynchronous: Group) -> None:
+    group = asynchronous
+    group.run("up")
+    with group.producer() as producer:
+        send(producer, [], 20)
+        group.await_log_of_master("broker-a-1")
+        slow = ("--set", "ha_max_bytes_per_s=1", "-n", group.nameserver)
+        group.raymq("broker", "config", "broker-a", *slow)
+        lost: list[bytes] = []
+        send(producer, lost)
+        shown = group.run("promote", "broker-a-1", "--topology")
+        assert "broker-a-0 does not follow it: stopped" in shown
+        send(producer, [])
+    found = group.status("broker-a-0", code=1)
+    assert found["state"] == "failing"
+    assert "raymq replica resync" in found["reason"]
+    assert "stopped broker-a-0" in group.run("drain", "broker-a-0", "--topology")
+    done = json.loads(group.raymq("replica", "resync", found["store"], "--yes"))
+    where = (done["directory"], "--from-position", str(done["position"]))
+    lines = group.raymq("store", "messages", *where).splitlines()
+    assert 0 < len(lines) == done["messages"]
+    assert {json.loads(line)["body"].encode() for line in lines} <= set(lost)
+    group.run("up")
+    group.await_log_of_master("broker-a-0")
+    group.run("down")
+    assert group.log(0) == group.log(1)
