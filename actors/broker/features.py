@@ -10,16 +10,16 @@ from actors.broker.metrics.build import build_metrics
 from actors.broker.pop.build import build_pop
 from actors.broker.replication.build import build_replication
 from actors.broker.replication.build_master import build_master
-from actors.broker.replication.raft.build import build_raft
+from actors.broker.replication.raft.build import Restart, build_raft
 from actors.broker.replication.raft.opening import RaftReplica
 from actors.broker.retry.build import build_retries
 from actors.broker.timer.build import build_timer
 from actors.broker.transactions.build import build_transactions
 
 
-def raft_features(replica: RaftReplica) -> Sequence[Feature]:
+def raft_features(replica: RaftReplica, restart: Restart | None) -> Sequence[Feature]:
     """Return the features of a replica of a Raft group: those whose progress needs no replication."""
-    return (Feature(lambda parts: build_raft(parts, replica)), Feature(build_metrics))
+    return (Feature(lambda parts: build_raft(parts, replica, restart)), Feature(build_metrics))
 
 
 def built_in_features() -> Sequence[Feature]:

@@ -198,7 +198,7 @@ class BrokerService:
         if settings.replication == RAFT:
             open_store = partial(self._open_store, host, own)
             replica = open_replica(settings, self._clock, self._rng, open_store)
-            return replica.store, (*own, *raft_features(replica))
+            return replica.store, (*own, *raft_features(replica, self._restart))
         features = (*own, *built_in_features())
         policy = confirm_policy(settings.store.flush, settings.replication, settings.in_sync_replicas)
         return self._open_store(host, features, policy), features

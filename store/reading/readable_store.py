@@ -78,6 +78,11 @@ class ReadableStore:
             )
         return self._log.record_at(physical_offset)
 
+    @property
+    def has_log_files(self) -> bool:
+        """True if the log has a file, possibly without a record; else it may begin at any offset."""
+        return bool(self._log.bases)
+
     def log_bytes(self, offset: int, max_bytes: int) -> memoryview:
         """Return the written bytes of the log at CommitLog offset `offset`, without copying them.
 

@@ -46,11 +46,12 @@ from store.tools.verify.log_view import LogView
 
 _CONFIG = Path("config")
 _TOPICS = _CONFIG / "topics.json"
-_MOVED = (
+DERIVED = (
     *map(Path, (CONSUME_QUEUE, INDEX, "timerwheel", "timerlog", CHECKPOINT, SUMMARY_FILE, MARK, WORK)),
-    *(_CONFIG / name for name in ("delayOffset.json", "delayOffset.json.bak", "timercheck")),
-    *(_CONFIG / name for name in ("timermetrics", "timermetrics.bak")),
+    *(_CONFIG / name for name in ("timercheck", "timermetrics", "timermetrics.bak")),
 )
+"""What is derived from the log, relative to the store's root."""
+_MOVED = (*DERIVED, *(_CONFIG / name for name in ("delayOffset.json", "delayOffset.json.bak")))
 """What is moved before the log: derived from it, or progress that is copied from the master."""
 _BY_HAND = (
     "move the store and all directories of its CommitLog away by hand, and start the broker with empty ones"

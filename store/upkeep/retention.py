@@ -116,6 +116,11 @@ class Retention:
         self._requested_rounds = _MANUAL_ROUNDS
         self._due_ns = self._clock.monotonic_ns()
 
+    def delete_before(self, offset: int) -> None:
+        """Delete the log files before CommitLog offset `offset`, at any age, as far as they are dispatched."""
+        file_bytes = self._parts.log.file_bytes
+        self._chosen = [base for base in self._removable_bases() if base + file_bytes <= offset]
+
     def clean_expired_queues(self, is_kept: Callable[[str], bool], limit: int) -> list[tuple[str, int]]:
         """Delete up to `limit` queues whose messages are all deleted, and return them as (topic, queue id).
 

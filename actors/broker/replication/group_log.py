@@ -67,11 +67,31 @@ class GroupLog:
         self._confirm = confirm
         self._group = group
         self._me = me
+        self._begin = 0
+
+    @property
+    def min(self) -> int:
+        """The CommitLog offset of the first byte."""
+        return max(self._store.positions.min, self._begin)
 
     @property
     def end(self) -> int:
         """The CommitLog offset after the last byte."""
-        return self._store.positions.written
+        return max(self._store.positions.written, self._begin)
+
+    @property
+    def flushed(self) -> int:
+        """The CommitLog offset up to which the log is on disk."""
+        return max(self._store.positions.flushed, self._begin)
+
+    @property
+    def is_new(self) -> bool:
+        """True if the log has no file yet, so that it can begin anywhere."""
+        return not self._store.has_log_files
+
+    def begin_at(self, offset: int) -> None:
+        """Let the log, which must be new, begin at CommitLog offset `offset`: the next append is there."""
+        self._begin = offset
 
     # ---- start ---------------------------------------------------------------------------------------------
 

@@ -20,13 +20,16 @@ from actors.host.figures import Figure, Kind
 from actors.raft.members import Member
 from actors.raft.messages import Message
 
+Restart = Callable[[str], None]
+
 
 class RaftBroker:
     """What a RaftDriver needs of its broker."""
 
-    def __init__(self, parts: BrokerParts, replica: RaftReplica) -> None:
+    def __init__(self, parts: BrokerParts, replica: RaftReplica, restart: Restart | None) -> None:
         self._parts = parts
         self._replica = replica
+        self._restart = restart
         self._wanted = (Role.SLAVE, 0)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -52,6 +55,11 @@ class RaftBroker:
     def fail(self) -> None:
         """Unregister; reads are refused, too."""
         self._want(Role.FENCED, self._replica.node.term)
+
+    def restart(self, reason: str) -> None:
+        """Restart the broker, if anything would start it again."""
+        if self._restart is not None:
+            asyncio.get_running_loop().call_soon(self._restart, reason)
 
     def request_tick(self) -> None:
         """Request a turn of the event loop, which flushes and dispatches."""
@@ -83,10 +91,13 @@ class RaftBroker:
             await role.become(wanted, term)
 
 
-def build_raft(parts: BrokerParts, replica: RaftReplica) -> Capability:
-    """Build the requests, the chain step and the driver of a replica."""
+def build_raft(parts: BrokerParts, replica: RaftReplica, restart: Restart | None) -> Capability:
+    """Build the requests, the chain step and the driver of a replica.
+
+    `restart` stops the broker and starts it again; None if nothing would start it.
+    """
     settings, node, loop = parts.settings, replica.node, parts.loop
-    broker = RaftBroker(parts, replica)
+    broker = RaftBroker(parts, replica, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, broker)
     loop.end_of_turn.on_written(driver.end_turn)
 

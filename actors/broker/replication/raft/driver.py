@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from actors.broker.replication.group_log import GroupLog
+from actors.broker.replication.raft.renewal import forget_rebuild, require_rebuild
 from actors.raft import effects as do
 from actors.raft.members import Member
 from actors.raft.messages import Message
@@ -63,6 +64,9 @@ class Broker(Protocol):
     def fail(self) -> None:
         """Stop serving: the replica has failed."""
 
+    def restart(self, reason: str) -> None:
+        """Stop the broker and start it again, if anything would start it; called after `fail`."""
+
     def request_tick(self) -> None:
         """Request a turn of the event loop, which flushes and dispatches."""
 
@@ -90,9 +94,7 @@ class RaftDriver:
         self._is_running = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._end = store.positions.written
-        self._flushed = store.positions.flushed
-        self._min = store.positions.min
+        self._end, self._flushed, self._min = log.end, log.flushed, log.min
         self._do: dict[type, Callable[[Any], None]] = {
             do.SaveTerm: lambda effect: self._term_file.write(effect.saved),
             do.Send: lambda effect: self._broker.send(effect.to, effect.message),
@@ -102,7 +104,7 @@ class RaftDriver:
             do.AppendGroupRecord: self._append_group_record,
             do.Truncate: self._truncate,
             do.Restart: self._restart,
-            do.Trim: lambda effect: self._fail(_TRIM.format(offset=effect.offset)),
+            do.Trim: lambda effect: store.retention.delete_before(effect.offset),
             do.RepairRange: self._repair,
             do.Confirm: lambda effect: self._log.confirm(effect.offset),
             do.BecomeLeader: lambda effect: _log.info("raft_leader_elected", term=effect.term),
@@ -167,20 +169,18 @@ class RaftDriver:
 
     def _report_log(self) -> None:
         """Report the changes of the log that the node has not caused."""
-        positions = self._store.positions
-        if positions.written != self._end:  # first: another input could end the leadership
+        log = self._log
+        if log.end != self._end:  # first: another input could end the leadership
             if self.node.role is not Role.LEADER:
-                self._fail(
-                    f"the log ends at {positions.written:,} instead of {self._end:,}: not by its leader"
-                )
+                self._fail(f"the log ends at {log.end:,} instead of {self._end:,}: not by its leader")
                 return
-            self._end = positions.written
+            self._end = log.end
             self._run(lambda: self.node.on(Appended(self._end), self._now()))
-        if positions.flushed != self._flushed and self._is_running:
-            self._flushed = positions.flushed
+        if log.flushed != self._flushed and self._is_running:
+            self._flushed = log.flushed
             self._run(lambda: self.node.on(Flushed(self._flushed), self._now()))
-        if positions.min > self._min and self._is_running:
-            self._min = positions.min
+        if log.min > self._min and self._is_running:
+            self._min = log.min
             self._run(lambda: self.node.on(Trimmed(self._min), self._now()))
         if self.is_leader and (refusal := self._store.write_refusal) is not None:
             self._run(lambda: self.node.resign(refusal, self._now()))
@@ -261,17 +261,25 @@ class RaftDriver:
         self._flushed = min(self._flushed, effect.offset)
 
     def _restart(self, effect: do.Restart) -> None:
-        self._fail(
-            f"the leader's log begins at {effect.offset:,}, after the end of this one: replace this replica "
-            "by one with an empty store"
-        )
+        """Begin a new log at the leader's oldest file; an old one is removed by the next start."""
+        if not self._log.is_new:
+            self._restart_broker(
+                f"the leader's log begins at {effect.offset:,}, and lacks what this one ends with: the next "
+                "start copies it from there"
+            )
+            return
+        _log.info("raft_log_joined", offset=effect.offset)
+        self._log.begin_at(effect.offset)
+        self._end = self._flushed = self._min = effect.offset
 
     def _repair(self, effect: do.RepairRange) -> None:
+        require_rebuild(self._store.root)  # first: a replica that stops in between must rebuild, too
         if self._log.repair(effect.offset, effect.records):  # type: ignore[arg-type]
-            self._fail(
-                "damaged records were repaired: run `raymq store rebuild`, and start this replica again"
+            self._restart_broker(
+                "damaged records were repaired: the next start derives consume queues and index again"
             )
         else:
+            forget_rebuild(self._store.root)
             self._run(lambda: self.node.on(Repaired(), self._now()))
 
     def _lose_leadership(self, effect: do.LoseLeadership) -> None:
@@ -282,6 +290,10 @@ class RaftDriver:
     def _abandon(self, reason: str) -> None:
         self._store.abandon_unconfirmed(StoreError(reason))
 
+    def _restart_broker(self, reason: str) -> None:
+        self._fail(f"{reason}; it must be restarted")
+        self._broker.restart(reason)
+
     def _fail(self, reason: str) -> None:
         """Stop this replica, changing nothing."""
         if not self._is_running:
@@ -290,6 +302,3 @@ class RaftDriver:
         self.failure = f"this replica takes no part in its group: {reason}"
         self.stop()
         self._broker.fail()
-
-
-_TRIM = "damaged records below {offset:,} were deleted on the leader: use an empty store"

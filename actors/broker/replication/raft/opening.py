@@ -3,6 +3,7 @@
     raymq.json         must have the store id that `raft_members` names: a lost disk makes a new member
     raymq.raft         term, vote and members (TermFile)
     raymq.raft.bound   how far the log was confirmed before it was opened
+    raymq.raft.rebuild consume queues and index must be derived again (renewal.py)
 
 Opening a store writes a checkpoint of what is left of its log. So the bound of the checkpoint before is saved
 first: a replica that has lost confirmed records must know it, also if it stops while it opens its store.
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from actors.broker.broker_settings import BrokerSettings, raft_member
 from actors.broker.replication.group_log import GroupConfirm, GroupLog
+from actors.broker.replication.raft.renewal import renew_store
 from actors.raft.effects import SavedTerm
 from actors.raft.members import Member, Members
 from actors.raft.node import RaftNode
@@ -70,6 +72,7 @@ def open_replica(
             term_file.path,
         )
     bound = _save_bound(root, me.store_id)
+    renew_store(root, 0 if saved is None else saved.join_offset, settings.store.lock_timeout_ms)
     confirm = GroupConfirm()
     store = open_store(confirm)
     try:

@@ -77,8 +77,10 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 class Group:
     """Replicas with stores below `root`; `peers` has a client of each one that runs."""
 
-    def __init__(self, root: Path, count: int = 3) -> None:
+    def __init__(self, root: Path, count: int = 3, **store: Any) -> None:
         self._root = root
+        self._store = {"flush": "sync", **store}
+        self._restarts: list[asyncio.Task[None]] = []
         self._ports = [free_port() for _ in range(count)]
         self._links: dict[tuple[int, int], Link] = {}
         self.settings: list[BrokerSettings] = []
@@ -108,6 +110,7 @@ class Group:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*self._restarts)
         for replica in list(self.peers):
             await self.stop(replica)
         await self.close()
@@ -139,7 +142,7 @@ class Group:
 
         made = settings_of(
             self._root / str(replica),
-            {"flush": "sync"},
+            self._store,
             replication="raft",
             replica=replica,
             raft_members=list(map(member, range(len(ids)))),
@@ -150,14 +153,34 @@ class Group:
         return BrokerSettings.model_validate({**made.model_dump(), "listen_port": self._ports[replica]})
 
     async def start(self, replica: int) -> None:
-        broker = BrokerService(self.settings[replica], SystemClock())
+        def restart(reason: str) -> None:
+            self._restarts.append(asyncio.ensure_future(self._restart(replica)))
+
+        broker = BrokerService(self.settings[replica], SystemClock(), restart=restart)
         await broker.start()
         self.peers[replica] = Peer(broker)
+
+    async def _restart(self, replica: int) -> None:
+        await self.stop(replica)
+        await self.start(replica)
 
     async def stop(self, replica: int) -> None:
         peer = self.peers.pop(replica)
         await peer.client.close()
         await peer.broker.stop()
+
+    @property
+    def restarts(self) -> int:
+        """How often a replica has restarted itself."""
+        return len(self._restarts)
+
+    def root(self, replica: int) -> Path:
+        """The store of a replica."""
+        return self.settings[replica].store_root
+
+    def log_begin(self, replica: int) -> int:
+        """The CommitLog offset at which the log of a replica begins."""
+        return self.peers[replica].broker.graph.loop.store.positions.min
 
     def isolate(self, replica: int) -> None:
         """Cut all links from and to a replica."""
