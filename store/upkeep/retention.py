@@ -117,7 +117,7 @@ class Retention:
         self._due_ns = self._clock.monotonic_ns()
 
     def delete_before(self, offset: int) -> None:
-        """Delete the log files before CommitLog offset `offset`, at any age, as far as they are dispatched."""
+        """Delete the log files before CommitLog offset `offset` at any age, if they are dispatched."""
         file_bytes = self._parts.log.file_bytes
         self._chosen = [base for base in self._removable_bases() if base + file_bytes <= offset]
 

@@ -1,12 +1,12 @@
-"""What a replica removes from its store, before it opens it, to get it from the leader or from the log again.
+"""What a replica removes from its store before it opens it, to get it from the leader or from the log again.
 
-    raymq.raft          `joinOffset`: a log that begins earlier is another one, of which the leader has no byte
-                        left; it is removed, with all that is derived from it
+    raymq.raft          `joinOffset`: a log that begins earlier is another one, of which the leader has no
+                        byte left; it is removed, with all that is derived from it
     raymq.raft.rebuild  damaged records are being repaired: consume queues and index, which may have what the
                         damaged ones said, are removed, and derived from the log when the store is opened
 
-Both can be interrupted at any step: the next start resumes. The first file of the log is removed last, because
-it shows that the log is the old one.
+Both can be interrupted at any step: the next start resumes. The first file of the log is removed last,
+because it shows that the log is the old one.
 """
 
 from __future__ import annotations

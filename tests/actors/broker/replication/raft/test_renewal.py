@@ -1,4 +1,4 @@
-"""A replica that starts removes the log that it cannot continue, wherever an earlier start was interrupted."""
+"""A replica removes the log that it cannot continue, wherever an earlier start was interrupted."""
 
 from __future__ import annotations
 
