@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from actors.remoting.codes import RequestCode, ResponseCode
+from actors.remoting.codes import REQUEST_NAMES, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.connection import Connection
 from actors.remoting.request import Observer, RequestContext, RequestRow
 from actors.remoting.table import RequestTable
 
 _UNKNOWN_CODE: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-_NAMES: Final = {int(code): code.name for code in RequestCode}
 
 # A step before the handler; it raises Refused to reject the request.
 Step = Callable[[RequestContext], None]
@@ -65,6 +64,6 @@ class Chain:
 
 def _reject_unknown_code(context: RequestContext) -> RemotingCommand:
     code = context.command.code
-    name = f" ({_NAMES[code]})" if code in _NAMES else ""
+    name = f" ({REQUEST_NAMES[code]})" if code in REQUEST_NAMES else ""
     remark = f"request code {code}{name} is not supported by this process"
     return RemotingCommand.response(_UNKNOWN_CODE, remark)

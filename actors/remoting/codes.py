@@ -4,6 +4,7 @@ RayMQ's own request and response codes are here too.
 """
 
 from enum import IntEnum
+from typing import Final
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
@@ -208,6 +209,15 @@ class RayMQRequestCode(IntEnum):
     RAFT_MESSAGE = 7210
     GET_ALL_QUEUE_LOCKS = 7211
     GET_TABLE_VERSIONS = 7212
+
+
+REQUEST_NAMES: Final = {int(code): code.name for codes in (RequestCode, RayMQRequestCode) for code in codes}
+"""Names of the request codes, RayMQ's included."""
+
+
+def request_name(code: int) -> str:
+    """Return the name of a request code for messages, or "request code N" for an unknown one."""
+    return REQUEST_NAMES.get(code, f"request code {code}")
 
 
 class ResponseCode(IntEnum):

@@ -8,12 +8,11 @@ from actors.broker.build_loop import BrokerLoop
 from actors.broker.counters import BOUNDS_MS, RequestCounters, ResponseKind
 from actors.broker.metric_labels import claim
 from actors.host.figures import Figure, Histogram, Kind, Sample
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.codes import REQUEST_NAMES, RequestCode, ResponseCode
 from store.clock import NS_PER_MS
 
 _LATENCY_BOUNDS_MS = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 _CREATE_BOUNDS_MS = (10, 100, 1000, 3000, 5000)
-_REQUESTS = {int(code): code.name.lower() for code in (*RequestCode, *RayMQRequestCode)}
 _RESPONSES = {int(code): code.name.lower() for code in ResponseCode}
 _LATENCY_LABELS = ("protocol_type", "request_code", "response_code", "is_long_polling", "result")
 _IMMEDIATE = ("ack", "client_manager", "heartbeat", "transaction", "consumer_manager", "admin", "reply")
@@ -68,7 +67,7 @@ def _latencies(counters: RequestCounters) -> Iterator[Sample]:
         kind = ResponseKind(*fields)
         labels = (
             "remoting",
-            _REQUESTS.get(kind.request_code, str(kind.request_code)),
+            REQUEST_NAMES.get(kind.request_code, str(kind.request_code)).lower(),
             _RESPONSES.get(kind.response_code, str(kind.response_code)),
             claim(kind.was_held),
             "oneway" if kind.is_oneway else "success",

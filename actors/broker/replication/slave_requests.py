@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.role import Role
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.codes import ResponseCode, request_name
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext
-
-_NAMES = {int(code): code.name for codes in (RequestCode, RayMQRequestCode) for code in codes}
 
 
 class SlaveRequests:
@@ -54,14 +52,14 @@ class SlaveRequests:
         if not is_read or self._is_former_master():
             raise Refused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"{_name_of(context)} is refused by a fenced broker: {self._write_refusal()}",
+                f"{request_name(context.row.code)} is refused by a fenced broker: {self._write_refusal()}",
             )
 
     def _refuse_on_slave(self, context: RequestContext) -> None:
         on_slave = context.row.on_slave
         if on_slave is OnSlave.OFFSETS or (on_slave is OnSlave.READ and self._settings.slave_read_enable):
             return
-        name = _name_of(context)
+        name = request_name(context.row.code)
         master = self._master() or "which is not registered at the nameservers"
         reason = f"{name} is not served by a slave: send it to the master of {self._settings.broker_name}"
         if on_slave is OnSlave.UNAVAILABLE:
@@ -74,7 +72,3 @@ class SlaveRequests:
             # RocketMQ's remark up to the colon.
             f"[REJECTREQUEST]system busy, start flow control for a while: {reason}, {master}{hint}",
         )
-
-
-def _name_of(context: RequestContext) -> str:
-    return _NAMES.get(context.row.code, f"request code {context.row.code}")

@@ -8,13 +8,12 @@ from typing import Final
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.raft.driver import RaftDriver
 from actors.broker.sending.interceptors import SendDraft
-from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
+from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode, request_name
 from actors.remoting.remoting_errors import Refused
 from actors.remoting.request import OnSlave, RequestContext
 from store.message.properties import MessageConst
 from store.message.sys_flag import TRANSACTION_MASK
 
-_NAMES: Final = {int(code): code.name for codes in (RequestCode, RayMQRequestCode) for code in codes}
 _SENDS: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -62,7 +61,7 @@ class RaftStep:
         elif row.code not in _DEFINITIONS:
             raise Refused(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f"{_name(row.code)} is not supported yet with replication: raft",
+                f"{request_name(row.code)} is not supported yet with replication: raft",
             )
 
     def _refuse(self, code: int) -> None:
@@ -71,7 +70,7 @@ class RaftStep:
         else:
             leader = self._leader_address() or "not known yet"
             reason = f"replica {self._settings.replica} does not lead its group; the leader is {leader}"
-        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{_name(code)} is refused: {reason}")
+        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{request_name(code)} is refused: {reason}")
 
 
 class SpecialMessages:
@@ -100,7 +99,3 @@ class SpecialMessages:
                     ResponseCode.MESSAGE_ILLEGAL,
                     f"a message with property {name} is not supported yet with replication: raft",
                 )
-
-
-def _name(code: int) -> str:
-    return _NAMES.get(code, f"request code {code}")
