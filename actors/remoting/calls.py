@@ -24,7 +24,7 @@ class Calls:
     __slots__ = ("_earliest_ns", "_last_opaque", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[Callback, int]] = {}
+        self._waiting: dict[int, tuple[Callback, int, int]] = {}
         self._earliest_ns = 0
         self._last_opaque = 0
 
@@ -33,12 +33,17 @@ class Calls:
         self._last_opaque = (self._last_opaque + 1) & _MAX_OPAQUE
         return self._last_opaque
 
-    def add(self, opaque: int, callback: Callback, deadline_ns: int) -> bool:
+    @property
+    def oldest_ns(self) -> int | None:
+        """Monotonic time at which the oldest call in flight was sent; None if none is in flight."""
+        return next((began_ns for _, _, began_ns in self._waiting.values()), None)
+
+    def add(self, opaque: int, callback: Callback, deadline_ns: int, began_ns: int) -> bool:
         """Register the callback of a request; return True if its deadline is the earliest of all calls."""
         is_earliest = not self._waiting or deadline_ns < self._earliest_ns
         if is_earliest:
             self._earliest_ns = deadline_ns
-        self._waiting[opaque] = (callback, deadline_ns)
+        self._waiting[opaque] = (callback, deadline_ns, began_ns)
         return is_earliest
 
     def take_response(self, response: RemotingCommand) -> None:
@@ -56,9 +61,9 @@ class Calls:
             return None
         if self._earliest_ns > now_ns:
             return self._earliest_ns
-        expired = [opaque for opaque, (_, deadline_ns) in self._waiting.items() if deadline_ns <= now_ns]
+        expired = [opaque for opaque, (_, deadline_ns, _) in self._waiting.items() if deadline_ns <= now_ns]
         callbacks = [self._waiting.pop(opaque)[0] for opaque in expired]
-        self._earliest_ns = min((deadline_ns for _, deadline_ns in self._waiting.values()), default=0)
+        self._earliest_ns = min((deadline_ns for _, deadline_ns, _ in self._waiting.values()), default=0)
         for callback in callbacks:
             guarded(
                 callback,
@@ -69,7 +74,7 @@ class Calls:
     def fail_all(self, error: Closed) -> None:
         """Fail all calls in flight with `error`, because the connection is closed."""
         waiting, self._waiting = self._waiting, {}
-        for callback, _ in waiting.values():
+        for callback, _, _ in waiting.values():
             guarded(callback, error)
 
 

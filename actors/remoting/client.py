@@ -169,6 +169,17 @@ class RemotingClient:
         """Return the open connection to an address, or None."""
         return self._open.get(address)
 
+    def unanswered(self, before_ns: int) -> set[str]:
+        """Return the addresses with a request that was sent before `before_ns` and has no response yet."""
+        found = ((address, each.oldest_call_ns) for address, each in self._open.items())
+        return {address for address, began_ns in found if began_ns is not None and began_ns < before_ns}
+
+    def abandon(self, address: str, reason: str) -> None:
+        """Close the connection to an address at once. Its requests in flight fail with Closed."""
+        connection = self._open.get(address)
+        if connection is not None:
+            connection.abort(reason)
+
     async def close(self) -> None:
         """Close all connections. Requests in flight fail with Closed."""
         self._is_closed = True

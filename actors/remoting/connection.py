@@ -137,9 +137,10 @@ class Connection(asyncio.BufferedProtocol):
             callback(Closed(self.peer, self.close_reason))
             return
         opaque = command.opaque = self._calls.next_opaque()
-        deadline_ns = self.hub.clock.monotonic_ns() + timeout_ms * NS_PER_MS
+        now_ns = self.hub.clock.monotonic_ns()
+        deadline_ns = now_ns + timeout_ms * NS_PER_MS
         self.send(command)
-        if self._calls.add(opaque, callback, deadline_ns):
+        if self._calls.add(opaque, callback, deadline_ns, now_ns):
             self.hub.arm(deadline_ns)
 
     def add_pending(self, count: int) -> None:
@@ -242,6 +243,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._output.flush()
         self._input.resume()
+
+    @property
+    def oldest_call_ns(self) -> int | None:
+        """Monotonic time of the oldest request to the peer without a response; None if there is none."""
+        return self._calls.oldest_ns
 
     def expire_calls(self, now_ns: int) -> int | None:
         """Fail the calls whose deadline has passed; return the next deadline (monotonic ns), if any."""

@@ -5,92 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import orjson
+import pyarrow as pa
 import pytest
 import uvloop
 
-from actors.remoting.client import RemotingClient
-from actors.remoting.codes import RayMQRequestCode
-from actors.remoting.command import RemotingCommand
-from actors.remoting.limits import RemotingLimits
-from actors.remoting.remoting_errors import RemotingError
-from cluster.client import aio
+from cluster.client import Producer, aio
 from cluster.client.config import ProducerConfig
-from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
 from store.tools.verify import verify
-from tests.actors.broker.replication.raft.groups import Group
 from tests.compat.replication.slave import log_files
 from tests.eventually import LIMIT_S, eventually_async
+from tests.faults.raft_processes import Processes
 
 QUEUE = MessageQueue("T", "broker-a", 0)
-REPO = Path(__file__).parents[2]
-
-
-class Processes(Group):
-    """The replicas of a group as processes."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self._running: dict[int, asyncio.subprocess.Process] = {}
-        self._client = RemotingClient(SystemClock(), limits=RemotingLimits(connect_timeout_ms=1_000))
-
-    async def start(self, replica: int) -> None:
-        settings = self.settings[replica].model_dump_json()
-        self._running[replica] = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.faults.broker_process", settings, cwd=REPO
-        )
-        await eventually_async(lambda: self.described(replica))
-
-    async def stop(self, replica: int) -> None:
-        await self.kill(replica)
-
-    async def kill(self, replica: int) -> None:
-        process = self._running.pop(replica)
-        with suppress(ProcessLookupError):  # the test has killed it
-            process.kill()
-        await process.wait()
-
-    def pid(self, replica: int) -> int:
-        return self._running[replica].pid
-
-    async def close(self) -> None:
-        for replica in list(self._running):
-            await self.kill(replica)
-        await self._client.close()
-
-    async def described(self, replica: int) -> dict[str, Any] | None:
-        """Return the figures of a replica; None if it does not respond."""
-        address = f"127.0.0.1:{self.settings[replica].listen_port}"
-        try:
-            response = await self._client.invoke(
-                address, RemotingCommand(RayMQRequestCode.DESCRIBE_BROKER), 1_000
-            )
-        except RemotingError:
-            return None
-        found: dict[str, Any] = orjson.loads(response.body)
-        return found
-
-    async def leader(self, among: list[int]) -> int:
-        """Wait until one of the replicas leads, and is registered."""
-
-        async def leading() -> list[int]:
-            found = [(each, await self.described(each)) for each in among]
-            return [each for each, figures in found if figures and figures["role"] == "master"]
-
-        return (await eventually_async(leading))[0]
-
-    async def is_level(self) -> bool:
-        """Return True if all replicas have the same confirmed end."""
-        found = [await self.described(each) for each in self._running]
-        ends = {(each["written"], each["confirmed"]) for each in found if each is not None}
-        return None not in found and len(ends) == 1 and len(set(ends.pop())) == 1
 
 
 @pytest.mark.extended
@@ -160,3 +90,26 @@ async def same_logs(root: Path, acknowledged: list[bytes]) -> None:
     assert len(acknowledged) == sum(body in logs[0] for body in acknowledged)
     for replica in range(3):
         assert verify(root / str(replica) / "store").findings == []
+
+
+@pytest.mark.extended
+def test_send_in_flight_to_a_paused_leader_moves_to_the_next_one(tmp_path: Path) -> None:
+    """The blocking producer waits in the caller's thread, the asyncio one on its event loop."""
+
+    async def story() -> None:
+        async with Processes(tmp_path) as group:
+            leader = await group.leader([0, 1, 2])
+            await create_topic(group, leader)
+            config = ProducerConfig(group.nameserver, group="PG", delivery_timeout_ms=1 << 40)
+            async with aio.Producer(config=config) as producer:
+                with Producer(config=config) as blocking:
+                    await producer.send("T", b"connects", queue=QUEUE)
+                    await asyncio.to_thread(blocking.send, "T", b"connects", queue=QUEUE)
+                    os.kill(group.pid(leader), signal.SIGSTOP)
+                    await asyncio.gather(
+                        producer.send("T", b"1", queue=QUEUE),
+                        producer.send_table("T", pa.table({"body": [b"2"]}), queue=QUEUE),
+                        asyncio.to_thread(blocking.send, "T", b"3", queue=QUEUE),
+                    )
+
+    uvloop.run(story())

@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -105,6 +106,11 @@ class BlockingConnection:
             raise self._failure(error) from error
         self._used_at_s = time.monotonic()
         return response
+
+    def shut_down(self) -> None:
+        """Break the connection, in any thread; a thread that waits for a response gets Closed."""
+        with suppress(OSError):  # it is broken already
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # SSLSocket's is not for two threads
 
     def close(self) -> None:
         """Close the connection."""

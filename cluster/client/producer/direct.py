@@ -9,6 +9,7 @@ responds with a retriable error.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 from actors.remoting.clients.blocking import BlockingConnection
@@ -29,6 +30,7 @@ class DirectConnections:
         self._tls = tls
         self._hooks = hooks
         self._idle: dict[str, list[BlockingConnection]] = {}
+        self._busy: dict[BlockingConnection, int] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -52,11 +54,14 @@ class DirectConnections:
         connection = self._take_idle(address)
         if connection is None:
             connection = BlockingConnection(address, min(self._connect_timeout_ms, timeout_ms), self._tls)
+        self._busy[connection] = time.monotonic_ns()
         try:
             response = connection.exchange(command, timeout_ms)
         except BaseException:
             connection.close()  # a late response must not be read as that of the next request
             raise
+        finally:
+            del self._busy[connection]
         self._release(connection)
         return response
 
@@ -80,6 +85,16 @@ class DirectConnections:
         idle.append(connection)
         if self._is_closed:
             self.close()
+
+    def unanswered(self, before_ns: int) -> set[str]:
+        """Return the addresses with a request that was sent before `before_ns` and has no response yet."""
+        return {each.address for each, began_ns in list(self._busy.items()) if began_ns < before_ns}
+
+    def abandon(self, address: str, reason: str) -> None:
+        """Break the connections to an address that wait for a response. Their requests fail with Closed."""
+        for connection in list(self._busy):
+            if connection.address == address:
+                connection.shut_down()
 
     def close(self) -> None:
         """Close the idle connections now, and the others when their requests finish."""

@@ -236,6 +236,7 @@ class Producer(BlockingFace[aio.Producer]):
                 connections = DirectConnections(
                     config.request_timeout_ms, hooks_of(config), config.load_tls()
                 )
+                core.instance.moved_masters.watch(connections)
                 self._opened = _Opened(core, connections)
             return self._opened
 

@@ -103,6 +103,7 @@ def open_producer(
     sender = Sender(instance, strategy, hooks, config.retry_times_when_send_failed, names)
     tables = TableSender(instance, config, factory, hooks, sender, Lanes(instance, config), names)
     instance.start_route_refresh()
+    instance.start_moved_masters()
     instance.start_heartbeats(
         lambda: HeartbeatData(instance.client_id, producer_groups=[config.group]), instance.routes.topics
     )

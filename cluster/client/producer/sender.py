@@ -8,7 +8,8 @@
       └── refresh the route ←──┘
 
     unkeyed   the writable queues take turns; after a failure a queue of another broker is preferred (see
-              `faults`); at most `retry_times_when_send_failed` retries
+              `faults`); at most `retry_times_when_send_failed` retries. If there is only one broker, and it
+              has replicas, retries back off until the deadline and wait for its next master
     pinned    the queue is fixed by a sharding key, a selector or the caller; retries back off until the
               deadline and wait for a broker that restarts, as another queue would break the key's order
 
@@ -229,8 +230,9 @@ class Sender:
         while True:
             left_ms = send.deadline_ms - self._instance.now_ms()
             if send.failures:
-                is_last = left_ms <= 0 or (send.choose is None and len(send.failures) > self._retry_times)
-                if send.choose is not None and not is_last:
+                waits = send.choose is not None or self._waits_for_master(send)
+                is_last = left_ms <= 0 or (not waits and len(send.failures) > self._retry_times)
+                if waits and not is_last:
                     await asyncio.sleep(min(backoff.next_ms(), left_ms) / 1000)
                 await routes.refresh_or_keep(send.outbound.topic)
                 if is_last:
@@ -240,6 +242,11 @@ class Sender:
                 return self._result(send, address, await self._exchange(send, address, max(left_ms, 1)))
             except ClientError as error:
                 send.add_failure(error)
+
+    def _waits_for_master(self, send: Send) -> bool:
+        """Return True if no other broker can take an unkeyed send, but another master of the same one may."""
+        route = self._instance.routes.peek(send.outbound.topic)
+        return self._retry_times > 0 and route is not None and route.has_one_group
 
     async def _exchange(self, send: Send, address: str, timeout_ms: int) -> RemotingCommand | RemotingError:
         try:

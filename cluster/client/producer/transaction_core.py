@@ -26,10 +26,11 @@ from actors.remoting.headers import CheckTransactionStateHeader, EndTransactionH
 from actors.remoting.request import RequestContext
 from actors.remoting.table import RequestTable
 from cluster.client.config import ProducerConfig
-from cluster.client.errors import ClientError, ConfigInvalid
+from cluster.client.errors import BrokerBusy, ClientError, ConfigInvalid
 from cluster.client.producer.outbound import with_owned_body
 from cluster.client.producer.producer_core import ProducerCore, open_producer
 from cluster.client.results import SendResult, SendStatus
+from cluster.client.transport.backoff import Backoff
 from store.clock import Clock
 from store.logs import get_logger
 from store.message.fetched import decode_messages
@@ -131,8 +132,7 @@ class TransactionCore(ProducerCore):
                 position,
             )
             try:
-                address = self.instance.master_of(topic, result.queue.broker_name)
-                await self.instance.invoke(address, command)
+                await self._send_end(topic, result.queue.broker_name, command)
             except ClientError as error:
                 _log.warning(
                     "end_transaction_failed", msg_id=result.msg_id, state=state.value, error=str(error)
@@ -149,6 +149,25 @@ class TransactionCore(ProducerCore):
             result.recall_handle,
             state,
         )
+
+    async def _send_end(self, topic: str, broker_name: str, command: RemotingCommand) -> None:
+        """Send END_TRANSACTION; while the broker refuses it, wait for its next master.
+
+        It is not repeated after a lost response, because a second commit could store the message twice.
+        """
+        instance, backoff = self.instance, Backoff()
+        deadline_ms = instance.now_ms() + self.config.send_timeout_ms
+        while True:
+            address = instance.master_of(topic, broker_name)
+            try:
+                await instance.invoke(address, command)
+            except BrokerBusy:
+                if instance.now_ms() >= deadline_ms:
+                    raise
+            else:
+                return
+            await asyncio.sleep(backoff.next_ms() / 1000)
+            await instance.routes.refresh_or_keep(topic)
 
     async def register_known(self, topics: Iterable[str]) -> None:
         """Fetch the routes of `topics`, and register with their brokers. Log topics without a route."""

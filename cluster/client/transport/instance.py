@@ -30,6 +30,7 @@ from cluster.client.errors import (
     refused,
 )
 from cluster.client.transport.hooked_calls import HookedRemotingClient, hooks_of
+from cluster.client.transport.moved_masters import CHECK_MS, MovedMasters
 from cluster.client.transport.route_cache import RouteCache
 from store.clock import NS_PER_MS, Clock, SystemClock
 from store.logs import get_logger
@@ -92,8 +93,10 @@ class ClientInstance:
             sticky_ms=config.sticky_broker_ms,
             auto_create_queues=auto_create_queues,
         )
+        self.moved_masters = MovedMasters(self.routes, config.addresses, self.clock)
         self.loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._suspects: set[str] = set()
         self.supervisor = Supervisor(self.clock, client=self.client_id)
         self.is_closed = False
         self._before_close: list[Callable[[], Awaitable[None]]] = []
@@ -150,6 +153,11 @@ class ClientInstance:
         """Start to refresh all cached routes every `route_refresh_ms`."""
         self.supervisor.every("route-refresh", lambda: self.config.route_refresh_ms, self.routes.refresh_all)
 
+    def start_moved_masters(self) -> None:
+        """Start to fail requests that wait for a former master which does not respond."""
+        self.moved_masters.watch(self.remoting)
+        self.supervisor.every("moved-masters", lambda: CHECK_MS, self.moved_masters.check)
+
     def start_heartbeats(self, heartbeat: Heartbeat, topics: Callable[[], list[str]]) -> None:
         """Start to send `heartbeat()` to all brokers of `topics()` every `heartbeat_ms`."""
 
@@ -183,15 +191,29 @@ class ClientInstance:
     ) -> RemotingCommand:
         """Send `command` and return the response, whatever its code.
 
+        If the broker cannot be reached, or does not serve the request now, its routes are refreshed in the
+        background: another replica may be its master.
+
         Raises BrokerUnreachable, DeadlineExceeded, ClientClosed.
         """
         if self.is_closed:
             raise ClientClosed("the client is closed: create a new one")
         timeout_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         try:
-            return await self.remoting.invoke(address, command, timeout_ms)
+            response = await self.remoting.invoke(address, command, timeout_ms)
         except RemotingError as error:
+            self._refresh_routes_of(address)
             raise self.client_error(error) from error
+        if response.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            self._refresh_routes_of(address)
+        return response
+
+    def _refresh_routes_of(self, address: str) -> None:
+        """Refresh the routes that have a replica at `address`, in the background, once at a time."""
+        if address not in self._suspects and not self.is_closed:
+            self._suspects.add(address)
+            refresh = self.spawn(self.routes.refresh_of(address), f"routes of {address}")
+            refresh.add_done_callback(lambda _: self._suspects.discard(address))
 
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_ms: int | None = None

@@ -89,6 +89,12 @@ class RouteCache:
             except ClientError as error:
                 _log.warning("route_refresh_failed", topic=topic, error=str(error))
 
+    async def refresh_of(self, address: str) -> None:
+        """Refresh the routes that have a replica at `address`, one after another; keep those that fail."""
+        for topic, route in list(self._routes.items()):
+            if any(address in replicas.values() for replicas in route.addresses.values()):
+                await self.refresh_or_keep(topic)
+
     async def _fetch(self, topic: str) -> TopicRoute:
         try:
             now = await self._lookup(topic)

@@ -92,6 +92,12 @@ class TopicRoute:
         return _queues(self.topic, [s for s in self.shares if s.is_readable], writing=False)
 
     @property
+    def has_one_group(self) -> bool:
+        """True if all writable queues are of one broker that has replicas: one may become its next master."""
+        names = [share.broker_name for share in self._shares_to_write]
+        return len(names) == 1 and any(each != MASTER_ID for each in self.replicas(names[0]))
+
+    @property
     def _shares_to_write(self) -> list[QueueShare]:
         return [share for share in self.shares if share.is_writable]
 

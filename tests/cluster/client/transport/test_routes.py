@@ -145,3 +145,14 @@ def _java_remainder(key: str, count: int) -> int:
         value = (31 * value + ord(character)) & 0xFFFFFFFF
     value = value - (1 << 32) if value >> 31 else value
     return -(-value % count) if value < 0 else value % count
+
+
+def test_one_group_with_replicas_is_known_by_its_slaves() -> None:
+    addresses = {"1": "127.0.0.1:2"}  # between two masters
+    body = {
+        "brokerDatas": [{"brokerName": "a", "cluster": "C", "brokerAddrs": addresses}],
+        "queueDatas": [queues("a", 2)],
+    }
+    assert route("T", body).has_one_group
+    assert not only_broker_b().has_one_group
+    assert not two_brokers().has_one_group

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -90,7 +90,7 @@ class Group:
         self.peers: dict[int, Peer] = {}
         self.members: list[Member] = []
 
-    async def __aenter__(self) -> Group:
+    async def __aenter__(self) -> Self:
         await self._nameserver.start()
         replicas = range(len(self._ports))
         ids = ["" for _ in replicas]

@@ -16,9 +16,9 @@ from tests.actors.broker.replication.raft.groups import Group
 from tests.eventually import eventually_async
 
 
-async def bodies(group: Group, replica: int) -> list[bytes]:
+async def bodies(group: Group, replica: int, queue_id: int = 0) -> list[bytes]:
     found: list[bytes] = []
-    while page := await group.peers[replica].messages("T", len(found)):
+    while page := await group.peers[replica].messages("T", len(found), queue_id):
         found += [each.body for each in page]
     return found
 

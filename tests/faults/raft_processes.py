@@ -1,0 +1,95 @@
+"""Processes: a Raft group whose replicas are processes of their own, to be killed and paused."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import RayMQRequestCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.limits import RemotingLimits
+from actors.remoting.remoting_errors import RemotingError
+from store.clock import SystemClock
+from tests.actors.broker.replication.raft.groups import Group
+from tests.eventually import eventually_async
+
+REPO = Path(__file__).parents[2]
+
+
+class Processes(Group):
+    """The replicas of a group as processes."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._client = RemotingClient(SystemClock(), limits=RemotingLimits(connect_timeout_ms=1_000))
+
+    async def start(self, replica: int) -> None:
+        settings = self.settings[replica].model_dump_json()
+        self._running[replica] = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.faults.broker_process", settings, cwd=REPO
+        )
+        await eventually_async(lambda: self.described(replica))
+
+    async def stop(self, replica: int) -> None:
+        await self.kill(replica)
+
+    async def kill(self, replica: int) -> None:
+        process = self._running.pop(replica)
+        with suppress(ProcessLookupError):  # the test has killed it
+            process.kill()
+        await process.wait()
+
+    def pid(self, replica: int) -> int:
+        return self._running[replica].pid
+
+    async def close(self) -> None:
+        for replica in list(self._running):
+            await self.kill(replica)
+        await self._client.close()
+
+    async def described(self, replica: int) -> dict[str, Any] | None:
+        """Return the figures of a replica; None if it does not respond."""
+        address = f"127.0.0.1:{self.settings[replica].listen_port}"
+        try:
+            response = await self._client.invoke(
+                address, RemotingCommand(RayMQRequestCode.DESCRIBE_BROKER), 1_000
+            )
+        except RemotingError:
+            return None
+        found: dict[str, Any] = orjson.loads(response.body)
+        return found
+
+    async def leader(self, among: list[int]) -> int:
+        """Wait until one of the replicas leads, and is registered."""
+
+        async def leading() -> list[int]:
+            found = [(each, await self.described(each)) for each in among]
+            return [each for each, figures in found if figures and figures["role"] == "master"]
+
+        return (await eventually_async(leading))[0]
+
+    async def catch_up(self, replica: int) -> None:
+        """Wait until a replica lacks at most a MiB of what the others have confirmed."""
+
+        async def is_near() -> bool:
+            found = {each: await self.described(each) for each in self._running}
+            mine = found.get(replica)
+            return mine is not None and all(
+                each is not None and mine["written"] >= each["confirmed"] - (1 << 20)
+                for each in found.values()
+            )
+
+        await eventually_async(is_near)
+
+    async def is_level(self) -> bool:
+        """Return True if all replicas have the same confirmed end."""
+        found = [await self.described(each) for each in self._running]
+        ends = {(each["written"], each["confirmed"]) for each in found if each is not None}
+        return None not in found and len(ends) == 1 and len(set(ends.pop())) == 1
