@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def oldest_call_ns(self) -> int | None:
-        """Monotonic time of the oldest request to the peer without a response; None if there is none."""
+        """Monotonic time at which the oldest request without a response was sent; None if all have one."""
         return self._calls.oldest_ns
 
     def expire_calls(self, now_ns: int) -> int | None:
