@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.host.metrics.endpoint import OFF, MetricsSettings, default_port
+from cluster.driver.launch_errors import LaunchFailed
 from cluster.driver.specs import ActorSpec
 from store.message.hosts import join_address
 
@@ -54,11 +55,24 @@ def write_targets(home: Path, specs: Sequence[ActorSpec]) -> None:
 
 
 def remove_target(home: Path, actor: str) -> None:
-    """Remove the address of a process that was stopped for good. Raises OSError."""
+    """Remove the address of a process that was stopped for good.
+
+    Raises:
+        LaunchFailed: the file is damaged.
+        OSError: it cannot be read or written.
+    """
     path = home / FILE_NAME
-    if path.exists():
-        targets = json.loads(path.read_text())
-        _write(path, [each for each in targets if each["labels"][ACTOR_LABEL] != actor])
+    if not path.exists():
+        return
+    try:
+        targets = json.loads(path.read_bytes())
+        others = [each for each in targets if each["labels"][ACTOR_LABEL] != actor]
+    except (ValueError, LookupError, TypeError) as error:
+        raise LaunchFailed(
+            f"{actor} was stopped, but {path} still lists it, because the file is damaged ({error!r}): "
+            "`raymq up` writes it again"
+        ) from error
+    _write(path, others)
 
 
 def _write(path: Path, targets: list[dict[str, Any]]) -> None:

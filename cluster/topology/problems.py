@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from actors.broker.broker_settings import BrokerSettings
+from actors.broker.identity import ha_port_of
 from actors.host.node_address import NODE_HOST
+from actors.remoting.settings_text import names_by_key
 from cluster.topology.replica_problems import replica_problems
 from cluster.topology.topology import (
     ADDRESS_KEYS,
@@ -78,20 +81,33 @@ def _shared_names(topology: Topology) -> Iterator[Problem]:
 
 
 def _shared_ports(topology: Topology) -> Iterator[Problem]:
-    seen: dict[tuple[str | None, str, int], KeyPath] = {}
+    seen: dict[tuple[str | None, str, int], str] = {}
     for path, _name, entry in topology.listeners():
-        if entry.listen_port == 0:
-            continue
-        key = (entry.resource, topology.host_of(entry), entry.listen_port)
-        if key in seen:
-            yield (
-                (*path, "listen_port"),
-                (
-                    f"{key[1]}:{key[2]} is already used by {show(seen[key])}; "
-                    "use another port, or 0 for a free one"
-                ),
-            )
-        seen.setdefault(key, path)
+        ha_port = _ha_port(topology, entry) if isinstance(entry, Broker) else 0
+        for port, use, remedy in (
+            (entry.listen_port, "", "use another port, or 0 for a free one"),
+            (ha_port, "HA port ", "use another listen_port, or set ha_listen_port in its settings"),
+        ):
+            key = (entry.resource, topology.host_of(entry), port)
+            if port and key in seen:
+                yield (
+                    (*path, "listen_port"),
+                    f"{use}{key[1]}:{port} is already used by {seen[key]}; {remedy}",
+                )
+            elif port:
+                seen[key] = f"{show(path)}{' for slaves' if use else ''}"
+
+
+def _ha_port(topology: Topology, broker: Broker) -> int:
+    """Return the port for slaves of a broker, after a promotion if it is a slave; 0 if closed or unknown."""
+    names = names_by_key(BrokerSettings)
+    given = topology.broker_settings | broker.settings
+    values = {names[key]: value for key, value in given.items() if key in names}
+    if broker.replication is not None:
+        values["replication"] = broker.replication
+    settings = BrokerSettings.model_construct(None, **values)  # validated later
+    is_known = broker.listen_port or settings.ha_listen_port
+    return ha_port_of(settings, broker.listen_port) if is_known else 0
 
 
 def _shared_stores(topology: Topology, home: Path) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from cluster.cli.main import build
 from cluster.driver.exposure import exposed
 from cluster.driver.kinds import make_specs
+from cluster.driver.launch_errors import LaunchFailed
 from cluster.driver.metrics_ports import moved_metrics_ports
 from cluster.driver.scrape_targets import FILE_NAME, metrics_address, remove_target, write_targets
 from cluster.driver.specs import ActorSpec
@@ -84,6 +85,14 @@ def test_file_has_the_processes_until_they_are_stopped(tmp_path: Path) -> None:
     assert [each["labels"]["raymq_actor"] for each in json.loads(path.read_text())] == ["nameserver-0"]
     write_targets(tmp_path / "home", [])
     assert json.loads(path.read_text()) == []
+
+
+@pytest.mark.parametrize("content", [b"[{", b"\xff", b"3", b"[3]", b'[{"labels": []}]', b'[{"targets": []}]'])
+def test_damaged_file_is_named_with_a_remedy(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(content)
+    with pytest.raises(LaunchFailed, match=f"b-0 was stopped, but .*{FILE_NAME}.* damaged .*`raymq up`"):
+        remove_target(tmp_path, "b-0")
+    assert (tmp_path / FILE_NAME).read_bytes() == content
 
 
 def test_printed_configuration_names_the_file_and_rays_metrics(

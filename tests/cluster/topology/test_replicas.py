@@ -13,6 +13,7 @@ from cluster.driver.driver import demand_of
 from cluster.driver.kinds import make_specs
 from cluster.driver.placement import place
 from cluster.driver.specs import ActorSpec
+from cluster.topology.problems import find_problems
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source, TopologyError, load_topology
 
@@ -118,6 +119,25 @@ def test_invalid_replicas_are_refused_with_remedy(tmp_path: Path, entry: str, me
     found = refusal(tmp_path, entry)
     assert message in found
     assert "t.yaml:3: brokers[0]" in found
+
+
+@pytest.mark.parametrize(
+    ("entry", "more", "message"),
+    [
+        (PAIR_KEYS, "nameservers: [{resource: x, listen_port: 10912}]", "HA port 127.0.0.1:10912 is already"),
+        (PAIR_KEYS, "nameservers: [{resource: y, listen_port: 10922}]", "HA port 127.0.0.1:10922 is already"),
+        (PAIR_KEYS, "gateways: [{resource: y, listen_port: 10922}]", "by brokers[0] for slaves; use another"),
+        (f"{THREE_ON_ONE_NODE}, settings: {{ha_listen_port: 7}}", "", "HA port 127.0.0.1:7 is already used"),
+        ("settings: {replication: sync, haListenPort: 9876}", "", "or set ha_listen_port in its setti"),
+    ],
+)  # fmt: skip
+def test_ha_port_of_another_process_is_refused(tmp_path: Path, entry: str, more: str, message: str) -> None:
+    assert message in refusal(tmp_path, entry, more)
+
+
+def test_ha_ports_on_different_nodes_may_be_equal(tmp_path: Path) -> None:
+    given = topology({**PAIR, "settings": {"ha_listen_port": 7}}, nameservers=[{"listen_port": 10912}])
+    assert find_problems(given, tmp_path) == []
 
 
 def test_elastic_brokers_with_replicas_are_refused_by_name(tmp_path: Path) -> None:
