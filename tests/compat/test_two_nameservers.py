@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from actors.broker.service import BrokerService
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import CreateTopicHeader
-from store.clock import SystemClock
-from tests.actors.broker.brokers import A_DAY_MS, TIMEOUT_MS, Peer, run, settings_of
+from tests.actors.broker.brokers import A_DAY_MS, TIMEOUT_MS, Peer, run, serving, settings_of
 from tests.cluster.client.conftest import Cluster
 from tests.compat.agent import Agent
 from tests.compat.build import CLIENT, JavaKit
@@ -62,10 +60,7 @@ def test_rocketmq_nameserver_keeps_the_topics_that_have_not_changed(kit: JavaKit
         settings = settings_of(
             tmp_path, nameservers=rocketmq.nameserver_address, register_interval_ms=A_DAY_MS
         )
-        broker = BrokerService(settings, SystemClock())
-        await broker.start()
-        peer = Peer(broker)
-        try:
+        async with serving(settings) as peer:
             await create(peer, "T", 1)
             await create(peer, "U", 2)
             await create(peer, "T", 3)
@@ -74,9 +69,6 @@ def test_rocketmq_nameserver_keeps_the_topics_that_have_not_changed(kit: JavaKit
                 route = await peer.client.invoke(rocketmq.nameserver_address, request, TIMEOUT_MS)
                 assert route.code == ResponseCode.SUCCESS, topic
                 assert b'"readQueueNums":%d' % queues in bytes(route.body), topic
-        finally:
-            await peer.client.close()
-            await broker.stop()
 
     rocketmq = RocketMQ(kit, tmp_path / "rocketmq")
     rocketmq.start_nameserver()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -59,3 +62,13 @@ class StandaloneProcess:
             raise
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """Pause a process with SIGSTOP, and continue it at the end."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -5,8 +5,6 @@ A pause lasts until its effect is visible: sends exceed their deadline, or a lea
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -24,7 +22,7 @@ from cluster.client import Admin, ClientError, Producer, ProducerConfig, PullCon
 from tests.checkers import Event, Recorder, assert_consistent, load
 from tests.eventually import LIMIT_S, TIME_SCALE, eventually
 from tests.faults.member import REQUEST_TIMEOUT_MS, config_of, listener_of, ordered_listener_of
-from tests.faults.standalone_process import StandaloneProcess
+from tests.faults.standalone_process import StandaloneProcess, paused
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -32,16 +30,6 @@ REPO = Path(__file__).parent.parent.parent
 TOPIC = "load"
 QUEUES = 4
 SHORT_DELIVERY_MS = int(1500 * TIME_SCALE)
-
-
-@contextmanager
-def paused(pid: int) -> Iterator[None]:
-    """Pause a process with SIGSTOP, and continue it at the end."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture

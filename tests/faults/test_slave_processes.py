@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from cluster.client import ClientError, Message, Producer, ProducerConfig, SendS
 from store.tools.verify import verify
 from tests.compat.replication.slave import Slave, assert_logs_equal, log_files
 from tests.eventually import eventually
-from tests.faults.standalone_process import StandaloneProcess
+from tests.faults.standalone_process import StandaloneProcess, paused
 
 FILE_BYTES = 1 << 20
 STORE = ("--store", f"commit_log_file_bytes={FILE_BYTES}")
@@ -59,15 +56,6 @@ def test_slave_has_the_masters_log_after_kills_of_either_side(
         end = slave.follow_up_to(master.broker)
         assert_logs_equal(tmp_path / "m" / "broker-a-0", slave.store_root, end)
     assert verify(slave.store_root).findings == []
-
-
-@contextmanager
-def paused(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.extended  # the master disconnects a silent slave after 20 s

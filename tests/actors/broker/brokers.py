@@ -155,6 +155,21 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     uvloop.run(within())
 
 
+@asynccontextmanager
+async def serving(
+    settings: BrokerSettings, clock: Clock | None = None, **options: Any
+) -> AsyncIterator[Peer]:
+    """Yield a client of a broker; `options` are further arguments of `BrokerService`."""
+    broker = BrokerService(settings, clock or SystemClock(), **options)
+    await broker.start()
+    peer = Peer(broker)
+    try:
+        yield peer
+    finally:
+        await peer.client.close()
+        await broker.stop()
+
+
 def with_broker(
     story: Story,
     settings: BrokerSettings,
@@ -165,14 +180,8 @@ def with_broker(
     """Run a scenario with a broker and a client of it."""
 
     async def scenario() -> None:
-        broker = BrokerService(settings, clock or SystemClock(), probe=probe, features=features)
-        await broker.start()
-        peer = Peer(broker)
-        try:
+        async with serving(settings, clock, probe=probe, features=features) as peer:
             await story(peer)
-        finally:
-            await peer.client.close()
-            await broker.stop()
 
     run(scenario)
 
@@ -191,14 +200,10 @@ async def registered_broker(root: Path, **settings: Any) -> AsyncIterator[tuple[
     """Yield a nameserver, and a client of a broker that is registered with it."""
     nameserver = build_nameserver(NameserverSettings.model_validate({"listen_port": 0}), SystemClock())
     await nameserver.start()
-    broker = BrokerService(settings_of(root, nameservers=nameserver.address, **settings), SystemClock())
-    await broker.start()
-    peer = Peer(broker)
     try:
-        yield nameserver, peer
+        async with serving(settings_of(root, nameservers=nameserver.address, **settings)) as peer:
+            yield nameserver, peer
     finally:
-        await peer.client.close()
-        await broker.stop()
         await nameserver.stop()
 
 
@@ -208,14 +213,8 @@ async def slave_of(master: Peer, root: Path, replica: int = 1, **settings: Any) 
     nameservers = master.broker.settings.nameservers
     root = root / f"replica-{replica}"
     own = settings_of(root, role="slave", replica=replica, nameservers=nameservers, **settings)
-    broker = BrokerService(own, SystemClock())
-    await broker.start()
-    peer = Peer(broker)
-    try:
+    async with serving(own) as peer:
         yield peer
-    finally:
-        await peer.client.close()
-        await broker.stop()
 
 
 def hang_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:

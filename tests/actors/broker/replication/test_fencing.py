@@ -11,14 +11,20 @@ from typing import Any
 import orjson
 import pytest
 
-from actors.broker.service import BrokerService
 from actors.nameserver.service import NameserverService
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader
 from cluster.client import aio
-from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
-from tests.actors.broker.brokers import A_DAY_MS, TIMEOUT_MS, Peer, registered_broker, run, settings_of
+from tests.actors.broker.brokers import (
+    A_DAY_MS,
+    TIMEOUT_MS,
+    Peer,
+    registered_broker,
+    run,
+    serving,
+    settings_of,
+)
 from tests.actors.broker.brokers import slave_of as real_slave_of
 from tests.actors.broker.replication.slaves import figure, slave_of, until
 from tests.actors.broker.replication.test_slave_registration import ids_of
@@ -43,14 +49,8 @@ def replicated(replication: str) -> dict[str, Any]:
 async def promoted(nameserver: NameserverService, root: Path, epoch: int) -> AsyncIterator[Peer]:
     """Yield a client of another replica that is started as the master of an epoch."""
     settings = settings_of(root, nameservers=nameserver.address, group_epoch=epoch, replica=1)
-    broker = BrokerService(settings, SystemClock())
-    await broker.start()
-    peer = Peer(broker)
-    try:
+    async with serving(settings) as peer:
         yield peer
-    finally:
-        await peer.client.close()
-        await broker.stop()
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -181,18 +181,12 @@ def test_slave_that_is_refused_by_a_nameserver_is_not_fenced(tmp_path: Path) -> 
     async def story() -> None:
         async with registered_broker(tmp_path / "master", group_epoch=2) as (nameserver, master):
             own = {"role": "slave", "replica": 1, "nameservers": nameserver.address}
-            brokers = [
-                BrokerService(settings_of(tmp_path / f"{epoch}", group_epoch=epoch, **own), SystemClock())
-                for epoch in (2, 1)
-            ]
-            for broker in brokers:
-                await broker.start()
-            try:
-                first, second = brokers
-                assert await ids_of(nameserver, master) == {0: master.broker.address, 2: first.address}
-                assert not second.graph.registration.is_fenced
-            finally:
-                for broker in brokers:
-                    await broker.stop()
+            first, second = (
+                serving(settings_of(tmp_path / f"{epoch}", group_epoch=epoch, **own)) for epoch in (2, 1)
+            )
+            async with first as registered, second as refused:
+                addresses = {0: master.broker.address, 2: registered.broker.address}
+                assert await ids_of(nameserver, master) == addresses
+                assert not refused.broker.graph.registration.is_fenced
 
     run(story)

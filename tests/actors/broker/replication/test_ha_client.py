@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ import pytest
 from actors.broker.replication.group_epochs import GroupEpochs
 from actors.broker.replication.ha_client import HaClient
 from actors.broker.role import Role
-from actors.broker.service import BrokerService
 from actors.remoting.headers import RegisterBrokerResponse
 from actors.remoting.tls.contexts import ClientTls
 from store.clock import SystemClock
-from tests.actors.broker.brokers import Peer, hang_disk, run, settings_of
+from tests.actors.broker.brokers import Peer, hang_disk, run, serving, settings_of
 from tests.actors.broker.replication.ha_port import HaPort, log_of
 from tests.eventually import eventually_async
 
@@ -25,16 +24,10 @@ FILE_BYTES = 1 << 16
 STORE = {"commit_log_file_bytes": FILE_BYTES, "flush": "async"}
 
 
-@asynccontextmanager
-async def broker(root: Path, store: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Peer]:
-    service = BrokerService(settings_of(root, {**STORE, **(store or {})}, **settings), SystemClock())
-    await service.start()
-    peer = Peer(service)
-    try:
-        yield peer
-    finally:
-        await peer.client.close()
-        await service.stop()
+def broker(
+    root: Path, store: dict[str, Any] | None = None, **settings: Any
+) -> AbstractAsyncContextManager[Peer]:
+    return serving(settings_of(root, {**STORE, **(store or {})}, **settings))
 
 
 class Following:

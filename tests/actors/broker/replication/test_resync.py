@@ -8,12 +8,10 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from actors.broker.role import Role
-from actors.broker.service import BrokerService
 from cluster.cli.main import build
-from store.clock import SystemClock
 from store.ownership.divergence import DIVERGED_FILE, Divergence, read_divergence, write_divergence
 from store.tools.dump import dump
-from tests.actors.broker.brokers import Peer, registered_broker, run, settings_of, slave_of
+from tests.actors.broker.brokers import Peer, registered_broker, run, serving, settings_of, slave_of
 from tests.actors.broker.replication.ha_port import log_of
 from tests.eventually import eventually_async
 from tests.ports import free_port
@@ -32,14 +30,10 @@ async def until_copied(master: Peer, slave: Peer) -> None:
 
 async def append_own(root: Path, messages: int) -> None:
     """Append messages to a slave's store, as a master that no nameserver knows."""
-    broker = BrokerService(settings_of(root, role="slave", replica=1), SystemClock())
-    await broker.start()
-    peer = Peer(broker)
-    await broker.graph.role.become(Role.MASTER, 1)
-    for number in range(messages):
-        await peer.send("T", b"own %d" % number)
-    await peer.client.close()
-    await broker.stop()
+    async with serving(settings_of(root, role="slave", replica=1)) as peer:
+        await peer.broker.graph.role.become(Role.MASTER, 1)
+        for number in range(messages):
+            await peer.send("T", b"own %d" % number)
 
 
 def test_diverged_slave_copies_the_log_again_after_a_resync(tmp_path: Path) -> None:
