@@ -19,6 +19,7 @@ from actors.broker.admin.broker_figures import broker_figures
 from actors.broker.admin.broker_info import BrokerInfo
 from actors.broker.admin.cleaning import Cleaning
 from actors.broker.admin.client_admin import ClientAdmin
+from actors.broker.admin.drain_requests import DrainRequests
 from actors.broker.admin.group_admin import GroupAdmin
 from actors.broker.admin.offset_admin import OffsetAdmin
 from actors.broker.admin.progress_requests import ProgressRequests
@@ -158,6 +159,7 @@ def build_broker(
         _group_rows(parts),
         _admin_rows(parts),
         _broker_rows(parts, figures, restart),
+        DrainRequests(drain).rows(),
     ):
         loop.requests.add_rows(rows)
     return Broker(

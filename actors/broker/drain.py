@@ -2,13 +2,15 @@
 
     ACTIVE ──start()──> DRAINING ──close()──> CLOSED
       ^──────── cancel(), or the lease expires ──┘
+    ACTIVE ──hold()───> DRAINING ──QUIET_MS without a send──> CLOSED ──cancel()──> ACTIVE
 
 DRAINING  the broker is registered as not writable; sends are still accepted, because producers refresh their
           routes only every 30 s
 CLOSED    sends are refused with a code that makes producers use another broker; consumers still read
 
-Each request for the `progress` of a drain renews its lease. If no request arrives for `LEASE_MS`, the command
-that drains the broker has probably died: the drain is cancelled and the broker becomes writable again.
+A command that drains the broker repeats `start` or `close`, which renews the lease of the drain. If it does
+not for `LEASE_MS`, it has probably died: the drain is cancelled and the broker becomes writable again. A
+drain begun with `hold` has no lease: it lasts until it is cancelled or the broker restarts.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from store.message_store import MessageStore
 _log = get_logger(__name__)
 
 LEASE_MS = 30_000
+QUIET_MS = 3_000
+"""Time without a send after which a drain begun with `hold` refuses sends."""
 QUEUES_PER_TURN = 256
 """`progress` lets other requests run after this many queues."""
 
@@ -84,6 +88,9 @@ class BrokerDrain:
         self._clock = clock
         self._begin_ns = clock.monotonic_ns()
         self._renewed_ns = 0
+        self._is_held = False
+        self._messages_in = 0
+        self._quiet_since_ns = 0
 
     def start(self) -> None:
         """Start the drain: register the broker as not writable."""
@@ -98,28 +105,43 @@ class BrokerDrain:
         self._become(DrainState.CLOSED)
         self._topics.is_closed_to_senders = True
 
+    def hold(self) -> None:
+        """Start a drain without a lease, which refuses sends when none has arrived for `QUIET_MS`."""
+        self._is_held = True
+        self._quiet_since_ns = self._clock.monotonic_ns()
+        self.start()
+
     def cancel(self) -> None:
         """Cancel the drain: register the broker as writable and accept sends."""
+        self._is_held = False
         if self.state is not DrainState.ACTIVE:
             self._become(DrainState.ACTIVE)
             self._topics.is_closed_to_senders = False
             self._topics.advertise(is_writable=True)
 
     def sweep(self) -> None:
-        """Cancel the drain if its lease has expired; to be called a few times per second."""
-        is_draining = self.state is not DrainState.ACTIVE
-        if is_draining and self._clock.monotonic_ns() - self._renewed_ns > LEASE_MS * NS_PER_MS:
+        """Cancel a drain whose lease has expired, close a held one; to be called a few times per second."""
+        now_ns = self._clock.monotonic_ns()
+        if self._is_held:
+            self._close_when_quiet(now_ns)
+        elif self.state is not DrainState.ACTIVE and now_ns - self._renewed_ns > LEASE_MS * NS_PER_MS:
             _log.warning("drain_lease_expired", lease_ms=LEASE_MS)
             self.cancel()
 
+    def _close_when_quiet(self, now_ns: int) -> None:
+        messages_in = self._stats.put_total.messages
+        if messages_in != self._messages_in:
+            self._messages_in, self._quiet_since_ns = messages_in, now_ns
+        elif self.state is DrainState.DRAINING and now_ns - self._quiet_since_ns >= QUIET_MS * NS_PER_MS:
+            self.close()
+
     async def progress(self) -> dict[str, Any]:
-        """Return the progress of the drain and renew its lease.
+        """Return the progress of the drain.
 
         Returns:
             state, up_s (age of this process), messages_in, producers (connected), and groups: for each online
             group, and each offline group with unread messages, the fields of `GroupProgress`.
         """
-        self._renewed_ns = self._clock.monotonic_ns()
         await self._reads.caught_up()  # acknowledged messages count before they are dispatched
         groups = [await self._of_online(group) for group in list(self._clients.groups())]
         online = {group.group for group in groups}

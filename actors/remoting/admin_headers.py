@@ -142,6 +142,12 @@ class RestartBrokerHeader(Header):
     dry_run: bool = False
 
 
+class DrainBrokerHeader(Header):
+    """Header of DRAIN_BROKER (7111). `step`: "look" (only report the progress), "start" or "cancel"."""
+
+    step: Name = "look"
+
+
 class DeleteGroupHeader(Header):
     """Header of DELETE_SUBSCRIPTIONGROUP (207)."""
 

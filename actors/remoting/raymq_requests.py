@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7110, and 7206 to 7212).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7212).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -41,6 +41,11 @@ REPLACE_QUEUE_FILE 7109
 
 RESTART_BROKER 7110  Sent by the console: the broker responds, stops cleanly, and is started again by Ray with
                      the same settings. `RestartBrokerHeader`; SYSTEM_ERROR if it is not an actor.
+
+DRAIN_BROKER 7111    Sent by the console and `raymq broker drain`: starts, cancels or shows a drain without a
+                     lease (actors.broker.drain). `DrainBrokerHeader`; INVALID_PARAMETER for another step.
+    response         JSON object: state ("active", "draining", "closed"), up_s, messages_in, producers, and
+                     groups: [{"group": g, "members": n, "unread": n, "topics": {topic: n}}, ...]
 
 FIND_REQUEST 7206    Sent by a broker to the others: SUCCESS if a request message with this correlation id has
                      passed the receiver and waits for its reply, else QUERY_NOT_FOUND. `FindRequestHeader`.

@@ -102,7 +102,6 @@ class ElasticFleet:
         if actor.spec is not None:
             self._ports[name] = actor.spec.listen[1]
         is_draining = actor.details.get("drain_state", ACTIVE) != ACTIVE
-        # Reading the progress of a drain renews its lease: not for a drain of another process.
         lag = 0 if is_draining else self._lag(actor)
         figures = self._figures(name, actor, lag, float(status.get("cpu_s", 0.0)))
         return Observed(figures, is_draining=is_draining)

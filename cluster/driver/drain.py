@@ -54,18 +54,22 @@ class DrainProgress:
         messages_in: Number of messages that it has received since then.
         producers: Number of connected producers.
         groups: The consumer groups, online or not.
+        state: "active", "draining", or "closed" if the broker refuses sends.
     """
 
     up_s: float
     messages_in: int
     producers: int
     groups: Sequence[GroupLag]
+    state: str = "active"
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> Self:
         """Build it from the response of the broker (`actors.broker.drain`)."""
         groups = [GroupLag(each["group"], each["members"], each["unread"]) for each in progress["groups"]]
-        return cls(progress["up_s"], progress["messages_in"], progress["producers"], groups)
+        return cls(
+            progress["up_s"], progress["messages_in"], progress["producers"], groups, progress["state"]
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -81,6 +85,44 @@ class DrainProgress:
     def absent(self) -> list[GroupLag]:
         """Return the groups with unread messages but no members. `raymq drain` does not wait for them."""
         return sorted((g for g in self.groups if not g.members and g.unread), key=lambda g: -g.unread)
+
+    @property
+    def unread(self) -> list[GroupLag]:
+        """Return the groups with unread messages, those with members first."""
+        return [*self.reading, *self.absent]
+
+    @property
+    def is_drained(self) -> bool:
+        """Return True if the broker refuses sends, and all groups with members have read its messages."""
+        return self.state == "closed" and self.is_complete and not self.reading
+
+    def remaining(self, *, is_closed: bool, offline: Sequence[GroupLag] = ()) -> str:
+        """Return what a drain waits for. `offline`: groups without members that it waits for too."""
+        if not is_closed:
+            return f"{self.producers} producers still send; they refresh their routes every 30 s"
+        if not self.is_complete:
+            return f"it started {self.up_s:.0f} s ago, and clients send heartbeats every 30 s"
+        left = [*self.reading, *offline]
+        more = f" and {len(left) - SHOWN} more groups" if len(left) > SHOWN else ""
+        return f"unread messages of {', '.join(map(str, left[:SHOWN]))}{more}"
+
+    def summary(self, broker: str) -> str:
+        """Return a sentence about the drain of `broker` that `raymq broker drain` has begun, or not yet."""
+        if self.state == "active":
+            return f"{broker} is not being drained"
+        if self.is_drained:
+            return f"{broker} is drained: `raymq drain {broker}` stops it and keeps its store"
+        return f"{broker} is being drained and waits: {self.remaining(is_closed=self.state == 'closed')}"
+
+    def preview(self, broker: str, step: str) -> str:
+        """Return what the step "start" or "cancel" of a drain would do to `broker`."""
+        if step == "cancel":
+            return f"{broker} would be writable again"
+        left = sum(group.unread for group in self.reading)
+        return (
+            f"{broker} would be not writable, refuse sends once its {self.producers} producers use other "
+            f"brokers, and be drained when {left:,} messages are read; it keeps running"
+        )
 
 
 @dataclass
@@ -106,7 +148,7 @@ class Drain:
         if progress.messages_in != self._messages_in:
             self._messages_in = progress.messages_in
             self._quiet_since_s = now_s
-        if self.is_closed and progress.is_complete and not self._unread(progress):
+        if self.is_closed and progress.is_complete and not (progress.reading or self._offline(progress)):
             return Step.STOP
         if now_s - self.begin_s > self.timeout_s:
             return Step.GIVE_UP
@@ -118,14 +160,7 @@ class Drain:
 
     def remaining(self, progress: DrainProgress) -> str:
         """Return one line that says what the drain is waiting for."""
-        if not self.is_closed:
-            return f"{progress.producers} producers still send; they refresh their routes every 30 s"
-        if not progress.is_complete:
-            return f"it started {progress.up_s:.0f} s ago, and clients send heartbeats every 30 s"
-        left = self._unread(progress)
-        more = f" and {len(left) - SHOWN} more groups" if len(left) > SHOWN else ""
-        return f"unread messages of {', '.join(map(str, left[:SHOWN]))}{more}"
+        return progress.remaining(is_closed=self.is_closed, offline=self._offline(progress))
 
-    def _unread(self, progress: DrainProgress) -> list[GroupLag]:
-        offline = progress.absent if self.waits_for_offline_groups else []
-        return [*progress.reading, *offline]
+    def _offline(self, progress: DrainProgress) -> list[GroupLag]:
+        return progress.absent if self.waits_for_offline_groups else []

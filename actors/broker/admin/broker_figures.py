@@ -48,7 +48,14 @@ def broker_figures(
     return (
         *_identity(settings, identity, role),
         Figure("role", _TEXT, "", lambda: str(role.role), "Role of the broker."),
-        Figure("drain_state", _TEXT, "", lambda: str(drain.state), "State of the drain."),
+        Figure(
+            "drain_state",
+            _TEXT,
+            "",
+            lambda: str(drain.state),
+            "State of the drain.",
+            runtime_names=("drainState",),
+        ),
         Figure(
             "topics",
             _GAUGE,

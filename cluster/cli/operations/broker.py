@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -220,6 +220,43 @@ def restart(
         confirmed(f"Restart {broker}?", yes=yes)
         admin.restart_broker(broker)
         out.done(f"{broker} restarts; it serves again within seconds", broker=broker, dry_run=False)
+
+
+@app.command(
+    epilog=examples(
+        "raymq broker drain broker-a --dry-run",
+        "raymq broker drain broker-a",
+        "raymq broker drain broker-a --show",
+        "raymq broker drain broker-a --cancel",
+    )
+)
+def drain(
+    broker: Broker,
+    show: Annotated[bool, typer.Option("--show", help="Only show the state, and what is left.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Make the broker writable again.")] = False,
+    nameserver: Nameserver = NAMESERVER,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Drain a broker without stopping it: disable writes, then let consumers read what it has.
+
+    The drain lasts until --cancel or a restart of the broker. `raymq drain`, on a machine of the cluster,
+    also waits for the consumers and stops the broker.
+    """
+    from cluster.driver.drain import DrainProgress
+
+    if show and cancel:
+        raise typer.BadParameter("--show and --cancel exclude each other")
+    with open_admin(nameserver, as_json=as_json) as (admin, out):
+        step: Literal["start", "cancel"] = "cancel" if cancel else "start"
+        progress = DrainProgress.of(admin.drain_broker(broker, "look" if show or dry_run else step))
+        is_preview = dry_run and not show
+        text = progress.preview(broker, step) if is_preview else progress.summary(broker)
+        unread = [asdict(group) for group in progress.unread]
+        facts = {"broker": broker, "state": progress.state, "is_drained": progress.is_drained}
+        out.done(text, **facts, producers=progress.producers, unread=unread, dry_run=dry_run)
+        if not out.is_json and not cancel:
+            out.table("unread messages", ("group", "members", "unread"), unread)
 
 
 def columns_of(load: brokers.BrokerLoad) -> dict[str, Any]:

@@ -106,6 +106,7 @@ class Admin(BlockingFace[aio.Admin]):
     change_broker_config = blocking(aio.Admin.change_broker_config)
     clean_broker = blocking(aio.Admin.clean_broker)
     restart_broker = blocking(aio.Admin.restart_broker)
+    drain_broker = blocking(aio.Admin.drain_broker)
     replace_queue_file = blocking(aio.Admin.replace_queue_file)
     timer_counts = blocking(aio.Admin.timer_counts)
     broker_stats = blocking(aio.Admin.broker_stats)

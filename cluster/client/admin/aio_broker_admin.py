@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 
 from actors.remoting.admin_headers import (
     BrokerStatsHeader,
     ConsumeQueueHeader,
+    DrainBrokerHeader,
     ReplaceQueueFileHeader,
     RestartBrokerHeader,
 )
@@ -112,6 +113,31 @@ class BrokerAdmin(AdminCore):
         """
         header = RestartBrokerHeader(dry_run)
         await self._call(await self._master(broker), RayMQRequestCode.RESTART_BROKER, header)
+
+    async def drain_broker(
+        self, broker: str, step: Literal["look", "start", "cancel"] = "look"
+    ) -> Mapping[str, Any]:
+        """Start or cancel a drain of a broker, or look at it; return its progress.
+
+        A drained broker is not in the routes of producers, and refuses sends after three seconds without one.
+        It keeps running and serving consumers until it is stopped. The drain ends when it is cancelled or the
+        broker restarts.
+
+        Returns:
+            state ("active", "draining", "closed": refuses sends), up_s (age of the broker), messages_in,
+            producers (connected), and groups with group, members, unread (messages) and topics (unread
+            messages of each): all online groups, and offline groups with unread messages.
+
+        Raises:
+            ConfigInvalid: The broker is unknown.
+            BrokerRefused: `step` is not a step of a drain.
+            NotSupported: The broker is one of RocketMQ.
+        """
+        response = await self._call(
+            await self._master(broker), RayMQRequestCode.DRAIN_BROKER, DrainBrokerHeader(step)
+        )
+        progress: Mapping[str, Any] = orjson.loads(response.body)
+        return progress
 
     async def replace_queue_file(self, broker: str, topic: str, queue_id: int, offset: int, crc: int) -> None:
         """Make a broker replace a full consume queue file by the file that a re-index job has written.

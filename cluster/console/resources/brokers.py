@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -12,6 +12,7 @@ from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.resources.topics import Name
 from cluster.console.routes import Change, NoParameters, Parameters, Route, Write
+from cluster.driver.drain import DrainProgress, GroupLag
 from cluster.views.brokers import BrokerView, list_brokers
 from store.clock import Clock
 
@@ -40,6 +41,22 @@ class Restart(Write, frozen=True, kw_only=True):
     """Stop a broker cleanly and start it again."""
 
     broker: Name
+
+
+class DrainBroker(Write, frozen=True, kw_only=True):
+    """Drain a broker, or cancel its drain."""
+
+    broker: Name
+    cancel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPage:
+    """The drain of a broker: its state in a word and in a sentence, and what is left to read."""
+
+    state: str
+    summary: str
+    groups: Sequence[GroupLag]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,16 @@ class BrokerResources:
                 "Restart a broker.",
                 lambda given: ("broker", "restart", given.broker),
             ),
+            Route(
+                "GET", "/brokers/{broker}/drain", self.drain_page, BrokerParameters, DrainPage,
+                "The drain of a broker.",
+                lambda given: ("broker", "drain", given.broker, "--show"),
+            ),
+            Route(
+                "POST", "/brokers/{broker}/drain", self.drain, DrainBroker, Change,
+                "Drain a broker, or cancel its drain.",
+                lambda given: ("broker", "drain", given.broker, "--cancel" if given.cancel else None),
+            ),
         )  # fmt: skip
 
     def broker(self, admin: Admin, given: BrokerParameters) -> BrokerPage:
@@ -128,6 +155,18 @@ class BrokerResources:
                 "brokers, and consumers wait for its messages"
             )
         return Change(f"{given.broker} restarts; it serves again within seconds", done=True)
+
+    def drain_page(self, admin: Admin, given: BrokerParameters) -> DrainPage:
+        """Return the drain of a broker. Raises ClientError."""
+        progress = DrainProgress.of(admin.drain_broker(given.broker))
+        return DrainPage(progress.state, progress.summary(given.broker), progress.unread)
+
+    def drain(self, admin: Admin, given: DrainBroker) -> Change:
+        """Drain a broker, or cancel its drain. Raises ClientError."""
+        step: Literal["start", "cancel"] = "cancel" if given.cancel else "start"
+        progress = DrainProgress.of(admin.drain_broker(given.broker, "look" if given.dry_run else step))
+        what = progress.preview(given.broker, step) if given.dry_run else progress.summary(given.broker)
+        return Change(what, () if given.cancel else progress.unread, done=not given.dry_run)
 
     def set_writable(self, admin: Admin, given: SetWritable) -> Change:
         """Allow or refuse writes. Raises ClientError."""

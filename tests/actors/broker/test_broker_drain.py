@@ -9,7 +9,7 @@ import pytest
 
 from actors.broker import service
 from actors.broker.broker_settings import BrokerSettings
-from actors.broker.drain import LEASE_MS
+from actors.broker.drain import LEASE_MS, QUIET_MS
 from actors.broker.service import BrokerService
 from actors.nameserver.nameserver_settings import NameserverSettings
 from actors.nameserver.service import build_nameserver
@@ -85,11 +85,38 @@ def test_drain_is_cancelled_when_its_lease_expires(tmp_path: Path, clock: ClockA
         clock.advance(LEASE_MS)
         drain.sweep()
         assert drain.state == "closed"
-        await drain.progress()
+        drain.close()
+        await peer.broker.drain.progress()  # only looks
         clock.advance(LEASE_MS)
         drain.sweep()
         assert drain.state == "closed"
         clock.advance(1)
+        drain.sweep()
+        assert drain.state == "active"
+        assert (await peer.send("T")).code == 0
+
+    with_broker(story, settings_of(tmp_path), clock)
+
+
+def test_held_drain_refuses_sends_when_none_arrives_and_has_no_lease(
+    tmp_path: Path, clock: ClockAtRest
+) -> None:
+    async def story(peer: Peer) -> None:
+        drain = peer.broker.drain
+        drain.hold()
+        assert (await peer.send("T")).code == 0
+        clock.advance(QUIET_MS)
+        drain.sweep()
+        assert drain.state == "draining"
+        clock.advance(QUIET_MS)
+        drain.sweep()
+        assert drain.state == "closed"
+        assert (await peer.send("T")).code == ResponseCode.NO_PERMISSION
+        clock.advance(10 * LEASE_MS)
+        drain.sweep()
+        assert drain.state == "closed"
+        drain.cancel()
+        clock.advance(QUIET_MS)
         drain.sweep()
         assert drain.state == "active"
         assert (await peer.send("T")).code == 0

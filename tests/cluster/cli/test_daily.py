@@ -182,6 +182,18 @@ def test_broker_writable_off_removes_it_from_producers_routes(raymq: Raymq) -> N
     assert {raymq.ok("send", topic, "x")["broker"] for _ in range(16)} == {"a", "b"}
 
 
+def test_broker_is_drained_without_ray_and_becomes_writable_again(raymq: Raymq) -> None:
+    preview = raymq.ok("broker", "drain", "b", "--dry-run")
+    assert (preview["state"], preview["dry_run"]) == ("active", True)
+    try:
+        assert raymq.ok("broker", "drain", "b")["state"] == "draining"
+        assert raymq.ok("broker", "drain", "b", "--show")["state"] in ("draining", "closed")
+    finally:
+        assert raymq.ok("broker", "drain", "b", "--cancel")["state"] == "active"
+    assert raymq.run("broker", "drain", "b", "--cancel", "--show")[0] == 2
+    assert "no broker z" in raymq.refused("broker", "drain", "z", code=2)
+
+
 def test_broker_outside_of_ray_refuses_a_restart(raymq: Raymq) -> None:
     for options in (["--dry-run"], ["--yes"]):
         assert "broker a is not an actor of Ray" in raymq.refused("broker", "restart", "a", *options)

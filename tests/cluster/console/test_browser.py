@@ -191,6 +191,10 @@ def test_broker_is_changed_after_previews(visitor: Visitor, admin: Admin) -> Non
     assert "not writable" in visitor.change("Stop writes…")[1]
     assert "a is writable" in visitor.change("Allow writes…")[1]
     assert visitor.page.get_by_role("button", name="Restart…").is_enabled()
+    assert "a is being drained and waits: " in visitor.change("Drain…")[1]
+    visitor.page.get_by_text("raymq broker drain a --show").wait_for()
+    assert visitor.change("Cancel drain…") == ("a would be writable again", "a is not being drained")
+    assert visitor.page.get_by_role("button", name="Drain…", exact=True).is_enabled()
     assert "fileReservedTime=49" in visitor.visit("changes", "fileReservedTime=49")
 
 

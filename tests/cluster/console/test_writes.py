@@ -128,6 +128,25 @@ def test_writes_to_a_broker_are_refused_and_allowed(console: Console, admin: Adm
     assert is_writable()
 
 
+def test_broker_is_drained_and_the_drain_cancelled(console: Console, admin: Admin, consumed: str) -> None:
+    def state() -> tuple[str, str]:
+        return console.get("/brokers/a/drain")["state"], admin.broker_runtime("a")["drainState"]
+
+    preview = console.send("POST", "/brokers/a/drain", {})
+    assert "a would be not writable, refuse sends once" in preview["what"]
+    assert {"group": consumed, "members": 0, "unread": 8} in preview["rows"]
+    assert state() == ("active", "active")
+    try:
+        done = console.send("POST", "/brokers/a/drain", {"dry_run": False})
+        assert done["what"].startswith("a is being drained and waits: ")
+        assert "active" not in state()
+    finally:
+        preview, done = applied(console, "POST", "/brokers/a/drain", cancel=True)
+    assert (preview["what"], done["what"]) == ("a would be writable again", "a is not being drained")
+    assert state() == ("active", "active")
+    assert "raymq broker drain a --cancel" in console.get("/changes")[0]["command"]
+
+
 def test_changes_are_recorded_with_command_and_failure(console: Console, admin: Admin, name: str) -> None:
     console.send("POST", "/topics", {"topic": name, "queues": 2})
     assert name not in str(console.get("/changes"))
@@ -159,6 +178,8 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/brokers/a/settings", {"settings": {"nosuch": "1"}}, 400, "has no setting 'nosuch'"),
     ("/brokers/a/restart", {}, 409, "broker a is not an actor of Ray"),
     ("/brokers/nosuch/restart", {}, 400, "no broker nosuch"),
+    ("/brokers/nosuch/drain", {}, 400, "no broker nosuch"),
+    ("/brokers/a/drain", {"cancel": "yes"}, 400, "parameter cancel is 'yes'"),
     ("/brokers/a/settings", {"settings": {}}, 400, "parameter settings is {}"),
 ]
 

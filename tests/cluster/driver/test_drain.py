@@ -69,6 +69,21 @@ def test_drain_gives_up_after_its_timeout_and_names_the_cause() -> None:
     assert drain.remaining(behind) == "unread messages of g5: 5,000, g4: 4,000, g3: 3,000 and 2 more groups"
 
 
+def test_summary_names_the_state_and_the_command_that_stops_a_drained_broker() -> None:
+    left, gone = GroupLag("reads", 1, 5), GroupLag("gone", 0, 7)
+    assert progress(1, left).summary("b") == "b is not being drained"
+    assert DrainProgress(100, 1, 2, [left], "draining").summary("b") == (
+        "b is being drained and waits: 2 producers still send; they refresh their routes every 30 s"
+    )
+    closed = DrainProgress(100, 1, 2, [gone, left], "closed")
+    assert closed.summary("b") == "b is being drained and waits: unread messages of reads: 5"
+    assert closed.unread == [left, gone]
+    drained = DrainProgress(100, 1, 2, [gone], "closed")
+    assert drained.is_drained
+    assert drained.summary("b") == "b is drained: `raymq drain b` stops it and keeps its store"
+    assert not DrainProgress(HEARTBEAT_S - 1, 1, 2, [], "closed").is_drained
+
+
 def test_find_broker_accepts_names_without_replica_number() -> None:
     spec = ActorSpec(BROKER, "broker-a-0", "C", {}, ("h", 1), ("h", 1), "r")
     running = [Running("raymq", "broker-a-0", spec=spec), Running("raymq", "nameserver-0")]

@@ -50,7 +50,7 @@ RUNTIME = {
         putLatency999 putMessageAverageSize timerDequeueTps timerEnqueueTps""",
     "3 float": "getFoundTps getMissTps getTotalTps getTransferredTps putTps",
     "61 int": "loopLagBuckets",
-    "str": """brokerActive brokerVersionDesc commitLogDirCapacity putMessageDistributeTime
+    "str": """brokerActive brokerVersionDesc commitLogDirCapacity drainState putMessageDistributeTime
         remainHowManyDataToFlush runtime scheduleMessageOffset_1""",
 }
 RUNTIME_WITH_TIMER = {"int": "pendingTimers timerMessagesSkipped timerRounds"}
