@@ -158,8 +158,7 @@ def build_broker(
         _reading_rows(parts),
         _group_rows(parts),
         _admin_rows(parts),
-        _broker_rows(parts, figures, restart),
-        DrainRequests(drain).rows(),
+        _broker_rows(parts, figures, restart, drain),
     ):
         loop.requests.add_rows(rows)
     return Broker(
@@ -368,7 +367,7 @@ def _admin_rows(parts: BrokerParts) -> Iterable[RequestRow]:
 
 
 def _broker_rows(
-    parts: BrokerParts, figures: Sequence[Figure], restart: Restart | None
+    parts: BrokerParts, figures: Sequence[Figure], restart: Restart | None, drain: BrokerDrain
 ) -> Iterable[RequestRow]:
     loop, clients = parts.loop, parts.groups.clients
     config = SettingsRequests(parts.live, as_properties, by_field, parts.clock)
@@ -376,6 +375,7 @@ def _broker_rows(
     return (
         *AccessRequests(parts.access.control).rows(),
         *RestartRequests(parts.settings.broker_name, restart).rows(),
+        *DrainRequests(drain).rows(),
         *BrokerInfo(parts.settings.cluster_name, loop.store, loop.reads, clients, loop.stats, figures).rows(),
         RequestRow(RequestCode.GET_BROKER_CONFIG, config.get, None, get, on_slave=OnSlave.SERVED),
         RequestRow(RequestCode.UPDATE_BROKER_CONFIG, config.update, None, update, on_slave=OnSlave.SERVED),
