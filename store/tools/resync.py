@@ -54,7 +54,8 @@ DERIVED = (
 _MOVED = (*DERIVED, *(_CONFIG / name for name in ("delayOffset.json", "delayOffset.json.bak")))
 """What is moved before the log: derived from it, or progress that is copied from the master."""
 _BY_HAND = (
-    "move the store and all directories of its CommitLog away by hand, and start the broker with empty ones"
+    "move all files of the store and of the directories of its CommitLog elsewhere by hand, and start the "
+    "broker with empty directories"
 )
 
 
@@ -170,11 +171,7 @@ class Resync:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            raise StoreError(
-                f"is not on the file system of {self._aside.parent}, so it cannot be moved to {self._aside}; "
-                f"it was not changed: {_BY_HAND}",
-                source,
-            ) from error
+            raise _other_file_system(self._root, source) from error
 
     def _sync(self) -> None:
         for directory in (self._aside, self._root):
@@ -190,7 +187,7 @@ def resyncing(root: Path) -> Iterator[Resync]:
 
     Raises:
         StoreError: there is no store of RayMQ, replication has not stopped because of its log, a process has
-            it open, or its CommitLog is outside of the store.
+            it open, its CommitLog is outside of the store, or it is a mount point or has one.
         OSError: a file cannot be read.
     """
     require_directory(root)
@@ -210,6 +207,7 @@ def resyncing(root: Path) -> Iterator[Resync]:
             root,
         )
     _require_own_log(root, name)
+    _require_one_file_system(root)
     lock = StoreLock(root)
     lock.acquire(0)
     try:
@@ -227,6 +225,22 @@ def _require_own_log(root: Path, name: StoreName) -> None:
                 f"directory {COMMIT_LOG} can be set aside; nothing was changed: {_BY_HAND}",
                 root,
             )
+
+
+def _require_one_file_system(root: Path) -> None:
+    """Raise StoreError unless the store and what is moved are on the file system of the store's parent."""
+    device = root.parent.stat().st_dev
+    for path in (root, *(root / each for each in (*_MOVED, Path(COMMIT_LOG)))):
+        if path.exists() and path.stat().st_dev != device:
+            raise _other_file_system(root, path)
+
+
+def _other_file_system(root: Path, path: Path) -> StoreError:
+    return StoreError(
+        f"is not on the file system of {root.parent}, so it cannot be moved beside the store; it was not "
+        f"changed: {_BY_HAND}",
+        path,
+    )
 
 
 def _directory_of(root: Path) -> Path:

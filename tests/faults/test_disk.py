@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,9 @@ from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader
 from store.clock import SystemClock
 from store.message_store import MessageStore
+from store.ownership.divergence import Divergence, write_divergence
 from store.store_errors import StoreError
+from store.tools.resync import resyncing
 from tests.actors.broker.brokers import Peer, run, settings_of, with_broker
 from tests.checkers import Recorder
 from tests.eventually import eventually, eventually_async
@@ -69,6 +72,29 @@ def test_full_disk_for_log_refuses_appends_until_space_is_free(small_disk: Disks
     assert full.readable() == 5
     full.disk.free()
     full.check_recovery()
+
+
+@pytest.mark.parametrize("mounted", ["", "commitlog"], ids=["store", "commitlog"])
+def test_store_with_a_mount_point_is_not_resynced(small_disk: Disks, tmp_path: Path, mounted: str) -> None:
+    disk = small_disk(1 << 20)
+    root = disk.path if not mounted else tmp_path / "store"
+    store = open_store(root, TickingClock())
+    store.close()
+    if mounted:
+        subprocess.run(["mount", "--bind", str(disk.path), str(root / mounted)], check=True)
+    try:
+        write_divergence(root, Divergence(0, "10.0.0.1:10911", 3, 4096, "differs"))
+        before = sorted(tmp_path.rglob("*"))
+        with (
+            pytest.raises(StoreError, match=r"not on the file system of .* elsewhere by hand") as caught,
+            resyncing(root),
+        ):
+            pass
+        assert caught.value.path == root / mounted
+        assert sorted(tmp_path.rglob("*")) == before
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(root / mounted)], check=True)
 
 
 @pytest.mark.parametrize("kind", ["queue", "index"])

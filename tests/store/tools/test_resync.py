@@ -177,7 +177,7 @@ def test_log_outside_of_the_store_is_refused(stores: SmallStores, tmp_path: Path
     (root / "commitlog").symlink_to(tmp_path / "elsewhere")
     before = stores.files(root)
     result = resync(root)
-    assert (result.exit_code, "away by hand" in result.stderr) == (2, True), result.output
+    assert (result.exit_code, "elsewhere by hand" in result.stderr) == (2, True), result.output
     assert stores.files(root) == before
 
 
@@ -192,7 +192,7 @@ def test_other_file_system_is_refused_by_name(stores: SmallStores, monkeypatch: 
 
     monkeypatch.setattr(Path, "rename", across)
     with (
-        pytest.raises(StoreError, match=r"not on the file system of .* away by hand"),
+        pytest.raises(StoreError, match=r"not on the file system of .* elsewhere by hand"),
         resyncing(root) as work,
     ):
         work.run()
