@@ -107,8 +107,13 @@ class Registration:
         self._broker_id = MASTER_ID
         self.master = RegisterBrokerResponse()
         """For a slave, the addresses of its master; None before a nameserver has returned them."""
-        self.is_fenced = False
-        """True if a nameserver has registered a master of a greater epoch: this is a former master."""
+        self.fenced_because = ""
+        """Why this is a former master: a nameserver has registered a master of a greater epoch."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """True if a nameserver has refused this master, because another replica was promoted."""
+        return bool(self.fenced_because)
 
     async def start(self, broker_id: int) -> None:
         """Register this id with all nameservers, then start the tasks that repeat the registration."""
@@ -235,8 +240,8 @@ class Registration:
 
     def _fence(self, remark: str) -> None:
         if self._on_fenced is not None and not self.is_fenced:
-            self.is_fenced = True
             reason = f"another replica was promoted, restart this one with role: slave: {remark}"
+            self.fenced_because = reason
             _log.error("master_fenced", reason=reason)
             self._on_fenced(reason)
 

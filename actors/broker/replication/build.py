@@ -11,6 +11,7 @@ from actors.broker.broker_settings import SLAVE
 from actors.broker.capability import Capability
 from actors.broker.loop.queue_removal import QueueRemoval
 from actors.broker.parts import BrokerParts
+from actors.broker.registration import Registration
 from actors.broker.replication.group_epochs import EpochRequests, GroupEpochs
 from actors.broker.replication.ha_client import HaClient
 from actors.broker.replication.metadata_sync import MetadataSync
@@ -20,7 +21,10 @@ from actors.broker.role import Role, RoleService
 from actors.host.figures import Figure, Kind
 from actors.remoting.headers import RegisterBrokerResponse
 from actors.supervisor import Supervisor
+from store.logs import get_logger
 from store.ownership.divergence import remove_divergence
+
+_log = get_logger(__name__)
 
 
 def build_replication(parts: BrokerParts) -> Capability:
@@ -55,7 +59,22 @@ def build_replication(parts: BrokerParts) -> Capability:
         return replace(both, services=services, figures=figures)
     epochs.begin(positions.written)
     remove_divergence(settings.store_root)
-    return both
+    return replace(both, services=(_fence_file(registration, epochs),))
+
+
+def _fence_file(registration: Registration, epochs: GroupEpochs) -> RoleService:
+    """Return the service that records that this master was fenced by a promotion."""
+
+    async def save() -> None:
+        if registration.is_fenced:
+            try:
+                await epochs.save_fence(registration.fenced_because)
+            except OSError as error:
+                _log.error("fence_not_saved", error=str(error))
+
+    async def nothing() -> None: ...
+
+    return RoleService("fence-file", frozenset({Role.FENCED}), save, nothing)
 
 
 def build_slave(parts: BrokerParts, epochs: GroupEpochs) -> tuple[Sequence[RoleService], Sequence[Figure]]:

@@ -5,7 +5,8 @@ the CommitLog offsets at which they begin, in `epochFileCheckpoint`. So a former
 
     nameservers     refuse its registration, because its stateVersion is its lower epoch
     slaves          do not follow a master whose epoch is lower than the greatest one that they know
-    its own store   cannot be opened as the master of a lower epoch than the last one in its list
+    its own store   cannot be opened as the master of a lower epoch than the last one in its list, or of the
+                    epoch in which a nameserver refused it (`fenced.json`)
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from actors.remoting.command import RemotingCommand
 from actors.remoting.remoting_errors import ProtocolError, Refused
 from actors.remoting.request import OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster
-from store.disk.files import replace_file
+from store.disk.files import replace_file, sync_directory
 from store.logs import get_logger
 from store.store_errors import StoreError
 
 _log = get_logger(__name__)
 
 REQUEST_TIMEOUT_MS = 5_000
+FENCED_FILE = "fenced.json"
 LONG_MAX = 2**63 - 1
 """The end of the last epoch, as RocketMQ encodes it."""
 
@@ -48,6 +50,11 @@ class _EpochCache(msgspec.Struct):
     epochs: list[_EpochEntry] = msgspec.field(name="epochList")
 
 
+class _Fence(msgspec.Struct):
+    epoch: int
+    reason: str
+
+
 class GroupEpochs:
     """The epochs of a group that one replica knows."""
 
@@ -60,6 +67,7 @@ class GroupEpochs:
         """
         self._settings = settings
         self._path = settings.store_root / EPOCH_FILE_CHECKPOINT
+        self._fenced_path = settings.store_root / FENCED_FILE
         self.epochs = read_epochs(self._path) if settings.group_epoch else []
         """(epoch, CommitLog offset) pairs, in increasing order."""
 
@@ -74,10 +82,17 @@ class GroupEpochs:
         A master that restarts continues its epoch.
 
         Raises:
-            StoreError: the list has a greater epoch, so this is a former master.
+            StoreError: the list has a greater epoch, or this epoch was fenced, so this is a former master.
             OSError: the list cannot be written.
         """
         epoch = self._settings.group_epoch
+        fence = self._fence()
+        if fence is not None and fence.epoch >= epoch:
+            raise StoreError(
+                f"this broker was fenced as the master of group_epoch {fence.epoch}: {fence.reason} (if it "
+                "is to be the master again, raise group_epoch on all replicas)",
+                self._fenced_path,
+            )
         last = self.epochs[-1][0] if self.epochs else 0
         if last > epoch:
             raise StoreError(
@@ -89,6 +104,26 @@ class GroupEpochs:
             # An epoch that begins at or after the end of the log has no record here.
             self._replace([*(each for each in self.epochs if each[1] < log_end), (epoch, log_end)])
             _log.info("epoch_begun", epoch=epoch, offset=log_end)
+        if fence is not None:
+            self._fenced_path.unlink()
+            sync_directory(self._fenced_path.parent)
+
+    async def save_fence(self, reason: str) -> None:
+        """Record that this master was fenced, for its next starts. Raises OSError."""
+        fence = _Fence(self._settings.group_epoch, reason)
+        await asyncio.to_thread(replace_file, self._fenced_path, msgspec.json.encode(fence))
+
+    def _fence(self) -> _Fence | None:
+        try:
+            return msgspec.json.decode(self._fenced_path.read_bytes(), type=_Fence)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise StoreError(
+                f"is damaged: {error} (this broker was fenced, because another replica was promoted: start "
+                "it with role: slave; delete the file only if it is to be the master again)",
+                self._fenced_path,
+            ) from error
 
     async def of_master(self, client: RemotingClient, master: str) -> Sequence[tuple[int, int]]:
         """Return the epochs of the master at an address; none if this group has no epochs.

@@ -11,11 +11,15 @@ from typing import Any
 import orjson
 import pytest
 
+from actors.broker.replication.group_epochs import FENCED_FILE
+from actors.broker.service import BrokerService
 from actors.nameserver.service import NameserverService
 from actors.remoting.codes import RequestCode, ResponseCode
 from actors.remoting.headers import CreateTopicHeader
 from cluster.client import aio
+from store.clock import SystemClock
 from store.message.message_queue import MessageQueue
+from store.store_errors import StoreError
 from tests.actors.broker.brokers import (
     A_DAY_MS,
     TIMEOUT_MS,
@@ -82,6 +86,35 @@ def test_former_master_refuses_all_changes_after_a_promotion(tmp_path: Path, com
                 assert await ids_of(nameserver, master) == {0: master.broker.address}
                 assert (await master.send("T")).code == 0
             assert (await former.send("T")).code == FENCED  # also if the new master has gone
+
+    run(story)
+
+
+def test_fenced_master_does_not_start_again_as_the_master_of_its_epoch(tmp_path: Path) -> None:
+    """It refuses from the start, also if no nameserver knows the new master."""
+
+    async def story() -> None:
+        path = tmp_path / "store" / FENCED_FILE
+        async with registered_broker(tmp_path, **replicated("async"), group_epoch=1) as (nameserver, former):
+            async with promoted(nameserver, tmp_path / "new", 2) as master:
+                await eventually_async(path.exists)
+                address = master.broker.address
+            assert (await former.send("T")).code == FENCED
+        for epoch in (0, 1):
+            with pytest.raises(
+                StoreError, match=f"master of group_epoch 1: .* at {address}, .* raise group_"
+            ):
+                await BrokerService(settings_of(tmp_path, group_epoch=epoch), SystemClock()).start()
+        async with serving(settings_of(tmp_path, role="slave", group_epoch=2)):
+            assert path.exists()
+        path.write_text("{}")
+        with pytest.raises(StoreError, match=r"fenced.json: is damaged: .* with role: slave"):
+            await BrokerService(settings_of(tmp_path, group_epoch=3), SystemClock()).start()
+        path.write_text('{"epoch": 1, "reason": "promoted"}')
+        for _ in range(2):
+            async with serving(settings_of(tmp_path, group_epoch=3)) as again:
+                assert (await again.send("T")).code == 0
+            assert not path.exists()
 
     run(story)
 
