@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from actors.broker.broker_settings import BrokerSettings
 from cluster.topology.topology import (
     MAX_PORT,
     PORT_STEP,
@@ -15,6 +16,7 @@ from cluster.topology.topology import (
     Topology,
 )
 
+IN_SYNC_REPLICAS = int(BrokerSettings.model_fields["in_sync_replicas"].default)
 KEYS_OF_SETTINGS = {"role": "none: it depends on the replica", "replication": "", "in_sync_replicas": ""}
 """Settings that a group sets for each of its replicas, and where they are set if not by the same key."""
 
@@ -30,6 +32,24 @@ def replica_problems(topology: Topology) -> Iterator[Problem]:
         if entry.is_replicated:
             yield from _addresses(path, entry)
             yield from _misplaced(path, topology, entry)
+
+
+def replica_warnings(topology: Topology) -> Iterator[Problem]:
+    """Yield what groups do not survive although they wait for slaves."""
+    for index, entry in enumerate(topology.brokers):
+        if isinstance(entry, ElasticBrokers) or entry.replication != "sync" or entry.replicas_on_one_node:
+            continue
+        wanted = entry.in_sync_replicas or IN_SYNC_REPLICAS
+        if wanted < entry.replicas:
+            yield (
+                ("brokers", index, "in_sync_replicas"),
+                (
+                    f"{wanted} of {entry.replicas} replicas: if a slave is promoted while the network is "
+                    "divided, the former master acknowledges messages that are then lost, as long as another "
+                    f"slave is on its side; {entry.replicas} prevents that, but then each lost replica stops "
+                    "all sends"
+                ),
+            )
 
 
 def _replication(path: KeyPath, entry: Broker) -> Iterator[Problem]:

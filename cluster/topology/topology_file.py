@@ -21,6 +21,7 @@ from cluster.topology.broker_conf import (
     replace_brokers,
 )
 from cluster.topology.problems import find_problems
+from cluster.topology.replica_problems import replica_warnings
 from cluster.topology.topology import (
     BROKER_TAG,
     ELASTIC_TAG,
@@ -46,7 +47,7 @@ class TopologyError(Exception):
 class Source:
     """Origin of a topology's values: file and line of each key, values from `broker.conf` files and `--set`.
 
-    `warnings` are problems of `broker.conf` files that do not prevent a start.
+    `warnings` are problems that do not prevent a start.
     """
 
     file: str
@@ -68,11 +69,12 @@ class Source:
 
     def error(self, problems: Sequence[Problem]) -> TopologyError:
         """Return an error with one line per problem."""
-        return TopologyError(
-            "\n".join(
-                f"{self.place(path)}: {show(path) + ': ' if path else ''}{text}" for path, text in problems
-            )
-        )
+        return TopologyError("\n".join(map(self.line, problems)))
+
+    def line(self, problem: Problem) -> str:
+        """Return the line that describes a problem."""
+        path, text = problem
+        return f"{self.place(path)}: {show(path) + ': ' if path else ''}{text}"
 
 
 def load_topology(file: str | Path | None = None, overrides: Sequence[str] = ()) -> Topology:
@@ -100,6 +102,7 @@ def load_with_source(
         raise source.error(explain(error, Topology)) from None
     if problems := find_problems(topology, home_of(topology.cluster)):
         raise source.error(problems)
+    source.warnings.extend(map(source.line, replica_warnings(topology)))
     return topology, source
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from actors.host import ray_port, store_binding
 from cluster.driver import bindings, fleet, group_masters
+from cluster.driver.driver import Driver
 from cluster.driver.group_masters import GroupMaster
 from cluster.driver.kinds import BROKER
 from cluster.driver.launch_errors import LaunchRefused
+from cluster.driver.launch_report import Report
+from cluster.driver.plan import Running
+from cluster.driver.promotion import promote_replica
 from cluster.driver.specs import ActorSpec
+from cluster.topology.topology import Topology
+from cluster.topology.topology_file import Source, TopologyError
 
 NAMESPACE = "raymq"
 
@@ -92,3 +99,41 @@ def test_wait_for_a_slave_ends_when_its_replication_has_stopped(monkeypatch: pyt
         fleet, "status_of", answering(status_of(slave(), replication_state=reason, written=9))
     )
     assert fleet.wait_in_sync(NAMESPACE, slave(), timeout_s=1e9) == reason
+
+
+@pytest.mark.parametrize("previous", [None, GroupMaster(4, 0)])
+@pytest.mark.parametrize(
+    "error", [LaunchRefused("the HA port is in use"), TopologyError("t.yaml:1: invalid")]
+)
+def test_refused_promotion_restores_the_record(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stored: dict[str, bytes],
+    previous: GroupMaster | None,
+    error: Exception,
+) -> None:
+    """Otherwise the next `raymq up` would promote the replica."""
+    monkeypatch.setenv("RAYMQ_HOME", str(tmp_path))
+    topology = Topology.model_validate(
+        {"brokers": [{"name": "a", "replicas": 2, "replication": "async", "replicas_on_one_node": True}]}
+    )
+    running = Running(topology.namespace, "a-1", slave(), "serving", details={"written": 9})
+    monkeypatch.setattr(fleet, "observe", lambda _: [running])
+    monkeypatch.setattr(Driver, "connected", lambda _: nullcontext())
+    recorded: list[GroupMaster] = []
+
+    def refuse(driver: Driver, *_: object) -> None:
+        recorded.append(group_masters.exchange(driver.home, topology.namespace)["a"])
+        raise error
+
+    monkeypatch.setattr(Driver, "plan", refuse)
+    driver = Driver(topology, Source("t.yaml", {}, {}), Report())
+    if previous is not None:
+        group_masters.save(driver.home, topology.namespace, "a", previous)
+    with pytest.raises(type(error), match=str(error)):
+        promote_replica(driver, "a-1", lambda: None)
+    before = previous or GroupMaster()
+    assert recorded == [GroupMaster(before.epoch + 1, 1)]
+    assert group_masters.exchange(driver.home, topology.namespace) == {"a": before}
+    stored.clear()  # a new Ray
+    assert group_masters.exchange(driver.home, topology.namespace).get("a", GroupMaster()) == before

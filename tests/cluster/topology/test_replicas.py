@@ -15,7 +15,7 @@ from cluster.driver.placement import place
 from cluster.driver.specs import ActorSpec
 from cluster.topology.problems import find_problems
 from cluster.topology.topology import Topology
-from cluster.topology.topology_file import Source, TopologyError, load_topology
+from cluster.topology.topology_file import Source, TopologyError, load_topology, load_with_source
 
 THREE_ON_ONE_NODE = "replicas: 3, replication: sync, replicas_on_one_node: true"
 PAIR_KEYS = "replicas: 2, replication: async, resources: [x, y]"
@@ -138,6 +138,28 @@ def test_ha_port_of_another_process_is_refused(tmp_path: Path, entry: str, more:
 def test_ha_ports_on_different_nodes_may_be_equal(tmp_path: Path) -> None:
     given = topology({**PAIR, "settings": {"ha_listen_port": 7}}, nameservers=[{"listen_port": 10912}])
     assert find_problems(given, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "warned"),
+    [
+        (
+            "replication: sync, resources: [x, y, z]",
+            "in_sync_replicas: 2 of 3 replicas: if a slave is promoted",
+        ),
+        ("replication: sync, resources: [x, y, z], in_sync_replicas: 3", ""),
+        ("replication: async, resources: [x, y, z]", ""),
+        ("replication: sync, replicas_on_one_node: true", ""),
+    ],
+)
+def test_group_that_acknowledges_on_both_sides_of_a_division_is_named(
+    tmp_path: Path, keys: str, warned: str
+) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(f"cluster: C\nbrokers: [{{name: a, replicas: 3, {keys}}}]\n")
+    warnings = load_with_source(file)[1].warnings
+    assert len(warnings) == bool(warned)
+    assert all(f"t.yaml:2: brokers[0].{warned}" in each for each in warnings)
 
 
 def test_elastic_brokers_with_replicas_are_refused_by_name(tmp_path: Path) -> None:
