@@ -267,8 +267,9 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     master.
     """
     raft_members: Texts = Field(default_factory=list)
-    """With `replication: raft`, the replicas of the group in the order of their numbers, the same list on all
-    of them: `STORE_ID@HOST:PORT`. The first start of a replica without a store id creates its store.
+    """With `replication: raft`, the first replicas of the group in the order of their numbers, the same list
+    on all of them: `STORE_ID@HOST:PORT`. The first start of a replica without a store id creates its store.
+    Empty: the replica joins a running group when `raymq replica add` or `replace` names it.
     """
     in_sync_replicas: int = Field(default=2, ge=2, le=16)
     """With `replication: sync`, how many replicas must have a message, the master included. While fewer are
@@ -345,8 +346,8 @@ class BrokerSettings(AccessSettings, MetricsSettings):
                 raise ValueError("raft_members has an effect only with replication: raft; remove it")
             return self
         problems = {
-            f"raft_members has {len(members)} replicas: a majority needs 3 or more": len(members) < 3,
-            f"raft_members has no replica {self.replica}": self.replica >= len(members),
+            f"raft_members has {len(members)} replicas: a majority needs 3 or more": 0 < len(members) < 3,
+            f"raft_members has no replica {self.replica}": 0 < len(members) <= self.replica,
             "two replicas in raft_members have one address": len({each for _, each in members})
             < len(members),
             "it needs store.flush: sync, because a majority must not lose what it has acknowledged": (

@@ -1,7 +1,7 @@
 """The body of a group record: a message of system topic `rmq_sys_raymq_group`, queue 0, in the log itself.
 
     {"group": "DefaultCluster/broker-a", "term": 7, "leader": [0, "store id"],
-     "voters": [[0, "…"], [1, "…"], [2, "…"]], "learners": []}
+     "voters": [[0, "…"], [1, "…"], [2, "…"]], "learners": [], "addresses": {"…": "10.0.0.1:10911", …}}
 
 The first record of each leader is one; another one changes the members.
 """

@@ -5,6 +5,7 @@ promoted. Two configurations that differ by one voter have no disjoint majoritie
 time; replacing a voter takes two changes.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -27,6 +28,8 @@ class Members(NamedTuple):
 
     voters: tuple[Member, ...] = ()
     learners: tuple[Member, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()
+    """Store id and address, `host:port`, of the members whose addresses the leader knew."""
 
     @property
     def majority(self) -> int:
@@ -38,19 +41,31 @@ class Members(NamedTuple):
         """Voters and learners."""
         return self.voters + self.learners
 
+    def address_of(self, member: Member) -> str:
+        """Return the address of a member; empty if it is not known."""
+        return dict(self.addresses).get(member.store_id, "")
+
+    def with_addresses(self, addresses: Mapping[Member, str]) -> "Members":
+        """Return the configuration with other addresses; the known ones of other members are kept."""
+        found = {each.store_id: addresses.get(each) or self.address_of(each) for each in self.everyone}
+        known = tuple((store_id, address) for store_id, address in found.items() if address)
+        return self._replace(addresses=known)
+
     def with_learner(self, member: Member) -> "Members":
         """Return the configuration with one more learner."""
-        return Members(self.voters, (*self.learners, member))
+        return self._replace(learners=(*self.learners, member))
 
     def with_voter(self, member: Member) -> "Members":
         """Return the configuration with a learner promoted to voter."""
-        return Members((*self.voters, member), tuple(each for each in self.learners if each != member))
+        learners = tuple(each for each in self.learners if each != member)
+        return self._replace(voters=(*self.voters, member), learners=learners)
 
     def without(self, member: Member) -> "Members":
         """Return the configuration without a voter or learner."""
         return Members(
             tuple(each for each in self.voters if each != member),
             tuple(each for each in self.learners if each != member),
+            tuple(each for each in self.addresses if each[0] != member.store_id),
         )
 
 

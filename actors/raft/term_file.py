@@ -3,8 +3,9 @@
     {"crc": 1234567890,
      "raft": {"group": "DefaultCluster/broker-a", "member": [1, "store id"], "term": 7,
               "votedFor": [0, "store id"], "isElectable": true,
-              "firstMembers": {"voters": [[0, "…"], …], "learners": []},
-              "history": [{"start": 0, "term": 1, "voters": [[0, "…"], …], "learners": []}, …],
+              "firstMembers": {"voters": [[0, "…"], …], "learners": [], "addresses": {"…": "host:port"}},
+              "history": [{"start": 0, "term": 1, "voters": [[0, "…"], …], "learners": [],
+                           "addresses": {"…": "host:port"}}, …],
               "joinOffset": 0}}
 
 `crc` is the CRC32 of the compact JSON text of `raft` with sorted keys. A replica that has lost its term or
@@ -87,17 +88,21 @@ class TermFile:
         replace_file(self.path, content)
 
 
-def encode_members(members: Members) -> dict[str, list[list[Any]]]:
+def encode_members(members: Members) -> dict[str, Any]:
     """Return the JSON form of a configuration."""
     return {
         "voters": [list(each) for each in members.voters],
         "learners": [list(each) for each in members.learners],
+        "addresses": dict(members.addresses),
     }
 
 
 def decode_members(fields: dict[str, Any]) -> Members:
     """Return the configuration of its JSON form. Raises KeyError, TypeError, ValueError."""
-    return Members(_decode_each(fields["voters"]), _decode_each(fields["learners"]))
+    addresses = fields.get("addresses", {})  # older files and records have none
+    if not isinstance(addresses, dict) or not all(isinstance(each, str) for each in addresses.values()):
+        raise TypeError(f"addresses {addresses!r}")
+    return Members(_decode_each(fields["voters"]), _decode_each(fields["learners"]), tuple(addresses.items()))
 
 
 def _decode_each(members: list[Any]) -> tuple[Member, ...]:

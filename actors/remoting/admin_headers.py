@@ -148,6 +148,19 @@ class DrainBrokerHeader(Header):
     step: Name = "look"
 
 
+class ChangeRaftMembersHeader(Header):
+    """Header of CHANGE_RAFT_MEMBERS (7213): the member to add, the one to remove, or both to replace one.
+
+    An empty store id means none. `add_address` is the address of the broker to add.
+    """
+
+    add_replica: Int = -1
+    add_store_id: Name = ""
+    add_address: Name = ""
+    remove_replica: Int = -1
+    remove_store_id: Name = ""
+
+
 class DeleteGroupHeader(Header):
     """Header of DELETE_SUBSCRIPTIONGROUP (207)."""
 

@@ -210,6 +210,8 @@ class RayMQRequestCode(IntEnum):
     RAFT_MESSAGE = 7210
     GET_ALL_QUEUE_LOCKS = 7211
     GET_TABLE_VERSIONS = 7212
+    CHANGE_RAFT_MEMBERS = 7213
+    GET_RAFT_MEMBERS = 7214
 
 
 REQUEST_NAMES: Final = {int(code): code.name for codes in (RequestCode, RayMQRequestCode) for code in codes}

@@ -356,11 +356,12 @@ class FindRequestHeader(Header):
 
 
 class RaftMessageHeader(Header):
-    """Header of RAFT_MESSAGE (7210): the group, and the member that the message is for."""
+    """Header of RAFT_MESSAGE (7210): the group, the member that the message is for, the sender's address."""
 
     raft_group: Name
     to_replica: Int
     to_store_id: Name
+    sender_address: Name = ""
 
 
 # ---- transactions --------------------------------------------------------------------------------

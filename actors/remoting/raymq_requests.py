@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7212).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7214).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -77,6 +77,18 @@ GET_TABLE_VERSIONS 7212
                      Sent by a slave to its master every second.
     response         {code: version, ...}: for the request code of each table that a slave copies at once, a
                      number that increases with each change until the master restarts
+
+CHANGE_RAFT_MEMBERS 7213
+                     Sent by `raymq replica` to the leader of a Raft group: makes at most one step to the
+                     group with `addStoreId` and without `removeStoreId`, and says whether it is reached.
+                     `ChangeRaftMembersHeader` (actors.remoting.admin_headers); SERVICE_NOT_AVAILABLE with
+                     the leader's address if the receiver does not lead, SYSTEM_ERROR if the step is not safe
+                     now.
+    response         `RaftChange` (actors.remoting.bodies.raft_members)
+
+GET_RAFT_MEMBERS 7214
+                     Sent to any replica of a Raft group, by `raymq replica` and by other replicas.
+    response         `RaftMembers`: the members as the receiver knows them
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from actors.broker.replication.raft.message_codec import decode_message, encode_
 from actors.raft import messages as raft
 from actors.raft.history import GroupRecord
 from actors.raft.members import Member, Members
-from actors.remoting.bodies import broker, connected, groups, locks, progress, routes
+from actors.remoting.bodies import broker, connected, groups, locks, progress, raft_members, routes
 from actors.remoting.properties_text import parse_properties
 from actors.remoting.raymq_requests import CommitOffsetsBody, decode_targets
 from actors.remoting.remoting_errors import Refused
@@ -35,7 +35,7 @@ def decoders() -> list[Decoder]:
         lambda body: generations_from_json(parse_rocketmq_json(body)),
         lambda body: routes.RegisterBrokerBody.decode(body, True),
     ]
-    for module in (broker, connected, groups, locks, progress, routes):
+    for module in (broker, connected, groups, locks, progress, raft_members, routes):
         for name, each in sorted(vars(module).items()):
             if isinstance(each, type) and hasattr(each, "decode") and each.__module__ == module.__name__:
                 found.append(each.decode)
@@ -118,6 +118,7 @@ def seeds_of_bodies() -> list[bytes]:
          "connectionSet": [{"clientId": "c"}]},
         [["topic", "T", "pub"], ["group", "g", "sub"]],
         {"21": 1, "7208": 5}, {"generations": {"T@g": {"0": 1}}},
+        {"group": "g", "term": 3, "members": [{"replica": 1, "storeId": "b", "isVoter": True}]},
         {"locks": [["g", "c", "T", "b", 0, 1, 60000]]},
         {"users": [{"username": "u", "password": "p"}], "acls": [{"subject": "User:u", "policies": [
             {"entries": [{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}]}]}]},
@@ -131,7 +132,7 @@ def seeds_of_bodies() -> list[bytes]:
 def seeds_of_raft_messages() -> list[bytes]:
     """Return one message of each kind that replicas of a Raft group send each other."""
     a, b = Member(0, "a"), Member(1, "b")
-    history = (GroupRecord(5, 3, Members((a, b), (Member(2, "c"),))),)
+    history = (GroupRecord(5, 3, Members((a, b), (Member(2, "c"),), (("c", "h:1"),))),)
     return [
         encode_message(each)
         for each in (

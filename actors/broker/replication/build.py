@@ -15,6 +15,7 @@ from actors.broker.registration import Registration
 from actors.broker.replication.group_epochs import EpochRequests, GroupEpochs
 from actors.broker.replication.ha_client import HaClient
 from actors.broker.replication.metadata_sync import MetadataSync
+from actors.broker.replication.raft.member_requests import MemberRequests
 from actors.broker.replication.raft.raft_requests import RaftRequests
 from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role, RoleService
@@ -50,6 +51,7 @@ def build_replication(parts: BrokerParts) -> Capability:
         rows=(
             *EpochRequests(settings, epochs, lambda: positions.written).rows(),
             *RaftRequests(parts.access.control, None).rows(),
+            *MemberRequests(None).rows(),
         ),
         steps=(step,),
         permits_plain_sends=lambda: role.role is Role.MASTER,

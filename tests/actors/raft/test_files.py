@@ -12,7 +12,7 @@ from actors.raft.term_file import TERM_FILE, TermFile
 from store.store_errors import StoreError
 
 A, B, C = (Member(number, f"store-{number}") for number in range(3))
-MEMBERS = Members((A, B), (C,))
+MEMBERS = Members((A, B), (C,), (("store-0", "10.0.0.1:10911"), ("store-2", "[::1]:10911")))
 SAVED = SavedTerm(7, B, False, Members((A, B)), (GroupRecord(0, 1, MEMBERS), GroupRecord(97, 7, MEMBERS)))
 GROUP = "DefaultCluster/broker-a"
 
@@ -62,6 +62,14 @@ def test_term_file_of_another_group_or_store_is_refused(tmp_path: Path, group: s
 def test_group_record_body_is_decoded_as_encoded() -> None:
     body = GroupRecordBody(GROUP, 7, B, MEMBERS)
     assert decode_group_record(encode_group_record(body)) == body
+
+
+def test_group_record_without_addresses_is_decoded() -> None:
+    """The first version of the format had none."""
+    body = encode_group_record(GroupRecordBody(GROUP, 7, B, Members((A, B), (C,))))
+    older = body.replace(b',"addresses":{}', b"")
+    assert older != body
+    assert decode_group_record(older) == decode_group_record(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"hello", b"{}", b"[1]", b'{"leader":[1],"group":"g","term":1}'])

@@ -35,6 +35,14 @@ def test_add_and_remove_take_single_steps() -> None:
     assert changes(THREE, D, None) == []
 
 
+def test_addresses_follow_the_members() -> None:
+    known = THREE.with_addresses({A: "a:1", B: "b:1"})
+    assert [known.address_of(each) for each in (A, B, C)] == ["a:1", "b:1", ""]
+    added = known.with_learner(D).with_addresses({B: "b:2", D: "d:1", NEW_C: "x:1"})
+    assert added.addresses == (("store-0", "a:1"), ("store-1", "b:2"), ("store-3", "d:1"))
+    assert added.with_voter(D).without(A).addresses == (("store-1", "b:2"), ("store-3", "d:1"))
+
+
 @pytest.mark.parametrize(
     ("members", "reason"),
     [

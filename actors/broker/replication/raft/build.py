@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 
 from actors.broker.capability import Capability
 from actors.broker.parts import BrokerParts
+from actors.broker.replication.raft.addresses import MemberAddresses
 from actors.broker.replication.raft.driver import RaftDriver
+from actors.broker.replication.raft.leader_search import LeaderSearch
+from actors.broker.replication.raft.member_requests import GroupOfReplica, MemberRequests
 from actors.broker.replication.raft.opening import RaftReplica
 from actors.broker.replication.raft.raft_requests import RaftPeer, RaftRequests, raft_message
 from actors.broker.replication.raft.raft_step import RaftStep, SpecialMessages
@@ -26,9 +29,13 @@ Restart = Callable[[str], None]
 class RaftBroker:
     """What a RaftDriver needs of its broker."""
 
-    def __init__(self, parts: BrokerParts, replica: RaftReplica, restart: Restart | None) -> None:
+    def __init__(
+        self, parts: BrokerParts, replica: RaftReplica, addresses: MemberAddresses, restart: Restart | None
+    ) -> None:
         self._parts = parts
         self._replica = replica
+        self._addresses = addresses
+        self._search = LeaderSearch(parts.remoting_client, replica.node, addresses)
         self._restart = restart
         self._wanted = (Role.SLAVE, 0)
         self._changed = asyncio.Event()
@@ -38,8 +45,14 @@ class RaftBroker:
 
     def send(self, to: Member, message: Message) -> None:
         """Send a message, which may be lost. Raises ValueError if it is too long."""
-        address = self._replica.addresses[to.replica]
-        self._parts.remoting_client.oneway(address, raft_message(self._replica.group, to, message))
+        address = self._addresses.of(to)
+        if address:
+            mine = self._parts.identity.address
+            self._parts.remoting_client.oneway(address, raft_message(self._replica.group, to, message, mine))
+
+    def find_leader(self, stranger: Member, on_named: Callable[[Member, str], None]) -> None:
+        """Call `on_named` with the leader and its address if a known member says that `stranger` leads."""
+        self._search.start(stranger, on_named)
 
     def open_for_sends(self, term: int) -> None:
         """Take over as the leader of `term`: create the topics of the log, and register as the master."""
@@ -79,6 +92,7 @@ class RaftBroker:
         """Leave the role to others. May be called by a change of the role that this object has begun."""
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
+        self._search.stop()
 
     async def _follow_node(self) -> None:
         role = self._parts.role
@@ -97,8 +111,9 @@ def build_raft(parts: BrokerParts, replica: RaftReplica, restart: Restart | None
     `restart` stops the broker and starts it again; None if nothing would start it.
     """
     settings, node, loop = parts.settings, replica.node, parts.loop
-    broker = RaftBroker(parts, replica, restart)
-    driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, broker)
+    addresses = MemberAddresses({node.me: parts.identity.address, **replica.addresses}, lambda: node.members)
+    broker = RaftBroker(parts, replica, addresses, restart)
+    driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
     loop.end_of_turn.on_written(driver.end_turn)
 
     async def start() -> None:
@@ -110,11 +125,14 @@ def build_raft(parts: BrokerParts, replica: RaftReplica, restart: Restart | None
         driver.stop()
 
     def leader_address() -> str:
-        return "" if node.leader is None else replica.addresses.get(node.leader.replica, "")
+        return "" if node.leader is None else addresses.of(node.leader)
 
     peer = RaftPeer(replica.group, node.me, driver.receive)
     return Capability(
-        rows=tuple(RaftRequests(parts.access.control, peer).rows()),
+        rows=(
+            *RaftRequests(parts.access.control, peer).rows(),
+            *MemberRequests(GroupOfReplica(replica.group, driver, addresses)).rows(),
+        ),
         steps=(RaftStep(settings, driver, leader_address),),
         permits_plain_sends=lambda: driver.accepts_sends,
         interceptors=(SpecialMessages(),),

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from actors.broker.replication.group_log import GroupLog
+from actors.broker.replication.raft.addresses import MemberAddresses
 from actors.broker.replication.raft.renewal import forget_rebuild, require_rebuild
 from actors.raft import effects as do
-from actors.raft.members import Member
-from actors.raft.messages import Message
+from actors.raft.members import Member, Members
+from actors.raft.messages import LeaderNotice, Message
 from actors.raft.node import (
     Appended,
     Damaged,
@@ -55,6 +56,9 @@ class Broker(Protocol):
     def send(self, to: Member, message: Message) -> None:
         """Send a message, which may be lost. Raises ValueError if it is too long."""
 
+    def find_leader(self, stranger: Member, on_named: Callable[[Member, str], None]) -> None:
+        """Call `on_named` with the leader and its address if a known member says that `stranger` leads."""
+
     def open_for_sends(self, term: int) -> None:
         """Take over as the leader of `term`: its first record is confirmed."""
 
@@ -81,6 +85,7 @@ class RaftDriver:
         store: MessageStore,
         term_file: TermFile,
         clock: Clock,
+        addresses: MemberAddresses,
         broker: Broker,
     ) -> None:
         self.node = node
@@ -90,6 +95,8 @@ class RaftDriver:
         self._store = store
         self._term_file = term_file
         self._clock = clock
+        self._addresses = addresses
+        self._named: Member | None = None
         self._broker = broker
         self._is_running = False
         self._timer: asyncio.TimerHandle | None = None
@@ -143,17 +150,36 @@ class RaftDriver:
 
     # ---- input ---------------------------------------------------------------------------------------------
 
-    def receive(self, message: Message) -> None:
-        """Process a message of another replica. Raises Refused if its sender is not a member."""
+    def receive(self, message: Message, address: str = "") -> None:
+        """Process a message of the replica at `address`. Raises Refused if its sender is not a member."""
         if not self._is_running:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, self.failure or "this replica does not run")
-        if message.sender not in self.node.members.everyone:
+        sender = message.sender
+        if not self._is_known(sender):
+            if isinstance(message, LeaderNotice) and message.term >= self.node.term:
+                self._broker.find_leader(sender, self._accept_leader)
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                f"{message.sender} is not a member of the group: a replica that has lost its store must be "
-                "replaced",
+                f"{sender} is not a member of the group: a replica that has lost its store must be replaced",
             )
+        self._addresses.receive(sender, address)
         self._feed(message)
+
+    def _is_known(self, sender: Member) -> bool:
+        """Return True for a member, a leader that a member has named, and if this is no member itself yet."""
+        everyone = self.node.members.everyone
+        return sender in everyone or sender == self._named or self.node.me not in everyone
+
+    def _accept_leader(self, leader: Member, address: str) -> None:
+        self._named = leader
+        self._addresses.receive(leader, address)
+
+    def change_members(self, members: Members) -> None:
+        """Append a group record with other members, one step away. Raises NotAllowed; only for a leader."""
+        self._report_log()
+        effects = self.node.change_members(members, self._now())
+        self._run(lambda: effects)
+        self._broker.request_tick()
 
     def end_turn(self) -> None:
         """Report what this turn has appended, flushed or deleted; called before it is confirmed."""
@@ -247,8 +273,9 @@ class RaftDriver:
         self._end = self._log.end
 
     def _append_group_record(self, effect: do.AppendGroupRecord) -> None:
+        members = effect.members.with_addresses(self._addresses.of_each(effect.members))
         try:
-            record = self._log.append_group_record(effect.term, effect.members)
+            record = self._log.append_group_record(effect.term, members)
         except StoreError as error:  # such as a full disk; nothing was appended
             raise CannotLead(f"its first record cannot be appended: {error}") from error
         self._end = self._log.end

@@ -45,8 +45,8 @@ class RaftReplica:
     log: GroupLog
     store: MessageStore
     term_file: TermFile
-    addresses: Mapping[int, str]
-    """The address of each replica of the group by its number."""
+    addresses: Mapping[Member, str]
+    """The addresses in the setting `raft_members`; other members are reached as their group says."""
 
 
 def open_replica(
@@ -54,23 +54,23 @@ def open_replica(
 ) -> RaftReplica:
     """Open the store of the replica that the settings describe.
 
+    The store ids in `raft_members` are those of the first members. A replica that has a term file knows its
+    group from there and from the log; only its own entry must still be right. Without `raft_members` it
+    begins with an empty store and waits until the leader of a running group adds it.
+
     Raises:
         StoreError: the store is missing, was just created and is not in `raft_members` yet, has another id,
             was written outside of the group, or cannot be opened; the term file is damaged.
         OSError: a file cannot be written.
     """
     root, group = settings.store_root, f"{settings.cluster_name}/{settings.broker_name}"
-    ids, addresses = zip(*map(raft_member, settings.raft_members), strict=True)
+    listed = [raft_member(each) for each in settings.raft_members]
+    ids = [store_id for store_id, _ in listed]
     me = Member(settings.replica, _own_store_id(settings, ids, open_store))
-    members = _members(ids)
     term_file = TermFile(root, group, me)
     saved = term_file.read()
-    if saved is not None and saved.first_members != members:
-        raise StoreError(
-            f"the group began with the members {_text(saved.first_members)}, but raft_members has "
-            f"{_text(members)}: restore the setting; members cannot be changed yet",
-            term_file.path,
-        )
+    _check_own_id(settings, ids, me, saved)
+    members = Members() if saved is not None else _members(ids)
     bound = _save_bound(root, me.store_id)
     renew_store(root, 0 if saved is None else saved.join_offset, settings.store.lock_timeout_ms)
     confirm = GroupConfirm()
@@ -85,36 +85,53 @@ def open_replica(
     except BaseException:
         store.close()
         raise
-    return RaftReplica(group, node, log, store, term_file, dict(enumerate(addresses)))
+    addresses = {Member(number, each[0]): each[1] for number, each in enumerate(listed)}
+    return RaftReplica(group, node, log, store, term_file, addresses)
 
 
 def _own_store_id(settings: BrokerSettings, ids: Sequence[str], open_store: OpenStore) -> str:
-    """Return the id of this replica's store. Raises StoreError unless it is the one in `raft_members`."""
+    """Return the id of this replica's store, which is created if it is to be, or to join a running group.
+
+    Raises StoreError if it is missing, and if it was created but is to be put into `raft_members`.
+    """
     root, replica = settings.store_root, settings.replica
-    wanted, name = ids[replica], read_name(root)
-    if name is None and wanted:
+    wanted, name = ids[replica] if ids else "", read_name(root)
+    if name is not None:
+        return name.store_id
+    if wanted:
         raise StoreError(
             f"has no store, but raft_members names store {wanted} for replica {replica}: restore it; a "
             "replica that has lost its store must not continue under the old id, because it has lost what "
             "it acknowledged",
             root,
         )
-    if name is None:
-        store = open_store(GroupConfirm())
-        store_id = store.identity.store_id
-        store.close()
+    store = open_store(GroupConfirm())
+    store_id = store.identity.store_id
+    store.close()
+    if ids:
         raise StoreError(
             f"the store of replica {replica} was created: put its id {store_id} into raft_members of all "
             f"replicas, as {store_id}@HOST:PORT, and start again",
             root,
         )
-    if name.store_id != wanted:
-        raise StoreError(
-            f"this is store {name.store_id}, but raft_members has {wanted or 'no store id'} for replica "
-            f"{replica}: set the right store root, or correct raft_members on all replicas",
-            root,
-        )
-    return wanted
+    return store_id
+
+
+def _check_own_id(settings: BrokerSettings, ids: Sequence[str], me: Member, saved: SavedTerm | None) -> None:
+    """Raise StoreError if `raft_members` has another store for this replica, and its log does not explain it.
+
+    The setting may be older than a change of the members.
+    """
+    wanted = ids[me.replica] if ids else me.store_id
+    if wanted == me.store_id:
+        return
+    if saved is not None and saved.history and me in saved.history[-1].members.everyone:
+        return
+    raise StoreError(
+        f"this is store {me.store_id}, but raft_members has {wanted or 'no store id'} for replica "
+        f"{me.replica}: set the right store root, or correct raft_members on all replicas",
+        settings.store_root,
+    )
 
 
 def _members(ids: Sequence[str]) -> Members:
@@ -154,7 +171,3 @@ def _first_term(store: MessageStore, term_file: TermFile, members: Members) -> S
     saved = SavedTerm(first_members=members)
     term_file.write(saved)
     return saved
-
-
-def _text(members: Members) -> str:
-    return ", ".join(map(str, members.voters))

@@ -26,8 +26,8 @@ class RaftPeer(NamedTuple):
 
     group: str
     me: Member
-    receive: Callable[[Message], None]
-    """Called with each message for this replica; it may raise Refused."""
+    receive: Callable[[Message, str], None]
+    """Called with each message for this replica and its sender's address; it may raise Refused."""
 
 
 class RaftRequests:
@@ -88,10 +88,10 @@ class RaftRequests:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"not a message of a Raft group: {error}") from None
         if message.sender == peer.me:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"a message to {peer.me} from itself")
-        peer.receive(message)
+        peer.receive(message, header.sender_address)
 
 
-def raft_message(group: str, to: Member, message: Message) -> RemotingCommand:
+def raft_message(group: str, to: Member, message: Message, sender_address: str = "") -> RemotingCommand:
     """Return the request that carries a message to a member. Raises ValueError if it exceeds a limit."""
-    header = RaftMessageHeader(group, to.replica, to.store_id)
+    header = RaftMessageHeader(group, to.replica, to.store_id, sender_address)
     return RemotingCommand(RayMQRequestCode.RAFT_MESSAGE, header.to_ext(), encode_message(message))

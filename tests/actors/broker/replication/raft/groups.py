@@ -169,6 +169,19 @@ class Group:
         await peer.client.close()
         await peer.broker.stop()
 
+    async def start_new(self, replica: int) -> Member:
+        """Start a broker that is in no group yet, with this number and an empty store."""
+        root = self._root / f"new-{replica}"
+        made = settings_of(
+            root, self._store, replication="raft", replica=replica, slave_read_enable=True,
+            vip_channel=False, nameservers=self._nameserver.address,
+        )  # fmt: skip
+        self.settings = [*self.settings[:replica], made, *self.settings[replica + 1 :]]
+        await self.start(replica)
+        port = int(self.peers[replica].broker.address.rpartition(":")[2])
+        self.settings[replica] = BrokerSettings.model_validate({**made.model_dump(), "listen_port": port})
+        return Member(replica, self.figure(replica, "store_id"))
+
     @property
     def restarts(self) -> int:
         """How often a replica has restarted itself."""

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from actors.broker.broker_settings import BrokerSettings
 from actors.broker.replication.raft.opening import BOUND_FILE, RaftReplica, open_replica
 from actors.raft.effects import SavedTerm
-from actors.raft.members import Member
+from actors.raft.history import GroupRecord
+from actors.raft.members import Member, Members
 from actors.raft.term_file import TERM_FILE
 from store.clock import SystemClock
 from store.commitlog.positions import ConfirmPolicy
@@ -58,7 +59,8 @@ def test_first_start_creates_the_store_and_the_second_one_joins_the_group(tmp_pa
     replica = opened(settings(tmp_path, f"{store_id}@127.0.0.1:1", *OTHERS))
     assert replica.node.me == Member(0, store_id)
     assert [each.store_id for each in replica.node.members.voters] == [store_id, "b", "c"]
-    assert replica.addresses == {0: "127.0.0.1:1", 1: "127.0.0.1:2", 2: "127.0.0.1:3"}
+    assert replica.addresses[Member(0, store_id)] == "127.0.0.1:1"
+    assert replica.addresses[Member(2, "c")] == "127.0.0.1:3"
     replica.store.close()
 
 
@@ -77,8 +79,34 @@ def test_other_store_or_members_are_refused_by_name(tmp_path: Path) -> None:
         settings(tmp_path, "127.0.0.1:1", *OTHERS)
     )
     assert "no store id of replica 1, 2" in refusal(settings(tmp_path, mine, "127.0.0.1:2", "127.0.0.1:3"))
+
+
+def test_setting_that_differs_from_the_group_of_the_log_has_no_effect(tmp_path: Path) -> None:
+    store_id = created(tmp_path)
+    mine = f"{store_id}@127.0.0.1:1"
     opened(settings(tmp_path, mine, *OTHERS)).store.close()
-    assert "members cannot be changed yet" in refusal(settings(tmp_path, mine, OTHERS[0], "d@127.0.0.1:3"))
+    for members in ([mine, OTHERS[0], "d@127.0.0.1:4"], []):
+        replica = opened(settings(tmp_path, *members))
+        assert [each.store_id for each in replica.node.members.voters] == [store_id, "b", "c"]
+        replica.store.close()
+    assert "raft_members has d" in refusal(settings(tmp_path, "d@127.0.0.1:1", *OTHERS))
+    replica = opened(settings(tmp_path))
+    saved = replica.term_file.read()
+    assert saved is not None
+    group = Members((Member(0, store_id), Member(1, "b")))
+    replica.term_file.write(saved._replace(history=(GroupRecord(0, 1, group),)))
+    replica.store.close()
+    opened(settings(tmp_path, "d@127.0.0.1:1", *OTHERS)).store.close()  # the log has this store
+
+
+def test_replica_without_members_creates_its_store_and_waits(tmp_path: Path) -> None:
+    for _ in range(2):
+        replica = opened(settings(tmp_path, replica=3))
+        name = read_name(tmp_path / "store")
+        assert name is not None
+        assert replica.node.me == Member(3, name.store_id)
+        assert not replica.node.members.everyone
+        replica.store.close()
 
 
 @pytest.mark.parametrize("name", [TERM_FILE, BOUND_FILE])

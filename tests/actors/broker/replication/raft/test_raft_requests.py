@@ -36,7 +36,9 @@ def garbage(body: bytes) -> RemotingCommand:
 def test_message_arrives_one_way_at_the_member_that_it_names() -> None:
     async def story() -> None:
         received: list[Message] = []
-        table = RequestTable(RaftRequests(None, RaftPeer(GROUP, B, received.append)).rows())
+        table = RequestTable(
+            RaftRequests(None, RaftPeer(GROUP, B, lambda message, _: received.append(message))).rows()
+        )
         server, client = RemotingServer(table, SystemClock()), RemotingClient(SystemClock())
         address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
         client.oneway(address, raft_message(GROUP, B, NOTICE))
