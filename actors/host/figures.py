@@ -108,6 +108,23 @@ class Figure:
         return cast("Iterable[Sample]", read) if self.labels else (Sample((), cast("Value", read)),)
 
 
+def failures_figure(read: Callable[[], int]) -> Figure:
+    """Return the figure of the failed background tasks of a process, which `read` returns."""
+    return Figure(
+        "background_task_failures", Kind.COUNTER, "", read, "Failed background tasks.",
+        metric="raymq_background_task_failures_total",
+    )  # fmt: skip
+
+
+def connections_figure(read: Callable[[], int], *, is_described: bool = False) -> Figure:
+    """Return the figure of the open connections of a process, which `read` returns."""
+    return Figure(
+        "connections", Kind.GAUGE, "", read, "Open connections.",
+        is_described=is_described,
+        metric="raymq_connections",
+    )  # fmt: skip
+
+
 def described(figures: Iterable[Figure]) -> dict[str, object]:
     """Return the values by name; of a histogram, its counts."""
     values = {each.name: each.read() for each in figures if each.is_described and not each.labels}

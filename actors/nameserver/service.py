@@ -6,7 +6,7 @@ The routes are only in memory: the brokers register them again every 30 s.
 from actors.access.access_file import RELOAD_MS, AccessFile
 from actors.host.cluster_tls import reload_tls, server_tls
 from actors.host.descriptors import connections_that_fit
-from actors.host.figures import Figure, Kind, described
+from actors.host.figures import Figure, Kind, connections_figure, described, failures_figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.host.settings_requests import SettingsRequests
 from actors.nameserver.access import build_access
@@ -93,23 +93,8 @@ class NameserverService:
                 is_described=False,
                 metric="raymq_nameserver_brokers",
             ),
-            Figure(
-                "connections",
-                Kind.GAUGE,
-                "",
-                lambda: len(server.connections),
-                "Open connections.",
-                is_described=False,
-                metric="raymq_connections",
-            ),
-            Figure(
-                "background_task_failures",
-                Kind.COUNTER,
-                "",
-                lambda: supervisor.failures,
-                "Failed background tasks.",
-                metric="raymq_background_task_failures_total",
-            ),
+            connections_figure(lambda: len(server.connections)),
+            failures_figure(lambda: supervisor.failures),
         )
         self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels)
 

@@ -2,7 +2,7 @@
 
 from actors.host.cluster_access import inner_signer, inner_user_steps
 from actors.host.cluster_tls import client_tls, reload_tls, server_tls
-from actors.host.figures import Figure, Kind, described
+from actors.host.figures import Figure, Kind, connections_figure, described, failures_figure
 from actors.host.metrics.endpoint import MetricsEndpoint
 from actors.rebalancer.coordinator import GroupCoordinator
 from actors.rebalancer.generations import Generations
@@ -60,23 +60,8 @@ class RebalancerService:
         self.figures = (
             Figure("address", Kind.TEXT, "", lambda: self.address, "Address that it listens on."),
             *coordinator.figures(),
-            Figure(
-                "connections",
-                Kind.GAUGE,
-                "",
-                lambda: len(server.connections),
-                "Open connections.",
-                is_described=False,
-                metric="raymq_connections",
-            ),
-            Figure(
-                "background_task_failures",
-                Kind.COUNTER,
-                "",
-                lambda: supervisor.failures,
-                "Failed background tasks.",
-                metric="raymq_background_task_failures_total",
-            ),
+            connections_figure(lambda: len(server.connections)),
+            failures_figure(lambda: supervisor.failures),
         )
         self.metrics = MetricsEndpoint(live.settings, self.figures, self._labels)
 

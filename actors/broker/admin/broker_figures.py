@@ -21,7 +21,7 @@ from actors.broker.loop.reads import Reads
 from actors.broker.metadata.tables import BrokerTables
 from actors.broker.role import BrokerRole
 from actors.broker.stats import RATE_SPANS_S, BrokerStats
-from actors.host.figures import Figure, Kind, Sample
+from actors.host.figures import Figure, Kind, Sample, connections_figure, failures_figure
 from actors.remoting.codes import VERSION_5_3_3
 from actors.remoting.request import Cost
 from actors.supervisor import Supervisor
@@ -79,14 +79,7 @@ def broker_figures(
         *_rates(loop.stats),
         *_rocketmq(loop),
         *loop.lag.figures(),
-        Figure(
-            "background_task_failures",
-            _COUNTER,
-            "",
-            lambda: supervisor.failures,
-            "Failed background tasks.",
-            metric="raymq_background_task_failures_total",
-        ),
+        failures_figure(lambda: supervisor.failures),
     )
 
 
@@ -175,10 +168,7 @@ def _requests(settings: BrokerSettings, loop: BrokerLoop) -> Sequence[Figure]:
         return loop.counters.failed({row.code for row in loop.requests if row.cost == Cost.SEND})
 
     return (
-        Figure(
-            "connections", _GAUGE, "", lambda: len(loop.server.connections), "Open connections.",
-            metric="raymq_connections",
-        ),
+        connections_figure(lambda: len(loop.server.connections), is_described=True),
         Figure(
             "held_pulls", _GAUGE, "", lambda: len(held), "Pulls that wait for messages.",
             runtime_names=("heldPulls",),

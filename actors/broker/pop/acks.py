@@ -13,7 +13,7 @@ from actors.broker.broker_settings import BrokerSettings
 from actors.broker.metadata.consumer_offsets import ConsumerOffsets
 from actors.broker.metadata.topics import REVIVE_QUEUES, Topics
 from actors.broker.pop.claim_log import ClaimLog
-from actors.broker.pop.claims import ClaimQueue, Claims
+from actors.broker.pop.claims import ClaimQueue, Claims, check_invisible_ms
 from actors.broker.pop.orders import Orders
 from actors.broker.pop.retries import requested_topic_of
 from actors.broker.pop.revive_log import ReviveLog
@@ -125,13 +125,7 @@ class PopAcks:
         receipt = read_receipt(header.extra_info)
         self._check_queue(header.topic, header.queue_id)
         self._check_offset(header.topic, header.queue_id, header.offset, is_readable=True)
-        longest_ms = self._settings.timer_max_delay_s * 1000
-        if not 0 < header.invisible_time <= longest_ms:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime is {header.invisible_time} ms: it must be 1 to {longest_ms} "
-                "(timer_max_delay_s of the broker)",
-            )
+        check_invisible_ms(header.invisible_time, self._settings)
         queue = ClaimQueue(header.topic, header.consumer_group, header.queue_id)
         if receipt.revive_queue == ORDER_REVIVE_QUEUE:
             return self._change_ordered(queue, header, receipt)

@@ -20,6 +20,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple, Protocol
 
+from actors.broker.broker_settings import BrokerSettings
+from actors.remoting.codes import ResponseCode
+from actors.remoting.remoting_errors import Refused
 from store.clock import NS_PER_MS, Clock
 from store.message.pop_records import CheckPoint, ClaimKey
 
@@ -31,6 +34,17 @@ DONE_CLAIMS_MAX = 4096
 """Claims that are done, but not due yet, are kept up to this number, and twice that of the open claims."""
 IDLE_MS = 300_000
 """The state of a queue without claims is dropped after this time."""
+
+
+def check_invisible_ms(invisible_ms: int, settings: BrokerSettings) -> None:
+    """Raise Refused unless a claim may last `invisible_ms`."""
+    longest_ms = settings.timer_max_delay_s * 1000
+    if not 0 < invisible_ms <= longest_ms:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"invisibleTime is {invisible_ms} ms: it must be 1 to {longest_ms} "
+            "(timer_max_delay_s of the broker)",
+        )
 
 
 class ClaimQueue(NamedTuple):

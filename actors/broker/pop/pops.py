@@ -16,7 +16,7 @@ from actors.broker.group.popping_groups import PoppingGroups
 from actors.broker.group.subscriptions import compile_filter, compile_in_steps, takes_long
 from actors.broker.loop.reads import Reads
 from actors.broker.metadata.topics import Topics
-from actors.broker.pop.claims import ClaimQueue
+from actors.broker.pop.claims import ClaimQueue, check_invisible_ms
 from actors.broker.pop.popping import Found, Popping, Source
 from actors.broker.pop.waiting import PopWaits, WaitingPop
 from actors.broker.reading.queue_reader import QueueReader
@@ -110,13 +110,7 @@ class Pops:
             context.work(self._compile(context))
             return
         self._check(header.consumer_group, header.topic, header.max_msg_nums)
-        longest_ms = self._settings.timer_max_delay_s * 1000
-        if not 0 < header.invisible_time <= longest_ms:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime is {header.invisible_time} ms: it must be 1 to {longest_ms} "
-                "(timer_max_delay_s of the broker)",
-            )
+        check_invisible_ms(header.invisible_time, self._settings)
         self._groups.popped(header.topic, header.consumer_group)
         request = WaitingPop(
             context,

@@ -17,8 +17,9 @@ from cluster.client.consumer.arguments import (
     topics_of,
 )
 from cluster.client.consumer.deliveries import Deliveries
-from cluster.client.consumer.pull_core import PullCore, consumer_config
+from cluster.client.consumer.pull_core import PullCore
 from cluster.client.errors import ClientClosed, QueueNotAssigned
+from cluster.client.group.group_config import group_config
 from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.faces import AsyncFace
 from cluster.client.transport.loop_thread import LoopThread
@@ -55,7 +56,7 @@ class PullConsumer(AsyncFace[PullCore]):
         config: ConsumerConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        config = consumer_config(nameservers, group, config or ConsumerConfig())
+        config = group_config("a consumer", config, ConsumerConfig(), nameservers, group)
         super().__init__("consumer", lambda: PullCore(config, clock))
 
     async def close(self, *, commit: bool | None = None) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from cluster.client.config import Nameservers, PushConfig
 from cluster.client.consumer.listener import Listener
-from cluster.client.consumer.pull_core import consumer_config
 from cluster.client.consumer.push_core import PushCore
 from cluster.client.errors import ConfigInvalid
+from cluster.client.group.group_config import group_config
 from cluster.client.message_selector import MessageSelector
 from cluster.client.transport.faces import AsyncFace
 from store.clock import Clock
@@ -61,9 +61,7 @@ class PushConsumer(AsyncFace[PushCore]):
             raise ConfigInvalid(
                 f"the listener is {listener!r}: give a function that takes a list of messages"
             )
-        if config is not None and not isinstance(config, PushConfig):
-            raise ConfigInvalid(f"config is a {type(config).__name__}: a push consumer needs a PushConfig")
-        config = consumer_config(nameservers, group, config or PushConfig())
+        config = group_config("a push consumer", config, PushConfig(), nameservers, group)
         if ordered is not None:
             config = replace(config, ordered=ordered)
         super().__init__("consumer", lambda: PushCore(config, listener, clock))

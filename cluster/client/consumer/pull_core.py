@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import groupby, starmap
 from operator import attrgetter
-from typing import TypeVar
 
 from actors.remoting.bodies.groups import AssignedQueue
 from actors.remoting.codes import ResponseCode
 from actors.remoting.table import RequestTable
-from cluster.client.config import ConsumerConfig, Nameservers
+from cluster.client.config import ConsumerConfig
 from cluster.client.consumer.arguments import (
     check_queue,
     offset_of,
@@ -44,36 +42,11 @@ from cluster.client.transport.instance import ClientInstance
 from store.clock import Clock
 from store.logs import get_logger
 from store.message.message_queue import MessageQueue
-from store.message.validate import check_group
-from store.store_errors import MessageInvalid
 
 _log = get_logger(__name__)
 
 MIN_SHARE_BYTES = 64 * 1024
 START_TIMEOUT_S = 30
-
-
-ConfigT = TypeVar("ConfigT", bound=ConsumerConfig)
-
-
-def consumer_config(nameservers: Nameservers | None, group: str | None, config: ConfigT) -> ConfigT:
-    """Return `config` with `nameservers` and `group` replaced if they are given.
-
-    Raises ConfigInvalid before any connection is opened.
-    """
-    if not isinstance(config, ConsumerConfig):
-        raise ConfigInvalid(f"config is a {type(config).__name__}: a consumer needs a ConsumerConfig")
-    if nameservers is not None:
-        config = replace(config, nameservers=nameservers)
-    if group is not None:
-        config = replace(config, group=group)
-    config.addresses()
-    config = replace(config, group=Namespace(config.namespace).wrap(config.group))
-    try:
-        check_group(config.group)
-    except MessageInvalid as error:
-        raise ConfigInvalid(f"consumer group: {error}") from error
-    return config
 
 
 class PullCore:

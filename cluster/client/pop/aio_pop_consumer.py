@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from cluster.client.config import MAX_MS, Nameservers
 from cluster.client.consumer.arguments import check_poll, selector_of, topics_of
 from cluster.client.errors import ConfigInvalid
+from cluster.client.group.group_config import group_config
 from cluster.client.message_selector import MessageSelector
-from cluster.client.pop.pop_config import PopConfig, pop_config
+from cluster.client.pop.pop_config import PopConfig
 from cluster.client.pop.pop_core import PopCore
 from cluster.client.transport.faces import AsyncFace
 from store.clock import Clock
@@ -41,7 +42,7 @@ class PopConsumer(AsyncFace[PopCore]):
         config: PopConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        config = pop_config(nameservers, group, config or PopConfig())
+        config = group_config("a pop consumer", config, PopConfig(), nameservers, group)
         super().__init__("pop consumer", lambda: PopCore(config, clock))
 
     async def close(self) -> None:

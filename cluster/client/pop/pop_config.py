@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from cluster.client.config import ClientConfig, Nameservers, require_positive
+from cluster.client.config import ClientConfig, require_positive
 from cluster.client.errors import ConfigInvalid
-from cluster.client.namespaces import Namespace
-from store.message.validate import check_group
-from store.store_errors import MessageInvalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +32,3 @@ class PopConfig(ClientConfig):
         require_positive(self, "invisible_ms")
         if self.consume_from not in ("earliest", "latest"):
             raise ConfigInvalid(f"consume_from is {self.consume_from!r}: give 'earliest' or 'latest'")
-
-
-def pop_config(nameservers: Nameservers | None, group: str | None, config: PopConfig) -> PopConfig:
-    """Return `config` with `nameservers` and `group` replaced if they are given.
-
-    Raises ConfigInvalid before any connection is opened.
-    """
-    if not isinstance(config, PopConfig):
-        raise ConfigInvalid(f"config is a {type(config).__name__}: a pop consumer needs a PopConfig")
-    if nameservers is not None:
-        config = replace(config, nameservers=nameservers)
-    if group is not None:
-        config = replace(config, group=group)
-    config.addresses()
-    config = replace(config, group=Namespace(config.namespace).wrap(config.group))
-    try:
-        check_group(config.group)
-    except MessageInvalid as error:
-        raise ConfigInvalid(f"consumer group: {error}") from error
-    return config
