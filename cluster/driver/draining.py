@@ -30,7 +30,7 @@ class Draining:
     def show(self) -> None:
         """Print what a drain would do and wait for (--dry-run)."""
         if self._is_slave:
-            self.report.line(f"would stop {self.actor.name}, a slave; its store is kept")
+            self.report.line(f"would stop {self.actor.name}, a replica; its store is kept")
             return
         name, progress = self.actor.name, self._request("look")
         self.report.line(f"would make {name} not writable and wait for {progress.producers} producers")
@@ -63,8 +63,8 @@ class Draining:
 
     @property
     def _is_slave(self) -> bool:
-        """True if producers and groups need not be waited for, because a master serves them."""
-        return self.actor.spec is not None and self.actor.spec.is_slave
+        """True if producers and groups need not be waited for, because other replicas serve them."""
+        return self.actor.spec is not None and (self.actor.spec.is_slave or self.actor.spec.is_raft)
 
     def _wait(self) -> DrainProgress:
         name = self.actor.name

@@ -27,6 +27,7 @@ from cluster.driver.launch_report import Report
 from cluster.driver.placement import place
 from cluster.driver.plan import Action, Plan, Running, Verb, make_plan, restarting
 from cluster.driver.preflight import Demand, check_all, free_ports
+from cluster.driver.raft_groups import RaftGroups
 from cluster.driver.restart_spacing import RestartSpacing
 from cluster.driver.scrape_targets import write_targets
 from cluster.driver.specs import ActorSpec
@@ -99,6 +100,7 @@ class Driver:
     home: Path = field(init=False)
     _serving: Sequence[ActorSpec] = field(init=False, default=())
     _spacing: RestartSpacing = field(init=False)
+    _raft: RaftGroups = field(init=False)
 
     def __post_init__(self) -> None:
         """Set `home`."""
@@ -217,8 +219,11 @@ class Driver:
             masters = {broker: (each.epoch, each.replica) for broker, each in records.items()}
             refuse(self.topology.without_master(masters))
             self.topology = self.topology.with_masters(masters)
+            self._raft = RaftGroups(self.home, self.topology.namespace, run_on_node)
+            refuse(self._raft.problems(self.topology))
         resources = self._place(needed)
         settled = self._with_ports(resources, running, needed)
+        settled = self._raft.settle(settled, resources, ray_port.nodes(), needed)
         specs = make_specs(settled, self.home, resources, self.source)
         plan = make_plan(
             specs,
@@ -264,6 +269,7 @@ class Driver:
             for actor in running
             if actor.namespace == self.topology.namespace and actor.spec is not None
         }
+        here = self._raft.ports(self.topology, here) | here
         open_names: dict[str, list[tuple[str, str]]] = {}
         ports: dict[str, int] = {}
         for _path, name, entry in self.topology.listeners():
@@ -304,7 +310,8 @@ class Driver:
             ]
 
     def apply(self, plan: Plan) -> None:
-        """Execute the actions of a plan. Raises LaunchFailed."""
+        """Execute the actions of a plan. Raises LaunchFailed, and LaunchRefused before the first one."""
+        self._raft.form([each.spec for each in plan.having(Verb.CREATE, Verb.ROLL) if each.spec is not None])
         for action in plan.having(Verb.REMOVE):
             self.stop(action)
         for action in plan.having(Verb.ADJUST):
@@ -330,7 +337,7 @@ class Driver:
         self.await_serving([action.spec])
         # The next actor is stopped only when clients can find this one again.
         self._await_all_serving([action.spec, *self._registration_peers(action.spec)])
-        if action.spec.is_slave and not action.is_demotion:
+        if (action.spec.is_slave and not action.is_demotion) or action.spec.is_raft:
             self._await_in_sync(action.spec)
         if is_broker:
             self._spacing.record_restart(action.name, time.monotonic())
@@ -358,12 +365,14 @@ class Driver:
             ) from None
         fleet.create(self.topology.namespace, spec)
 
-    def _await_in_sync(self, slave: ActorSpec) -> None:
-        with self.report.working(f"waiting until {slave.name} is in sync with its master"):
-            problem = fleet.wait_in_sync(self.topology.namespace, slave, self.timeout_s)
+    def _await_in_sync(self, replica: ActorSpec) -> None:
+        wait = fleet.wait_caught_up if replica.is_raft else fleet.wait_in_sync
+        others = "its group" if replica.is_raft else "its master"
+        with self.report.working(f"waiting until {replica.name} is in sync with {others}"):
+            problem = wait(self.topology.namespace, replica, self.timeout_s)
         if problem:
-            raise LaunchFailed(f"{slave.name} is not in sync with its master: {problem}")
-        self.report.line(f"{slave.name} is in sync with its master")
+            raise LaunchFailed(f"{replica.name} is not in sync with {others}: {problem}")
+        self.report.line(f"{replica.name} is in sync with {others}")
 
     def _registration_peers(self, spec: ActorSpec) -> list[ActorSpec]:
         """Return the brokers that register with nameserver `spec`, or the nameservers of broker `spec`."""

@@ -14,8 +14,9 @@ from actors.host import ray_port, store_binding
 from actors.host.node_address import NODE_HOST
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import STOP_TIMEOUT_S, State
+from actors.raft.state import Role
 from cluster.driver.kinds import KINDS
-from cluster.driver.plan import Running
+from cluster.driver.plan import RAFT_STATE, Running
 from cluster.driver.specs import ActorSpec
 
 STATUS = "raymq_status"
@@ -206,6 +207,32 @@ def wait_in_sync(namespace: str, slave: ActorSpec, timeout_s: float) -> str:
             return state
         if time.monotonic() > deadline_s:
             return f"{state}, its log ends at {written:,}, that of the master at {end:,} or later"
+        time.sleep(PAUSE_S)
+
+
+def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float) -> str:
+    """Wait until a replica of a Raft group has what its group has confirmed by now, and a leader is known.
+
+    Return why it has not, else an empty text.
+    """
+    details = [
+        actor.details
+        for actor in observe(namespace)
+        if actor.spec is not None
+        and actor.spec.settings.get("broker_name") == replica.settings["broker_name"]
+    ]
+    end = max((int(each.get("confirmed", 0)) for each in details), default=0)
+    where, deadline_s = ActorName(namespace, replica.name), time.monotonic() + timeout_s
+    roles = {role.value for role in Role}
+    while True:
+        found = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
+        state, confirmed = str(found.get(RAFT_STATE, "")), int(found.get("confirmed", 0))
+        if found.get("raft_leader") and state in roles and confirmed >= end:
+            return ""
+        if state not in roles:
+            return state
+        if time.monotonic() > deadline_s:
+            return f"{state}, it has confirmed {confirmed:,} of {end:,} bytes"
         time.sleep(PAUSE_S)
 
 

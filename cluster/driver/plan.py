@@ -15,7 +15,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from actors.raft.state import Role
 from cluster.driver.specs import ActorSpec, ProcessKind, creation_order
+
+RAFT_STATE = "raft_state"
+"""Field of DESCRIBE_BROKER: the role of a replica of a Raft group, or why it has none."""
 
 
 class Verb(StrEnum):
@@ -64,13 +68,17 @@ class Running:
 
 @dataclass(frozen=True)
 class Action:
-    """Action for one actor, with its reason. `running` are the present settings of the actor, if known."""
+    """Action for one actor, with its reason.
+
+    `running` are the present settings of the actor, if known. `is_leader`: it leads its Raft group now.
+    """
 
     verb: Verb
     name: str
     reason: str
     spec: ActorSpec | None = None
     running: ActorSpec | None = field(default=None, compare=False)
+    is_leader: bool = field(default=False, compare=False)
 
     @property
     def is_demotion(self) -> bool:
@@ -123,7 +131,11 @@ def make_plan(
     wanted_names = {spec.name for spec in wanted}
     removals = [_leftover(actor, prune) for name, actor in sorted(here.items()) if name not in wanted_names]
     ends = {action.name for action in removals if action.verb is Verb.REMOVE}
-    actions = [_action(spec, here.get(spec.name), code_version, is_live) for spec in wanted]
+    leaders = {name for name, actor in here.items() if actor.details.get(RAFT_STATE) == Role.LEADER.value}
+    actions = [
+        replace(_action(spec, here.get(spec.name), code_version, is_live), is_leader=spec.name in leaders)
+        for spec in wanted
+    ]
     others = [actor for actor in running if not (actor.namespace == namespace and actor.name in ends)]
     refusals = [text for spec in wanted for text in _refusals(spec, others, namespace)]
     order = [Verb.KEEP, Verb.REMOVE, Verb.ADOPT, Verb.ADJUST, Verb.CREATE, Verb.ROLL]
@@ -165,13 +177,14 @@ def restarting(plan: Plan, names: Collection[str] | None) -> Plan:
 
 
 def _restart_order(action: Action) -> tuple[float, int]:
-    """Return the place in a rolling restart: by kind, and slaves before masters.
+    """Return the place in a rolling restart: by kind, slaves before masters, and leaders last.
 
     If a promotion was interrupted, the former masters are the first, so that they acknowledge nothing more,
     and the promoted replicas the second: the other slaves cannot follow before.
     """
     is_slave = action.spec is not None and action.spec.is_slave
     step = 0 if action.is_demotion else 1 if action.is_promotion else 2 if is_slave else 3
+    step += action.is_leader
     return creation_order(action.spec), step
 
 

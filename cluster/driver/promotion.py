@@ -87,6 +87,8 @@ class Promotion:
             shown = ", ".join(actor for actor, each in replicas.items() if each.replicas > 1) or "none"
             text = f"{name!r} is not a replica of a group in the topology; replicas: {shown}"
             raise refusal([text])
+        if entry.is_raft:
+            raise refusal([f"the replicas of {entry.name} elect their master (replication: raft)"])
         self.broker, self._replica, self._is_sync = entry.name, entry.replica, entry.replication == "sync"
         self._others: Sequence[str] = [
             actor for actor, each in replicas.items() if each.name == entry.name and actor != self.name

@@ -17,6 +17,7 @@ from actors.broker.identity import ha_port_of, is_ha_closed
 from actors.remoting.tls.contexts import ClientTls
 from cluster.driver.metrics_ports import moved_metrics_ports
 from cluster.topology.topology import (
+    RAFT,
     Broker,
     BrokerReplica,
     ElasticBroker,
@@ -122,6 +123,11 @@ class ActorSpec:
     def is_slave(self) -> bool:
         """Return True for a broker that follows the master of its group."""
         return self.settings.get("role") == SLAVE
+
+    @property
+    def is_raft(self) -> bool:
+        """Return True for a replica of a Raft group."""
+        return self.settings.get("replication") == RAFT
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values, as passed to the actor and contained in its status."""
@@ -254,7 +260,16 @@ def broker_settings(topology: Topology, broker: Broker, path: KeyPath, source: S
         plain, of_store = split_settings(settings)
         given |= checked(BrokerSettings, plain, at, source)
         stored |= checked(StoreSettings, of_store, at, source)
-    if isinstance(broker, BrokerReplica):
+    if isinstance(broker, BrokerReplica) and broker.is_raft:
+        given |= {"replica": broker.replica} if broker.replica else {}
+        given |= {"replication": RAFT, "raft_members": list(broker.raft_members)}
+        if stored["flush"] != "sync":
+            text = (
+                f"raft needs flush: sync, not {stored['flush']}: a majority must not lose what it has "
+                "acknowledged"
+            )
+            raise source.error([((*path, "replication"), text)])
+    elif isinstance(broker, BrokerReplica):
         given |= _replica_settings(broker)
         if is_ha_closed(BrokerSettings.model_validate(given)):
             text = (

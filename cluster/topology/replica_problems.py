@@ -17,8 +17,13 @@ from cluster.topology.topology import (
 )
 
 IN_SYNC_REPLICAS = int(BrokerSettings.model_fields["in_sync_replicas"].default)
-KEYS_OF_SETTINGS = {"role": "none: it depends on the replica", "replication": "", "in_sync_replicas": ""}
+KEYS_OF_SETTINGS = {
+    "role": "none: it depends on the replica", "replication": "", "in_sync_replicas": "",
+    "raft_members": "none: `raymq up` finds the ids of the stores",
+}  # fmt: skip
 """Settings that a group sets for each of its replicas, and where they are set if not by the same key."""
+
+RAFT_REPLICAS_MIN = 3
 
 
 def replica_problems(topology: Topology) -> Iterator[Problem]:
@@ -59,7 +64,15 @@ def _replication(path: KeyPath, entry: Broker) -> Iterator[Problem]:
             (*path, "replicas"),
             (
                 f"{entry.replicas} replicas need the key replication: async (a send does not wait for "
-                "slaves) or sync (it waits for in_sync_replicas)"
+                "slaves), sync (it waits for in_sync_replicas) or raft (it waits for a majority)"
+            ),
+        )
+    if entry.is_raft and entry.replicas < RAFT_REPLICAS_MIN:
+        yield (
+            (*path, "replication"),
+            (
+                f"raft needs replicas: 3 or more, not {entry.replicas}: a majority of fewer does not survive "
+                "the loss of one"
             ),
         )
     if entry.replication == "sync" and entry.replicas < 2:

@@ -33,6 +33,7 @@ and the HA port 1 above.
 
 MAX_PORT = 65_535
 REPLICAS_MAX = 16
+RAFT = "raft"
 REPLICA_KEYS = ("replicas", "replication", "in_sync_replicas", "resources", "replicas_on_one_node")
 """Keys of an entry of `brokers` that has replicas."""
 BROKER_TAG, ELASTIC_TAG = "<broker>", "<elastic>"
@@ -130,14 +131,14 @@ class Broker(Listener):
     With `replicas`, the first one is the master, and the others are its slaves, until another is promoted.
     Replica n listens on `listen_port` + 10 n, has the resource n of `resources`, and its store is `store`
     with `-<n>` appended, except for replica 0. `listen_host: node` stands for the address of its node.
-    `replication` and `in_sync_replicas` are the settings of the master.
+    `replication` and `in_sync_replicas` are the settings of the master; with `raft` the replicas elect it.
     """
 
     name: Name
     listen_port: Port = 10911
     store: Path | None = None
     replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1
-    replication: Literal["async", "sync"] | None = None
+    replication: Literal["async", "sync", "raft"] | None = None
     in_sync_replicas: Annotated[int, Field(ge=2, le=REPLICAS_MAX)] | None = None
     resources: list[str] | None = None
     replicas_on_one_node: bool = False
@@ -146,6 +147,11 @@ class Broker(Listener):
     def is_replicated(self) -> bool:
         """Return True if the entry has keys of a group, rather than of a single broker."""
         return self.replicas > 1 or self.replication is not None
+
+    @property
+    def is_raft(self) -> bool:
+        """Return True if the replicas elect their master."""
+        return self.replication == RAFT
 
     def actor_name(self, index: int) -> str:
         """Return the name of the broker with its replica number."""
@@ -169,11 +175,15 @@ class Broker(Listener):
 
 
 class BrokerReplica(Broker):
-    """One replica of a group. `master` is the number of its master since the promotion `group_epoch`."""
+    """One replica of a group. `master` is the number of its master since the promotion `group_epoch`.
+
+    `raft_members` are the replicas of a Raft group, as `STORE_ID@HOST:PORT`, in the order of their numbers.
+    """
 
     replica: int
     master: int = 0
     group_epoch: int = 0
+    raft_members: Sequence[str] = ()
 
     def actor_name(self, index: int) -> str:
         """Return the name of the broker with its replica number."""
@@ -388,11 +398,25 @@ class Topology(_Model):
 
     def with_masters(self, masters: Mapping[str, tuple[int, int]]) -> Topology:
         """Return a copy in which groups have another master than replica 0: (epoch, replica) by name."""
+        changes = {
+            name: {"master": replica, "group_epoch": epoch} for name, (epoch, replica) in masters.items()
+        }
+        return self._with_replicas(changes)
+
+    def raft_groups(self) -> list[Broker]:
+        """Return the groups whose replicas elect their master."""
+        return [entry for entry in self.brokers if isinstance(entry, Broker) and entry.is_raft]
+
+    def with_raft_members(self, members: Mapping[str, Sequence[str]]) -> Topology:
+        """Return a copy in which the replicas of Raft groups know these members, by the name of the group."""
+        return self._with_replicas({name: {"raft_members": tuple(each)} for name, each in members.items()})
+
+    def _with_replicas(self, changes: Mapping[str, Mapping[str, Any]]) -> Topology:
+        """Return a copy in which the replicas of groups have other fields, by the name of the group."""
         entries: list[Broker | ElasticBrokers] = list(self.brokers)
         for index, entry in enumerate(entries):
-            if isinstance(entry, Broker) and entry.is_replicated and entry.name in masters:
-                epoch, replica = masters[entry.name]
-                change = {"master": replica, "group_epoch": epoch}
+            if isinstance(entry, Broker) and entry.is_replicated and entry.name in changes:
+                change = dict(changes[entry.name])
                 entries[index] = _running(entry, [each.model_copy(update=change) for each in entry.members()])
         return self.model_copy(update={"brokers": entries})
 

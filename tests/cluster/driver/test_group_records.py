@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.host import ray_port, store_binding
+from actors.host import store_binding
 from cluster.driver import bindings, fleet, group_masters
 from cluster.driver.driver import Driver
 from cluster.driver.group_masters import GroupMaster
@@ -21,21 +21,8 @@ from cluster.driver.specs import ActorSpec
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source, TopologyError
 
+pytestmark = pytest.mark.usefixtures("stored")
 NAMESPACE = "raymq"
-
-
-@pytest.fixture(autouse=True)
-def stored(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Return the contents of a key-value store that replaces Ray's."""
-    values: dict[str, bytes] = {}
-
-    def keys(_: str, prefix: str) -> list[str]:
-        return [key for key in values if key.startswith(prefix)]
-
-    monkeypatch.setattr(ray_port, "recalled_keys", keys)
-    monkeypatch.setattr(ray_port, "recall", lambda _, key: values.get(key))
-    monkeypatch.setattr(ray_port, "remember", lambda _, key, value: values.update({key: value}))
-    return values
 
 
 def test_newer_record_of_a_group_is_copied_to_the_other_place(

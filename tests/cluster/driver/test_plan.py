@@ -188,3 +188,14 @@ def test_interrupted_promotion_stops_the_former_master_first() -> None:
     assert [action.is_promotion for action in actions] == [False, True, False, False]
     whole = plan(after, [running(each) for each in before])
     assert [action.name for action in restarting(whole, None).actions] == ["a-0", "a-2", "a-1", "b-0"]
+
+
+def test_leader_of_a_raft_group_is_restarted_last() -> None:
+    wanted = [spec(name) for name in ("a-0", "a-1", "a-2")]
+    states = ["leader", "follower", "follower"]
+    found = [running(each, details={"raft_state": state}) for each, state in zip(wanted, states, strict=True)]
+    for result in (
+        restarting(plan(wanted, found), None),
+        plan([spec(each.name, b=2) for each in wanted], found),
+    ):
+        assert [action.name for action in result.having(Verb.ROLL)] == ["a-1", "a-2", "a-0"]

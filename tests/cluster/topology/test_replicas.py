@@ -18,7 +18,9 @@ from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source, TopologyError, load_topology, load_with_source
 
 THREE_ON_ONE_NODE = "replicas: 3, replication: sync, replicas_on_one_node: true"
+RAFT_KEYS = "replicas: 3, replication: raft, replicas_on_one_node: true"
 PAIR_KEYS = "replicas: 2, replication: async, resources: [x, y]"
+RAFT = {"name": "a", "replicas": 3, "replication": "raft", "resources": ["x", "y", "z"]}
 PAIR = {"name": "a", "replicas": 2, "replication": "async", "resources": ["disk-1", "disk-2"]}
 
 
@@ -101,7 +103,12 @@ def test_free_ports_are_kept_per_replica(tmp_path: Path) -> None:
         ("replicas: 2, replication: async", "[0].replicas: 2 replicas need resources: [...]"),
         ("replicas: 0", "[0].replicas: 0 is less than the minimum 1"),
         ("replicas: 17, replication: async", "17 is greater than the maximum 16"),
-        ("replicas: 3, replication: raft", "'raft' is invalid: use 'async' or 'sync'"),
+        ("replicas: 3, replication: paxos", "'paxos' is invalid: use 'async', 'sync' or 'raft'"),
+        ("replication: raft", "[0].replication: raft needs replicas: 3 or more, not 1"),
+        ("replicas: 2, replication: raft, resources: [x, y]", "raft needs replicas: 3 or more, not 2"),
+        ("replicas: 3, replication: raft", "[0].replicas: 3 replicas need resources: [...]"),
+        (f"{RAFT_KEYS}, in_sync_replicas: 2", "only with replication: sync"),
+        (f"{RAFT_KEYS}, settings: {{raft_members: [x]}}", "`raymq up` finds the ids of the stores"),
         ("replication: sync", "[0].replication: sync needs replicas: 2 or more"),
         (f"{PAIR_KEYS}, in_sync_replicas: 2", "only with replication: sync"),
         ("replicas: 2, replication: sync, resources: [x, y], in_sync_replicas: 3", "3 exceeds replicas 2"),
@@ -202,3 +209,24 @@ def test_promoted_replica_is_the_master_and_cannot_be_removed(tmp_path: Path) ->
     (text,) = topology({"name": "a"}).without_master(masters)
     assert "a-1 was promoted" in text
     assert "promote a-0 before you remove it" in text
+
+
+def test_replicas_of_a_raft_group_have_the_same_members(tmp_path: Path) -> None:
+    members = ["1@h:10911", "2@h:10921", "3@h:10931"]
+    found = specs(topology(RAFT).with_raft_members({"a": members}), tmp_path)
+    settings = [BrokerSettings.model_validate(each.settings) for each in found]
+    assert [(each.replication, each.role, each.replica) for each in settings] == [
+        ("raft", "master", 0), ("raft", "master", 1), ("raft", "master", 2),
+    ]  # fmt: skip
+    assert all(each.raft_members == members for each in settings)
+    assert [demand_of(spec).ha_port for spec in found] == [0, 0, 0]
+    assert [each.resource for each in found] == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("place", ["topology", "all", "own"])
+def test_raft_group_without_sync_flush_is_refused(tmp_path: Path, place: str) -> None:
+    flush = {"store": {"flush": "async"}}
+    keys: dict[str, Any] = {"topology": {"flush": "async"}, "all": {"broker_settings": flush}}.get(place, {})
+    entry = RAFT if place != "own" else {**RAFT, "settings": {"flushDiskType": "ASYNC_FLUSH"}}
+    with pytest.raises(TopologyError, match=r"\[0\].replication: raft needs flush: sync, not async"):
+        specs(topology(entry, **keys), tmp_path)

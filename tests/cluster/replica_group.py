@@ -1,0 +1,134 @@
+"""A broker group with replicas on Ray: runs `raymq` commands for its topology, and sends and consumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.client import Producer, ProducerConfig, PullConsumer
+from cluster.client.errors import ClientError
+from cluster.session.environment import make_token
+from tests.cluster.conftest import CLI_TIMEOUT_S, COMMIT_LOG_FILE_BYTES, REPO
+from tests.eventually import LIMIT_S, eventually
+from tests.ports import free_port
+
+
+class Group:
+    """Runs `raymq` commands for a topology with one replicated broker."""
+
+    def __init__(self, home: Path, replicas: int, replication: str = "sync") -> None:
+        self.home = home
+        self.nameserver_port = free_port()
+        self.file = home / "pair.yaml"
+        make_token(home / "token")
+        self.environment = os.environ | {
+            "RAYMQ_HOME": str(home),
+            "RAY_AUTH_TOKEN_PATH": str(home / "token"),
+            "RAY_AUTH_MODE": "token",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "PYTHONPATH": str(REPO),
+        }
+        self.environment.pop("RAY_ADDRESS", None)
+        group = {
+            "name": "broker-a", "listen_port": free_port(-2, 8, 10, 18, 20), "replicas": replicas,
+            "replication": replication, "replicas_on_one_node": True,
+        }  # fmt: skip
+        if replication == "sync":
+            group["in_sync_replicas"] = 2
+        topology = {
+            "cluster": "Pair",
+            "route_refresh_ms": 0,
+            "ray": {"address": "new", "port": 0, "dashboard_port": 0},
+            "nameservers": [{"listen_port": self.nameserver_port}],
+            "rebalancers": [{}],
+            "brokers": [group],
+            "broker_settings": {
+                "register_interval_ms": 1000,
+                "store": {"commit_log_file_bytes": COMMIT_LOG_FILE_BYTES},
+            },
+        }
+        self.file.write_text(yaml.safe_dump(topology))
+
+    @property
+    def nameserver(self) -> str:
+        return f"127.0.0.1:{self.nameserver_port}"
+
+    def run(self, *command: str, code: int = 0) -> str:
+        """Run a command with the topology as its last argument."""
+        return self.raymq(*command, str(self.file), code=code)
+
+    def raymq(self, *command: str, code: int = 0) -> str:
+        """Run a command, whose exit code must be `code`; return its output."""
+        done = subprocess.run(
+            [sys.executable, "-m", "cluster.cli.main", *command],
+            env=self.environment, cwd=REPO, capture_output=True, text=True, check=False,
+            timeout=CLI_TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    def actors(self, code: int = 0) -> list[dict[str, Any]]:
+        """Return the actors as `raymq status` shows them; its exit code must be `code`."""
+        actors: list[dict[str, Any]] = json.loads(self.run("status", code=code))["actors"]
+        return actors
+
+    def status(self, actor: str, code: int = 0) -> dict[str, Any]:
+        (found,) = (each for each in self.actors(code) if each["actor"] == actor)
+        return found
+
+    def pid(self, actor: str) -> int:
+        return int(self.status(actor)["process"])
+
+    def await_log_of_master(self, *slaves: str) -> None:
+        for slave in slaves:
+            eventually(lambda slave=slave: self.status(slave)["lag_bytes"] == 0, f"the log of {slave}")
+
+    def producer(self) -> Producer:
+        limit_ms = int(LIMIT_S * 1000)
+        config = ProducerConfig(
+            group="P", send_timeout_ms=limit_ms, delivery_timeout_ms=limit_ms, route_refresh_ms=1000
+        )
+        return Producer(self.nameserver, config=config)
+
+    def await_all(self, sent: Sequence[bytes], group: str = "G") -> None:
+        """Consume until all messages are received."""
+        received: set[bytes] = set()
+        with PullConsumer(self.nameserver, group) as consumer:
+            consumer.subscribe("T")
+            while received < set(sent):
+                received |= {message.body for message in consumer.poll(1000, 100)}
+
+    def log(self, replica: int) -> bytes:
+        files = sorted((self.home / "store" / f"broker-a-{replica}" / "commitlog").glob("0*"))
+        return b"".join(each.read_bytes() for each in files)
+
+
+def send(producer: Producer, sent: list[bytes], count: int = 100) -> None:
+    """Send messages and add the body of each acknowledged one to `sent`."""
+    for _ in range(count):
+        body = b"%d" % len(sent)
+        producer.send("T", body)
+        sent.append(body)
+
+
+def send_all(producer: Producer, sent: list[bytes], count: int = 100) -> None:
+    """Send messages, each until it is acknowledged, as an application that repeats failed sends."""
+
+    def is_sent(body: bytes) -> bool:
+        try:
+            producer.send("T", body)
+        except ClientError:
+            return False
+        return True
+
+    for _ in range(count):
+        body = b"%d" % len(sent)
+        eventually(lambda body=body: is_sent(body), "an acknowledged send")  # type: ignore[misc]
+        sent.append(body)
