@@ -29,8 +29,9 @@ from cluster.driver.kinds import NAMESERVER
 from cluster.driver.launch_errors import LaunchFailed, LaunchRefused
 from cluster.driver.launch_report import ConsoleReport, Report
 from cluster.driver.placement import place
-from cluster.driver.plan import Running
+from cluster.driver.plan import RAFT_STATE, Running
 from cluster.driver.promotion import promote_replica
+from cluster.driver.replica_roles import RAFT_ROLES
 from cluster.driver.scrape_targets import remove_target, write_targets
 from cluster.driver.specs import ActorSpec, creation_order
 from cluster.paths import home_of, only_one_driver
@@ -261,6 +262,8 @@ def why_failing(actor: Running, specs: Sequence[ActorSpec]) -> str:
         return f"refuses writes: {refusal}"
     if (replication := actor.details.get("replication_state", "")).startswith(STOPPED):
         return f"replication has {replication}"
+    if RAFT_STATE in actor.details and (raft := str(actor.details[RAFT_STATE])) not in RAFT_ROLES:
+        return f"takes no part in its Raft group: {raft}"
     if (drain := actor.details.get("drain_state", ACTIVE)) != ACTIVE:
         return f"is being drained ({drain})"
     return probe(actor.spec, specs)

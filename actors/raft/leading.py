@@ -109,11 +109,16 @@ class Leading:
 
     def hears_majority(self, now: int) -> bool:
         """Return True if a majority of the voters has sent something within an election time."""
+        return self.heard_voters(now) >= self._state.members.majority
+
+    def heard_voters(self, now: int) -> int:
+        """Return how many voters have sent something within an election time, the leader included."""
         state = self._state
         since = now - state.timing.election_ms
         voters = state.members.voters
-        heard = sum(self._progress[each].heard > since for each in voters if each != state.me)
-        return heard + (state.me in voters) >= state.members.majority
+        return (state.me in voters) + sum(
+            self._progress[each].heard > since for each in voters if each != state.me
+        )
 
     # ---- log -----------------------------------------------------------------------------------------------
 

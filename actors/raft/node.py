@@ -200,6 +200,10 @@ class RaftNode:
             return {}
         return {member: progress.match for member, progress in self._leading.progress.items()}
 
+    def heard_voters(self, now: int) -> int:
+        """Return how many voters, itself included, a leader has heard of within an election time; else 0."""
+        return self._leading.heard_voters(now) if self._state.role is Role.LEADER else 0
+
     @property
     def deadline(self) -> int:
         """Time in ms at which the node needs the next Tick."""

@@ -37,6 +37,12 @@ def notices(sample: Sample, now_ms: int) -> Sequence[Notice]:
         if load.disk_used is not None and load.disk_used >= DISK_FULL:
             text = f"the disk of {broker.broker} is {load.disk_used:.0%} full: it will delete old files early"
             found.append(Notice("warning", text, f"brokers/{broker.broker}"))
+        if load.is_bare_majority:
+            voters = f"{load.raft_voters_heard} of {load.raft_voters} replicas"
+            text = (
+                f"{broker.broker} runs on a bare majority, {voters}: it does not survive the loss of another"
+            )
+            found.append(Notice("warning", text, f"brokers/{broker.broker}"))
     dead = sum(each.load.dead_letters or 0 for each in sample.brokers or () if each.load is not None)
     if dead:
         found.append(Notice("warning", f"{dead:,} dead letters wait to be resent or purged", "dead-letters"))

@@ -14,9 +14,9 @@ from actors.host import ray_port, store_binding
 from actors.host.node_address import NODE_HOST
 from actors.host.ray_port import ActorMethodFailed, ActorName, ActorNotFound, ActorUnavailable
 from actors.host.service_host import STOP_TIMEOUT_S, State
-from actors.raft.state import Role
 from cluster.driver.kinds import KINDS
 from cluster.driver.plan import RAFT_STATE, Running
+from cluster.driver.replica_roles import RAFT_ROLES
 from cluster.driver.specs import ActorSpec
 
 STATUS = "raymq_status"
@@ -223,13 +223,12 @@ def wait_caught_up(namespace: str, replica: ActorSpec, timeout_s: float) -> str:
     ]
     end = max((int(each.get("confirmed", 0)) for each in details), default=0)
     where, deadline_s = ActorName(namespace, replica.name), time.monotonic() + timeout_s
-    roles = {role.value for role in Role}
     while True:
         found = to_running(where, status_of(where, CALL_TIMEOUT_S)).details
         state, confirmed = str(found.get(RAFT_STATE, "")), int(found.get("confirmed", 0))
-        if found.get("raft_leader") and state in roles and confirmed >= end:
+        if found.get("raft_leader") and state in RAFT_ROLES and confirmed >= end:
             return ""
-        if state not in roles:
+        if state and state not in RAFT_ROLES:
             return state
         if time.monotonic() > deadline_s:
             return f"{state}, it has confirmed {confirmed:,} of {end:,} bytes"

@@ -77,6 +77,11 @@ ALL: Final = (
         "The disk of {{ $labels.node_id }} is {{ $value | humanizePercentage }} full.",
     ),
     Alert(
+        "RaymqRaftBareMajority",
+        "raymq_raft_is_leader == 1 and raymq_raft_voters_heard <= floor(raymq_raft_voters / 2) + 1", "1m",
+        "critical", "The Raft group of {{ $labels.node_id }} does not survive the loss of another replica.",
+    ),
+    Alert(
         "RaymqLogDamaged", "raymq_log_holes > 0", "0m", "critical",
         "The log of {{ $labels.node_id }} lacks {{ $value }} ranges.",
     ),

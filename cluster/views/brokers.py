@@ -21,6 +21,9 @@ class BrokerLoad:
         get_tps: Messages read per second in the last 10 seconds.
         disk_used: Used part of the disk that holds the CommitLog, from 0 to 1.
         up_s: Seconds since the start.
+        raft_term: Term of its Raft group.
+        raft_voters: Voters of its Raft group.
+        raft_voters_heard: Voters that it hears of as the leader, itself included.
     """
 
     version: str | None
@@ -32,6 +35,16 @@ class BrokerLoad:
     retries: int | None
     dead_letters: int | None
     up_s: int | None
+    raft_term: int | None = None
+    raft_voters: int | None = None
+    raft_voters_heard: int | None = None
+
+    @property
+    def is_bare_majority(self) -> bool:
+        """True for the leader of a Raft group that cannot lose another voter."""
+        if not self.raft_voters_heard or self.raft_voters is None:
+            return False
+        return self.raft_voters_heard <= self.raft_voters // 2 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,9 @@ def load_of(runtime: Mapping[str, str], now_ms: int) -> BrokerLoad:
         count("retriesPending"),
         count("deadLettersPending"),
         max(0, now_ms - int(runtime["bootTimestamp"])) // 1000 if runtime.get("bootTimestamp") else None,
+        count("raftTerm"),
+        count("raftVoters"),
+        count("raftVotersHeard"),
     )
 
 

@@ -60,28 +60,32 @@ class Group:
     def nameserver(self) -> str:
         return f"127.0.0.1:{self.nameserver_port}"
 
-    def run(self, *command: str, code: int = 0) -> str:
+    def run(self, *command: str, code: int | tuple[int, ...] = 0) -> str:
         """Run a command with the topology as its last argument."""
         return self.raymq(*command, str(self.file), code=code)
 
-    def raymq(self, *command: str, code: int = 0) -> str:
-        """Run a command, whose exit code must be `code`; return its output."""
+    def raymq(self, *command: str, code: int | tuple[int, ...] = 0) -> str:
+        """Run a command, whose exit code must be `code`, or one of these; return its output."""
         done = subprocess.run(
             [sys.executable, "-m", "cluster.cli.main", *command],
             env=self.environment, cwd=REPO, capture_output=True, text=True, check=False,
             timeout=CLI_TIMEOUT_S,
         )  # fmt: skip
-        assert done.returncode == code, done.stdout + done.stderr
+        assert done.returncode in (code if isinstance(code, tuple) else (code,)), done.stdout + done.stderr
         return done.stdout
 
-    def actors(self, code: int = 0) -> list[dict[str, Any]]:
-        """Return the actors as `raymq status` shows them; its exit code must be `code`."""
-        actors: list[dict[str, Any]] = json.loads(self.run("status", code=code))["actors"]
+    def actors(self) -> list[dict[str, Any]]:
+        """Return the actors as `raymq status` shows them."""
+        actors: list[dict[str, Any]] = json.loads(self.run("status", code=(0, 1)))["actors"]
         return actors
 
-    def status(self, actor: str, code: int = 0) -> dict[str, Any]:
-        (found,) = (each for each in self.actors(code) if each["actor"] == actor)
+    def status(self, actor: str) -> dict[str, Any]:
+        (found,) = (each for each in self.actors() if each["actor"] == actor)
         return found
+
+    def serves(self) -> bool:
+        """Return True if all actors serve."""
+        return all(each["state"] == "serving" for each in self.actors())
 
     def pid(self, actor: str) -> int:
         return int(self.status(actor)["process"])

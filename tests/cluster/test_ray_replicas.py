@@ -165,7 +165,7 @@ def test_diverged_former_master_copies_the_log_again_after_a_resync(asynchronous
         shown = group.run("promote", "broker-a-1", "--topology")
         assert "broker-a-0 does not follow it: stopped" in shown
         send(producer, [])
-    found = group.status("broker-a-0", code=1)
+    found = group.status("broker-a-0")
     assert found["state"] == "failing"
     assert "raymq replica resync" in found["reason"]
     assert "stopped broker-a-0" in group.run("drain", "broker-a-0", "--topology")

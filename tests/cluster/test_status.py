@@ -99,3 +99,41 @@ def test_role_is_not_shown_without_replication() -> None:
     single = replica(0, {}, written=3_000)
     assert "role" not in table([single])
     assert as_row(ActorStatus(single, ""))["role"] is None
+
+
+def in_group(number: int, state: str, heard: int = 0, **details: object) -> Running:
+    known = {"raft_state": state, "raft_term": 7, "raft_voters": 3, "raft_voters_heard": heard}
+    return replica(number, {"replication": "raft"}, **known, **details)
+
+
+def test_role_of_replicas_of_a_raft_group_is_shown_with_the_lag_of_followers() -> None:
+    leader = in_group(0, "leader", 3, written=3_000)
+    others = [in_group(1, "follower", written=1_000), replica(2, {"replication": "raft"})]
+    shown = table([leader, *others])
+    assert "leader, term 7 " in shown
+    assert "follower, term 7, 2,000 B behind, in sync" in shown
+    assert "failed" in shown
+    assert as_row(ActorStatus(leader, ""), replica_roles([leader])[leader.name])["is_bare_majority"] is False
+    assert "follower, term 7, lag unknown" in table([others[0]])
+
+
+def test_group_on_a_bare_majority_is_shown() -> None:
+    assert "leader, term 7, on a bare majority" in table([in_group(0, "leader", 2, written=3_000)])
+    former = in_group(1, "leader", 1, written=9_000)
+    newer = replica(
+        2,
+        {"replication": "raft"},
+        raft_state="leader",
+        raft_term=8,
+        raft_voters=3,
+        raft_voters_heard=2,
+        written=1_500,
+    )
+    follower = in_group(0, "follower", written=1_000)
+    assert replica_roles([former, newer, follower])["broker-a-0"].lag_bytes == 500
+
+
+def test_replica_that_takes_no_part_in_its_group_is_failing() -> None:
+    spec = ActorSpec(BROKER, "broker-a-1", "C", {}, ("h", 1), ("h", 1), "r")
+    running = Running("raymq", spec.name, spec, "serving", details={"raft_state": "the log ends at 7"})
+    assert why_failing(running, [spec]) == "takes no part in its Raft group: the log ends at 7"

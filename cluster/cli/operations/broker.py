@@ -20,6 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistic
 
 COLUMNS = ("cluster", "broker", "id", "address", "version", "put_tps", "get_tps", "disk_used", "up_s")
 PENDING = ("open_transactions", "pending_timers", "retries", "dead_letters")
+RAFT = ("raft_term", "raft_voters", "raft_voters_heard")
 """Counts of messages that wait in a broker; RocketMQ's brokers do not report them."""
 
 
@@ -260,9 +261,11 @@ def drain(
 
 
 def columns_of(load: brokers.BrokerLoad) -> dict[str, Any]:
-    """Return the columns of a broker's load, without the counts that it does not report."""
+    """Return the columns of a broker's load, without the counts of messages and voters that it lacks."""
     found = asdict(load) | {"disk_used": None if load.disk_used is None else f"{load.disk_used:.0%}"}
-    return {name: value for name, value in found.items() if name not in PENDING or value is not None}
+    return {
+        name: value for name, value in found.items() if name not in (*PENDING, *RAFT) or value is not None
+    }
 
 
 def _window(name: str, item: BrokerStatsItem) -> dict[str, Any]:

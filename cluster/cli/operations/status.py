@@ -82,6 +82,8 @@ def as_row(entry: ActorStatus, role: ReplicaRole | None = None) -> dict[str, Any
         "role": role.name if role else None,
         "lag_bytes": role.lag_bytes if role else None,
         "is_in_sync": role.is_in_sync if role else None,
+        "term": role.term if role else None,
+        "is_bare_majority": role.is_bare_majority if role and role.voters else None,
         "details": dict(actor.details),
     }
 
@@ -113,18 +115,32 @@ def formatted(row: Mapping[str, Any]) -> dict[str, Any]:
         "in_sync": details.get("in_sync_replicas"),
         "slave_lag": slave_lag_of(details),
         **{column: details.get(field) for column, field in PENDING.items()},
-        STYLE: None if row["state"] == "serving" else "red",
+        STYLE: _style(row),
     }
 
 
+def _style(row: Mapping[str, Any]) -> str | None:
+    if row["state"] != "serving":
+        return "red"
+    return "yellow" if row.get("is_bare_majority") else None
+
+
 def role_of(row: Mapping[str, Any]) -> str | None:
-    """Return the role of a replica, of a slave with its lag; None without replication."""
+    """Return the role of a replica with its term and lag; None without replication."""
     role = row.get("role")
-    if role != "slave":
+    if role is None or role == "master":
         return role
-    if row["lag_bytes"] is None:
-        return "slave, lag unknown"
-    return f"slave, {row['lag_bytes']:,} B behind, {'' if row['is_in_sync'] else 'not '}in sync"
+    parts = [role]
+    if row["term"] is not None:
+        parts.append(f"term {row['term']}")
+    if row["is_bare_majority"]:
+        parts.append("on a bare majority")
+    if row["lag_bytes"] is not None:
+        parts.append(f"{row['lag_bytes']:,} B behind")
+        parts.append("in sync" if row["is_in_sync"] else "not in sync")
+    elif role in ("slave", "follower"):
+        parts.append("lag unknown")
+    return ", ".join(parts)
 
 
 def slave_lag_of(details: Mapping[str, Any]) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cluster.client import Admin, MessageQueue, Producer
@@ -69,6 +71,11 @@ def broker(name: str, of: BrokerLoad | None) -> BrokerView:
         (
             Sample(at_ms=1, brokers=[broker("a", load(dead_letters=2)), broker("b", load(dead_letters=3))]),
             ["5 dead letters wait to be resent or purged"],
+        ),
+        (Sample(at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_voters_heard=3))]), []),
+        (
+            Sample(at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_voters_heard=2))]),
+            ["a runs on a bare majority, 2 of 3 replicas: it does not survive the loss of another"],
         ),
         (
             Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, None, 100_000)}),

@@ -100,9 +100,7 @@ def test_lost_store_of_a_group_whose_record_is_lost_is_refused(tmp_path: Path) -
     for replica in range(2):
         open_store(tmp_path, replica).close()
         (tmp_path / "store" / f"a-{replica}" / TERM_FILE).write_text("{}")
-    with pytest.raises(
-        LaunchRefused, match=r"a-2 has no store: restore it, or the record raft-groups/a"
-    ):
+    with pytest.raises(LaunchRefused, match=r"a-2 has no store: restore it, or the record raft-groups/a"):
         settled(tmp_path, topology())
 
 

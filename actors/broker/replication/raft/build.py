@@ -7,7 +7,7 @@ and the term as stateVersion, while sends are accepted, else SLAVE.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from actors.broker.capability import Capability
 from actors.broker.parts import BrokerParts
@@ -16,10 +16,10 @@ from actors.broker.replication.raft.driver import RaftDriver
 from actors.broker.replication.raft.leader_search import LeaderSearch
 from actors.broker.replication.raft.member_requests import GroupOfReplica, MemberRequests
 from actors.broker.replication.raft.opening import RaftReplica
+from actors.broker.replication.raft.raft_figures import raft_figures
 from actors.broker.replication.raft.raft_requests import RaftPeer, RaftRequests, raft_message
 from actors.broker.replication.raft.raft_step import RaftStep, SpecialMessages
 from actors.broker.role import Role, RoleService
-from actors.host.figures import Figure, Kind
 from actors.raft.members import Member
 from actors.raft.messages import Message
 
@@ -137,21 +137,5 @@ def build_raft(parts: BrokerParts, replica: RaftReplica, restart: Restart | None
         permits_plain_sends=lambda: driver.accepts_sends,
         interceptors=(SpecialMessages(),),
         services=(RoleService("raft", frozenset({Role.MASTER, Role.SLAVE}), start, stop),),
-        figures=_figures(driver, leader_address),
+        figures=raft_figures(driver, loop.store.positions, leader_address, parts.clock),
     )
-
-
-def _figures(driver: RaftDriver, leader_address: Callable[[], str]) -> Sequence[Figure]:
-    node = driver.node
-
-    def state() -> str:
-        return driver.failure or str(node.role.value)
-
-    return (
-        Figure("raft_state", Kind.TEXT, "", state, "Role in the Raft group, or why it has none."),
-        Figure(
-            "raft_term", Kind.GAUGE, "", lambda: node.term, "Term of the Raft group.",
-            metric="raymq_raft_term",
-        ),
-        Figure("raft_leader", Kind.TEXT, "", leader_address, "Address of the leader."),
-    )  # fmt: skip

@@ -1,6 +1,11 @@
 import { count, html, percent, plain, rate, span, useGet } from "../core.js";
 import { Loading, Name, Page, Problem, Table } from "../parts.js";
 
+const role = ({ id, load }) => {
+  if (id) return `replica ${id}`;
+  return load?.raft_term ? `leader, term ${load.raft_term}, ${load.raft_voters_heard} of ${load.raft_voters} voters` : "master";
+};
+
 export default function Brokers() {
   const brokers = useGet("/brokers", {}, 5_000);
   if (!brokers.data) return html`<${Loading} of=${brokers} />`;
@@ -9,7 +14,7 @@ export default function Brokers() {
     <${Problem} error=${brokers.error} />
     <${Table} rows=${brokers.data} empty="no broker is registered" columns=${[
       { name: "broker", cell: (row) => html`<i class=${`dot ${row.load ? "up" : row.problem ? "down" : ""}`}></i><${Name} kind="brokers" of=${row.broker} />` },
-      { name: "id", title: "role", cell: (row) => (row.id ? `replica ${row.id}` : "master") }, { name: "address" },
+      { name: "id", title: "role", cell: role }, { name: "address" },
       { name: "put_tps", title: "in /s", number: true, ...load("put_tps"), cell: (row) => rate(row.load?.put_tps) },
       { name: "get_tps", title: "out /s", number: true, ...load("get_tps"), cell: (row) => rate(row.load?.get_tps) },
       { name: "disk_used", title: "disk", number: true, ...load("disk_used"), cell: (row) => percent(row.load?.disk_used) },

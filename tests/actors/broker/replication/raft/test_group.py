@@ -10,9 +10,12 @@ from actors.broker.replication.raft.raft_requests import raft_message
 from actors.raft.group_record import GROUP_TOPIC
 from actors.raft.members import Member
 from actors.raft.messages import LeaderNotice, VoteRequest
+from actors.remoting.bodies.routes import decode_kv_table
 from actors.remoting.codes import RequestCode, ResponseCode
+from cluster.views.brokers import load_of
 from tests.actors.broker.brokers import TIMEOUT_MS, Peer, run
 from tests.actors.broker.replication.raft.groups import Group
+from tests.cluster.monitoring.test_board import METRICS_OF_GROUPS
 from tests.eventually import eventually_async
 
 
@@ -65,6 +68,27 @@ async def refuses_foreign_messages(group: Group) -> None:
     assert log_of(group, 0).startswith(log)
 
 
+async def reports_its_group(group: Group, leader: int) -> None:
+    """The leader reports what it knows of the others, as figures and as runtime information."""
+    others = [each for each in range(3) if each != leader]
+
+    def match() -> str:
+        return ", ".join(f"{each}: {group.figure(leader, 'written')}" for each in others)
+
+    await eventually_async(lambda: group.figure(leader, "raft_match") == match())
+    await eventually_async(lambda: group.figure(leader, "raft_voters_heard") == 3)
+    assert [group.figure(each, "raft_is_leader") for each in (leader, *others)] == [1, 0, 0]
+    assert [group.figure(each, "raft_voters") for each in range(3)] == [3, 3, 3]
+    assert [group.figure(each, "raft_match") for each in others] == ["", ""]
+    runtime = decode_kv_table((await group.peers[leader].ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+    load = load_of(runtime, 0)
+    assert (load.raft_voters_heard, load.raft_voters, load.is_bare_majority) == (3, 3, False)
+    figures = {each.metric: each for each in group.peers[leader].broker.graph.figures}
+    assert figures.keys() > METRICS_OF_GROUPS
+    lags = figures["raymq_raft_member_lag_bytes"].samples()
+    assert {each.labels: each.value for each in lags} == {(str(each),): 0 for each in others}
+
+
 def test_acknowledged_messages_survive_the_loss_of_the_leader(tmp_path: Path) -> None:
     async def story() -> None:
         async with Group(tmp_path) as group:
@@ -103,9 +127,11 @@ def test_minority_refuses_sends_and_restarted_replicas_continue(tmp_path: Path) 
             leader = await group.send(b"kept")
             await refuses_what_is_not_replicated(group)
             await refuses_foreign_messages(group)
+            await reports_its_group(group, leader)
             others = [each for each in range(3) if each != leader]
-            for each in others:
-                await group.stop(each)
+            await group.stop(others[0])
+            await eventually_async(lambda: group.figure(leader, "raft_voters_heard") == 2)
+            await group.stop(others[1])
             await eventually_async(lambda: group.figure(leader, "raft_state") != "leader")
             refused = await group.peers[leader].send("T", b"refused")
             assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
