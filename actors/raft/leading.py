@@ -109,9 +109,9 @@ class Leading:
 
     def hears_majority(self, now: int) -> bool:
         """Return True if a majority of the voters has sent something within an election time."""
-        return self.heard_voters(now) >= self._state.members.majority
+        return self.active_voters(now) >= self._state.members.majority
 
-    def heard_voters(self, now: int) -> int:
+    def active_voters(self, now: int) -> int:
         """Return how many voters have sent something within an election time, the leader included."""
         state = self._state
         since = now - state.timing.election_ms

@@ -200,9 +200,9 @@ class RaftNode:
             return {}
         return {member: progress.match for member, progress in self._leading.progress.items()}
 
-    def heard_voters(self, now: int) -> int:
-        """Return how many voters, itself included, a leader has heard of within an election time; else 0."""
-        return self._leading.heard_voters(now) if self._state.role is Role.LEADER else 0
+    def active_voters(self, now: int) -> int:
+        """Return how many voters sent something within an election time, the leader included; else 0."""
+        return self._leading.active_voters(now) if self._state.role is Role.LEADER else 0
 
     @property
     def deadline(self) -> int:

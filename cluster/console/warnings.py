@@ -38,7 +38,7 @@ def notices(sample: Sample, now_ms: int) -> Sequence[Notice]:
             text = f"the disk of {broker.broker} is {load.disk_used:.0%} full: it will delete old files early"
             found.append(Notice("warning", text, f"brokers/{broker.broker}"))
         if load.is_bare_majority:
-            voters = f"{load.raft_voters_heard} of {load.raft_voters} replicas"
+            voters = f"{load.raft_active_voters} of {load.raft_voters} replicas"
             text = (
                 f"{broker.broker} runs on a bare majority, {voters}: it does not survive the loss of another"
             )

@@ -24,7 +24,7 @@ class StoreFound:
     """What is at the place of a store.
 
     Attributes:
-        store_id: Id of the store; empty if there is none.
+        store_id: Id of the store; empty without a store.
         is_member: The store is a member of a Raft group, or was one.
         has_records: The log is not empty.
         problem: Why the store cannot be read; empty if it can.

@@ -24,7 +24,7 @@ class ReplicaRole:
         lag_bytes: How much of the master's log a slave lacks; None for a master, and without a master.
         is_in_sync: True for a slave that follows and lacks at most IN_SYNC_BYTES; None as for `lag_bytes`.
         term: Of a replica of a Raft group, its term.
-        voters: Of a leader, the voters that it hears of, itself included, and all voters.
+        voters: Of a leader, the number of active voters, itself included, and of all voters.
     """
 
     name: str
@@ -71,7 +71,7 @@ def _in_raft_group(actor: Running, leader: Running | None) -> ReplicaRole:
     state = str(details[RAFT_STATE])
     role = ReplicaRole(state if state in RAFT_ROLES else "failed", term=int(details["raft_term"]))
     if _leads(actor):
-        return replace(role, voters=(int(details["raft_voters_heard"]), int(details["raft_voters"])))
+        return replace(role, voters=(int(details["raft_active_voters"]), int(details["raft_voters"])))
     return _behind(role, actor, leader, follows=state == Role.FOLLOWER.value)
 
 

@@ -78,7 +78,7 @@ ALL: Final = (
     ),
     Alert(
         "RaymqRaftBareMajority",
-        "raymq_raft_is_leader == 1 and raymq_raft_voters_heard <= floor(raymq_raft_voters / 2) + 1", "1m",
+        "raymq_raft_is_leader == 1 and raymq_raft_active_voters <= floor(raymq_raft_voters / 2) + 1", "1m",
         "critical", "The Raft group of {{ $labels.node_id }} does not survive the loss of another replica.",
     ),
     Alert(

@@ -23,7 +23,7 @@ class BrokerLoad:
         up_s: Seconds since the start.
         raft_term: Term of its Raft group.
         raft_voters: Voters of its Raft group.
-        raft_voters_heard: Voters that it hears of as the leader, itself included.
+        raft_active_voters: Of a leader, voters that sent something lately, itself included.
     """
 
     version: str | None
@@ -37,14 +37,14 @@ class BrokerLoad:
     up_s: int | None
     raft_term: int | None = None
     raft_voters: int | None = None
-    raft_voters_heard: int | None = None
+    raft_active_voters: int | None = None
 
     @property
     def is_bare_majority(self) -> bool:
         """True for the leader of a Raft group that cannot lose another voter."""
-        if not self.raft_voters_heard or self.raft_voters is None:
+        if not self.raft_active_voters or self.raft_voters is None:
             return False
-        return self.raft_voters_heard <= self.raft_voters // 2 + 1
+        return self.raft_active_voters <= self.raft_voters // 2 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def load_of(runtime: Mapping[str, str], now_ms: int) -> BrokerLoad:
         max(0, now_ms - int(runtime["bootTimestamp"])) // 1000 if runtime.get("bootTimestamp") else None,
         count("raftTerm"),
         count("raftVoters"),
-        count("raftVotersHeard"),
+        count("raftActiveVoters"),
     )
 
 

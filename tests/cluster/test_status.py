@@ -102,7 +102,7 @@ def test_role_is_not_shown_without_replication() -> None:
 
 
 def in_group(number: int, state: str, heard: int = 0, **details: object) -> Running:
-    known = {"raft_state": state, "raft_term": 7, "raft_voters": 3, "raft_voters_heard": heard}
+    known = {"raft_state": state, "raft_term": 7, "raft_voters": 3, "raft_active_voters": heard}
     return replica(number, {"replication": "raft"}, **known, **details)
 
 
@@ -126,7 +126,7 @@ def test_group_on_a_bare_majority_is_shown() -> None:
         raft_state="leader",
         raft_term=8,
         raft_voters=3,
-        raft_voters_heard=2,
+        raft_active_voters=2,
         written=1_500,
     )
     follower = in_group(0, "follower", written=1_000)

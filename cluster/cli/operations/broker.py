@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="Brokers: list, describe, statistic
 
 COLUMNS = ("cluster", "broker", "id", "address", "version", "put_tps", "get_tps", "disk_used", "up_s")
 PENDING = ("open_transactions", "pending_timers", "retries", "dead_letters")
-RAFT = ("raft_term", "raft_voters", "raft_voters_heard")
+RAFT = ("raft_term", "raft_voters", "raft_active_voters")
 """Counts of messages that wait in a broker; RocketMQ's brokers do not report them."""
 
 

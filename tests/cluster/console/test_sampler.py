@@ -72,9 +72,9 @@ def broker(name: str, of: BrokerLoad | None) -> BrokerView:
             Sample(at_ms=1, brokers=[broker("a", load(dead_letters=2)), broker("b", load(dead_letters=3))]),
             ["5 dead letters wait to be resent or purged"],
         ),
-        (Sample(at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_voters_heard=3))]), []),
+        (Sample(at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_active_voters=3))]), []),
         (
-            Sample(at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_voters_heard=2))]),
+            Sample(at_ms=1, brokers=[broker("a", replace(load(), raft_voters=3, raft_active_voters=2))]),
             ["a runs on a bare majority, 2 of 3 replicas: it does not survive the loss of another"],
         ),
         (

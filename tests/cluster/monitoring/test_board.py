@@ -23,7 +23,7 @@ RARE = {
 }
 """RocketMQ's metrics that have no sample on its page, because there were no dead letters and
 transactions."""
-METRICS_OF_GROUPS = {"raymq_raft_is_leader", "raymq_raft_voters", "raymq_raft_voters_heard"}
+METRICS_OF_GROUPS = {"raymq_raft_is_leader", "raymq_raft_voters", "raymq_raft_active_voters"}
 """Metrics of the replicas of Raft groups only."""
 _METRIC = re.compile(r"\b(?:rocketmq|raymq)_\w+")
 

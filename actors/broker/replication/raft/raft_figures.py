@@ -19,8 +19,8 @@ def raft_figures(
     def state() -> str:
         return driver.failure or str(node.role.value)
 
-    def heard() -> int:
-        return node.heard_voters(clock.monotonic_ns() // NS_PER_MS)
+    def active_voters() -> int:
+        return node.active_voters(clock.monotonic_ns() // NS_PER_MS)
 
     def match() -> str:
         return ", ".join(f"{each.replica}: {end}" for each, end in sorted(node.match_offsets.items()))
@@ -45,9 +45,9 @@ def raft_figures(
             runtime_names=("raftVoters",), metric="raymq_raft_voters",
         ),
         Figure(
-            "raft_voters_heard", Kind.GAUGE, "", heard,
-            "Voters that the leader has heard of within an election time, itself included.",
-            runtime_names=("raftVotersHeard",), metric="raymq_raft_voters_heard",
+            "raft_active_voters", Kind.GAUGE, "", active_voters,
+            "Voters of which the leader got a message within an election time, itself included.",
+            runtime_names=("raftActiveVoters",), metric="raymq_raft_active_voters",
         ),
         Figure(
             "raft_match", Kind.TEXT, "", match,

@@ -3,7 +3,7 @@ import { Loading, Name, Page, Problem, Table } from "../parts.js";
 
 const role = ({ id, load }) => {
   if (id) return `replica ${id}`;
-  return load?.raft_term ? `leader, term ${load.raft_term}, ${load.raft_voters_heard} of ${load.raft_voters} voters` : "master";
+  return load?.raft_term ? `leader, term ${load.raft_term}, ${load.raft_active_voters} of ${load.raft_voters} voters` : "master";
 };
 
 export default function Brokers() {

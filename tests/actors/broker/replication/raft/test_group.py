@@ -76,13 +76,13 @@ async def reports_its_group(group: Group, leader: int) -> None:
         return ", ".join(f"{each}: {group.figure(leader, 'written')}" for each in others)
 
     await eventually_async(lambda: group.figure(leader, "raft_match") == match())
-    await eventually_async(lambda: group.figure(leader, "raft_voters_heard") == 3)
+    await eventually_async(lambda: group.figure(leader, "raft_active_voters") == 3)
     assert [group.figure(each, "raft_is_leader") for each in (leader, *others)] == [1, 0, 0]
     assert [group.figure(each, "raft_voters") for each in range(3)] == [3, 3, 3]
     assert [group.figure(each, "raft_match") for each in others] == ["", ""]
     runtime = decode_kv_table((await group.peers[leader].ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
     load = load_of(runtime, 0)
-    assert (load.raft_voters_heard, load.raft_voters, load.is_bare_majority) == (3, 3, False)
+    assert (load.raft_active_voters, load.raft_voters, load.is_bare_majority) == (3, 3, False)
     figures = {each.metric: each for each in group.peers[leader].broker.graph.figures}
     assert figures.keys() > METRICS_OF_GROUPS
     lags = figures["raymq_raft_member_lag_bytes"].samples()
@@ -130,7 +130,7 @@ def test_minority_refuses_sends_and_restarted_replicas_continue(tmp_path: Path) 
             await reports_its_group(group, leader)
             others = [each for each in range(3) if each != leader]
             await group.stop(others[0])
-            await eventually_async(lambda: group.figure(leader, "raft_voters_heard") == 2)
+            await eventually_async(lambda: group.figure(leader, "raft_active_voters") == 2)
             await group.stop(others[1])
             await eventually_async(lambda: group.figure(leader, "raft_state") != "leader")
             refused = await group.peers[leader].send("T", b"refused")
