@@ -43,7 +43,10 @@ COMMANDS = {
     "top": ("cluster.cli.operations.top", "Show live rates of brokers, topics and groups."),
     "console": ("cluster.cli.operations.console", "Serve the web console."),
     "store": ("cluster.cli.stores.store", "Inspect, verify and rebuild a broker's store on disk."),
-    "replica": ("cluster.cli.stores.replica", "Replicas: copy the master's log again."),
+    "replica": (
+        "cluster.cli.stores.replica",
+        "Replicas: members of Raft groups; copy the master's log again.",
+    ),
     "reindex": (
         "jobs.reindex.command",
         "Re-index with Spark: a stopped store, a topic by any field, a new sharding.",

@@ -1,4 +1,4 @@
-"""`raymq replica`: commands on the store of a replica on this machine's disk."""
+"""`raymq replica`: members of Raft groups, and the store of a replica on this machine's disk."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import typer
 
 from cluster.cli.console import Output, confirmed, exiting_on_errors
 from cluster.cli.options import AsJson, DryRun, Store, Yes, examples
+from cluster.cli.stores.replica_members import ADD, REMOVE, REPLACE, add, remove, replace
 from cluster.cli.stores.store_tools import exiting_on_store_errors
 
-app = typer.Typer(no_args_is_help=True, help="Replicas: copy the master's log again.")
+app = typer.Typer(no_args_is_help=True, help="Replicas: members of Raft groups; copy the master's log again.")
 
 EXAMPLES = examples(
     "raymq replica resync ~/.raymq/DefaultCluster/store/broker-a-1 --dry-run",
@@ -16,9 +17,9 @@ EXAMPLES = examples(
 )
 
 
-@app.callback()
-def replica() -> None:
-    """Keep `resync` a subcommand: Typer makes a single command the application itself."""
+app.command(epilog=ADD)(add)
+app.command(epilog=REMOVE)(remove)
+app.command(epilog=REPLACE)(replace)
 
 
 @app.command(epilog=EXAMPLES)
@@ -29,7 +30,7 @@ def resync(path: Store, dry_run: DryRun = False, yes: Yes = False, as_json: AsJs
     is moved to a directory beside the store, where `raymq store` can read it; nothing is deleted. After an
     interruption, run the command again to resume.
     """
-    from dataclasses import replace
+    import dataclasses
 
     from store.tools.resync import resyncing
 
@@ -46,7 +47,7 @@ def resync(path: Store, dry_run: DryRun = False, yes: Yes = False, as_json: AsJs
         if not dry_run:
             confirmed("Set the log aside?", yes=yes)
             work.run()
-            plan = replace(plan, is_done=True)
+            plan = dataclasses.replace(plan, is_done=True)
         output.done(
             f"set aside; `raymq store messages {plan.directory} --from-position {divergence.position}` "
             "prints these messages. Start the broker as a slave: it copies the master's log"

@@ -113,6 +113,11 @@ class MemberRequests:
                 f"{leader or 'not known yet'}",
             )
         add, remove = self._added(header, node.members), _removed(header)
+        if not node.accepts_sends:
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"{node.me} has not confirmed its first record as the leader yet, or hands over: try again",
+            )
         try:
             change = self._step(group, remove, add, header.add_address)
         except NotAllowed as error:
@@ -140,6 +145,10 @@ class MemberRequests:
         if add.replica < 0:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"addReplica is {add.replica}: it must be 0 or more"
+            )
+        if add == _removed(header):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"{add} is to be added and removed: name one change"
             )
         for each in members.everyone:
             is_same_store = each.store_id == add.store_id and each != add

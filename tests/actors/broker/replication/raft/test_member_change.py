@@ -132,6 +132,9 @@ async def refuses(group: Group, tmp_path: Path) -> None:
         replica, store_id, address = change
         refused = await asked(group, add_replica=replica, add_store_id=store_id, add_address=address)
         assert (refused.code, reason in (refused.remark or "")) == (code, True), refused.remark
+    both = {**removed(group.members[1]), "add_replica": 1, "add_store_id": stores[1], "add_address": "h:1"}
+    refused = await asked(group, **both)
+    assert "is to be added and removed" in (refused.remark or "")
     leader = next(each for each in range(3) if group.figure(each, "raft_state") == "leader")
     refused = await group.peers[leader].ask(
         CHANGE, ChangeRaftMembersHeader(**removed(group.members[leader])).to_ext()
