@@ -225,18 +225,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-def parse_queue(text: str, topic: str) -> Any:
-    """Parse a queue written as `BROKER:QUEUE`, for example `broker-a:3`. Raises Refusal."""
-    import re
-
-    from cluster.client import MessageQueue
-
-    broker, _, queue_id = text.rpartition(":")
-    if not broker or not re.fullmatch("[0-9]{1,9}", queue_id):
-        raise Refusal(f"{_cut(text)!r} is not a queue: use BROKER:QUEUE, for example broker-a:3")
-    return MessageQueue(topic, broker, int(queue_id))
-
-
 def parse_pairs(given: Sequence[str], option: str) -> dict[str, str]:
     """Parse a list of `NAME=VALUE` texts. Raises Refusal."""
     found = {}

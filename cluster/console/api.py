@@ -18,7 +18,7 @@ from cluster.console.changes import Changes
 from cluster.console.console_settings import ConsoleSettings
 from cluster.console.guard import check_host, check_origin
 from cluster.console.openapi import PREFIX, document
-from cluster.console.routes import Change, Route, command_line, parse
+from cluster.console.routes import Change, Route, parse
 from store.logs import get_logger
 from store.store_errors import MessageInvalid
 
@@ -102,8 +102,8 @@ class Api:
         in_path = dict(request.match_info)
         given = {**await _given(request, has_body=route.method == "POST"), **in_path}
         parameters = parse(route.parameters, given, strict=route.method == "POST")
-        command = command_line(route.command(parameters), self._nameservers)
-        is_applied = route.is_change and not getattr(parameters, "dry_run", False)
+        command = route.command_line(parameters, self._nameservers)
+        is_applied = route.is_change and not parameters["dry_run"]
         if is_applied and self._settings.read_only:
             raise ApiError(403, "this console is read-only", "Use the command line, or another console.")
         token = request.cookies.get(COOKIE)
@@ -111,7 +111,7 @@ class Api:
         def work() -> Any:
             user, admin = self._access.admin_of(token)
             try:
-                result = route.handler(admin, parameters)
+                result = route.run(admin, parameters)
             except (ClientError, ApiError) as error:
                 if is_applied:
                     self._changes.add(user, route.summary, command, str(error))

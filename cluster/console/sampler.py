@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from cluster.client import Admin
 from cluster.client.errors import ClientError
-from cluster.console.history import History
+from cluster.console.history import Curves, History
 from cluster.views.brokers import BrokerView, list_brokers
 from cluster.views.groups import behind_since_ms
 from store.clock import NS_PER_MS, Clock
@@ -21,6 +21,7 @@ from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, is_syst
 TOPICS_PER_SAMPLE = 100
 FOLLOWED_MAX = 200
 """Topics, and groups, whose history is kept."""
+Known = float | None
 PAUSE_FACTOR = 19
 """The pause after a sample, in durations of the sample."""
 
@@ -46,6 +47,11 @@ class GroupSample:
     def lag(self) -> int:
         """The lag in all topics."""
         return sum(each.lag for each in self.topics.values())
+
+    @property
+    def in_flight(self) -> int:
+        """The messages in flight of all topics."""
+        return sum(each.in_flight for each in self.topics.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +109,13 @@ class Sampler:
         self._record(self.last)
         return (self._clock.monotonic_ns() - begin_ns) * PAUSE_FACTOR // NS_PER_MS
 
-    def group_history(self, group: str) -> History | None:
-        """Return the history of lag and rate of a group, if it is kept."""
-        return self._groups.get(group)
+    def curves_of_group(self, group: str) -> Curves | None:
+        """Return lag and rate of a group, or None if they are not kept."""
+        return self._groups[group].curves() if group in self._groups else None
 
-    def topic_history(self, topic: str) -> History | None:
-        """Return the history of messages per second and stored messages of a topic, if it is kept."""
-        return self._topics.get(topic)
+    def curves_of_topic(self, topic: str) -> Curves | None:
+        """Return messages per second and stored messages of a topic, or None if they are not kept."""
+        return self._topics[topic].curves() if topic in self._topics else None
 
     def _brokers(self, problems: list[str]) -> Sequence[BrokerView] | None:
         try:
@@ -194,7 +200,7 @@ def is_normal(topic: str, system: set[str]) -> bool:
     return topic not in system and not topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
 
 
-def figures(sample: Sample) -> tuple[float | None, ...]:
+def figures(sample: Sample) -> tuple[Known, Known, Known, Known, Known, Known]:
     """Return in/s, out/s, lag, in flight, used part of the fullest disk, and brokers that respond.
 
     A figure is None if it is unknown of one broker: a sum without it would be too small.
@@ -202,7 +208,7 @@ def figures(sample: Sample) -> tuple[float | None, ...]:
     lag = in_flight = None
     if sample.groups is not None:
         lag = sum(group.lag for group in sample.groups.values())
-        in_flight = sum(each.in_flight for group in sample.groups.values() for each in group.topics.values())
+        in_flight = sum(group.in_flight for group in sample.groups.values())
     if sample.brokers is None:
         return (None, None, lag, in_flight, None, None)
     masters = [each for each in sample.brokers if each.id == 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -24,7 +24,7 @@ from cluster.console.resources.groups import GroupResources
 from cluster.console.resources.messages import MessageResources
 from cluster.console.resources.overview import OverviewResources
 from cluster.console.resources.topics import TopicResources
-from cluster.console.routes import Route
+from cluster.console.routes import routes_of
 from cluster.console.sampler import Sampler
 from cluster.console.static_files import StaticFiles
 from store.clock import Clock, SystemClock
@@ -56,7 +56,17 @@ class ConsoleService:
         self._admin = Admin(config=ClientConfig(nameservers=self._nameservers))
         self.sampler = Sampler(self._admin, clock)
         self.changes = Changes(clock)
-        self._api = Api(self._routes(clock), self._access, self.changes, settings)
+        routes = routes_of(
+            OverviewResources(self.sampler, self.changes, clock),
+            TopicResources(self.sampler),
+            GroupResources(self.sampler, clock),
+            MessageResources(clock, settings.bodies),
+            DeadLetterResources(settings.bodies),
+            BrokerResources(clock),
+            ClientResources(),
+            AccessResources(),
+        )
+        self._api = Api(routes, self._access, self.changes, settings)
         self._runner: web.AppRunner | None = None
         self._sampling: asyncio.Task[None] | None = None
 
@@ -103,19 +113,6 @@ class ConsoleService:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._access.close)
         await loop.run_in_executor(None, self._admin.close)
-
-    def _routes(self, clock: Clock) -> Sequence[Route]:
-        parts = (
-            OverviewResources(self.sampler, self.changes, clock),
-            TopicResources(self.sampler),
-            GroupResources(self.sampler, clock),
-            MessageResources(clock, self.settings.bodies),
-            DeadLetterResources(self.settings.bodies),
-            BrokerResources(clock),
-            ClientResources(),
-            AccessResources(),
-        )
-        return [route for part in parts for route in part.routes()]
 
     async def _sample(self) -> None:
         while True:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from cluster.views.times import parse_position
 
 if TYPE_CHECKING:
     from actors.remoting.bodies.progress import ConsumeStats
@@ -74,6 +77,50 @@ def offsets_at(admin: Admin, topic: str, position: str | int) -> dict[MessageQue
     if isinstance(position, int):
         return admin.offsets_at(topic, position)
     return admin.beginning_offsets(topic) if position == "earliest" else admin.end_offsets(topic)
+
+
+def targets(
+    admin: Admin, topic: str, to: str | None, queue: str | None, offset: int | None
+) -> dict[MessageQueue, int]:
+    """Return the target offset of each queue of a reset.
+
+    Args:
+        admin: Client of the cluster.
+        topic: The topic.
+        to: "earliest", "latest" or a time, as in `cluster.views.times`.
+        queue: The only queue, as BROKER:QUEUE; None for all.
+        offset: An offset of `queue`, instead of `to`.
+
+    Raises ConfigInvalid if the target is not exactly one, and `ClientError`.
+    """
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import ConfigInvalid
+
+    if (to is None) == (offset is None):
+        raise ConfigInvalid("a target is required: a position, or a queue with an offset")
+    wanted = None if queue is None else parse_queue(queue, topic)
+    if offset is not None:
+        if wanted is None:
+            raise ConfigInvalid("an offset is one of a queue: give the queue too, as BROKER:QUEUE")
+        return {wanted: offset}
+    found = offsets_at(admin, topic, parse_position(to or ""))
+    if wanted is None:
+        return found
+    if wanted not in found:
+        raise ConfigInvalid(f"topic {topic!r} has no queue {queue}: choose another one")
+    return {wanted: found[wanted]}
+
+
+def parse_queue(text: str, topic: str) -> MessageQueue:
+    """Parse a queue written as `BROKER:QUEUE`, for example `broker-a:3`. Raises ConfigInvalid."""
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client import MessageQueue
+    from cluster.client.errors import ConfigInvalid
+
+    broker, _, queue_id = text.rpartition(":")
+    if not broker or not re.fullmatch("[0-9]{1,9}", queue_id):
+        raise ConfigInvalid(f"{text[:80]!r} is not a queue: use BROKER:QUEUE, for example broker-a:3")
+    return MessageQueue(topic, broker, int(queue_id))
 
 
 def preview(admin: Admin, group: str, targets: Mapping[MessageQueue, int]) -> list[OffsetChange]:

@@ -18,11 +18,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class TopicRate:
-    """A topic: stored messages, and messages stored per second."""
+    """A topic: stored messages, and messages stored per second; None if it is unknown."""
 
     topic: str
     messages: int
-    put_tps: float
+    put_tps: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def look(admin: Admin, clock: Clock, before: Snapshot | None = None) -> Snapshot
     return Snapshot(
         at_ns,
         brokers,
-        sorted(topics, key=lambda row: (-row.put_tps, row.topic)),
+        sorted(topics, key=lambda row: (-(row.put_tps or 0), row.topic)),
         sorted(groups, key=lambda row: (-row.tps, -row.lag, row.group)),
         ends,
         consumed,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_queue
+from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Yes, examples
 from cluster.cli.topics.message_view import as_page, body_text
 from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter
+from cluster.views.offsets import parse_queue
 from cluster.views.times import parse_time_ms
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli.console import Failed, Output, Refusal, confirmed, open_admin, parse_queue
+from cluster.cli.console import Failed, Output, confirmed, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, DryRun, Group, Nameserver, Topic, Yes, examples
 from cluster.views import offsets
-from cluster.views.times import parse_position
 
 if TYPE_CHECKING:
     from cluster.client import Admin, MessageQueue
@@ -62,7 +61,7 @@ def reset(
     """Reset the offsets of a group; online members continue from there with their next pull."""
 
     with open_admin(nameserver, as_json=as_json) as (admin, out):
-        targets = _targets(admin, topic, to, queue, offset)
+        targets = offsets.targets(admin, topic, to, queue, offset)
         _move(admin, out, group, targets, "reset", dry_run=dry_run, yes=yes)
 
 
@@ -99,25 +98,6 @@ def clone(
             confirmed(f"Copy the offsets of {source} to {target} in {len(rows)} queues?", yes=yes)
             admin.clone_offsets(source, target, topic)
         out.table(f"{'would clone' if dry_run else 'cloned'} {source} to {target}", _COLUMNS, rows)
-
-
-def _targets(
-    admin: Admin, topic: str, to: str | None, queue: str | None, offset: int | None
-) -> dict[MessageQueue, int]:
-    """Return the target offset of each queue."""
-    if (to is None) == (offset is None):
-        raise Refusal("a target is required: --to, or --queue with --offset")
-    if offset is not None:
-        if queue is None:
-            raise Refusal("--offset requires --queue BROKER:QUEUE")
-        return {parse_queue(queue, topic): offset}
-    targets = offsets.offsets_at(admin, topic, parse_position(to or ""))
-    if queue is None:
-        return targets
-    wanted = parse_queue(queue, topic)
-    if wanted not in targets:
-        raise Refusal(f"topic {topic!r} has no queue {queue}")
-    return {wanted: targets[wanted]}
 
 
 def _move(

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from cluster.cli.console import Failed, Refusal, open_admin, parse_queue
+from cluster.cli.console import Failed, Refusal, open_admin
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, Topic, examples
 from cluster.cli.topics import send, tail
 from cluster.cli.topics.message_view import as_page, body_text
 from cluster.views.messages import find_messages, message_json
+from cluster.views.offsets import parse_queue
 from cluster.views.times import parse_time_ms
 
 app = typer.Typer(no_args_is_help=True, help="Messages: send, get, query, tail, trace.")

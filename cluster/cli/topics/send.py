@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Output, Refusal, exiting_on_errors, is_interactive, parse_pairs, parse_queue
+from cluster.cli.console import Output, Refusal, exiting_on_errors, is_interactive, parse_pairs
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, argument_bytes, examples
 from cluster.cli.topics.message_view import decode_line
 from cluster.views.messages import place_of
+from cluster.views.offsets import parse_queue
 
 if TYPE_CHECKING:
     from cluster.client import Message, Producer, SendResult

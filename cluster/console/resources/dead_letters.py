@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,38 +11,14 @@ import msgspec
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.resources.messages import Bodies, shown
-from cluster.console.resources.topics import Name
-from cluster.console.routes import Change, NoParameters, Parameters, Route, Write, option
+from cluster.console.routes import Name, Plan, Short, get, plan, post
 from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter, DeadLetterCount
 from cluster.views.times import parse_time_ms
 
+Shown = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 _SHOWN = ("store_ms", "broker", "queue", "offset", "origin", "tags", "keys")
-
-
-class LettersParameters(Parameters, frozen=True):
-    """The oldest dead letters of a group, at most `limit` of each broker; with `all` also handled ones."""
-
-    group: Name
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 100
-    all: bool = False
-
-
-class ResendLetters(Write, frozen=True, kw_only=True):
-    """Send the oldest pending dead letters again, or the one with an id: to the group, or to their topic."""
-
-    group: Name
-    to: Literal["group", "topic"] = "group"
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
-    limit: Limit = 1_000
-
-
-class PurgeLetters(Write, frozen=True, kw_only=True):
-    """Mark the pending dead letters as handled; with `until` only those stored before this time."""
-
-    group: Name
-    until: Annotated[str, msgspec.Meta(max_length=40)] | None = None
 
 
 class DeadLetterResources:
@@ -50,68 +27,44 @@ class DeadLetterResources:
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
 
-    def routes(self) -> Sequence[Route]:
-        """Return the rows of the route table."""
-        return (
-            Route(
-                "GET", "/dead-letters", lambda admin, _given: views.dead_letter_counts(admin), NoParameters,
-                Sequence[DeadLetterCount], "Groups with dead letters.", lambda _given: ("dlq", "list"),
-            ),
-            Route(
-                "GET", "/dead-letters/{group}", self.letters, LettersParameters, Sequence[Mapping[str, Any]],
-                "Dead letters of a group.",
-                lambda given: (
-                    "dlq", "list", given.group, "--max", str(given.limit), "--all" if given.all else None,
-                ),
-            ),
-            Route(
-                "POST", "/dead-letters/{group}/resend", self.resend, ResendLetters, Change,
-                "Send dead letters again.",
-                lambda given: (
-                    "dlq", "resend", given.group, "--to", given.to, *option("--id", given.id),
-                    *option("--max", None if given.id else given.limit),
-                ),
-            ),
-            Route(
-                "POST", "/dead-letters/{group}/purge", self.purge, PurgeLetters, Change, "Purge letters.",
-                lambda given: ("dlq", "purge", given.group, *option("--until", given.until)),
-            ),
-        )  # fmt: skip
+    @get("/dead-letters", "dlq list")
+    def groups(self, admin: Admin) -> Sequence[DeadLetterCount]:
+        """Return the groups with dead letters. Raises ClientError."""
+        return views.dead_letter_counts(admin)
 
-    def letters(self, admin: Admin, given: LettersParameters) -> Sequence[Mapping[str, Any]]:
-        """Return dead letters. Raises ClientError."""
-        return [
-            self._row(each)
-            for each in views.dead_letters(admin, given.group, given.limit, include_handled=given.all)
-        ]
+    @get("/dead-letters/{group}", "dlq list {group} --max={limit} {handled?--all}")
+    def letters(
+        self, admin: Admin, group: Name, limit: Shown = 100, handled: bool = False
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return the oldest dead letters of a group, at most `limit` of each queue. Raises ClientError."""
+        return [self._row(each) for each in views.dead_letters(admin, group, limit, include_handled=handled)]
 
-    def resend(self, admin: Admin, given: ResendLetters) -> Change:
-        """Send dead letters again. Raises ClientError, ApiError."""
-        if given.id is None:
-            found = views.dead_letters(admin, given.group, given.limit)
+    @post("/dead-letters/{group}/resend", "dlq resend {group} --to={to} --id={message} --max={limit}")
+    def resend(
+        self, admin: Admin, group: Name, to: Literal["group", "topic"] = "group", message: Name | None = None,
+        limit: Limit = 1_000,
+    ) -> Plan:  # fmt: skip
+        """Send the oldest pending dead letters again, or the one with an id. Raises ClientError, ApiError."""
+        if message is None:
+            found = views.dead_letters(admin, group, limit)
         else:
-            found = views.dead_letters_with_id(admin, given.group, given.id)
+            found = views.dead_letters_with_id(admin, group, message)
             if not found:
-                raise ApiError(
-                    404,
-                    f"group {given.group!r} has no dead letter {given.id[:80]!r}",
-                    "Choose one of its page.",
-                )
+                what = f"group {group!r} has no dead letter {message[:80]!r}"
+                raise ApiError(404, what, "Choose one of its page.")
         rows = [{name: self._row(each).get(name) for name in _SHOWN} for each in found]
-        target = "the group" if given.to == "group" else "their topics, so all groups receive them"
-        what = f"{len(found)} dead letters of {given.group} to {target}"
-        if given.dry_run:
-            return Change(f"would send {what}", rows)
-        admin.resend_dead_letters(given.group, [each.message for each in found], to=given.to)
-        return Change(f"sent {what}", rows, done=True)
+        target = "the group" if to == "group" else "their topics, so all groups receive them"
+        send = partial(admin.resend_dead_letters, group, [each.message for each in found], to=to)
+        return plan("send", f"{len(found)} dead letters of {group} to {target}", send, rows)
 
-    def purge(self, admin: Admin, given: PurgeLetters) -> Change:
-        """Mark dead letters as handled. Raises ClientError."""
-        until_ms = None if given.until is None else parse_time_ms(given.until)
-        count = admin.purge_dead_letters(given.group, until_ms, dry_run=given.dry_run)
-        kept = "they stay readable until their log file is deleted"
-        verb = "would purge" if given.dry_run else "purged"
-        return Change(f"{verb} {count} dead letters of {given.group}; {kept}", done=not given.dry_run)
+    @post("/dead-letters/{group}/purge", "dlq purge {group} --until={until}")
+    def purge(self, admin: Admin, group: Name, until: Short | None = None) -> Plan:
+        """Mark pending dead letters as handled, all or those stored before a time. Raises ClientError."""
+        until_ms = None if until is None else parse_time_ms(until)
+        count = admin.purge_dead_letters(group, until_ms, dry_run=True)
+        kept = f"dead letters of {group}; they stay readable until their log file is deleted"
+        purge = partial(admin.purge_dead_letters, group, until_ms)
+        return Plan(f"would purge {count} {kept}", purge, lambda number: f"purged {number} {kept}")
 
     def _row(self, letter: DeadLetter) -> dict[str, Any]:
         return shown(letter.message, self._bodies) | {"origin": letter.origin}

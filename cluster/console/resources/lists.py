@@ -10,20 +10,11 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from cluster.console.api_errors import ApiError
-from cluster.console.routes import Parameters
 
 T = TypeVar("T")
 
-ROWS_MAX = 500
-
-
-class ListParameters(Parameters, frozen=True, kw_only=True):
-    """Part of a list: rows that contain `match`, in the order `sort` (`-name`: descending), one page."""
-
-    match: Annotated[str, msgspec.Meta(max_length=255)] = ""
-    sort: Annotated[str, msgspec.Meta(max_length=40)] = ""
-    page: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
-    size: Annotated[int, msgspec.Meta(ge=1, le=ROWS_MAX)] = 50
+Page = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=500)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +28,25 @@ class Listing(Generic[T]):
 
 
 def listing(
-    rows: Sequence[T], given: ListParameters, text: Callable[[T], str], sortable: Sequence[str]
+    rows: Sequence[T],
+    match: str,
+    sort: str,
+    page: int,
+    size: int,
+    text: Callable[[T], str],
+    sortable: Sequence[str],
 ) -> Listing[T]:
-    """Return the wanted page of `rows`; unknown values are last in either order. Raises ApiError."""
-    wanted = given.match.casefold()
-    found = [row for row in rows if wanted in text(row).casefold()]
-    if given.sort:
-        name = given.sort.removeprefix("-")
+    """Return one page of the rows whose text contains `match`; unknown values are last in either order.
+
+    `sort` is a name of `sortable`, with a minus for descending order, or empty. Raises ApiError.
+    """
+    found = [row for row in rows if match.casefold() in text(row).casefold()]
+    if sort:
+        name = sort.removeprefix("-")
         if name not in sortable:
-            raise ApiError(400, f"sort is {given.sort!r}", f"Use one of: {', '.join(sortable)}.")
+            raise ApiError(400, f"sort is {sort[:40]!r}", f"Use one of: {', '.join(sortable)}.")
         value: Callable[[Any], Any] = attrgetter(name)
         known = [row for row in found if value(row) is not None]
         unknown = [row for row in found if value(row) is None]
-        found = [*sorted(known, key=value, reverse=given.sort.startswith("-")), *unknown]
-    begin = (given.page - 1) * given.size
-    return Listing(found[begin : begin + given.size], len(found), given.page, given.size)
+        found = [*sorted(known, key=value, reverse=sort.startswith("-")), *unknown]
+    return Listing(found[(page - 1) * size : page * size], len(found), page, size)

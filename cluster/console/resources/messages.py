@@ -12,8 +12,7 @@ import msgspec
 
 from cluster.client import Admin, MessageExt, MessageQueue
 from cluster.console.api_errors import ApiError
-from cluster.console.resources.topics import Name
-from cluster.console.routes import Parameters, Route, option
+from cluster.console.routes import Name, Short, get
 from cluster.views import offsets
 from cluster.views.messages import find_messages, message_json
 from cluster.views.scan import Scan, ScanLimits, matcher, scan
@@ -28,39 +27,11 @@ CURSORS_MAX = 200
 Words = Annotated[str, msgspec.Meta(max_length=8_192)]
 
 
-class MessageParameters(Parameters, frozen=True):
-    """A message: the id of its producer or of its broker."""
-
-    topic: Name
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-
-
-class KeyParameters(Parameters, frozen=True):
-    """A message key."""
-
-    topic: Name
-    key: Annotated[str, msgspec.Meta(min_length=1, max_length=8_192)]
-    limit: Annotated[int, msgspec.Meta(ge=1, le=64)] = 32
-
-
-class SearchParameters(Parameters, frozen=True, kw_only=True):
-    """A search.
-
-    It begins at `since` (earliest, latest or a time), or with the `last` messages of each queue; or it
-    continues at a `cursor`. With `follow` it ends at the present end of the queues.
-    """
-
-    topic: Name
-    since: Annotated[str, msgspec.Meta(max_length=40)] | None = None
-    until: Annotated[str, msgspec.Meta(max_length=40)] | None = None
-    last: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
-    tags: Words | None = None
-    sql: Annotated[str, msgspec.Meta(max_length=100_000)] | None = None
-    key: Words | None = None
-    contains: Words | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
-    follow: bool = False
-    cursor: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+Sql = Annotated[str, msgspec.Meta(max_length=100_000)]
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=8_192)]
+Last = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
+Keyed = Annotated[int, msgspec.Meta(ge=1, le=64)]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=500)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +75,12 @@ class _Cursors:
         return found[1].positions, found[2]
 
 
+def _search_command(given: Mapping[str, Any]) -> str:
+    begin = "--last={last}" if given["since"] is None else "--from={since}"
+    tags = "" if given["sql"] else "--tags={tags}"
+    return f"tail {{topic}} {begin} {tags} --sql={{sql}} {{follow?:--no-follow}}"
+
+
 class MessageResources:
     """Messages."""
 
@@ -112,78 +89,52 @@ class MessageResources:
         self._bodies = bodies
         self._cursors = _Cursors()
 
-    def routes(self) -> Sequence[Route]:
-        """Return the rows of the route table."""
-        rows = Sequence[Mapping[str, Any]]
-        return (
-            Route(
-                "GET", "/topics/{topic}/messages", self.search, SearchParameters, Found, "Search messages.",
-                _search_command,
-            ),
-            Route(
-                "GET", "/topics/{topic}/messages/{id}", self.message, MessageParameters, rows,
-                "The message with an id.",
-                lambda given: ("message", "get", given.topic, "--id", given.id),
-            ),
-            Route(
-                "GET", "/topics/{topic}/keys", self.by_key, KeyParameters, rows, "Messages with a key.",
-                lambda given: (
-                    "message", "query", given.topic, "--key", given.key, *option("--max", given.limit),
-                ),
-            ),
-        )  # fmt: skip
-
-    def message(self, admin: Admin, given: MessageParameters) -> Sequence[Mapping[str, Any]]:
+    @get("/topics/{topic}/messages/{message}", "message get {topic} --id={message}")
+    def message(self, admin: Admin, topic: Name, message: Name) -> Sequence[Mapping[str, Any]]:
         """Return the message with an id, with its whole body. Raises ClientError, ApiError."""
-        found = find_messages(admin, given.topic, given.id)
+        found = find_messages(admin, topic, message)
         if not found:
-            raise ApiError(
-                404,
-                f"topic {given.topic!r} has no message {given.id[:80]!r}",
-                "Check the topic; ids are those of the producer or of the broker.",
-            )
+            remedy = "Check the topic; ids are those of the producer or of the broker."
+            raise ApiError(404, f"topic {topic!r} has no message {message[:80]!r}", remedy)
         return [shown(each, self._bodies, whole=True) for each in found]
 
-    def by_key(self, admin: Admin, given: KeyParameters) -> Sequence[Mapping[str, Any]]:
+    @get("/topics/{topic}/keys", "message query {topic} --key={key} --max={limit}")
+    def by_key(self, admin: Admin, topic: Name, key: Key, limit: Keyed = 32) -> Sequence[Mapping[str, Any]]:
         """Return the messages with a key, from the brokers' index. Raises ClientError."""
-        found = admin.messages_by_key(given.topic, given.key, max_messages=given.limit)
+        found = admin.messages_by_key(topic, key, max_messages=limit)
         return [shown(each, self._bodies) for each in found]
 
-    def search(self, admin: Admin, given: SearchParameters) -> Found:
-        """Search messages, at most 20,000 and 5 s. Raises ClientError, ApiError."""
-        if given.contains and self._bodies != "shown":
-            raise ApiError(
-                403,
-                f"bodies are {self._bodies} here, and a search would reveal them",
-                "Search by key, tag or property.",
-            )
-        if given.follow and given.until is not None:
-            raise ApiError(400, "`follow` and `until` exclude each other", "Omit one of them.")
-        keep = matcher(tags=given.tags, sql=given.sql, key=given.key, contains=given.contains)
-        begins, ends = self._range(admin, given)
-        result = scan(admin, begins, ends, keep, ScanLimits(found=given.limit), self._clock)
-        return Found(
-            [shown(each, self._bodies) for each in result.messages],
-            result.scanned,
-            result.total,
-            result.unreadable,
-            result.stopped,
-            self._cursors.keep(given.topic, result, ends),
-        )
+    @get("/topics/{topic}/messages", _search_command)
+    def search(
+        self, admin: Admin, topic: Name, since: Short | None = None, until: Short | None = None,
+        last: Last = 50, tags: Words | None = None, sql: Sql | None = None, key: Words | None = None,
+        contains: Words | None = None, limit: Limit = 50, follow: bool = False, cursor: Short | None = None,
+    ) -> Found:  # fmt: skip
+        """Search messages, at most 20,000 and 5 s.
 
-    def _range(
-        self, admin: Admin, given: SearchParameters
-    ) -> tuple[Mapping[MessageQueue, int], Mapping[MessageQueue, int]]:
-        """Return the first offset and the end offset of each queue."""
-        if given.cursor is not None:
-            begins, ends = self._cursors.of(given.cursor, given.topic)
-            return begins, admin.end_offsets(given.topic) if given.follow else ends
-        until = "latest" if given.until is None else parse_position(given.until)
-        ends = offsets.offsets_at(admin, given.topic, until)
-        if given.since is not None:
-            return offsets.offsets_at(admin, given.topic, parse_position(given.since)), ends
-        oldest = admin.beginning_offsets(given.topic)
-        return {queue: max(end - given.last, oldest.get(queue, 0)) for queue, end in ends.items()}, ends
+        It begins at `since` (earliest, latest or a time), or with the `last` messages of each queue; or it
+        continues at a `cursor`. With `follow` it ends at the present end. Raises ClientError, ApiError.
+        """
+        if contains and self._bodies != "shown":
+            cause = f"bodies are {self._bodies} here, and a search would reveal them"
+            raise ApiError(403, cause, "Search by key, tag or property.")
+        if follow and until is not None:
+            raise ApiError(400, "`follow` and `until` exclude each other", "Omit one of them.")
+        keep = matcher(tags=tags, sql=sql, key=key, contains=contains)
+        if cursor is not None:
+            begins, ends = self._cursors.of(cursor, topic)
+            ends = admin.end_offsets(topic) if follow else ends
+        else:
+            ends = offsets.offsets_at(admin, topic, "latest" if until is None else parse_position(until))
+            if since is not None:
+                begins = offsets.offsets_at(admin, topic, parse_position(since))
+            else:
+                oldest = admin.beginning_offsets(topic)
+                begins = {queue: max(end - last, oldest.get(queue, 0)) for queue, end in ends.items()}
+        result = scan(admin, begins, ends, keep, ScanLimits(found=limit), self._clock)
+        messages = [shown(each, self._bodies) for each in result.messages]
+        kept = self._cursors.keep(topic, result, ends)
+        return Found(messages, result.scanned, result.total, result.unreadable, result.stopped, kept)
 
 
 def shown(message: MessageExt, bodies: Bodies, *, whole: bool = False) -> dict[str, Any]:
@@ -202,10 +153,3 @@ def shown(message: MessageExt, bodies: Bodies, *, whole: bool = False) -> dict[s
         found[name] = text[:BODY_CHARACTERS_MAX]
         found["is_cut"] = True
     return found
-
-
-def _search_command(given: SearchParameters) -> Sequence[str | None]:
-    begin = option("--from", given.since) if given.since is not None else option("--last", given.last)
-    tags = (None, None) if given.sql else option("--tags", given.tags)
-    follow = None if given.follow else "--no-follow"
-    return ("tail", given.topic, *begin, *tags, *option("--sql", given.sql), follow)

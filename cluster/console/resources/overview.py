@@ -8,38 +8,15 @@ from dataclasses import dataclass
 from cluster.client import Admin
 from cluster.console.changes import ChangeRecord, Changes
 from cluster.console.history import Curves, Span
-from cluster.console.routes import NoParameters, Parameters, Route
-from cluster.console.sampler import Sampler, figures
+from cluster.console.resources.groups import GroupRow, since
+from cluster.console.routes import get
+from cluster.console.sampler import GroupSample, Sampler, figures
 from cluster.console.warnings import Notice, notices
 from cluster.views.brokers import BrokerView
+from cluster.views.top import TopicRate
 from store.clock import Clock
 
 TOP = 8
-
-
-class HistoryParameters(Parameters, frozen=True):
-    """The time span of the curves."""
-
-    span: Span = "hour"
-
-
-@dataclass(frozen=True, slots=True)
-class TopTopic:
-    """A topic with a high rate."""
-
-    topic: str
-    put_tps: float | None
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopGroup:
-    """A group with a high lag."""
-
-    group: str
-    lag: int
-    tps: float | None
-    behind_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,96 +29,72 @@ class Overview:
         out_tps: Messages read per second.
         disk_used: Used part of the fullest disk, from 0 to 1.
         brokers_up: Number of masters that respond.
+        topics: The topics with the highest rates.
+        groups: The groups with the highest lags.
     """
 
     at_ms: int | None
     in_tps: float | None
     out_tps: float | None
-    lag: int | None
-    in_flight: int | None
+    lag: float | None
+    in_flight: float | None
     disk_used: float | None
-    brokers_up: int | None
+    brokers_up: float | None
     brokers: Sequence[BrokerView] | None
     notices: Sequence[Notice]
-    topics: Sequence[TopTopic]
-    groups: Sequence[TopGroup]
+    topics: Sequence[TopicRate]
+    groups: Sequence[GroupRow]
     changes: Sequence[ChangeRecord]
 
 
-def check_sees_cluster(admin: Admin, sampler: Sampler) -> None:
-    """Raise PermissionDenied unless the user of `admin` may look at brokers and list topics.
-
-    Samples are taken as another user, so they are shown only to users with these rights.
-    """
-    for each in sampler.last.brokers or ():
-        if each.load is not None:
-            admin.broker_runtime(each.broker)
-            admin.system_topics()
-            return
-
-
 class OverviewResources:
-    """Overview, history and changes."""
+    """Overview, history and changes.
+
+    Samples are taken as another user: they are shown to users that may look at brokers and list topics.
+    """
 
     def __init__(self, sampler: Sampler, changes: Changes, clock: Clock) -> None:
         self._sampler = sampler
         self._changes = changes
         self._clock = clock
 
-    def routes(self) -> Sequence[Route]:
-        """Return the rows of the route table."""
-        top = lambda _given: ("top", "--once")  # noqa: E731 - a row of a table
-        return (
-            Route(
-                "GET", "/overview", self.overview, NoParameters, Overview,
-                "Rates, lag, disks, brokers and warnings.", top,
-            ),
-            Route(
-                "GET", "/history", self.history, HistoryParameters, Curves,
-                "Curves of in/s, out/s, lag, in flight, disk and brokers.", top,
-            ),
-            Route(
-                "GET", "/changes", self.changes, NoParameters, Sequence[ChangeRecord],
-                "Changes made through this console since it started.",
-            ),
-        )  # fmt: skip
-
-    def overview(self, admin: Admin, given: NoParameters) -> Overview:
-        """Return the last sample."""
-        check_sees_cluster(admin, self._sampler)
+    @get("/overview", "top --once")
+    def overview(self, admin: Admin) -> Overview:
+        """Return rates, lag, disks, brokers and warnings of the last sample. Raises ClientError."""
+        self._check_sees_cluster(admin)
         sample, now_ms = self._sampler.last, self._clock.wall_ms()
-        put, get, lag, in_flight, disk, up = figures(sample)
         busy = sorted(sample.topics.items(), key=lambda each: -(each[1].tps or 0))[:TOP]
         late = sorted((sample.groups or {}).items(), key=lambda each: -each[1].lag)[:TOP]
         return Overview(
             sample.at_ms or None,
-            put,
-            get,
-            None if lag is None else int(lag),
-            None if in_flight is None else int(in_flight),
-            disk,
-            None if up is None else int(up),
+            *figures(sample),
             sample.brokers,
             notices(sample, now_ms),
-            [TopTopic(name, each.tps, each.messages) for name, each in busy],
-            [
-                TopGroup(
-                    name,
-                    each.lag,
-                    each.tps,
-                    None if each.behind_since_ms is None else max(now_ms - each.behind_since_ms, 0),
-                )
-                for name, each in late
-            ],
+            [TopicRate(name, each.messages, each.tps) for name, each in busy],
+            [_row(name, each, now_ms) for name, each in late],
             self._changes.list()[:TOP],
         )
 
-    def history(self, admin: Admin, given: HistoryParameters) -> Curves:
-        """Return the curves of the overview."""
-        check_sees_cluster(admin, self._sampler)
-        return self._sampler.history.curves(given.span)
+    @get("/history", "top --once")
+    def history(self, admin: Admin, span: Span = "hour") -> Curves:
+        """Return the curves of in/s, out/s, lag, in flight, disk and brokers. Raises ClientError."""
+        self._check_sees_cluster(admin)
+        return self._sampler.history.curves(span)
 
-    def changes(self, admin: Admin, given: NoParameters) -> Sequence[ChangeRecord]:
-        """Return the changes, the newest first."""
-        check_sees_cluster(admin, self._sampler)
+    @get("/changes")
+    def changes(self, admin: Admin) -> Sequence[ChangeRecord]:
+        """Return the changes made through this console, the newest first. Raises ClientError."""
+        self._check_sees_cluster(admin)
         return self._changes.list()
+
+    def _check_sees_cluster(self, admin: Admin) -> None:
+        for each in self._sampler.last.brokers or ():
+            if each.load is not None:
+                admin.broker_runtime(each.broker)
+                admin.system_topics()
+                return
+
+
+def _row(name: str, sample: GroupSample, now_ms: int) -> GroupRow:
+    behind_ms = since(sample.behind_since_ms, now_ms)
+    return GroupRow(name, list(sample.topics), sample.lag, sample.in_flight, sample.tps, behind_ms)

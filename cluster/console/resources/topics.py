@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
 
 from cluster.client import Admin
 from cluster.console.history import Curves
-from cluster.console.resources.lists import Listing, ListParameters, listing
-from cluster.console.routes import Change, Parameters, Route, Write, option
+from cluster.console.resources.lists import Listing, Page, Size, listing
+from cluster.console.routes import Name, Plan, Short, delete, get, plan, post
 from cluster.console.sampler import Sampler
 from cluster.views.topics import (
     TopicDetails,
@@ -24,37 +25,9 @@ from cluster.views.topics import (
 )
 from store.message.validate import check_topic
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 Queues = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+ReadQueues = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 SORTABLE = ("topic", "kind", "queues", "messages", "put_tps", "lag")
-
-
-class TopicsParameters(ListParameters, frozen=True, kw_only=True):
-    """A part of the list of topics: those of users, or all."""
-
-    kind: Literal["normal", "all"] = "normal"
-
-
-class TopicParameters(Parameters, frozen=True):
-    """A topic."""
-
-    topic: Name
-
-
-class PutTopic(Write, frozen=True, kw_only=True):
-    """A topic and its settings; those that are not given keep their value. A new topic has 4 queues."""
-
-    topic: Name
-    queues: Queues | None = None
-    read_queues: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
-    perm: Literal["r", "w", "rw", "none"] | None = None
-    order: bool | None = None
-
-
-class DeleteTopic(Write, frozen=True, kw_only=True):
-    """A topic to delete."""
-
-    topic: Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +77,12 @@ class TopicResources:
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
 
-    def routes(self) -> Sequence[Route]:
-        """Return the rows of the route table."""
-        return (
-            Route(
-                "GET", "/topics", self.topics, TopicsParameters, Listing[TopicRow], "Topics.",
-                lambda given: ("topic", "list", *(("--system",) if given.kind == "all" else ())),
-            ),
-            Route(
-                "GET", "/topics/{topic}", self.topic, TopicParameters, TopicPage, "One topic.",
-                lambda given: ("topic", "stats", given.topic),
-            ),
-            Route("POST", "/topics", self.put, PutTopic, Change, "Create or change a topic.", _put_command),
-            Route(
-                "DELETE", "/topics/{topic}", self.delete, DeleteTopic, Change, "Delete a topic.",
-                lambda given: ("topic", "delete", given.topic),
-            ),
-        )  # fmt: skip
-
-    def topics(self, admin: Admin, given: TopicsParameters) -> Listing[TopicRow]:
-        """Return a page of the list. Raises ClientError, ApiError."""
+    @get("/topics", "topic list {system?--system}")
+    def topics(
+        self, admin: Admin, match: Short = "", sort: Short = "", page: Page = 1, size: Size = 50,
+        system: bool = False,
+    ) -> Listing[TopicRow]:  # fmt: skip
+        """Return a page of the list of topics: those of users, or all. Raises ClientError, ApiError."""
         sample = self._sampler.last
         groups: dict[str, list[GroupOfTopic]] = {}
         for name, progress in (sample.groups or {}).items():
@@ -131,7 +90,7 @@ class TopicResources:
                 groups.setdefault(topic, []).append(GroupOfTopic(name, lag.lag, lag.in_flight))
         rows = []
         for each in list_topics(admin):
-            if each.kind != "normal" and given.kind == "normal":
+            if each.kind != "normal" and not system:
                 continue
             stored = sample.topics.get(each.topic)
             of_topic = groups.get(each.topic, []) if sample.groups is not None else None
@@ -149,72 +108,55 @@ class TopicResources:
                     max((group.lag or 0 for group in of_topic or ()), default=None),
                 )
             )
-        return listing(rows, given, lambda row: row.topic, SORTABLE)
+        return listing(rows, match, sort, page, size, lambda row: row.topic, SORTABLE)
 
-    def topic(self, admin: Admin, given: TopicParameters) -> TopicPage:
-        """Return a topic. Raises ClientError."""
-        details, progress = describe_topic(admin, given.topic), topic_progress(admin, given.topic)
+    @get("/topics/{topic}", "topic stats {topic}")
+    def topic(self, admin: Admin, topic: Name) -> TopicPage:
+        """Return one topic. Raises ClientError."""
+        details, progress = describe_topic(admin, topic), topic_progress(admin, topic)
         sampled = self._sampler.last.groups or {}
         groups = []
         for group in details.groups:
-            known = sampled[group].topics.get(given.topic) if group in sampled else None
+            known = sampled[group].topics.get(topic) if group in sampled else None
             lag, in_flight = (known.lag, known.in_flight) if known is not None else (None, None)
             groups.append(GroupOfTopic(group, lag, in_flight))
-        history = self._sampler.topic_history(given.topic)
-        curves = history.curves() if history is not None else None
-        return TopicPage(details, progress, progress.messages, groups, curves)
+        return TopicPage(details, progress, progress.messages, groups, self._sampler.curves_of_topic(topic))
 
-    def put(self, admin: Admin, given: PutTopic) -> Change:
-        """Create or change a topic. Raises ClientError, MessageInvalid."""
-        check_topic(given.topic)
-        plan = plan_topic(
-            admin,
-            given.topic,
-            queues=given.queues,
-            read_queues=given.read_queues,
-            perm=given.perm,
-            order=given.order,
-        )
-        before = plan.before
+    @post(
+        "/topics",
+        "topic create {topic} --queues={queues} --read-queues={read_queues} --perm={perm} "
+        "{order?--order:--no-order}",
+    )
+    def put_topic(
+        self, admin: Admin, topic: Name, queues: Queues | None = None, read_queues: ReadQueues | None = None,
+        perm: Literal["r", "w", "rw", "none"] | None = None, order: bool | None = None,
+    ) -> Plan:  # fmt: skip
+        """Create or change a topic; a setting that is not given keeps its value. Raises ClientError."""
+        check_topic(topic)
+        wanted = plan_topic(admin, topic, queues=queues, read_queues=read_queues, perm=perm, order=order)
+        before = wanted.before
         rows = [
             {"setting": name, "before": old, "after": new}
             for name, old, new in (
-                ("queues on each broker", before and before.write_queue_nums, plan.queues),
-                ("read queues on each broker", before and before.read_queue_nums, plan.read_queues),
-                ("permission", before and perm_name(before.perm), perm_name(plan.perm)),
-                ("order", before and before.order, plan.order),
+                ("queues on each broker", before and before.write_queue_nums, wanted.queues),
+                ("read queues on each broker", before and before.read_queue_nums, wanted.read_queues),
+                ("permission", before and perm_name(before.perm), perm_name(wanted.perm)),
+                ("order", before and before.order, wanted.order),
             )
         ]
-        brokers = ", ".join(admin.brokers())
-        if given.dry_run:
-            verb = "create" if before is None else "change"
-            return Change(f"would {verb} topic {given.topic} on {brokers}", rows)
-        admin.create_topic(
-            given.topic, queues=plan.queues, read_queues=plan.read_queues, perm=plan.perm, order=plan.order
-        )
-        verb = "created" if before is None else "changed"
-        return Change(f"{verb} topic {given.topic} on {brokers}", rows, done=True)
+        create = partial(
+            admin.create_topic, topic, queues=wanted.queues, read_queues=wanted.read_queues, perm=wanted.perm,
+            order=wanted.order,
+        )  # fmt: skip
+        verb = "create" if before is None else "change"
+        return plan(verb, f"topic {topic} on {', '.join(admin.brokers())}", create, rows)
 
-    def delete(self, admin: Admin, given: DeleteTopic) -> Change:
+    @delete("/topics/{topic}", "topic delete {topic}")
+    def delete_topic(self, admin: Admin, topic: Name) -> Plan:
         """Delete a topic. Raises ClientError."""
-        progress = topic_progress(admin, given.topic)
-        groups = admin.groups_of_topic(given.topic)
-        what = f"topic {given.topic}: {progress.messages:,} messages in {len(progress.queues)} queues"
-        rows = [{"group": group, "loses": "its offsets in this topic"} for group in groups]
-        if given.dry_run:
-            return Change(f"would delete {what}", rows)
-        admin.delete_topic(given.topic)
-        return Change(f"deleted {what}", rows, done=True)
-
-
-def _put_command(given: PutTopic) -> Sequence[str | None]:
-    order = None if given.order is None else "--order" if given.order else "--no-order"
-    return (
-        "topic",
-        "create",
-        given.topic,
-        *option("--queues", given.queues),
-        *option("--read-queues", given.read_queues),
-        *option("--perm", given.perm),
-        order,
-    )
+        progress = topic_progress(admin, topic)
+        what = f"topic {topic}: {progress.messages:,} messages in {len(progress.queues)} queues"
+        rows = [
+            {"group": group, "loses": "its offsets in this topic"} for group in admin.groups_of_topic(topic)
+        ]
+        return plan("delete", what, partial(admin.delete_topic, topic), rows)

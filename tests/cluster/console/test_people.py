@@ -35,23 +35,23 @@ def test_dead_letters_are_shown_resent_and_purged(console: Console, dead: str) -
     assert sorted(each["body"] for each in letters) == ["dead 0", "dead 1", "dead 2"]
     assert {each["origin"] for each in letters} == {dead}
     path = f"/dead-letters/{dead}"
-    preview = console.send("POST", f"{path}/resend", {"id": letters[0]["id"]})
+    preview = console.send("POST", f"{path}/resend", {"message": letters[0]["id"]})
     assert preview["what"] == f"would send 1 dead letters of {dead} to the group"
     assert [each["keys"] for each in preview["rows"]] == [letters[0]["keys"]]
     assert len(console.get(path)) == 3
-    console.send("POST", f"{path}/resend", {"id": letters[0]["id"], "dry_run": False})
+    console.send("POST", f"{path}/resend", {"message": letters[0]["id"], "dry_run": False})
     assert [each["id"] for each in console.get(path)] == [each["id"] for each in letters[1:]]
     preview = console.send("POST", f"{path}/purge", {})
     assert preview["what"].startswith(f"would purge 2 dead letters of {dead}")
     console.send("POST", f"{path}/purge", {"dry_run": False})
     assert console.get(path) == []
-    assert len(console.get(f"{path}?all=true")) == 3
+    assert len(console.get(f"{path}?handled=true")) == 3
 
 
 @pytest.mark.parametrize(
     ("action", "given", "status", "part"),
     [
-        ("resend", {"id": "nosuch"}, 404, "has no dead letter 'nosuch'"),
+        ("resend", {"message": "nosuch"}, 404, "has no dead letter 'nosuch'"),
         ("resend", {"to": "elsewhere"}, 400, "parameter to is 'elsewhere'"),
         ("resend", {"limit": 0}, 400, "parameter limit is 0"),
         ("purge", {"until": "soon"}, 400, "'soon' is not a valid time"),

@@ -34,9 +34,9 @@ def test_rates_are_those_between_two_samples(cluster: Cluster, admin: Admin, clo
     assert sample.groups is not None
     assert (sample.topics[topic].tps, sample.topics[topic].messages) == (3, 6)
     assert (sample.groups[topic].tps, sample.groups[topic].lag) == (2, 2)
-    history = sampler.group_history(topic)
-    assert history is not None
-    assert history.curves().values == [[0, 2], [None, 2]]
+    curves = sampler.curves_of_group(topic)
+    assert curves is not None
+    assert curves.values == [[0, 2], [None, 2]]
 
 
 def test_history_keeps_an_hour_of_samples_and_a_day_of_minutes() -> None:
@@ -95,4 +95,4 @@ def test_number_of_histories_is_bounded(admin: Admin, clock: ClockAtRest) -> Non
         admin.commit_offsets(name, {MessageQueue("TBW102", "a", 0): 0})
     sampler = Sampler(admin, clock)
     sampler.look()
-    assert sum(sampler.group_history(name) is not None for name in names) <= FOLLOWED_MAX
+    assert sum(sampler.curves_of_group(name) is not None for name in names) <= FOLLOWED_MAX

@@ -6,7 +6,7 @@ const TO = { name: "to", title: "send to", choices: [["group", "this group only"
 export default function DeadLettersOf({ name }) {
   const { query, setQuery } = useContext(Shell);
   const all = query.all === "true";
-  const letters = useGet(path("dead-letters", name), { all: all || undefined }, 10_000);
+  const letters = useGet(path("dead-letters", name), { handled: all || undefined }, 10_000);
   const { data } = letters;
   if (!data) return html`<${Loading} of=${letters} />`;
   const at = (action) => path("dead-letters", name, action);
@@ -23,6 +23,6 @@ export default function DeadLettersOf({ name }) {
       { name: "broker" }, { name: "offset", number: true }, { name: "tags" }, { name: "keys" },
       { name: "body", cell: (row) => html`<code>${row.bodies === "hidden" ? "hidden" : plain((row.body ?? row.body_base64).slice(0, 120))}</code>` },
       { name: "do", title: "", sort: false, cell: (row) => html`<span class="list"><a href=${link(["messages"], { topic: row.topic, mode: "id", id: row.id })}>show</a>
-        <${Change} key=${row.id} label="resend…" title="Send this dead letter again" at=${at("resend")} fixed=${{ id: row.id }} fields=${[TO]} onDone=${letters.reload} /></span>` }]} />
+        <${Change} key=${row.id} label="resend…" title="Send this dead letter again" at=${at("resend")} fixed=${{ message: row.id }} fields=${[TO]} onDone=${letters.reload} /></span>` }]} />
   </${Page}>`;
 }

@@ -28,7 +28,7 @@ export default function Group({ name }) {
 }
 
 function Queues({ data }) {
-  const spans = new Map(Object.entries(data.spans).flatMap(([topic, rows]) => rows.map((row) => [`${topic} ${row.broker} ${row.queue}`, row])));
+  const spans = new Map(data.retained.map((row) => [`${row.topic} ${row.broker} ${row.queue}`, row]));
   const rows = data.details.queues.map((queue) => ({ ...queue, ...spans.get(`${queue.topic} ${queue.broker} ${queue.queue}`) }));
   return html`<${Table} rows=${rows} empty="no offset is committed yet, so the lag is unknown" columns=${[
     { name: "topic", cell: (row) => html`<${Name} kind="topics" of=${row.topic} />` }, { name: "broker" }, { name: "queue", number: true },

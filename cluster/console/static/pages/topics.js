@@ -4,13 +4,13 @@ import { TOPIC_FIELDS } from "./topic.js";
 
 export default function Topics() {
   const { query, setQuery } = useContext(Shell);
-  const { match, sort, page } = query, kind = query.kind === "all" ? "all" : "normal";
-  const topics = useGet("/topics", { match, sort, page, kind }, 10_000);
+  const { match, sort, page } = query, system = query.system === "true";
+  const topics = useGet("/topics", { match, sort, page, system: system || undefined }, 10_000);
   const { data } = topics;
   if (!data) return html`<${Loading} of=${topics} />`;
   const columns = [
     { name: "topic", cell: (row) => html`<${Name} kind="topics" of=${row.topic} />` },
-    ...(kind === "all" ? [{ name: "kind" }] : []),
+    ...(system ? [{ name: "kind" }] : []),
     { name: "queues", number: true }, { name: "perm", sort: false },
     { name: "put_tps", title: "in /s", number: true, cell: (row) => rate(row.put_tps) },
     { name: "messages", title: "stored", number: true },
@@ -18,7 +18,7 @@ export default function Topics() {
     { name: "groups", sort: false, cell: (row) => html`<${Groups} of=${row.groups} />` },
   ];
   return html`<${Page} title="Topics" command=${topics.command} actions=${html`
-      <button class="quiet" onClick=${() => setQuery({ ...query, page: undefined, kind: kind === "all" ? undefined : "all" })}>${kind === "all" ? "hide" : "show"} system topics</button>
+      <button class="quiet" onClick=${() => setQuery({ ...query, page: undefined, system: system ? undefined : "true" })}>${system ? "hide" : "show"} system topics</button>
       <${Change} label="Create topic…" title="Create a topic" at="/topics" onDone=${topics.reload}
         fields=${[{ name: "topic", title: "name", type: "text", required: true, hint: "letters, digits and %|_-" }, ...TOPIC_FIELDS]} />`}>
     <${Problem} error=${topics.error} />
