@@ -97,7 +97,7 @@ def targets(
     from cluster.client.errors import ConfigInvalid
 
     if (to is None) == (offset is None):
-        raise ConfigInvalid("a target is required: a position, or a queue with an offset")
+        raise ConfigInvalid("a target is required: `to`, or `queue` with `offset`")
     wanted = None if queue is None else parse_queue(queue, topic)
     if offset is not None:
         if wanted is None:

@@ -190,7 +190,7 @@ def test_invalid_arguments_are_reported_in_one_line(raymq: Raymq) -> None:
     assert "use r, w, rw or none" in raymq.refused("topic", "perm", topic, "all", code=2)
     assert "no group 'never-made'" in raymq.refused("offset", "skip", "never-made", topic, "--yes")
     assert "no group 'never-made'" in raymq.refused("offset", "show", "never-made")
-    assert "--to, or --queue with --offset" in raymq.refused("offset", "reset", "g", topic, code=2)
+    assert "`to`, or `queue` with `offset`" in raymq.refused("offset", "reset", "g", topic, code=2)
     code, _, errors = raymq.run("send", topic, "--json-lines", given='{"body": "good"}\n{"body": 5}\n')
     assert code == 2
     assert "line 2 of the input" in errors
