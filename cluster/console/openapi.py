@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from cluster.console.routes import Change, Route
+from cluster.console.routes import Route
 
 PREFIX = "/api/v1"
 _REFERENCE = "#/components/schemas/{name}"
+_TEXT = {"type": "string"}
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of `routes`."""
-    types = [Change, *(route.parameters for route in routes), *(route.result for route in routes)]
+    types = [*(route.parameters for route in routes), *(route.result for route in routes)]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
-    results = dict(zip(map(id, routes), schemas[1 + len(routes) :], strict=True))
     paths: dict[str, Any] = {}
-    for route in routes:
-        paths.setdefault(f"{PREFIX}{route.path}", {})[route.method.lower()] = _operation(
-            route, results[id(route)], components
-        )
+    for route, result in zip(routes, schemas[len(routes) :], strict=True):
+        operation = _operation(route, components[route.parameters.__name__], result)
+        paths.setdefault(f"{PREFIX}{route.path}", {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "RayMQ console", "version": "1"},
@@ -32,56 +31,39 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, result: Any, components: dict[str, Any]) -> dict[str, Any]:
-    own = components[route.parameters.__name__]
+def _operation(route: Route, parameters: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    fields: Mapping[str, Any] = parameters["properties"]
     in_path = re.findall(r"{(\w+)}", route.path)
-    in_body = route.method == "POST"
-    required = own.get("required", ())
+    required = {*parameters.get("required", ()), *in_path}
+    in_body = {name: fields[name] for name in fields if route.method == "POST" and name not in in_path}
+    done = _object({"data": result, "command": _TEXT}, ("data", "command"))
+    refused = _object({"error": _TEXT, "remedy": _TEXT}, ("error", "remedy"))
     operation: dict[str, Any] = {
         "summary": route.summary,
         "parameters": [
             {
                 "name": name,
                 "in": "path" if name in in_path else "query",
-                "required": name in in_path or name in required,
+                "required": name in required,
                 "schema": schema,
             }
-            for name, schema in own["properties"].items()
-            if name in in_path or not in_body
+            for name, schema in fields.items()
+            if name not in in_body
         ],
         "responses": {
-            "200": {
-                "description": "The result, and the command line that does the same.",
-                "content": {"application/json": {"schema": _enveloped(result)}},
-            },
-            "default": {
-                "description": "An error: a sentence with its cause, and a remedy.",
-                "content": {"application/json": {"schema": _ERROR}},
-            },
+            "200": {"description": "The result, and the command line that does the same."} | _json(done),
+            "default": {"description": "An error: a sentence with its cause, and a remedy."} | _json(refused),
         },
     }
     if in_body:
-        fields = {name: schema for name, schema in own["properties"].items() if name not in in_path}
-        schema = {
-            "type": "object",
-            "properties": fields,
-            "required": [name for name in required if name in fields],
-            "additionalProperties": False,
-        }
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        body = _object(in_body, [name for name in in_body if name in required])
+        operation["requestBody"] = {"required": True} | _json(body | {"additionalProperties": False})
     return operation
 
 
-def _enveloped(result: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"data": result, "command": {"type": "string"}},
-        "required": ["data", "command"],
-    }
+def _object(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required}
 
 
-_ERROR = {
-    "type": "object",
-    "properties": {"error": {"type": "string"}, "remedy": {"type": "string"}},
-    "required": ["error", "remedy"],
-}
+def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}

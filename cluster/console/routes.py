@@ -1,9 +1,9 @@
 """Routes of the API. The signature of a handler is the schema of its requests.
 
-`get`, `post` and `delete` give a handler its path below /api/v1 and the command that does the same. Its
-parameters after the admin client are those of the path, and of the query or the JSON body; the annotations
-are their types and that of the response, and the docstring begins with the summary. The handler of a change
-returns a `Plan`, which is executed unless the request has `dry_run`, the default.
+`route` gives a handler its path below /api/v1 and the command that does the same. The handler's parameters
+after the admin client are those of the path, and of the query or the JSON body; the annotations are their
+types and that of the response, and the docstring begins with the summary. The handler of a change returns a
+`Plan`, which is executed unless the request has `dry_run`, the default.
 """
 
 from __future__ import annotations
@@ -119,22 +119,9 @@ class Route:
         return shlex.join(["raymq", *words]) if words else ""
 
 
-def get(path: str, command: Command = "") -> Callable[[Handler], Handler]:
-    """Return a decorator for the handler of GET `path`."""
-    return _row("GET", path, command)
+def route(method: Method, path: str, command: Command = "") -> Callable[[Handler], Handler]:
+    """Return a decorator that makes a method the handler of a path."""
 
-
-def post(path: str, command: Command) -> Callable[[Handler], Handler]:
-    """Return a decorator for the handler of POST `path`."""
-    return _row("POST", path, command)
-
-
-def delete(path: str, command: Command) -> Callable[[Handler], Handler]:
-    """Return a decorator for the handler of DELETE `path`."""
-    return _row("DELETE", path, command)
-
-
-def _row(method: Method, path: str, command: Command) -> Callable[[Handler], Handler]:
     def mark(handler: Handler) -> Handler:
         _rows[handler] = (method, path, command)
         return handler

@@ -18,7 +18,6 @@ from cluster.console.console_settings import ConsoleSettings
 from cluster.console.guard import add_headers
 from cluster.console.resources.access import AccessResources
 from cluster.console.resources.brokers import BrokerResources
-from cluster.console.resources.clients import ClientResources
 from cluster.console.resources.dead_letters import DeadLetterResources
 from cluster.console.resources.groups import GroupResources
 from cluster.console.resources.messages import MessageResources
@@ -63,7 +62,6 @@ class ConsoleService:
             MessageResources(clock, settings.bodies),
             DeadLetterResources(settings.bodies),
             BrokerResources(clock),
-            ClientResources(),
             AccessResources(),
         )
         self._api = Api(routes, self._access, self.changes, settings)

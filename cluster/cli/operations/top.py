@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cluster.cli.console import Output, open_admin
+from cluster.cli.console import Failed, Output, open_admin
 from cluster.cli.operations.broker import PENDING, columns_of
 from cluster.cli.options import NAMESERVER, AsJson, Nameserver, examples
-from cluster.cli.tables import table_of
-from cluster.views.top import Snapshot, look
+from cluster.cli.tables import escaped_text, table_of
+from cluster.views.samples import Sample, take_sample
+from cluster.views.top import group_rates, topic_rates
+from cluster.views.warnings import notices
 from store.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def command(
     nameserver: Nameserver = NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Show live rates of brokers, topics and groups; Ctrl-C ends.
+    """Show warnings and live rates of brokers, topics and groups; Ctrl-C ends.
 
     The first update shows the rates of the last minute, later ones those since the previous update. In a pipe
     each update is a line of JSON.
@@ -46,28 +49,38 @@ def command(
             _live(admin, out, interval_s, rows)
 
 
-def rows_of(snapshot: Snapshot) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the three tables."""
+def rows_of(sample: Sample, dead_letters: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
+    """Return the warnings and the rows of the three tables. `dead_letters`: pending ones by group."""
+    masters = [each for each in sample.brokers or () if each.id == 0]
     return {
+        "warnings": [{"level": each.level, "text": each.text} for each in notices(sample, sample.at_ms)],
         "brokers": [
             {"broker": each.broker, "address": each.address} | (columns_of(each.load) if each.load else {})
-            for each in snapshot.brokers
+            for each in masters
         ],
-        "topics": [asdict(each) for each in snapshot.topics],
-        "groups": [asdict(each) for each in snapshot.groups],
+        "topics": [asdict(each) for each in topic_rates(sample)],
+        "groups": [asdict(each) for each in group_rates(sample, dead_letters)],
     }
 
 
+def _look(admin: Admin, before: Sample) -> tuple[Sample, dict[str, list[dict[str, Any]]]]:
+    """Return a sample and its rows. Raises Failed if the brokers are unknown."""
+    sample = take_sample(admin, SystemClock(), before)
+    if sample.brokers is None:
+        raise Failed(sample.problems[0])
+    return sample, rows_of(sample, admin.dead_letter_counts())
+
+
 def _lines(admin: Admin, out: Output, interval_s: float, *, once: bool, rows: int) -> None:
-    before: Snapshot | None = None
+    before = Sample()
     while True:
-        before = look(admin, SystemClock(), before)
+        before, found = _look(admin, before)
         if out.is_json:
-            out.json(rows_of(before))
+            out.json(found)
             out.console.file.flush()
         else:
-            for table in _tables(before, rows):
-                out.console.print(table)
+            for part in _parts(found, rows):
+                out.console.print(part)
         if once:
             return
         time.sleep(interval_s)
@@ -77,19 +90,18 @@ def _live(admin: Admin, out: Output, interval_s: float, rows: int) -> None:
     from rich.console import Group
     from rich.live import Live
 
-    before = look(admin, SystemClock())
-    with Live(Group(*_tables(before, rows)), console=out.console, screen=True, auto_refresh=False) as live:
+    before, found = _look(admin, Sample())
+    with Live(Group(*_parts(found, rows)), console=out.console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(Group(*_tables(before, rows)), refresh=True)
+            live.update(Group(*_parts(found, rows)), refresh=True)
             time.sleep(interval_s)
-            before = look(admin, SystemClock(), before)
+            before, found = _look(admin, before)
 
 
-def _tables(snapshot: Snapshot, rows: int) -> list[Any]:
+def _parts(found: dict[str, list[dict[str, Any]]], rows: int) -> list[Any]:
     from rich.text import Text
 
-    parts: list[Any] = []
-    found = rows_of(snapshot)
+    parts: list[Any] = [Text(escaped_text(each["text"]).plain, style="yellow") for each in found["warnings"]]
     for title, columns, content in (
         ("brokers", BROKER_COLUMNS, found["brokers"]),
         ("topics", TOPIC_COLUMNS, found["topics"][:rows]),

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from cluster.client import Admin
-from cluster.console.routes import Name, Plan, Short, delete, get, plan, post
+from cluster.console.routes import Name, Plan, Short, plan, route
 from cluster.views.access import Rule, UserView, list_rules, list_users
 
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=50)]
@@ -19,17 +19,19 @@ SomeNames = Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=50
 class AccessResources:
     """Users and rules."""
 
-    @get("/users", "user list")
+    @route("GET", "/users", "user list")
     def users(self, admin: Admin) -> Sequence[UserView]:
         """Return the users. Raises ClientError."""
         return list_users(admin)
 
-    @get("/rules", "acl list {match}")
+    @route("GET", "/rules", "acl list {match}")
     def rules(self, admin: Admin, match: Short = "") -> Sequence[Rule]:
         """Return the rules of the users whose names contain `match`. Raises ClientError."""
         return list_rules(admin, match)
 
-    @post("/users", "user create {user} {is_super?--super:--no-super} {enabled?--enabled:--no-enabled}")
+    @route(
+        "POST", "/users", "user create {user} {is_super?--super:--no-super} {enabled?--enabled:--no-enabled}"
+    )
     def put_user(
         self, admin: Admin, user: Name, secret: Name | None = None, is_super: bool | None = None,
         enabled: bool | None = None,
@@ -44,13 +46,14 @@ class AccessResources:
         put = partial(admin.put_user, user, secret, is_super=is_super, is_enabled=enabled)
         return plan("change" if before else "create", f"user {user}", put, rows)
 
-    @delete("/users/{user}", "user delete {user}")
+    @route("DELETE", "/users/{user}", "user delete {user}")
     def delete_user(self, admin: Admin, user: Name) -> Plan:
         """Delete a user with its rules. Raises ClientError."""
         rows = _rules_of(admin, user)
         return plan("delete", f"user {user} and {len(rows)} rules", partial(admin.delete_user, user), rows)
 
-    @post(
+    @route(
+        "POST",
         "/users/{user}/rules",
         "acl set {user} --resource={resources} --action={actions} --source={sources} {deny?--deny}",
     )
@@ -65,7 +68,7 @@ class AccessResources:
         verb = "deny" if deny else "allow"
         return Plan(f"would {verb} {what}", permit, f"{verb} {what}", rows)
 
-    @delete("/users/{user}/rules", "acl delete {user} --resource={resource}")
+    @route("DELETE", "/users/{user}/rules", "acl delete {user} --resource={resource}")
     def delete_rule(self, admin: Admin, user: Name, resource: Name) -> Plan:
         """Delete the rule of a user for a resource. Raises ClientError."""
         rows = [each for each in _rules_of(admin, user) if each.resource == resource]

@@ -11,7 +11,7 @@ import msgspec
 
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
-from cluster.console.routes import Name, Plan, get, plan, post
+from cluster.console.routes import Name, Plan, plan, route
 from cluster.driver.drain import DrainProgress, GroupLag
 from cluster.views.brokers import BrokerView, list_brokers
 from store.clock import Clock
@@ -43,29 +43,29 @@ class BrokerResources:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    @get("/brokers", "broker list")
+    @route("GET", "/brokers", "broker list")
     def brokers(self, admin: Admin) -> Sequence[BrokerView]:
         """Return the brokers. Raises ClientError."""
         return list_brokers(admin, self._clock)
 
-    @get("/brokers/{broker}", "broker describe {broker}")
+    @route("GET", "/brokers/{broker}", "broker describe {broker}")
     def broker(self, admin: Admin, broker: Name) -> BrokerPage:
         """Return one broker. Raises ClientError."""
         runtime, settings = admin.broker_runtime(broker), admin.broker_config(broker)
         return BrokerPage(broker, dict(sorted(runtime.items())), dict(sorted(settings.items())))
 
-    @get("/brokers/{broker}/timers", "broker timers {broker}")
+    @route("GET", "/brokers/{broker}/timers", "broker timers {broker}")
     def timers(self, admin: Admin, broker: Name) -> Mapping[str, int]:
         """Return the number of pending timer messages of a broker, by topic. Raises ClientError."""
         return admin.timer_counts(broker)
 
-    @get("/brokers/{broker}/drain", "broker drain {broker} --show")
+    @route("GET", "/brokers/{broker}/drain", "broker drain {broker} --show")
     def drain_page(self, admin: Admin, broker: Name) -> DrainPage:
         """Return the drain of a broker. Raises ClientError."""
         progress = DrainProgress.of(admin.drain_broker(broker))
         return DrainPage(progress.state, progress.summary(broker), progress.unread)
 
-    @post("/brokers/{broker}/drain", "broker drain {broker} {cancel?--cancel}")
+    @route("POST", "/brokers/{broker}/drain", "broker drain {broker} {cancel?--cancel}")
     def drain(self, admin: Admin, broker: Name, cancel: bool = False) -> Plan:
         """Drain a broker, or cancel its drain. Raises ClientError."""
         step: Literal["start", "cancel"] = "cancel" if cancel else "start"
@@ -77,7 +77,7 @@ class BrokerResources:
             () if cancel else progress.unread,
         )
 
-    @post("/brokers/{broker}/settings", "broker config {broker} --set={settings}")
+    @route("POST", "/brokers/{broker}/settings", "broker config {broker} --set={settings}")
     def put_settings(self, admin: Admin, broker: Name, settings: Settings) -> Plan:
         """Change live settings of a broker, under RocketMQ's names. Raises ClientError, ApiError."""
         present = admin.broker_config(broker)
@@ -88,7 +88,7 @@ class BrokerResources:
         act = partial(admin.change_broker_config, broker, settings)
         return plan("change", f"{len(rows)} settings of {broker}", act, rows)
 
-    @post("/brokers/{broker}/restart", "broker restart {broker}")
+    @route("POST", "/brokers/{broker}/restart", "broker restart {broker}")
     def restart(self, admin: Admin, broker: Name) -> Plan:
         """Stop a broker cleanly and start it again. Raises ClientError."""
         admin.restart_broker(broker, dry_run=True)
@@ -99,7 +99,7 @@ class BrokerResources:
             f"{broker} restarts; it serves again within seconds",
         )
 
-    @post("/brokers/{broker}/writable", "broker writable {broker} {writable?--on:--off}")
+    @route("POST", "/brokers/{broker}/writable", "broker writable {broker} {writable?--on:--off}")
     def set_writable(self, admin: Admin, broker: Name, writable: bool) -> Plan:
         """Allow or refuse writes in the routes, until the next registration. Raises ClientError."""
         state = "writable" if writable else "not writable"

@@ -11,7 +11,7 @@ import msgspec
 from cluster.client import Admin
 from cluster.console.api_errors import ApiError
 from cluster.console.resources.messages import Bodies, shown
-from cluster.console.routes import Name, Plan, Short, get, plan, post
+from cluster.console.routes import Name, Plan, Short, plan, route
 from cluster.views import dead_letters as views
 from cluster.views.dead_letters import DeadLetter, DeadLetterCount
 from cluster.views.times import parse_time_ms
@@ -27,19 +27,21 @@ class DeadLetterResources:
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
 
-    @get("/dead-letters", "dlq list")
+    @route("GET", "/dead-letters", "dlq list")
     def groups(self, admin: Admin) -> Sequence[DeadLetterCount]:
         """Return the groups with dead letters. Raises ClientError."""
         return views.dead_letter_counts(admin)
 
-    @get("/dead-letters/{group}", "dlq list {group} --max={limit} {handled?--all}")
+    @route("GET", "/dead-letters/{group}", "dlq list {group} --max={limit} {handled?--all}")
     def letters(
         self, admin: Admin, group: Name, limit: Shown = 100, handled: bool = False
     ) -> Sequence[Mapping[str, Any]]:
         """Return the oldest dead letters of a group, at most `limit` of each queue. Raises ClientError."""
         return [self._row(each) for each in views.dead_letters(admin, group, limit, include_handled=handled)]
 
-    @post("/dead-letters/{group}/resend", "dlq resend {group} --to={to} --id={message} --max={limit}")
+    @route(
+        "POST", "/dead-letters/{group}/resend", "dlq resend {group} --to={to} --id={message} --max={limit}"
+    )
     def resend(
         self, admin: Admin, group: Name, to: Literal["group", "topic"] = "group", message: Name | None = None,
         limit: Limit = 1_000,
@@ -57,7 +59,7 @@ class DeadLetterResources:
         send = partial(admin.resend_dead_letters, group, [each.message for each in found], to=to)
         return plan("send", f"{len(found)} dead letters of {group} to {target}", send, rows)
 
-    @post("/dead-letters/{group}/purge", "dlq purge {group} --until={until}")
+    @route("POST", "/dead-letters/{group}/purge", "dlq purge {group} --until={until}")
     def purge(self, admin: Admin, group: Name, until: Short | None = None) -> Plan:
         """Mark pending dead letters as handled, all or those stored before a time. Raises ClientError."""
         until_ms = None if until is None else parse_time_ms(until)

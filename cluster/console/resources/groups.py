@@ -1,4 +1,4 @@
-"""Resources of consumer groups: the list, one group with queues and members, and changes of offsets."""
+"""Resources of clients and consumer groups: lists, one group or member, and changes of groups and offsets."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from cluster.client import Admin, MessageQueue
 from cluster.console.api_errors import ApiError
 from cluster.console.history import Curves
 from cluster.console.resources.lists import Listing, Page, Size, listing
-from cluster.console.routes import Name, Plan, Short, delete, get, plan, post
+from cluster.console.routes import Name, Plan, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.views import offsets
+from cluster.views.clients import Clients, MemberState, list_clients, member_state
 from cluster.views.groups import GroupDetails, describe_group, list_groups, members_of
 from store.clock import Clock
 from store.message.group_config import SubscriptionGroupConfig
 from store.message.validate import check_group
 
+ClientId = Annotated[str, msgspec.Meta(min_length=1, max_length=1_024)]
 Retries = Annotated[int, msgspec.Meta(ge=-1, le=1_000_000)]
 Offset = Annotated[int, msgspec.Meta(ge=0)]
 SORTABLE = ("group", "lag", "in_flight", "tps", "behind_ms")
@@ -59,13 +61,13 @@ class GroupPage:
 
 
 class GroupResources:
-    """The consumer groups."""
+    """The consumer groups, and all clients."""
 
     def __init__(self, sampler: Sampler, clock: Clock) -> None:
         self._sampler = sampler
         self._clock = clock
 
-    @get("/groups", "group list {system?--system}")
+    @route("GET", "/groups", "group list {system?--system}")
     def groups(
         self, admin: Admin, match: Short = "", sort: Short = "", page: Page = 1, size: Size = 50,
         system: bool = False,
@@ -82,7 +84,7 @@ class GroupResources:
             rows, match, sort, page, size, lambda row: " ".join((row.group, *row.topics)), SORTABLE
         )
 
-    @get("/groups/{group}", "group describe {group}")
+    @route("GET", "/groups/{group}", "group describe {group}")
     def group(self, admin: Admin, group: Name) -> GroupPage:
         """Return one group. Raises ClientError, ApiError."""
         details = describe_group(admin, group)
@@ -97,7 +99,18 @@ class GroupResources:
         ]
         return GroupPage(details, retained, self._sampler.curves_of_group(group))
 
-    @post(
+    @route("GET", "/clients")
+    def clients(self, admin: Admin) -> Clients:
+        """Return the connected clients. Raises ClientError."""
+        return list_clients(admin)
+
+    @route("GET", "/groups/{group}/members/{client}", "group member {group} {client} {stack?--stack}")
+    def member(self, admin: Admin, group: Name, client: ClientId, stack: bool = False) -> MemberState:
+        """Return the state of a member, with the stacks of its threads if `stack`. Raises ClientError."""
+        return member_state(admin, group, client, stack=stack)
+
+    @route(
+        "POST",
         "/groups",
         "group create {group} --max-retries={max_retries} {enabled?--enabled:--no-enabled} "
         "{broadcast?--broadcast:--no-broadcast}",
@@ -123,7 +136,7 @@ class GroupResources:
         verb = "create" if before is None else "change"
         return plan(verb, f"group {group}", partial(admin.put_group, after), rows)
 
-    @delete("/groups/{group}", "group delete {group} {keep_offsets?--keep-offsets}")
+    @route("DELETE", "/groups/{group}", "group delete {group} {keep_offsets?--keep-offsets}")
     def delete_group(self, admin: Admin, group: Name, keep_offsets: bool = False) -> Plan:
         """Delete a group without members. Raises ClientError, ApiError."""
         _check_exists(admin, group)
@@ -135,8 +148,10 @@ class GroupResources:
         act = partial(admin.delete_group, group, offsets=not keep_offsets)
         return plan("delete", f"group {group}{kept}", act, rows)
 
-    @post(
-        "/groups/{group}/offsets", "offset reset {group} {topic} --to={to} --queue={queue} --offset={offset}"
+    @route(
+        "POST",
+        "/groups/{group}/offsets",
+        "offset reset {group} {topic} --to={to} --queue={queue} --offset={offset}",
     )
     def reset(
         self, admin: Admin, group: Name, topic: Name, to: Short | None = None, queue: Short | None = None,
@@ -149,12 +164,12 @@ class GroupResources:
         """
         return _move(admin, group, offsets.targets(admin, topic, to, queue, offset))
 
-    @post("/groups/{group}/skip", "offset skip {group} {topic}")
+    @route("POST", "/groups/{group}/skip", "offset skip {group} {topic}")
     def skip(self, admin: Admin, group: Name, topic: Name) -> Plan:
         """Skip all messages of a topic that a group has not consumed yet. Raises ClientError, ApiError."""
         return _move(admin, group, offsets.offsets_at(admin, topic, "latest"))
 
-    @post("/groups/{group}/clone", "offset clone {group} {target} --topic={topic}")
+    @route("POST", "/groups/{group}/clone", "offset clone {group} {target} --topic={topic}")
     def clone(self, admin: Admin, group: Name, target: Name, topic: Name | None = None) -> Plan:
         """Copy the offsets of a group to the group `target`. Raises ClientError, ApiError."""
         _check_exists(admin, group)

@@ -12,7 +12,7 @@ import msgspec
 
 from cluster.client import Admin, MessageExt, MessageQueue
 from cluster.console.api_errors import ApiError
-from cluster.console.routes import Name, Short, get
+from cluster.console.routes import Name, Short, route
 from cluster.views import offsets
 from cluster.views.messages import find_messages, message_json
 from cluster.views.scan import Scan, ScanLimits, matcher, scan
@@ -89,7 +89,7 @@ class MessageResources:
         self._bodies = bodies
         self._cursors = _Cursors()
 
-    @get("/topics/{topic}/messages/{message}", "message get {topic} --id={message}")
+    @route("GET", "/topics/{topic}/messages/{message}", "message get {topic} --id={message}")
     def message(self, admin: Admin, topic: Name, message: Name) -> Sequence[Mapping[str, Any]]:
         """Return the message with an id, with its whole body. Raises ClientError, ApiError."""
         found = find_messages(admin, topic, message)
@@ -98,13 +98,13 @@ class MessageResources:
             raise ApiError(404, f"topic {topic!r} has no message {message[:80]!r}", remedy)
         return [shown(each, self._bodies, whole=True) for each in found]
 
-    @get("/topics/{topic}/keys", "message query {topic} --key={key} --max={limit}")
+    @route("GET", "/topics/{topic}/keys", "message query {topic} --key={key} --max={limit}")
     def by_key(self, admin: Admin, topic: Name, key: Key, limit: Keyed = 32) -> Sequence[Mapping[str, Any]]:
         """Return the messages with a key, from the brokers' index. Raises ClientError."""
         found = admin.messages_by_key(topic, key, max_messages=limit)
         return [shown(each, self._bodies) for each in found]
 
-    @get("/topics/{topic}/messages", _search_command)
+    @route("GET", "/topics/{topic}/messages", _search_command)
     def search(
         self, admin: Admin, topic: Name, since: Short | None = None, until: Short | None = None,
         last: Last = 50, tags: Words | None = None, sql: Sql | None = None, key: Words | None = None,

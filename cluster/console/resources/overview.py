@@ -9,11 +9,12 @@ from cluster.client import Admin
 from cluster.console.changes import ChangeRecord, Changes
 from cluster.console.history import Curves, Span
 from cluster.console.resources.groups import GroupRow, since
-from cluster.console.routes import get
-from cluster.console.sampler import GroupSample, Sampler, figures
-from cluster.console.warnings import Notice, notices
+from cluster.console.routes import route
+from cluster.console.sampler import Sampler, figures
 from cluster.views.brokers import BrokerView
-from cluster.views.top import TopicRate
+from cluster.views.samples import GroupSample
+from cluster.views.top import TopicRate, topic_rates
+from cluster.views.warnings import Notice, notices
 from store.clock import Clock
 
 TOP = 8
@@ -58,30 +59,29 @@ class OverviewResources:
         self._changes = changes
         self._clock = clock
 
-    @get("/overview", "top --once")
+    @route("GET", "/overview", "top --once")
     def overview(self, admin: Admin) -> Overview:
         """Return rates, lag, disks, brokers and warnings of the last sample. Raises ClientError."""
         self._check_sees_cluster(admin)
         sample, now_ms = self._sampler.last, self._clock.wall_ms()
-        busy = sorted(sample.topics.items(), key=lambda each: -(each[1].tps or 0))[:TOP]
         late = sorted((sample.groups or {}).items(), key=lambda each: -each[1].lag)[:TOP]
         return Overview(
             sample.at_ms or None,
             *figures(sample),
             sample.brokers,
             notices(sample, now_ms),
-            [TopicRate(name, each.messages, each.tps) for name, each in busy],
+            topic_rates(sample)[:TOP],
             [_row(name, each, now_ms) for name, each in late],
             self._changes.list()[:TOP],
         )
 
-    @get("/history", "top --once")
+    @route("GET", "/history", "top --once")
     def history(self, admin: Admin, span: Span = "hour") -> Curves:
         """Return the curves of in/s, out/s, lag, in flight, disk and brokers. Raises ClientError."""
         self._check_sees_cluster(admin)
         return self._sampler.history.curves(span)
 
-    @get("/changes")
+    @route("GET", "/changes")
     def changes(self, admin: Admin) -> Sequence[ChangeRecord]:
         """Return the changes made through this console, the newest first. Raises ClientError."""
         self._check_sees_cluster(admin)

@@ -12,7 +12,7 @@ import msgspec
 from cluster.client import Admin
 from cluster.console.history import Curves
 from cluster.console.resources.lists import Listing, Page, Size, listing
-from cluster.console.routes import Name, Plan, Short, delete, get, plan, post
+from cluster.console.routes import Name, Plan, Short, plan, route
 from cluster.console.sampler import Sampler
 from cluster.views.topics import (
     TopicDetails,
@@ -77,7 +77,7 @@ class TopicResources:
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
 
-    @get("/topics", "topic list {system?--system}")
+    @route("GET", "/topics", "topic list {system?--system}")
     def topics(
         self, admin: Admin, match: Short = "", sort: Short = "", page: Page = 1, size: Size = 50,
         system: bool = False,
@@ -110,7 +110,7 @@ class TopicResources:
             )
         return listing(rows, match, sort, page, size, lambda row: row.topic, SORTABLE)
 
-    @get("/topics/{topic}", "topic stats {topic}")
+    @route("GET", "/topics/{topic}", "topic stats {topic}")
     def topic(self, admin: Admin, topic: Name) -> TopicPage:
         """Return one topic. Raises ClientError."""
         details, progress = describe_topic(admin, topic), topic_progress(admin, topic)
@@ -122,7 +122,8 @@ class TopicResources:
             groups.append(GroupOfTopic(group, lag, in_flight))
         return TopicPage(details, progress, progress.messages, groups, self._sampler.curves_of_topic(topic))
 
-    @post(
+    @route(
+        "POST",
         "/topics",
         "topic create {topic} --queues={queues} --read-queues={read_queues} --perm={perm} "
         "{order?--order:--no-order}",
@@ -151,7 +152,7 @@ class TopicResources:
         verb = "create" if before is None else "change"
         return plan(verb, f"topic {topic} on {', '.join(admin.brokers())}", create, rows)
 
-    @delete("/topics/{topic}", "topic delete {topic}")
+    @route("DELETE", "/topics/{topic}", "topic delete {topic}")
     def delete_topic(self, admin: Admin, topic: Name) -> Plan:
         """Delete a topic. Raises ClientError."""
         progress = topic_progress(admin, topic)

@@ -1,6 +1,6 @@
 // The parts of a page: table, chart, dialog of a change, tabs, and the line with the command.
 
-import { Shell, any, call, count, html, link, plain, useContext, useEffect, useMemo, useRef, useState } from "./core.js";
+import { Shell, any, call, count, html, link, plain, useContext, useEffect, useGet, useMemo, useRef, useState } from "./core.js";
 
 const ROWS = 50;
 
@@ -16,16 +16,29 @@ export function Loading({ of }) {
   return of.data === undefined ? html`<p class="muted" aria-busy="true">Loading…</p>` : null;
 }
 
-/** A page: title, facts below it, actions beside it, and the command that does the same. */
-export function Page({ title, kind, facts, actions, command, children }) {
+/**
+ * Return a page that shows one resource, `of` as `useGet` returns it, and loads it again every `everyMs`.
+ * address: returns [path, parameters] for the name and the query in the address of the page.
+ */
+export function pageOf(address, everyMs, Body) {
+  return function Loaded({ name }) {
+    const { query, setQuery } = useContext(Shell);
+    const of = useGet(...address(name, query), everyMs);
+    return of.data ? html`<${Body} ...${{ name, of, query, setQuery }} data=${of.data} />` : html`<${Loading} of=${of} />`;
+  };
+}
+
+/** A page: title, facts below it, actions beside it, and the error and the command of the resource `of`. */
+export function Page({ title, kind, facts, actions, of = {}, children }) {
   useEffect(() => { document.title = `${title} · RayMQ`; }, [title]);
   return html`
     <header class="page">
       <div><h1>${kind ? html`<small>${kind}</small>` : null}${plain(title)}</h1>${facts ? html`<p class="facts">${facts}</p>` : null}</div>
       <div class="actions">${actions}</div>
     </header>
+    <${Problem} error=${of.error} />
     ${children}
-    <${Command} line=${command} />`;
+    <${Command} line=${of.command} />`;
 }
 
 /** The command line that does the same, with a button to copy it. */

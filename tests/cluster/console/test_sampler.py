@@ -8,9 +8,10 @@ import pytest
 
 from cluster.client import Admin, MessageQueue, Producer
 from cluster.console.history import HOUR_POINTS, History
-from cluster.console.sampler import FOLLOWED_MAX, GroupSample, Sample, Sampler, TopicLag
-from cluster.console.warnings import notices
+from cluster.console.sampler import FOLLOWED_MAX, Sampler
 from cluster.views.brokers import BrokerLoad, BrokerView
+from cluster.views.samples import GroupSample, Sample, TopicLag
+from cluster.views.warnings import notices
 from tests.cluster.client.conftest import Cluster
 from tests.conftest import ClockAtRest
 
@@ -78,11 +79,11 @@ def broker(name: str, of: BrokerLoad | None) -> BrokerView:
             ["a runs on a bare majority, 2 of 3 replicas: it does not survive the loss of another"],
         ),
         (
-            Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, None, 100_000)}),
+            Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, 100_000)}),
             ["g is 15 min behind on t: 7 messages"],
         ),
-        (Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, None, 990_000)}), []),
-        (Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(0, 0, 1)}, None, None)}), []),
+        (Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(7, 0, 1)}, 990_000)}), []),
+        (Sample(at_ms=1, groups={"g": GroupSample({"t": TopicLag(0, 0, 1)}, None)}), []),
     ],
 )
 def test_warnings_say_what_is_wrong_in_words(sample: Sample, texts: list[str]) -> None:

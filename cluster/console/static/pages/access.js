@@ -1,5 +1,5 @@
 import { Shell, any, html, path, useContext, useGet } from "../core.js";
-import { Change, Loading, Page, Problem, Table, Tabs } from "../parts.js";
+import { Change, Loading, Page, Table, Tabs } from "../parts.js";
 
 const USER = [
   { name: "secret", title: "secret key", type: "password", hint: "empty: unchanged" }, { name: "is_super", title: "super user", type: "bool" }, { name: "enabled", title: "enabled", type: "bool" },
@@ -12,10 +12,9 @@ export default function Access() {
   const tab = query.tab ?? "users";
   const found = useGet(tab === "rules" ? "/rules" : "/users", {}, 15_000);
   const reload = found.reload;
-  return html`<${Page} title="Access" command=${found.command} actions=${html`
+  return html`<${Page} title="Access" of=${found.data ? found : {}} actions=${html`
       <${Change} label="Create user…" title="Create a user" at="/users" onDone=${reload} fields=${[{ name: "user", title: "name", type: "text", required: true }, ...USER]} />`}>
     <${Tabs} chosen=${tab} names=${[["users", "Users"], ["rules", "Rules"]]} />
-    <${Problem} error=${found.data ? found.error : null} />
     ${!found.data ? html`<${Loading} of=${found} />` : tab === "rules" ? html`<${Table} key="rules" rows=${found.data} empty="no user has rules" columns=${[
       { name: "user" }, { name: "decision" }, { name: "actions", sort: false }, { name: "resource" }, { name: "sources", sort: false, cell: (row) => any(row.sources) }, { name: "brokers", sort: false },
       { name: "do", title: "", sort: false, cell: (row) => html`<${Change} label="delete…" title=${`Delete the rule of ${row.user} for ${row.resource}`} method="DELETE" at=${path("users", row.user, "rules")}

@@ -1,18 +1,16 @@
-import { count, html, percent, plain, rate, span, useGet } from "../core.js";
-import { Loading, Name, Page, Problem, Table } from "../parts.js";
+import { count, html, percent, plain, rate, span } from "../core.js";
+import { Name, Page, Table, pageOf } from "../parts.js";
 
 const role = ({ id, load }) => {
   if (id) return `replica ${id}`;
   return load?.raft_term ? `leader, term ${load.raft_term}, ${load.raft_active_voters} of ${load.raft_voters} voters` : "master";
 };
 
-export default function Brokers() {
-  const brokers = useGet("/brokers", {}, 5_000);
-  if (!brokers.data) return html`<${Loading} of=${brokers} />`;
-  const load = (name) => ({ value: (row) => row.load?.[name] });
-  return html`<${Page} title="Brokers" command=${brokers.command}>
-    <${Problem} error=${brokers.error} />
-    <${Table} rows=${brokers.data} empty="no broker is registered" columns=${[
+const load = (name) => ({ value: (row) => row.load?.[name] });
+
+export default pageOf(() => ["/brokers", {}], 5_000, ({ of, data }) => html`
+  <${Page} title="Brokers" of=${of}>
+    <${Table} rows=${data} empty="no broker is registered" columns=${[
       { name: "broker", cell: (row) => html`<i class=${`dot ${row.load ? "up" : row.problem ? "down" : ""}`}></i><${Name} kind="brokers" of=${row.broker} />` },
       { name: "id", title: "role", cell: role }, { name: "address" },
       { name: "put_tps", title: "in /s", number: true, ...load("put_tps"), cell: (row) => rate(row.load?.put_tps) },
@@ -22,5 +20,4 @@ export default function Brokers() {
         { name, title, number: true, ...load(name), cell: (row) => count(row.load?.[name]) })),
       { name: "up_s", title: "up", number: true, ...load("up_s"), cell: (row) => (row.load ? span(row.load.up_s === null ? null : row.load.up_s * 1000) : "–") },
       { name: "problem", cell: (row) => (row.problem ? html`<span class="warn">${plain(row.problem)}</span>` : "") }]} />
-  </${Page}>`;
-}
+  </${Page}>`);

@@ -1,5 +1,5 @@
-import { Shell, any, count, html, link, path, plain, rate, short, time, useContext, useGet } from "../core.js";
-import { Change, Chart, Facts, Loading, Name, Page, Problem, Table, Tabs } from "../parts.js";
+import { any, count, html, link, path, plain, rate, short, time } from "../core.js";
+import { Change, Chart, Facts, Name, Page, Table, Tabs, pageOf } from "../parts.js";
 
 export const GROUP_FIELDS = [
   { name: "max_retries", title: "retries before a message is a dead letter", type: "number", hint: "empty: 16, or unchanged" },
@@ -7,17 +7,12 @@ export const GROUP_FIELDS = [
   { name: "broadcast", title: "may broadcast", type: "bool" },
 ];
 
-export default function Group({ name }) {
-  const { query } = useContext(Shell);
-  const group = useGet(path("groups", name), {}, 5_000);
-  const { data } = group, tab = query.tab ?? "queues";
-  if (!data) return html`<${Loading} of=${group} />`;
-  const { details, curves } = data;
+export default pageOf((name) => [path("groups", name), {}], 5_000, ({ name, of, data, query }) => {
+  const { details, curves } = data, tab = query.tab ?? "queues";
   const topics = [...new Set(details.queues.map((queue) => queue.topic))];
-  return html`<${Page} kind="group" title=${name} command=${group.command}
+  return html`<${Page} kind="group" title=${name} of=${of}
       facts=${`lag ${count(details.lag)} · ${details.members.length === 1 ? "1 member" : `${count(details.members.length)} members`} · ${rate(details.tps)} /s in the last minute · ${count(details.retries)} retries wait · ${count(details.dead_letters)} dead letters`}
-      actions=${html`<${Actions} name=${name} topics=${topics} reload=${group.reload} />`}>
-    <${Problem} error=${group.error} />
+      actions=${html`<${Actions} name=${name} topics=${topics} reload=${of.reload} />`}>
     ${curves && curves.times_ms.length > 1 ? html`<section class="panel"><h2>Lag and rate</h2><${Chart} curves=${curves} height=${130}
       series=${[{ title: "lag", at: 0, shown: short }, { title: "out /s", at: 1, shown: rate, second: true }]} /></section>` : null}
     <${Tabs} chosen=${tab} names=${[["queues", `Queues ${details.queues.length}`], ["members", `Members ${details.members.length}`], ["settings", "Settings"]]} />
@@ -25,7 +20,7 @@ export default function Group({ name }) {
       : tab === "settings" ? html`<${Facts} of=${Object.fromEntries(Object.entries(details.settings).map(([key, value]) => [key, any(value)]))} />`
       : html`<${Queues} data=${data} />`}
   </${Page}>`;
-}
+});
 
 function Queues({ data }) {
   const spans = new Map(data.retained.map((row) => [`${row.topic} ${row.broker} ${row.queue}`, row]));

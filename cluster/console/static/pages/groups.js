@@ -1,13 +1,10 @@
-import { Shell, html, plain, rate, span, useContext, useGet } from "../core.js";
-import { Change, Loading, Name, Page, Problem, Table } from "../parts.js";
+import { html, plain, rate, span } from "../core.js";
+import { Change, Name, Page, Table, pageOf } from "../parts.js";
 import { GROUP_FIELDS } from "./group.js";
 
-export default function Groups() {
-  const { query, setQuery } = useContext(Shell);
-  const { match, sort, page } = query, system = query.system === "true";
-  const groups = useGet("/groups", { match, sort, page, system: system || undefined }, 5_000);
-  const { data } = groups;
-  if (!data) return html`<${Loading} of=${groups} />`;
+const address = (_, { match, sort, page, system }) => ["/groups", { match, sort, page, system }];
+
+export default pageOf(address, 5_000, ({ of, data, query, setQuery }) => {
   const columns = [
     { name: "group", cell: (row) => html`<${Name} kind="groups" of=${row.group} />` },
     { name: "lag", number: true },
@@ -17,11 +14,10 @@ export default function Groups() {
     { name: "topics", sort: false, cell: (row) => html`<span class="list">${row.topics.slice(0, 3).map((topic) => html`<${Name} key=${topic} kind="topics" of=${topic} />`)}
       ${row.topics.length > 3 ? html`<small class="muted">+${row.topics.length - 3}</small>` : null}</span>` },
   ];
-  return html`<${Page} title="Groups" command=${groups.command} actions=${html`
-      <button class="quiet" onClick=${() => setQuery({ ...query, page: undefined, system: system ? undefined : "true" })}>${system ? "hide" : "show"} system groups</button>
-      <${Change} label="Create group…" title="Create a consumer group" at="/groups" onDone=${groups.reload}
+  return html`<${Page} title="Groups" of=${of} actions=${html`
+      <button class="quiet" onClick=${() => setQuery({ ...query, page: undefined, system: query.system ? undefined : "true" })}>${query.system ? "hide" : "show"} system groups</button>
+      <${Change} label="Create group…" title="Create a consumer group" at="/groups" onDone=${of.reload}
         fields=${[{ name: "group", title: "name", type: "text", required: true, hint: plain("letters, digits and %|_-") }, ...GROUP_FIELDS]} />`}>
-    <${Problem} error=${groups.error} />
     <${Table} columns=${columns} rows=${data.rows} server=${data.total} empty="no consumer group yet: the first member of a group creates it" />
   </${Page}>`;
-}
+});

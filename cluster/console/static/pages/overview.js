@@ -1,20 +1,15 @@
-import { Shell, count, html, link, percent, plain, rate, short, span, time, useContext, useGet } from "../core.js";
-import { Chart, Loading, Name, Page, Problem } from "../parts.js";
+import { count, html, link, percent, plain, rate, short, span, time, useGet } from "../core.js";
+import { Chart, Loading, Name, Page, pageOf } from "../parts.js";
 
 const EVERY_MS = 5_000;
 
-export default function Overview() {
-  const { query, setQuery } = useContext(Shell);
+export default pageOf(() => ["/overview", {}], EVERY_MS, ({ of, data, query, setQuery }) => {
   const range = query.span === "day" ? "day" : "hour";
-  const overview = useGet("/overview", {}, EVERY_MS);
   const history = useGet("/history", { span: range }, EVERY_MS);
-  const { data } = overview;
-  if (!data) return html`<${Loading} of=${overview} />`;
   const total = data.brokers?.filter((each) => each.id === 0).length;
   const isPartlyUp = data.brokers_up !== null && data.brokers_up < total;
-  return html`<${Page} title="Overview" command=${overview.command}
+  return html`<${Page} title="Overview" of=${of}
       facts=${data.at_ms ? `as of ${time(data.at_ms)}` : "the first sample is being taken"}>
-    <${Problem} error=${overview.error} />
     <section class="tiles">
       <${Tile} title="in" value=${rate(data.in_tps)} unit="/s" />
       <${Tile} title="out" value=${rate(data.out_tps)} unit="/s" />
@@ -44,7 +39,7 @@ export default function Overview() {
         cells=${(row) => [plain(row.what), time(row.at_ms)]} /></section>
     </div>
   </${Page}>`;
-}
+});
 
 const Tile = ({ title, value, unit = "", bad }) => html`<div class=${bad ? "tile bad" : "tile"}><span>${title}</span><b>${value}<small>${value === "–" ? "" : unit}</small></b></div>`;
 

@@ -1,5 +1,5 @@
-import { Shell, any, count, html, link, path, plain, rate, time, useContext, useGet } from "../core.js";
-import { Change, Chart, Loading, Name, Page, Problem, Table, Tabs } from "../parts.js";
+import { any, count, html, link, path, plain, rate, time } from "../core.js";
+import { Change, Chart, Name, Page, Table, Tabs, pageOf } from "../parts.js";
 
 export const TOPIC_FIELDS = [
   { name: "queues", title: "queues on each broker", type: "number", hint: "empty: 4, or unchanged" },
@@ -8,19 +8,14 @@ export const TOPIC_FIELDS = [
   { name: "order", title: "order topic", type: "bool" },
 ];
 
-export default function Topic({ name }) {
-  const { query } = useContext(Shell);
-  const topic = useGet(path("topics", name), {}, 5_000);
-  const { data } = topic, tab = query.tab ?? "queues";
-  if (!data) return html`<${Loading} of=${topic} />`;
-  const { details, progress, curves } = data;
-  return html`<${Page} kind="topic" title=${name} command=${topic.command}
+export default pageOf((name) => [path("topics", name), {}], 5_000, ({ name, of, data, query }) => {
+  const { details, progress, curves } = data, tab = query.tab ?? "queues";
+  return html`<${Page} kind="topic" title=${name} of=${of}
       facts=${`${count(progress.queues.length)} queues · ${count(data.messages)} messages stored · ${rate(progress.put_tps)} /s in the last minute`}
       actions=${html`
         <a class="button" href=${link(["messages"], { topic: name })}>Messages</a>
-        <${Change} label="Change…" title=${`Change topic ${name}`} at="/topics" fixed=${{ topic: name }} fields=${TOPIC_FIELDS} onDone=${topic.reload} />
+        <${Change} label="Change…" title=${`Change topic ${name}`} at="/topics" fixed=${{ topic: name }} fields=${TOPIC_FIELDS} onDone=${of.reload} />
         <${Change} label="Delete…" title=${`Delete topic ${name}`} method="DELETE" at=${path("topics", name)} danger onDone=${() => { location.hash = link(["topics"]); }} />`}>
-    <${Problem} error=${topic.error} />
     ${curves && curves.times_ms.length > 1 ? html`<section class="panel"><h2>Messages per second</h2><${Chart} curves=${curves} height=${130} series=${[{ title: "in /s", at: 0, shown: rate }]} /></section>` : null}
     <${Tabs} chosen=${tab} names=${[["queues", `Queues ${progress.queues.length}`], ["groups", `Groups ${data.groups.length}`], ["settings", "Settings"]]} />
     ${tab === "groups" ? html`<${Table} rows=${data.groups} empty="no group has consumed this topic" columns=${[
@@ -36,4 +31,4 @@ export default function Topic({ name }) {
         { name: "messages", number: true }, { name: "last_ms", title: "last message", cell: (row) => time(row.last_ms) },
         { name: "look", title: "", sort: false, cell: (row) => html`<a href=${link(["messages"], { topic: name, last: 50 })}>messages</a>` }]} />`}
   </${Page}>`;
-}
+});

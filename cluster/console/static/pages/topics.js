@@ -1,30 +1,26 @@
-import { Shell, count, html, link, plain, rate, useContext, useGet } from "../core.js";
-import { Change, Loading, Name, Page, Problem, Table } from "../parts.js";
+import { count, html, link, plain, rate } from "../core.js";
+import { Change, Name, Page, Table, pageOf } from "../parts.js";
 import { TOPIC_FIELDS } from "./topic.js";
 
-export default function Topics() {
-  const { query, setQuery } = useContext(Shell);
-  const { match, sort, page } = query, system = query.system === "true";
-  const topics = useGet("/topics", { match, sort, page, system: system || undefined }, 10_000);
-  const { data } = topics;
-  if (!data) return html`<${Loading} of=${topics} />`;
+const address = (_, { match, sort, page, system }) => ["/topics", { match, sort, page, system }];
+
+export default pageOf(address, 10_000, ({ of, data, query, setQuery }) => {
   const columns = [
     { name: "topic", cell: (row) => html`<${Name} kind="topics" of=${row.topic} />` },
-    ...(system ? [{ name: "kind" }] : []),
+    ...(query.system ? [{ name: "kind" }] : []),
     { name: "queues", number: true }, { name: "perm", sort: false },
     { name: "put_tps", title: "in /s", number: true, cell: (row) => rate(row.put_tps) },
     { name: "messages", title: "stored", number: true },
     { name: "lag", title: "highest lag", number: true },
     { name: "groups", sort: false, cell: (row) => html`<${Groups} of=${row.groups} />` },
   ];
-  return html`<${Page} title="Topics" command=${topics.command} actions=${html`
-      <button class="quiet" onClick=${() => setQuery({ ...query, page: undefined, system: system ? undefined : "true" })}>${system ? "hide" : "show"} system topics</button>
-      <${Change} label="Create topic…" title="Create a topic" at="/topics" onDone=${topics.reload}
+  return html`<${Page} title="Topics" of=${of} actions=${html`
+      <button class="quiet" onClick=${() => setQuery({ ...query, page: undefined, system: query.system ? undefined : "true" })}>${query.system ? "hide" : "show"} system topics</button>
+      <${Change} label="Create topic…" title="Create a topic" at="/topics" onDone=${of.reload}
         fields=${[{ name: "topic", title: "name", type: "text", required: true, hint: "letters, digits and %|_-" }, ...TOPIC_FIELDS]} />`}>
-    <${Problem} error=${topics.error} />
     <${Table} columns=${columns} rows=${data.rows} server=${data.total} empty="no topic yet: a producer's first message creates one, or Create topic…" />
   </${Page}>`;
-}
+});
 
 function Groups({ of }) {
   if (of === null) return "–";

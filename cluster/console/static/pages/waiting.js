@@ -1,13 +1,10 @@
 import { count, html, link, path, useGet } from "../core.js";
-import { Loading, Name, Page, Problem, Table } from "../parts.js";
+import { Loading, Name, Page, Table, pageOf } from "../parts.js";
 
 /** Messages that wait in brokers: timers by topic, and open transactions. */
-export default function Waiting() {
-  const brokers = useGet("/brokers", {}, 10_000);
-  if (!brokers.data) return html`<${Loading} of=${brokers} />`;
-  const masters = brokers.data.filter((each) => each.id === 0);
-  return html`<${Page} title="Timers and transactions" command=${brokers.command} facts="messages that wait in a broker for their time, or for the end of their transaction">
-    <${Problem} error=${brokers.error} />
+export default pageOf(() => ["/brokers", {}], 10_000, ({ of, data }) => {
+  const masters = data.filter((each) => each.id === 0);
+  return html`<${Page} title="Timers and transactions" of=${of} facts="messages that wait in a broker for their time, or for the end of their transaction">
     <${Table} rows=${masters} filter=${false} columns=${[
       { name: "broker", cell: (row) => html`<${Name} kind="brokers" of=${row.broker} />` },
       { name: "timers", title: "pending timers", number: true, value: (row) => row.load?.pending_timers, cell: (row) => count(row.load?.pending_timers) },
@@ -16,7 +13,7 @@ export default function Waiting() {
     <p><a href=${link(["messages"], { topic: "RMQ_SYS_TRANS_HALF_TOPIC", last: 50 })}>Look at half messages</a>, open and finished ones.</p>
     <div class="columns">${masters.map((each) => html`<${Timers} key=${each.broker} broker=${each.broker} />`)}</div>
   </${Page}>`;
-}
+});
 
 function Timers({ broker }) {
   const timers = useGet(path("brokers", broker, "timers"), {}, 10_000);

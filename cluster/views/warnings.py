@@ -1,4 +1,4 @@
-"""Warnings of the overview: what an operator should look at, in words."""
+"""Warnings about a cluster: what an operator should look at, in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.console.sampler import GroupSample, Sample
+from cluster.views.samples import GroupSample, Sample
 from store.message.validate import RETRY_TOPIC_PREFIX
 
 BEHIND_MS = 60_000

@@ -1,0 +1,205 @@
+"""Samples: brokers, groups and topics of a cluster at one time, with the rates since the sample before.
+
+A sample takes a constant number of requests for each broker, and one for each topic that it looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cluster.views.brokers import BrokerView, list_brokers
+from cluster.views.groups import behind_since_ms
+from store.message.validate import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, is_system_group
+
+if TYPE_CHECKING:
+    from actors.remoting.bodies.progress import ConsumeStats
+    from cluster.client import Admin
+    from store.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """Progress of a group in one topic.
+
+    Attributes:
+        consumed: Sum of the committed offsets.
+        tps: Messages consumed per second since the sample before; None without one.
+    """
+
+    lag: int
+    in_flight: int
+    consumed: int
+    tps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSample:
+    """Progress of a group.
+
+    Attributes:
+        behind_since_ms: Store time of the last message consumed in the queue that is furthest behind, in
+            milliseconds since the epoch; None without lag, or if it is unknown.
+        minute_tps: Messages consumed per second in the last minute.
+    """
+
+    topics: Mapping[str, TopicLag]
+    behind_since_ms: int | None
+    minute_tps: float = 0.0
+
+    @property
+    def lag(self) -> int:
+        """The lag in all topics."""
+        return sum(each.lag for each in self.topics.values())
+
+    @property
+    def in_flight(self) -> int:
+        """The messages in flight of all topics."""
+        return sum(each.in_flight for each in self.topics.values())
+
+    @property
+    def tps(self) -> float | None:
+        """Messages consumed per second since the sample before; None if it is unknown of all topics."""
+        known = [each.tps for each in self.topics.values() if each.tps is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSample:
+    """The stored messages of a topic when it was looked at last.
+
+    Attributes:
+        at_ms: That time in milliseconds since the epoch.
+        at_ns: That time on the monotonic clock.
+        end: Sum of the end offsets.
+        tps: Messages stored per second since the time before, or without it in the last minute.
+    """
+
+    at_ms: int
+    at_ns: int
+    messages: int
+    end: int
+    tps: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cluster at one time.
+
+    Attributes:
+        at_ms: The time in milliseconds since the epoch; 0 before the first sample.
+        at_ns: The time on the monotonic clock.
+        brokers: All replicas, also those that are no longer registered; None if no nameserver responds.
+        groups: The groups that have committed offsets; None if a broker did not respond.
+        topics: The topics of users that were looked at, now or before.
+        problems: What could not be read, in words.
+    """
+
+    at_ms: int = 0
+    at_ns: int = 0
+    brokers: Sequence[BrokerView] | None = None
+    groups: Mapping[str, GroupSample] | None = None
+    topics: Mapping[str, TopicSample] = field(default_factory=dict)
+    problems: Sequence[str] = ()
+
+
+def take_sample(admin: Admin, clock: Clock, before: Sample, topics_max: int | None = None) -> Sample:
+    """Return a sample of the cluster; what cannot be read is in its `problems`.
+
+    `topics_max`: look only at so many topics, those that were looked at longest ago.
+    """
+    at_ns, problems = clock.monotonic_ns(), list[str]()
+    brokers = _brokers(admin, clock, before, problems)
+    groups = _groups(admin, at_ns, before, problems)
+    topics = _topics(admin, clock, before, topics_max, problems)
+    return Sample(clock.wall_ms(), at_ns, brokers, groups, topics, problems)
+
+
+def is_normal(topic: str, system: set[str]) -> bool:
+    """Return True if a topic was created by a user."""
+    return topic not in system and not topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX))
+
+
+def _brokers(admin: Admin, clock: Clock, before: Sample, problems: list[str]) -> Sequence[BrokerView] | None:
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import ClientError
+
+    try:
+        found = list_brokers(admin, clock)
+    except ClientError as error:
+        problems.append(f"the brokers cannot be listed: {error}")
+        return None
+    problems += [f"{each.broker} does not respond: {each.problem}" for each in found if each.problem]
+    here = {(each.broker, each.id) for each in found}
+    gone = [
+        BrokerView(each.cluster, each.broker, each.id, each.address, None, "it is no longer registered")
+        for each in before.brokers or ()
+        if (each.broker, each.id) not in here
+    ]
+    problems += [f"{each.broker} (replica {each.id}) is no longer registered" for each in gone]
+    return [*found, *gone]
+
+
+def _groups(
+    admin: Admin, at_ns: int, before: Sample, problems: list[str]
+) -> Mapping[str, GroupSample] | None:
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import ClientError
+
+    try:
+        stats = admin.all_group_stats()
+    except ClientError as error:
+        problems.append(f"the progress of the groups is unknown: {error}")
+        return None
+    earlier, span_s = before.groups or {}, (at_ns - before.at_ns) / 1e9
+    found = {}
+    for group, progress in stats.items():
+        if not is_system_group(group):
+            then = earlier[group].topics if group in earlier else {}
+            lags = _lags(progress, then, span_s)
+            found[group] = GroupSample(lags, behind_since_ms(progress), progress.consume_tps)
+    return found
+
+
+def _lags(progress: ConsumeStats, then: Mapping[str, TopicLag], span_s: float) -> Mapping[str, TopicLag]:
+    found: dict[str, TopicLag] = {}
+    for topic in sorted({queue.topic for queue in progress.offsets}):
+        offsets = [offset for queue, offset in progress.offsets.items() if queue.topic == topic]
+        consumed = sum(offset.consumer_offset for offset in offsets)
+        lag = sum(max(offset.lag, 0) for offset in offsets)
+        in_flight = sum(max(offset.in_flight, 0) for offset in offsets)
+        is_known = topic in then and span_s > 0
+        tps = max(consumed - then[topic].consumed, 0) / span_s if is_known else None
+        found[topic] = TopicLag(lag, in_flight, consumed, tps)
+    return found
+
+
+def _topics(
+    admin: Admin, clock: Clock, before: Sample, topics_max: int | None, problems: list[str]
+) -> Mapping[str, TopicSample]:
+    # Imported here, because the command line imports views before it needs a client.
+    from cluster.client.errors import ClientError
+
+    try:
+        system = set(admin.system_topics())
+        names = [name for name in admin.topics() if is_normal(name, system)]
+    except ClientError as error:
+        problems.append(f"the topics cannot be listed: {error}")
+        return before.topics
+    found = {name: before.topics[name] for name in names if name in before.topics}
+    due = sorted(names, key=lambda name: found[name].at_ns if name in found else 0)
+    for name in due[:topics_max]:
+        try:
+            stats = admin.topic_stats(name)
+        except ClientError:  # deleted meanwhile, or on a broker that is reported above
+            found.pop(name, None)
+            continue
+        now_ns, then = clock.monotonic_ns(), found.get(name)
+        end = sum(offset.max_offset for offset in stats.offsets.values())
+        tps: float | None = stats.put_tps
+        if then is not None and now_ns > then.at_ns:
+            tps = max(end - then.end, 0) / ((now_ns - then.at_ns) / 1e9)
+        stored = end - sum(offset.min_offset for offset in stats.offsets.values())
+        found[name] = TopicSample(clock.wall_ms(), now_ns, stored, end, tps)
+    return found
