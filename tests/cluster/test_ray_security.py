@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from actors.remoting.signing import write_credentials
-from cluster.client import ConsumerConfig, Producer, ProducerConfig, PullConsumer, TlsConfig
+from cluster.client import ConsumerConfig, Producer, ProducerConfig, PullConsumer, PushConsumer, TlsConfig
 from cluster.client.errors import ClientError
 from cluster.session.environment import make_token
 from cluster.session.ray_head import stop_head
 from tests.actors.broker.auth.access_peers import INNER
 from tests.certificates import Authority
+from tests.checkers import Recorder, assert_consistent
 from tests.cluster.conftest import CLI_TIMEOUT_S, COMMIT_LOG_FILE_BYTES, REPO
 from tests.eventually import LIMIT_S, eventually
+from tests.faults.member import config_of, ordered_listener_of
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.extended]
@@ -57,7 +62,21 @@ class Secured:
     def nameserver(self) -> str:
         return f"127.0.0.1:{self.nameserver_port}"
 
-    def topology(self) -> dict[str, object]:
+    def add_slave(self) -> None:
+        """Give the broker a slave, which follows over TLS."""
+        topology = self.topology()
+        topology["broker_settings"] |= {"ha_tls": True, "register_interval_ms": 1000}
+        topology["brokers"][0] |= {
+            "replicas": 2, "replication": "sync", "in_sync_replicas": 2, "replicas_on_one_node": True,
+        }  # fmt: skip
+        self.file.write_text(yaml.safe_dump(topology))
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """Return the status of each actor by name."""
+        actors = json.loads(self.run("status", str(self.file)))["actors"]
+        return {actor["actor"]: actor for actor in actors}
+
+    def topology(self) -> dict[str, Any]:
         certificate, key = map(str, self.authority.issue())
         secured = {
             "authentication_enabled": True,
@@ -87,6 +106,18 @@ class Secured:
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
 
+    def create_user(self, queues: int) -> dict[str, Any]:
+        """Create a topic and a user of it, and return the settings of a client of that user."""
+        self.run("topic", "create", "orders", "--queues", str(queues))
+        self.run("user", "create", "alice", "--secret-file", "-", given=SECRET)
+        self.run("acl", "set", "alice", "-r", "Topic:orders", "-r", "Group:billing", "-a", "Pub", "-a", "Sub")
+        return {
+            "nameservers": self.nameserver,
+            "access_key": "alice",
+            "secret_key": SECRET,
+            "tls": TlsConfig(ca_file=self.authority.ca_file),
+        }
+
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[Secured]:
@@ -100,17 +131,9 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
 def test_secured_cluster_on_ray_sends_consumes_and_shows_its_status(secured: Secured) -> None:
     started = secured.run("up", str(secured.file))
     assert started.strip().splitlines()[-1] == f"READY {secured.nameserver}"
-    actors = json.loads(secured.run("status", str(secured.file)))["actors"]
-    assert [actor["state"] for actor in actors] == ["serving"] * 3, actors
-    secured.run("topic", "create", "orders", "--queues", "1")
-    secured.run("user", "create", "alice", "--secret-file", "-", given=SECRET)
-    secured.run("acl", "set", "alice", "-r", "Topic:orders", "-r", "Group:billing", "-a", "Pub", "-a", "Sub")
-    shared = {
-        "nameservers": secured.nameserver,
-        "access_key": "alice",
-        "secret_key": SECRET,
-        "tls": TlsConfig(ca_file=secured.authority.ca_file),
-    }
+    actors = secured.status()
+    assert [actor["state"] for actor in actors.values()] == ["serving"] * 3, actors
+    shared = secured.create_user(queues=1)
     with Producer(config=ProducerConfig(send_timeout_ms=TIMEOUT_MS, **shared)) as producer:
         offsets = [producer.send("orders", b"%d" % number).queue_offset for number in range(3)]
     assert offsets == [0, 1, 2]
@@ -125,4 +148,46 @@ def test_secured_cluster_on_ray_sends_consumes_and_shows_its_status(secured: Sec
     shown = secured.run("status", str(secured.file)) + secured.run("user", "list", "--json")
     assert "alice" in shown
     assert SECRET not in shown
+    secured.run("down", str(secured.file))
+
+
+def test_promoted_slave_knows_the_users_and_keeps_the_order_of_a_group(secured: Secured) -> None:
+    """The master is killed while an ordered consumer is online."""
+    secured.add_slave()
+    secured.run("up", str(secured.file))
+    shared = secured.create_user(queues=4)
+    recorder = Recorder()
+    limit_ms = {"delivery_timeout_ms": TIMEOUT_MS, "send_timeout_ms": TIMEOUT_MS, "route_refresh_ms": 1000}
+    config = replace(config_of("billing"), ordered=True, route_refresh_ms=1000, **shared)
+    with (
+        PushConsumer(listener=ordered_listener_of(recorder, "member", "billing"), config=config) as consumer,
+        Producer(config=ProducerConfig(**limit_ms, **shared)) as producer,
+    ):
+        consumer.subscribe("orders")
+
+        def send(first: int) -> None:
+            for number in range(first, first + 200):
+                key = f"k{number % 7}"
+                operation = recorder.send("producer", "orders", str(number), key=key)
+                result = producer.send("orders", str(number), sharding_key=key)
+                operation.ok(result.queue.queue_id, result.queue_offset, attempts=100)
+
+        def consumed() -> int:
+            return len({event.value for event in recorder.events if event.op == "read"})
+
+        send(0)
+        eventually(lambda: consumed() >= 100, "messages")
+        eventually(lambda: secured.status()["broker-a-1"]["lag_bytes"] == 0, "the log of the slave")
+        os.kill(int(secured.status()["broker-a-0"]["process"]), signal.SIGKILL)
+        shown = secured.run("promote", "broker-a-1", "--topology", str(secured.file))
+        assert "broker-a-1 is the master of broker-a" in shown
+        assert "broker-a-0 follows it" in shown
+        send(200)
+        eventually(lambda: consumed() == 400, "every message")
+    # The consumer continues at the offsets that the slave has copied.
+    assert_consistent(recorder.events, ignore=["not_sequential"])
+    strangers = ProducerConfig(**{**shared, "access_key": "bob"}, send_timeout_ms=2_000)
+    with Producer(config=strangers) as producer, pytest.raises(ClientError, match="bob"):
+        producer.send("orders", b"refused")
+    assert "alice" in secured.run("user", "list", "--json")
     secured.run("down", str(secured.file))
