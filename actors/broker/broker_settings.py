@@ -271,6 +271,10 @@ class BrokerSettings(AccessSettings, MetricsSettings):
     on all of them: `STORE_ID@HOST:PORT`. The first start of a replica without a store id creates its store.
     Empty: the replica joins a running group when `raymq replica add` or `replace` names it.
     """
+    route_refresh_ms: int = Field(default=30_000, ge=0)
+    """With `replication: raft`, how long a leader that has transferred the leadership forwards requests to
+    the new one: the longest time between two route refreshes of a client (`pollNameServerInterval`).
+    """
     in_sync_replicas: int = Field(default=2, ge=2, le=16)
     """With `replication: sync`, how many replicas must have a message, the master included. While fewer are
     connected, sends are refused. Slaves are counted by their IP address.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -83,6 +83,8 @@ from store.message.message_queue import MessageQueue
 from store.message_store import MessageStore
 from store.store_errors import StoreError
 
+FOLLOWER_REGISTERS_MS = 1_000
+"""Time after which a former leader of a Raft group registers as a follower, if it does not lead again."""
 ROUTE_TIMEOUT_MS = 3_000
 """Limit of one route request to a nameserver."""
 
@@ -101,6 +103,8 @@ class Broker:
     role: BrokerRole
     drain: BrokerDrain
     handle: HandleApi
+    leave: Sequence[Callable[[], Awaitable[None]]]
+    """Awaited in turn when the broker is being stopped, while it still serves all requests."""
     figures: Sequence[Figure]
     metrics: MetricsEndpoint
 
@@ -162,7 +166,8 @@ def build_broker(
     ):
         loop.requests.add_rows(rows)
     return Broker(
-        identity, access, loop, tables, groups, client, registration, role, drain, handle, figures,
+        identity, access, loop, tables, groups, client, registration, role, drain, handle,
+        [each.leave for each in capabilities if each.leave is not None], figures,
         MetricsEndpoint(settings, figures, identity.labels),
     )  # fmt: skip
 
@@ -178,18 +183,24 @@ def _apply_changes(tables: BrokerTables, changes: Sequence[Difference]) -> None:
 
 def _add_capabilities(parts: BrokerParts, capabilities: Sequence[Capability]) -> None:
     """Add the steps, observers and services of the features; the broker registers after all have started."""
-    registration, store = parts.registration, parts.loop.store
+    registration, store, role = parts.registration, parts.loop.store, parts.role
+    is_raft = parts.settings.replication == RAFT
+
+    def is_deposed() -> bool:
+        return is_raft and role.role is Role.SLAVE and registration.is_master
+
+    async def register(broker_id: int) -> None:
+        await registration.start(broker_id, FOLLOWER_REGISTERS_MS if is_deposed() else 0)
 
     async def unregister() -> None:
-        # If another process has taken over the store, it has registered under the same name.
-        await registration.stop(leave_routes=not store.is_superseded)
+        # If another process has taken over the store, it has registered under the same name. A former leader
+        # stays in the routes until the next one has registered: without a master, clients would fail.
+        await registration.stop(leave_routes=not (store.is_superseded or is_deposed()))
 
-    def registers_as(role: Role) -> RoleService:
+    def registers_as(each: Role) -> RoleService:
         # One for each role: a change of role unregisters the former id and registers the new one.
-        broker_id = broker_id_of(role, parts.settings.replica)
-        return RoleService(
-            "registration", frozenset({role}), partial(registration.start, broker_id), unregister
-        )
+        start = partial(register, broker_id_of(each, parts.settings.replica))
+        return RoleService("registration", frozenset({each}), start, unregister)
 
     parts.loop.server.chain.extend(
         chain.from_iterable(each.steps for each in capabilities),

@@ -10,7 +10,7 @@ feature exist before its Capability. `actors.broker.features` lists the features
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from actors.broker.parts import BrokerParts
@@ -43,6 +43,8 @@ class Capability:
     """Called for each message before its append."""
     services: Sequence[RoleService] = ()
     """Started and stopped with the broker's role; the broker registers after the last one has started."""
+    leave: Callable[[], Awaitable[None]] | None = None
+    """Awaited when the broker is being stopped, while it still serves all requests."""
     figures: Sequence[Figure] = ()
     """Shown with those of the broker. No other figure has the same name."""
 

@@ -105,6 +105,7 @@ class Registration:
         self._waiting: deque[_Waiting] = deque()
         self._watched: dict[str, Connection] = {}
         self._broker_id = MASTER_ID
+        self._registered_id: int | None = None
         self.master = RegisterBrokerResponse()
         """For a slave, the addresses of its master; None before a nameserver has returned them."""
         self.fenced_because = ""
@@ -115,15 +116,24 @@ class Registration:
         """True if a nameserver has refused this master, because another replica was promoted."""
         return bool(self.fenced_because)
 
-    async def start(self, broker_id: int) -> None:
-        """Register this id with all nameservers, then start the tasks that repeat the registration."""
+    async def start(self, broker_id: int, delay_ms: int = 0) -> None:
+        """Register this id with all nameservers, then start the tasks that repeat the registration.
+
+        With `delay_ms`, the tasks make the first registration, after this time.
+        """
         self._broker_id = broker_id
         self._complete.clear()
-        await asyncio.gather(*map(self._register, self._changed))
+        if not delay_ms:
+            await asyncio.gather(*map(self._register, self._changed))
         self._tasks = [
-            self._supervisor.start(f"registration-{address}", partial(self._run, address, changed))
+            self._supervisor.start(f"registration-{address}", partial(self._run, address, changed, delay_ms))
             for address, changed in self._changed.items()
         ]
+
+    @property
+    def is_master(self) -> bool:
+        """True if the last registration was that of the master."""
+        return self._registered_id == MASTER_ID
 
     def changed(self, topic: str = ALL_TOPICS) -> None:
         """Report that a topic was created or changed, or any other change of the topics or settings.
@@ -171,7 +181,10 @@ class Registration:
         self._failing.update(self._changed)  # nothing is registered any more, so nothing waits for it
         self._release_registered()
 
-    async def _run(self, address: str, changed: asyncio.Event) -> None:
+    async def _run(self, address: str, changed: asyncio.Event, delay_ms: int) -> None:
+        if delay_ms:
+            await asyncio.sleep(delay_ms / 1000)
+            changed.set()
         while True:
             try:
                 wait_ms = RETRY_MS if address in self._failing else self._interval_ms
@@ -215,6 +228,7 @@ class Registration:
         return None if ALL_TOPICS in topics or not 0 < len(topics) <= CHANGED_TOPICS_MAX else topics
 
     async def _register_parts(self, address: str, parts: Iterator[bytes], *, is_partial: bool) -> None:
+        self._registered_id = self._broker_id
         header, part = self._header(self._broker_id).to_ext(), next(parts, None)
         while part is not None:
             following = next(parts, None)
@@ -227,7 +241,7 @@ class Registration:
             part = None if address in self._failing else following
 
     async def _unregister(self, address: str) -> None:
-        header = self._header(self._broker_id).to_ext()
+        header = self._header(self._registered_id or MASTER_ID).to_ext()
         command = RemotingCommand(RequestCode.UNREGISTER_BROKER, header)
         await self._send(address, command, UNREGISTER_TIMEOUT_MS)
 

@@ -147,6 +147,8 @@ class BrokerService:
     async def stop(self) -> None:
         """Unregister, respond to the accepted sends, flush and close the store."""
         broker, loop = self.graph, self.graph.loop
+        for leave in broker.leave:
+            await leave()
         await broker.role.become(Role.STOPPED, loop.store.epoch)
         loop.server.discard_input()
         # Respond to held pulls: rocketmq-client 4.9 waits 30 s for a pull even if its connection has closed.

@@ -154,6 +154,8 @@ class Leading:
         if not self._is_open:
             self._is_open = True
             state.effects.append(OpenForSends(state.term))
+        if self._transfer is not None:
+            self._hand_over(self._transfer[0], self._progress[self._transfer[0]])
         self._respond_to_held()
 
     def majority_offset(self) -> int:
@@ -308,18 +310,25 @@ class Leading:
         return progress is not None and progress.match >= self._state.confirmed
 
     def transfer(self, to: Member, now: int) -> None:
-        """Stop appending, and let `to` stand as soon as its log is complete. Raises NotAllowed."""
+        """Stop appending, and let `to` stand as soon as its log is complete. Raises NotAllowed.
+
+        All of the log is confirmed before: no send that waits for its acknowledgement fails.
+        """
         state = self._state
         self._require_open()
         if to == state.me or to not in state.members.voters:
             raise NotAllowed(f"{to} is not another voter of the group")
+        if not self.is_healthy(to, now):
+            raise NotAllowed(f"{to} does not respond, or lacks records that were confirmed")
         self._transfer = (to, now + state.timing.election_ms)
         self._next_tick = min(self._next_tick, self._transfer[1])
         self._hand_over(to, self._progress[to])
 
     def _hand_over(self, sender: Member, progress: Progress) -> None:
         state = self._state
-        if self._transfer is not None and self._transfer[0] == sender and progress.match == state.end:
+        if self._transfer is None or self._transfer[0] != sender:
+            return
+        if progress.match == state.end == state.confirmed:
             state.send(sender, CampaignNow(state.me, state.term))
 
     def _require_open(self) -> None:

@@ -11,8 +11,10 @@ from actors.remoting.table import RequestTable
 
 _UNKNOWN_CODE: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
-# A step before the handler; it raises Refused to reject the request.
-Step = Callable[[RequestContext], None]
+Step = Callable[[RequestContext], bool | None]
+"""A step before the handler. It raises Refused to reject the request, and returns True if it responds itself,
+later: then neither the following steps nor the handler are called.
+"""
 
 
 class Chain:
@@ -52,7 +54,9 @@ class Chain:
             if row.header_type is not None:
                 context.header = row.header_type.from_ext(command.ext)
             for step in self.steps:
-                step(context)
+                if step(context):
+                    context.note_pending()
+                    return
             response = row.handler(context)
             if response is not None:
                 context.reply(response)

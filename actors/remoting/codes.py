@@ -212,6 +212,7 @@ class RayMQRequestCode(IntEnum):
     GET_TABLE_VERSIONS = 7212
     CHANGE_RAFT_MEMBERS = 7213
     GET_RAFT_MEMBERS = 7214
+    TRANSFER_LEADERSHIP = 7215
 
 
 REQUEST_NAMES: Final = {int(code): code.name for codes in (RequestCode, RayMQRequestCode) for code in codes}

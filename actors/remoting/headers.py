@@ -364,6 +364,12 @@ class RaftMessageHeader(Header):
     sender_address: Name = ""
 
 
+class TransferLeadershipHeader(Header):
+    """Header of TRANSFER_LEADERSHIP (7215)."""
+
+    to_replica: Int
+
+
 # ---- transactions --------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7214).
+"""Headers and bodies of RayMQ's own requests (codes 7102 to 7111, and 7206 to 7215).
 
 Clients import this module too, so it must not import the broker. Header fields are strings on the wire, as in
 every remoting command; bodies are JSON unless stated otherwise.
@@ -89,6 +89,10 @@ CHANGE_RAFT_MEMBERS 7213
 GET_RAFT_MEMBERS 7214
                      Sent to any replica of a Raft group, by `raymq replica` and by other replicas.
     response         `RaftMembers`: the members as the receiver knows them
+
+TRANSFER_LEADERSHIP 7215
+                     Sent to the leader of a Raft group: replica `toReplica` becomes the leader.
+    response         when it leads; `leader` is its address
 """
 
 from __future__ import annotations

@@ -316,6 +316,19 @@ def test_transfer_stops_sends_until_the_target_stands_or_time_is_up() -> None:
         node.transfer(D, now + 101)
 
 
+def test_transfer_waits_until_all_of_the_log_is_confirmed() -> None:
+    """Else the sends that wait for their acknowledgement would fail."""
+    node = a_node()
+    now = opened(node)
+    end = RECORD_BYTES + 100
+    node.on(Appended(end), now)
+    assert not sent(node.transfer(B, now), CampaignNow)
+    node.on(FetchRequest(B, node.term, 1, end, node.term, end, True), now)
+    effects = node.on(Ack(B, node.term, end), now)
+    assert not sent(effects, CampaignNow)
+    assert sent(node.on(Flushed(end), now), CampaignNow) == [CampaignNow(A, node.term)]
+
+
 def test_members_change_only_on_an_open_leader_with_a_healthy_majority() -> None:
     node = a_node()
     with pytest.raises(NotAllowed, match="is not the leader"):

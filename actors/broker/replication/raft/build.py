@@ -13,12 +13,14 @@ from actors.broker.capability import Capability
 from actors.broker.parts import BrokerParts
 from actors.broker.replication.raft.addresses import MemberAddresses
 from actors.broker.replication.raft.driver import RaftDriver
+from actors.broker.replication.raft.forwarding import Forwarder
 from actors.broker.replication.raft.leader_search import LeaderSearch
 from actors.broker.replication.raft.member_requests import GroupOfReplica, MemberRequests
 from actors.broker.replication.raft.opening import RaftReplica
 from actors.broker.replication.raft.raft_figures import raft_figures
 from actors.broker.replication.raft.raft_requests import RaftPeer, RaftRequests, raft_message
 from actors.broker.replication.raft.raft_step import RaftStep, SpecialMessages
+from actors.broker.replication.raft.transfers import Transfers
 from actors.broker.role import Role, RoleService
 from actors.raft.members import Member
 from actors.raft.messages import Message
@@ -127,15 +129,29 @@ def build_raft(parts: BrokerParts, replica: RaftReplica, restart: Restart | None
     def leader_address() -> str:
         return "" if node.leader is None else addresses.of(node.leader)
 
+    def other_leader() -> str:
+        return "" if driver.is_leader else leader_address()
+
+    control = parts.access.control
+    forwarder = Forwarder(
+        parts.remoting_client, lambda: driver.accepts_sends, other_leader,
+        lambda user: control is not None and control.users.is_inner(user), parts.clock,
+        serves_reads=lambda: settings.slave_read_enable,
+    )  # fmt: skip
+    transfers = Transfers(
+        driver, forwarder, addresses.of, lambda: settings.route_refresh_ms
+    )
     peer = RaftPeer(replica.group, node.me, driver.receive)
     return Capability(
         rows=(
-            *RaftRequests(parts.access.control, peer).rows(),
+            *RaftRequests(control, peer).rows(),
             *MemberRequests(GroupOfReplica(replica.group, driver, addresses)).rows(),
+            *transfers.rows(),
         ),
-        steps=(RaftStep(settings, driver, leader_address),),
+        steps=(forwarder, RaftStep(settings, driver, leader_address)),
         permits_plain_sends=lambda: driver.accepts_sends,
         interceptors=(SpecialMessages(),),
         services=(RoleService("raft", frozenset({Role.MASTER, Role.SLAVE}), start, stop),),
+        leave=transfers.leave,
         figures=raft_figures(driver, loop.store.positions, leader_address, parts.clock),
     )

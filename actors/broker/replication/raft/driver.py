@@ -18,7 +18,7 @@ from actors.broker.replication.group_log import GroupLog
 from actors.broker.replication.raft.addresses import MemberAddresses
 from actors.broker.replication.raft.renewal import forget_rebuild, require_rebuild
 from actors.raft import effects as do
-from actors.raft.members import Member, Members
+from actors.raft.members import Member, Members, NotAllowed
 from actors.raft.messages import LeaderNotice, Message
 from actors.raft.node import (
     Appended,
@@ -179,6 +179,16 @@ class RaftDriver:
         self._report_log()
         effects = self.node.change_members(members, self._now())
         self._run(lambda: effects)
+        self._broker.request_tick()
+
+    def transfer(self, to: Member) -> None:
+        """Transfer the leadership to another voter; see `RaftNode.transfer`. Raises NotAllowed."""
+        if not self._is_running:
+            raise NotAllowed(self.failure or "this replica does not run")
+        self._report_log()
+        effects = self.node.transfer(to, self._now())
+        self._run(lambda: effects)
+        self._arm()
         self._broker.request_tick()
 
     def end_turn(self) -> None:

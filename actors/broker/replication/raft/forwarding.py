@@ -1,0 +1,146 @@
+"""Forwarder: a former leader sends requests of clients to the new one.
+
+RocketMQ's clients refresh their routes every 30 s, and not when a send fails. After a planned change of the
+leader they send to the former one until then, so it forwards what it does not serve:
+
+    transfer begins ──→ requests are held ──new leader accepts sends──→ forwarded ──window over──→ refused
+                                        └──no other leader elected──→ handled here
+
+The new leader checks the permissions of the user again, as for requests through a gateway (`OnBehalfOf`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from actors.access.authorization import source_of
+from actors.remoting.client import RemotingClient
+from actors.remoting.codes import FLAG_ONEWAY, ResponseCode, request_name
+from actors.remoting.command import RemotingCommand
+from actors.remoting.remoting_errors import ConnectFailed, Refused, RemotingError
+from actors.remoting.request import OnSlave, RequestContext
+from actors.remoting.signing import ACCESS_KEY, ON_BEHALF_OF, ON_BEHALF_OF_SOURCE, SIGNATURE
+from store.clock import NS_PER_MS, Clock
+
+HOLD_MS: Final = 2_500
+"""How long a request waits for the new leader; RocketMQ's clients wait 3 s for the response to a send."""
+RETRY_MS: Final = 10
+FORWARD_TIMEOUT_MS: Final = 40_000
+"""Exceeds the longest time for which a leader holds a request."""
+BYTES_MAX: Final = 64 << 20
+"""Most bytes of the bodies of requests that wait; further ones are refused."""
+
+
+class Forwarder:
+    """Chain step that forwards requests for some time after a transfer of the leadership."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        accepts_sends: Callable[[], bool],
+        leader_address: Callable[[], str],
+        is_inner: Callable[[str], bool],
+        clock: Clock,
+        *,
+        serves_reads: Callable[[], bool],
+    ) -> None:
+        """Create the step.
+
+        Args:
+            client: sends the requests; it signs them as the inner user if there are users.
+            accepts_sends: returns True while this replica leads and appends.
+            leader_address: returns the address of another replica that leads, or an empty text.
+            is_inner: returns True for the name of the inner user.
+            clock: for the end of the window.
+            serves_reads: returns True if a follower serves pulls.
+        """
+        self._client = client
+        self._accepts_sends = accepts_sends
+        self._leader_address = leader_address
+        self._is_inner = is_inner
+        self._clock = clock
+        self._serves_reads = serves_reads
+        self._until_ms = 0
+        self._waiting_bytes = 0
+        self.forwarded = 0
+        """Number of requests that were forwarded."""
+
+    def begin(self, window_ms: int) -> None:
+        """Forward requests for this time, beginning now."""
+        self._until_ms = self._now_ms() + window_ms
+
+    def end(self) -> None:
+        """Forward no further requests."""
+        self._until_ms = 0
+
+    def __call__(self, context: RequestContext) -> bool:
+        """Take the request over if another replica must handle it. Raises Refused if too many wait."""
+        if self._now_ms() >= self._until_ms or self._accepts_sends():
+            return False
+        on_slave = context.row.on_slave
+        if on_slave is OnSlave.SERVED or (on_slave is OnSlave.READ and self._serves_reads()):
+            return False
+        if self._waiting_bytes > BYTES_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"more than {BYTES_MAX:,} bytes of requests wait for the new leader: send again",
+            )
+        context.spawn(self._forward(context))
+        return True
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // NS_PER_MS
+
+    async def _forward(self, context: RequestContext) -> RemotingCommand | None:
+        body_bytes = len(context.command.body)
+        self._waiting_bytes += body_bytes
+        try:
+            return await self._response(context)
+        finally:
+            self._waiting_bytes -= body_bytes
+
+    async def _response(self, context: RequestContext) -> RemotingCommand | None:
+        deadline_ms = self._now_ms() + HOLD_MS
+        while not self._accepts_sends():
+            response = await self._attempt(context)
+            if response is not None and response.code != ResponseCode.SERVICE_NOT_AVAILABLE:
+                self.forwarded += 1
+                return response
+            if self._now_ms() >= deadline_ms:
+                if response is not None:
+                    return response
+                raise Refused(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    f"{request_name(context.command.code)} is refused: the leadership was transferred, and "
+                    f"the new leader is not known after {HOLD_MS:,} ms",
+                )
+            await asyncio.sleep(RETRY_MS / 1000)
+        return context.row.handler(context)  # the transfer has failed
+
+    async def _attempt(self, context: RequestContext) -> RemotingCommand | None:
+        """Return the leader's response; None if there is no leader yet. Raises Refused if it was lost."""
+        address = self._leader_address()
+        if not address:
+            return None
+        command = self._copy(context)
+        if context.command.flag & FLAG_ONEWAY:
+            self._client.oneway(address, command)
+            return RemotingCommand.response()
+        try:
+            return await self._client.invoke(address, command, FORWARD_TIMEOUT_MS)
+        except ConnectFailed:
+            return None
+        except RemotingError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"forwarded to the new leader: {error}") from error
+
+    def _copy(self, context: RequestContext) -> RemotingCommand:
+        command = context.command
+        ext = {name: value for name, value in command.ext.items() if name not in (ACCESS_KEY, SIGNATURE)}
+        user = command.ext.get(ACCESS_KEY)
+        if user is not None and not self._is_inner(user):
+            ext[ON_BEHALF_OF], ext[ON_BEHALF_OF_SOURCE] = user, str(source_of(context))
+        return RemotingCommand(
+            command.code, ext, command.body, language=command.language, version=command.version
+        )

@@ -1,0 +1,107 @@
+"""Transfers: moves the leadership of a Raft group to another replica, on request and before a stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from actors.broker.replication.raft.driver import RaftDriver
+from actors.broker.replication.raft.forwarding import Forwarder
+from actors.raft.members import Member, NotAllowed
+from actors.raft.state import Timing
+from actors.remoting.codes import RayMQRequestCode, ResponseCode
+from actors.remoting.command import RemotingCommand
+from actors.remoting.headers import TransferLeadershipHeader
+from actors.remoting.remoting_errors import Refused
+from actors.remoting.request import OnSlave, RequestContext, RequestRow
+from actors.remoting.targets import Action, on_cluster
+from store.logs import get_logger
+
+_log = get_logger(__name__)
+
+POLL_MS: Final = 5
+WAIT_MS: Final = 2 * Timing().election_ms
+"""Exceeds the time after which a leader gives up a transfer."""
+
+
+class Transfers:
+    """Request handler for TRANSFER_LEADERSHIP."""
+
+    def __init__(
+        self,
+        driver: RaftDriver,
+        forwarder: Forwarder,
+        address_of: Callable[[Member], str],
+        forward_ms: Callable[[], int],
+    ) -> None:
+        """Create the handler.
+
+        Args:
+            driver: drives the node of this replica.
+            forwarder: forwards requests to the new leader.
+            address_of: returns the address of a member.
+            forward_ms: returns how long requests are forwarded after a transfer.
+        """
+        self._driver = driver
+        self._forwarder = forwarder
+        self._address_of = address_of
+        self._forward_ms = forward_ms
+
+    def rows(self) -> Iterable[RequestRow]:
+        """Return the entries of the request table that this class handles."""
+        return (
+            RequestRow(
+                RayMQRequestCode.TRANSFER_LEADERSHIP, self.transfer, TransferLeadershipHeader,
+                on_cluster(Action.UPDATE), on_slave=OnSlave.SERVED,
+            ),
+        )  # fmt: skip
+
+    def transfer(self, context: RequestContext) -> None:
+        """Handle TRANSFER_LEADERSHIP; the response is sent when the other replica leads."""
+        context.spawn(self._transfer(context.header.to_replica))
+
+    async def leave(self) -> None:
+        """Before this replica stops: hand over to the other one with the longest log, if it leads."""
+        match = self._driver.node.match_offsets
+        for member in sorted(match, key=lambda each: -match[each]):
+            try:
+                await self.hand_over(member)
+            except Refused as error:
+                _log.warning("raft_transfer_failed", to=str(member), reason=error.remark)
+            else:
+                return
+
+    async def _transfer(self, replica: int) -> RemotingCommand:
+        node = self._driver.node
+        voters = {each.replica: each for each in node.members.voters}
+        member = voters.get(replica)
+        if member is None:
+            known = ", ".join(map(str, voters))
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"replica {replica} is no voter of the group: these are {known}",
+            )
+        if member != node.leader:
+            await self.hand_over(member)
+        return RemotingCommand.response(ext={"leader": self._address_of(member)})
+
+    async def hand_over(self, member: Member) -> None:
+        """Transfer the leadership, and wait until the member leads. Raises Refused if it does not."""
+        driver = self._driver
+        try:
+            driver.transfer(member)
+        except NotAllowed as error:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from None
+        self._forwarder.begin(self._forward_ms())
+        _log.info("raft_transfer_begun", to=str(member), term=driver.node.term)
+        for _ in range(WAIT_MS // POLL_MS):
+            if driver.accepts_sends:
+                break
+            if driver.node.leader not in (None, driver.node.me):
+                _log.info("raft_transfer_ended", leader=str(driver.node.leader), term=driver.node.term)
+                return
+            await asyncio.sleep(POLL_MS / 1000)
+        if driver.accepts_sends:
+            self._forwarder.end()
+        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{member} did not take over: try again")
