@@ -368,6 +368,7 @@ class TransferLeadershipHeader(Header):
     """Header of TRANSFER_LEADERSHIP (7215)."""
 
     to_replica: Int
+    dry_run: bool = False
 
 
 # ---- transactions --------------------------------------------------------------------------------

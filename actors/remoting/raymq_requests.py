@@ -92,7 +92,7 @@ GET_RAFT_MEMBERS 7214
 
 TRANSFER_LEADERSHIP 7215
                      Sent to the leader of a Raft group: replica `toReplica` becomes the leader.
-    response         when it leads; `leader` is its address
+    response         when it leads; `leader` is its address. With `dryRun` at once: the present leader's
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ COMMANDS = {
         "Restart actors one at a time, without interrupting clients.",
     ),
     "promote": ("cluster.cli.operations.promote", "Make a slave the master of its broker group."),
+    "transfer": ("cluster.cli.operations.transfer", "Make another replica the leader of its Raft group."),
     "drain": ("cluster.cli.operations.drain", "Drain a broker and stop it; its store is kept."),
     "status": ("cluster.cli.operations.status", "Show the cluster's actors and their state."),
     "autoscale": (

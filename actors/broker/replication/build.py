@@ -17,6 +17,7 @@ from actors.broker.replication.ha_client import HaClient
 from actors.broker.replication.metadata_sync import MetadataSync
 from actors.broker.replication.raft.member_requests import MemberRequests
 from actors.broker.replication.raft.raft_requests import RaftRequests
+from actors.broker.replication.raft.transfers import refuse_transfer, transfer_row
 from actors.broker.replication.slave_requests import SlaveRequests
 from actors.broker.role import Role, RoleService
 from actors.host.figures import Figure, Kind
@@ -52,6 +53,7 @@ def build_replication(parts: BrokerParts) -> Capability:
             *EpochRequests(settings, epochs, lambda: positions.written).rows(),
             *RaftRequests(parts.access.control, None).rows(),
             *MemberRequests(None).rows(),
+            transfer_row(refuse_transfer),
         ),
         steps=(step,),
         permits_plain_sends=lambda: role.role is Role.MASTER,

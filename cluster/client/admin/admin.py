@@ -106,6 +106,7 @@ class Admin(BlockingFace[aio.Admin]):
     change_broker_config = blocking(aio.Admin.change_broker_config)
     clean_broker = blocking(aio.Admin.clean_broker)
     restart_broker = blocking(aio.Admin.restart_broker)
+    transfer_leadership = blocking(aio.Admin.transfer_leadership)
     drain_broker = blocking(aio.Admin.drain_broker)
     broker_at = blocking(aio.Admin.broker_at)
     raft_members = blocking(aio.Admin.raft_members)

@@ -19,7 +19,12 @@ from actors.remoting.bodies.progress import TopicStatsTable
 from actors.remoting.bodies.routes import decode_kv_table, decode_topic_list
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
-from actors.remoting.headers import BrokerNameHeader, CreateTopicHeader, TopicHeader
+from actors.remoting.headers import (
+    BrokerNameHeader,
+    CreateTopicHeader,
+    TopicHeader,
+    TransferLeadershipHeader,
+)
 from actors.remoting.hot_headers import PullMessageHeader
 from actors.remoting.properties_text import encode_properties_text
 from cluster.client.admin.admin_core import AdminCore
@@ -113,6 +118,23 @@ class BrokerAdmin(AdminCore):
         """
         header = RestartBrokerHeader(dry_run)
         await self._call(await self._master(broker), RayMQRequestCode.RESTART_BROKER, header)
+
+    async def transfer_leadership(self, broker: str, replica: int, *, dry_run: bool = False) -> str:
+        """Make a replica the leader of its Raft group. Return the address of the leader.
+
+        The former leader forwards requests to the new one until clients have refreshed their routes. With
+        `dry_run`, only check that the replica could become the leader.
+
+        Raises:
+            ConfigInvalid: The broker is unknown, or has no leader at present.
+            BrokerRefused: The broker is in no Raft group or has no such replica, or the replica did not take
+                over; then the former leader leads on.
+            NotSupported: The broker is one of RocketMQ.
+        """
+        header = TransferLeadershipHeader(replica, dry_run)
+        master = await self._master(broker)
+        response = await self._call(master, RayMQRequestCode.TRANSFER_LEADERSHIP, header)
+        return response.ext["leader"]
 
     async def drain_broker(
         self, broker: str, step: Literal["look", "start", "cancel"] = "look"

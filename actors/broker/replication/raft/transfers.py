@@ -14,7 +14,7 @@ from actors.remoting.codes import RayMQRequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import TransferLeadershipHeader
 from actors.remoting.remoting_errors import Refused
-from actors.remoting.request import OnSlave, RequestContext, RequestRow
+from actors.remoting.request import Handler, OnSlave, RequestContext, RequestRow
 from actors.remoting.targets import Action, on_cluster
 from store.logs import get_logger
 
@@ -50,16 +50,16 @@ class Transfers:
 
     def rows(self) -> Iterable[RequestRow]:
         """Return the entries of the request table that this class handles."""
-        return (
-            RequestRow(
-                RayMQRequestCode.TRANSFER_LEADERSHIP, self.transfer, TransferLeadershipHeader,
-                on_cluster(Action.UPDATE), on_slave=OnSlave.SERVED,
-            ),
-        )  # fmt: skip
+        return (transfer_row(self.transfer),)
 
-    def transfer(self, context: RequestContext) -> None:
+    def transfer(self, context: RequestContext) -> RemotingCommand | None:
         """Handle TRANSFER_LEADERSHIP; the response is sent when the other replica leads."""
-        context.spawn(self._transfer(context.header.to_replica))
+        node = self._driver.node
+        member = self._voter(context.header.to_replica)
+        if node.leader is not None and (member == node.leader or context.header.dry_run):
+            return RemotingCommand.response(ext={"leader": self._address_of(node.leader)})
+        context.spawn(self._transfer(member))
+        return None
 
     async def leave(self) -> None:
         """Before this replica stops: hand over to the other one with the longest log, if it leads."""
@@ -72,18 +72,18 @@ class Transfers:
             else:
                 return
 
-    async def _transfer(self, replica: int) -> RemotingCommand:
-        node = self._driver.node
-        voters = {each.replica: each for each in node.members.voters}
-        member = voters.get(replica)
-        if member is None:
+    def _voter(self, replica: int) -> Member:
+        voters = {each.replica: each for each in self._driver.node.members.voters}
+        if replica not in voters:
             known = ", ".join(map(str, voters))
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"replica {replica} is no voter of the group: these are {known}",
             )
-        if member != node.leader:
-            await self.hand_over(member)
+        return voters[replica]
+
+    async def _transfer(self, member: Member) -> RemotingCommand:
+        await self.hand_over(member)
         return RemotingCommand.response(ext={"leader": self._address_of(member)})
 
     async def hand_over(self, member: Member) -> None:
@@ -105,3 +105,19 @@ class Transfers:
         if driver.accepts_sends:
             self._forwarder.end()
         raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{member} did not take over: try again")
+
+
+def transfer_row(handler: Handler) -> RequestRow:
+    """Return the entry of the request table for TRANSFER_LEADERSHIP."""
+    return RequestRow(
+        RayMQRequestCode.TRANSFER_LEADERSHIP, handler, TransferLeadershipHeader, on_cluster(Action.UPDATE),
+        on_slave=OnSlave.SERVED,
+    )  # fmt: skip
+
+
+def refuse_transfer(context: RequestContext) -> RemotingCommand:
+    """Handle TRANSFER_LEADERSHIP on a broker that is in no Raft group."""
+    raise Refused(
+        ResponseCode.SYSTEM_ERROR,
+        "this broker is in no Raft group, so its leadership cannot be transferred: see `raymq promote`",
+    )

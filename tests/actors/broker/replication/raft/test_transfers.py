@@ -10,6 +10,7 @@ import pytest
 from actors.remoting.codes import RayMQRequestCode, RequestCode, ResponseCode
 from actors.remoting.command import RemotingCommand
 from actors.remoting.headers import TopicQueueHeader
+from cluster.client import aio
 from tests.actors.broker.brokers import run
 from tests.actors.broker.replication.raft.groups import Group
 from tests.actors.broker.replication.raft.test_group import bodies
@@ -69,7 +70,13 @@ def test_no_send_to_a_former_leader_fails_after_a_transfer(tmp_path: Path) -> No
             assert (await group.peers[to].committed("CG", "T")).ext["offset"] == "3"
             end = await group.peers[leader].ask(RequestCode.GET_MAX_OFFSET, TopicQueueHeader("T", 0).to_ext())
             assert int(end.ext["offset"]) == len(sent)
-            assert (await transfer(group, to, to)).code == ResponseCode.SUCCESS  # it leads already
+            async with aio.Admin(group.nameserver) as admin:
+                now = await admin.transfer_leadership("broker-a", leader, dry_run=True)
+                assert await admin.transfer_leadership("broker-a", to) == now  # it leads already
+                back = await admin.transfer_leadership("broker-a", leader)
+            assert group.figure(leader, "raft_state") == "leader"
+            assert (await group.peers[leader].send("T", b"back")).code == ResponseCode.SUCCESS
+            assert back != now
 
     run(story)
 
