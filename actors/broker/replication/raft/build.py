@@ -138,9 +138,7 @@ def build_raft(parts: BrokerParts, replica: RaftReplica, restart: Restart | None
         lambda user: control is not None and control.users.is_inner(user), parts.clock,
         serves_reads=lambda: settings.slave_read_enable,
     )  # fmt: skip
-    transfers = Transfers(
-        driver, forwarder, addresses.of, lambda: settings.route_refresh_ms
-    )
+    transfers = Transfers(driver, forwarder, addresses.of, lambda: settings.route_refresh_ms)
     peer = RaftPeer(replica.group, node.me, driver.receive)
     return Capability(
         rows=(
