@@ -99,12 +99,12 @@ class Broker:
     tables: BrokerTables
     groups: BrokerGroups
     remoting_client: RemotingClient
+    leave: Sequence[Callable[[], Awaitable[None]]]
+    """Awaited in turn when the broker is being stopped, while it still serves all requests."""
     registration: Registration
     role: BrokerRole
     drain: BrokerDrain
     handle: HandleApi
-    leave: Sequence[Callable[[], Awaitable[None]]]
-    """Awaited in turn when the broker is being stopped, while it still serves all requests."""
     figures: Sequence[Figure]
     metrics: MetricsEndpoint
 
@@ -166,9 +166,8 @@ def build_broker(
     ):
         loop.requests.add_rows(rows)
     return Broker(
-        identity, access, loop, tables, groups, client, registration, role, drain, handle,
-        [each.leave for each in capabilities if each.leave is not None], figures,
-        MetricsEndpoint(settings, figures, identity.labels),
+        identity, access, loop, tables, groups, client, [each.leave for each in capabilities if each.leave],
+        registration, role, drain, handle, figures, MetricsEndpoint(settings, figures, identity.labels),
     )  # fmt: skip
 
 
