@@ -58,6 +58,7 @@ def up(
     dry_run: bool = False,
     prune: bool = False,
     broker_confs: Sequence[str | Path] = (),
+    joining: Sequence[str] = (),
 ) -> UpResult:
     """Start the cluster of a topology file, or update the running one to match it.
 
@@ -69,6 +70,7 @@ def up(
         dry_run: only report the plan.
         prune: remove actors that are no longer in the topology.
         broker_confs: RocketMQ's `broker.conf` files, which replace the topology's brokers.
+        joining: replicas of Raft groups that begin with an empty store, to be added to their group.
 
     Raises TopologyError or LaunchRefused before anything is started, and LaunchFailed, SessionFailed or
     HeadFailed after that.
@@ -77,7 +79,9 @@ def up(
     topology, source = load_with_source(file, overrides, broker_confs)
     for warning in source.warnings:
         report.line(warning, "yellow")
-    driver = Driver(topology, source, report, embedded=embedded, dry_run=dry_run, prune=prune)
+    driver = Driver(
+        topology, source, report, embedded=embedded, dry_run=dry_run, prune=prune, joining=joining
+    )
     return driver.up()
 
 
@@ -303,11 +307,15 @@ def run_up(
     dry_run: bool = False,
     prune: bool = False,
     broker_confs: Sequence[str] = (),
+    joining: Sequence[str] = (),
     report: Report | None = None,
 ) -> None:
     """Run `up` with a console; the last line is `READY` with the nameservers' addresses."""
     report = report or ConsoleReport(console)
-    result = up(file, overrides, report=report, dry_run=dry_run, prune=prune, broker_confs=broker_confs)
+    result = up(
+        file, overrides, report=report, dry_run=dry_run, prune=prune, broker_confs=broker_confs,
+        joining=joining,
+    )  # fmt: skip
     if not dry_run:
         console.print(f"READY {';'.join(result.nameservers)}", highlight=False, soft_wrap=True)
 

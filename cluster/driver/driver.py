@@ -84,6 +84,7 @@ class Driver:
         embedded: Start Ray in this process.
         dry_run: Print the plan without applying it.
         prune: Remove actors that are not in the topology.
+        joining: Replicas of Raft groups that begin with an empty store, to be added to their group.
         waits: Restart a broker only when all clients know that the previously restarted broker serves again.
         timeout_s: Maximum time for an actor to start.
         home: Directory of the cluster.
@@ -95,6 +96,7 @@ class Driver:
     embedded: bool = False
     dry_run: bool = False
     prune: bool = False
+    joining: Collection[str] = ()
     waits: bool = True
     timeout_s: float = SERVE_TIMEOUT_S
     home: Path = field(init=False)
@@ -219,7 +221,7 @@ class Driver:
             masters = {broker: (each.epoch, each.replica) for broker, each in records.items()}
             refuse(self.topology.without_master(masters))
             self.topology = self.topology.with_masters(masters)
-            self._raft = RaftGroups(self.home, self.topology.namespace, run_on_node)
+            self._raft = RaftGroups(self.home, self.topology.namespace, run_on_node, self.joining)
             refuse(self._raft.problems(self.topology))
         resources = self._place(needed)
         settled = self._with_ports(resources, running, needed)
@@ -337,7 +339,9 @@ class Driver:
         self.await_serving([action.spec])
         # The next actor is stopped only when clients can find this one again.
         self._await_all_serving([action.spec, *self._registration_peers(action.spec)])
-        if (action.spec.is_slave and not action.is_demotion) or action.spec.is_raft:
+        if (action.spec.is_slave and not action.is_demotion) or (
+            action.spec.is_raft and action.name not in self.joining
+        ):
             self._await_in_sync(action.spec)
         if is_broker:
             self._spacing.record_restart(action.name, time.monotonic())

@@ -2,14 +2,19 @@
 
 A replica is its number and its store, so all replicas of a group get the same list of store ids and
 addresses (`raft_members`). The first `raymq up` creates the stores, and records the list before it starts a
-replica: in Ray's key-value store and in `<home>/raft-groups/<broker>.json`. From then on no store is created:
-a replica that has lost its disk fails, and does not become a new member by itself.
+replica: in Ray's key-value store and in `<home>/raft-groups/<broker>.json`. From then on a replica of the
+list that has lost its disk fails, and does not become a new member by itself.
+
+A replica that is to join a running group gets no list: it begins with an empty store, and waits until the
+leader is requested to add it (`raymq replica add` or `replace`). These are the replicas that the record does
+not have, because `replicas` was raised, and those that `raymq up --join` names, because their disk is lost.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,18 +49,72 @@ class RunOnNode(Protocol):
         """Return `function(argument)`."""
 
 
+@dataclass(frozen=True)
+class GroupRecord:
+    """The replicas of a group.
+
+    Attributes:
+        members: The first members, as `STORE_ID@HOST:PORT`, in the order of their numbers.
+        joined: Numbers of replicas whose disk was lost, and that were started without the list since then.
+    """
+
+    members: tuple[str, ...]
+    joined: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> GroupRecord:
+        """Return the record that `encode` encoded. Raises ValueError or TypeError for damaged data."""
+        document = orjson.loads(data)
+        if not isinstance(document, dict):
+            raise TypeError("it is not a JSON object")
+        members, joined = document.get("members"), document.get("joined", [])
+        if not isinstance(members, list) or not members or not all(type(each) is str for each in members):
+            raise ValueError("members must be a list of STORE_ID@HOST:PORT")
+        if not all(raft_member(each)[0] for each in members):
+            raise ValueError("a member has no store id")
+        if not isinstance(joined, list) or not all(type(each) is int for each in joined):
+            raise ValueError("joined must be a list of numbers of replicas")
+        return cls(tuple(members), tuple(joined))
+
+    def members_of(self, replica: int) -> Sequence[str]:
+        """Return the list that a replica is started with."""
+        return () if replica in self.joined or replica >= len(self.members) else self.members
+
+
 class RaftGroups:
     """The Raft groups of one run of the driver."""
 
-    def __init__(self, home: Path, namespace: str, run_on_node: RunOnNode) -> None:
-        """Read the records of the groups. Raises LaunchRefused for a damaged one."""
+    def __init__(
+        self, home: Path, namespace: str, run_on_node: RunOnNode, joining: Collection[str] = ()
+    ) -> None:
+        """Read the records of the groups. `joining` are the actors that are to join their group again.
+
+        Raises LaunchRefused for a damaged record.
+        """
         self._home, self._namespace, self._run_on_node = home, namespace, run_on_node
+        self._joining = joining
         self._recorded = exchange(home, namespace)
-        self._members: dict[str, Sequence[str]] = {}
+        self._groups: dict[str, GroupRecord] = {}
 
     def problems(self, topology: Topology) -> list[str]:
         """Return why the groups of the topology are not those that were recorded."""
-        return list(_differences(topology, self._recorded))
+        known = {
+            member.actor_name(0)
+            for entry in topology.raft_groups()
+            for member in entry.members()
+            if entry.name in self._recorded
+        }
+        shown = ", ".join(sorted(known)) or "none"
+        unknown = [
+            f"{actor!r} is not a replica of a Raft group that runs; replicas: {shown}"
+            for actor in self._joining
+            if actor not in known
+        ]
+        return [*_differences(topology, self._recorded), *unknown]
 
     def ports(self, topology: Topology, running: Collection[str]) -> dict[str, int]:
         """Return the ports of replicas that do not run, by actor name, so that the others still find them.
@@ -65,8 +124,8 @@ class RaftGroups:
         found: dict[str, int] = {}
         for entry in topology.raft_groups():
             actors = [member.actor_name(0) for member in entry.members()]
-            if set(actors) & set(running):
-                members = self._recorded.get(entry.name, ())
+            if entry.name in self._recorded and set(actors) & set(running):
+                members = self._recorded[entry.name].members
                 ports = [split_address(raft_member(each)[1])[1] for each in members]
                 found |= dict(zip(actors, ports, strict=False))
         return found
@@ -88,28 +147,28 @@ class RaftGroups:
 
         Raises LaunchRefused if a store cannot be a member, or an address is not known.
         """
+        lists: dict[str, Sequence[str]] = {}
         for entry in topology.raft_groups():
-            if needed is not None and not {each.actor_name(0) for each in entry.members()} & set(needed):
+            replicas = [(each.actor_name(0), each) for each in entry.members()]
+            if needed is not None and not {actor for actor, _ in replicas} & set(needed):
                 continue
-            recorded = [raft_member(each) for each in self._recorded.get(entry.name, ())]
-            ids = [store_id for store_id, _ in recorded] or self._ids(topology, entry, resources)
-            addresses = [
-                _address(topology, member, resources[member.actor_name(0)], nodes)
-                or (recorded[number][1] if recorded else "")
-                for number, member in enumerate(entry.members())
-            ]
-            refuse(
-                [
-                    f"{entry.name}-{number} has listen_host: {NODE_HOST}, but its resource is not on exactly "
-                    "one live node: the other replicas would not find it"
-                    for number, address in enumerate(addresses)
-                    if not address
-                ]
+            record = self._recorded.get(entry.name)
+            known = (
+                [raft_member(each) for each in record.members]
+                if record
+                else [(store_id, "") for store_id in self._ids(topology, entry, resources)]
             )
-            self._members[entry.name] = [
-                f"{store_id}@{address}" for store_id, address in zip(ids, addresses, strict=True)
-            ]
-        return topology.with_raft_members(self._members)
+            given = [_address(topology, each, resources[actor], nodes) for actor, each in replicas]
+            addresses = [new or old for new, (_, old) in zip(given, known, strict=False)]
+            addresses += [old for _, old in known[len(given) :]]
+            refuse(list(_unknown(entry.name, addresses)))
+            joining = {number for number, (actor, _) in enumerate(replicas) if actor in self._joining}
+            self._groups[entry.name] = group = GroupRecord(
+                tuple(f"{each}@{address}" for (each, _), address in zip(known, addresses, strict=True)),
+                tuple(sorted(joining | set(record.joined if record else ()))),
+            )
+            lists |= {actor: group.members_of(number) for number, (actor, _) in enumerate(replicas)}
+        return topology.with_raft_members(lists)
 
     def _ids(self, topology: Topology, entry: Broker, resources: Mapping[str, str]) -> list[str]:
         """Return the ids of the stores of a new group: of those that exist, and new ones."""
@@ -127,13 +186,13 @@ class RaftGroups:
         first one is started. Raises LaunchRefused if a store cannot be created.
         """
         names = {str(spec.settings.get("broker_name", "")) for spec in specs}
-        for name in sorted(names & self._members.keys()):
-            members = self._members[name]
+        for name in sorted(names & self._groups.keys()):
+            group = self._groups[name]
             if name not in self._recorded:
                 self._create_stores([spec for spec in specs if spec.settings.get("broker_name") == name])
-            if self._recorded.get(name) != members:
-                self._recorded[name] = members
-                save(self._home, self._namespace, name, members)
+            if self._recorded.get(name) != group:
+                self._recorded[name] = group
+                save(self._home, self._namespace, name, group)
 
     def _create_stores(self, specs: Sequence[ActorSpec]) -> None:
         problems: list[str] = []
@@ -146,21 +205,22 @@ class RaftGroups:
         refuse(problems)
 
 
-def _differences(topology: Topology, recorded: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _differences(topology: Topology, recorded: Mapping[str, GroupRecord]) -> Iterator[str]:
     for entry in topology.brokers:
-        members = recorded.get(entry.name) if isinstance(entry, Broker) else None
-        if members is None or not isinstance(entry, Broker):
-            continue
-        if not entry.is_raft:
+        if isinstance(entry, Broker) and entry.name in recorded and not entry.is_raft:
             yield (
-                f"{entry.name} is a Raft group of {len(members)} replicas, and each of them may lack what "
-                "the others have acknowledged: keep replication: raft. To leave it, add a broker with "
-                "another name, move producers and consumers to it, and remove the group"
+                f"{entry.name} is a Raft group of {len(recorded[entry.name].members)} replicas, and each of "
+                "them may lack what the others have acknowledged: keep replication: raft. To leave it, add a "
+                "broker with another name, move producers and consumers to it, and remove the group"
             )
-        elif len(members) != entry.replicas:
+
+
+def _unknown(name: str, addresses: Sequence[str]) -> Iterator[str]:
+    for number, address in enumerate(addresses):
+        if not address:
             yield (
-                f"the Raft group {entry.name} has {len(members)} members, but the topology has replicas: "
-                f"{entry.replicas}: set replicas: {len(members)}"
+                f"{name}-{number} has listen_host: {NODE_HOST}, but its resource is not on exactly one live "
+                "node: the other replicas would not find it"
             )
 
 
@@ -195,39 +255,27 @@ def _address(topology: Topology, member: Broker, resource: str, nodes: Sequence[
     return join_address(host, port)
 
 
-def exchange(home: Path, namespace: str) -> dict[str, Sequence[str]]:
-    """Return the members of all recorded groups by broker name, after completing both places.
+def exchange(home: Path, namespace: str) -> dict[str, GroupRecord]:
+    """Return the records of all groups by broker name, after completing both places.
 
     The record in Ray is valid if they differ: the home directory may have been restored from a backup.
     Raises LaunchRefused for a damaged record.
     """
-    found: dict[str, Sequence[str]] = {}
+    found: dict[str, GroupRecord] = {}
     for path in (home / FOLDER).glob("*.json"):
         with refusing_damage(path, _REMEDY):
-            found[path.stem] = _decode(path.read_bytes())
+            found[path.stem] = GroupRecord.decode(path.read_bytes())
     for key in ray_port.recalled_keys(namespace, PREFIX):
         if (data := ray_port.recall(namespace, key)) is not None:
             with refusing_damage(f"the key {key} of namespace {namespace} in Ray", _REMEDY_IN_RAY):
-                found[key.removeprefix(PREFIX)] = _decode(data)
-    for broker, members in found.items():
-        save(home, namespace, broker, members)
+                found[key.removeprefix(PREFIX)] = GroupRecord.decode(data)
+    for broker, group in found.items():
+        save(home, namespace, broker, group)
     return found
 
 
-def save(home: Path, namespace: str, broker: str, members: Sequence[str]) -> None:
-    """Save the members of a group in both places."""
-    data = orjson.dumps({"members": list(members)})
+def save(home: Path, namespace: str, broker: str, group: GroupRecord) -> None:
+    """Save the record of a group in both places."""
     (home / FOLDER).mkdir(parents=True, exist_ok=True)
-    replace_file(home / FOLDER / f"{broker}.json", data)
-    ray_port.remember(namespace, PREFIX + broker, data)
-
-
-def _decode(data: bytes) -> list[str]:
-    """Return the members in a record. Raises ValueError or TypeError for damaged data."""
-    document = orjson.loads(data)
-    members = document.get("members") if isinstance(document, dict) else None
-    if not isinstance(members, list) or not members or not all(isinstance(each, str) for each in members):
-        raise ValueError("members must be a list of STORE_ID@HOST:PORT")
-    if not all(raft_member(each)[0] for each in members):
-        raise ValueError("a member has no store id")
-    return members
+    replace_file(home / FOLDER / f"{broker}.json", group.encode())
+    ray_port.remember(namespace, PREFIX + broker, group.encode())

@@ -401,23 +401,27 @@ class Topology(_Model):
         changes = {
             name: {"master": replica, "group_epoch": epoch} for name, (epoch, replica) in masters.items()
         }
-        return self._with_replicas(changes)
+        return self._with_replicas(lambda replica: changes.get(replica.name, {}))
 
     def raft_groups(self) -> list[Broker]:
         """Return the groups whose replicas elect their master."""
         return [entry for entry in self.brokers if isinstance(entry, Broker) and entry.is_raft]
 
     def with_raft_members(self, members: Mapping[str, Sequence[str]]) -> Topology:
-        """Return a copy in which the replicas of Raft groups know these members, by the name of the group."""
-        return self._with_replicas({name: {"raft_members": tuple(each)} for name, each in members.items()})
+        """Return a copy in which the replicas of Raft groups have these members, by actor name."""
+        return self._with_replicas(lambda each: {"raft_members": tuple(members.get(each.actor_name(0), ()))})
 
-    def _with_replicas(self, changes: Mapping[str, Mapping[str, Any]]) -> Topology:
-        """Return a copy in which the replicas of groups have other fields, by the name of the group."""
+    def _with_replicas(self, change: Callable[[BrokerReplica], Mapping[str, Any]]) -> Topology:
+        """Return a copy in which replicas have the fields that `change` returns for each."""
         entries: list[Broker | ElasticBrokers] = list(self.brokers)
         for index, entry in enumerate(entries):
-            if isinstance(entry, Broker) and entry.is_replicated and entry.name in changes:
-                change = dict(changes[entry.name])
-                entries[index] = _running(entry, [each.model_copy(update=change) for each in entry.members()])
+            if isinstance(entry, Broker) and entry.is_replicated:
+                members = [
+                    each.model_copy(update=dict(change(each)))
+                    for each in entry.members()
+                    if isinstance(each, BrokerReplica)
+                ]
+                entries[index] = _running(entry, members)
         return self.model_copy(update={"brokers": entries})
 
     def without_master(self, masters: Mapping[str, tuple[int, int]]) -> list[str]:

@@ -14,6 +14,7 @@ EPILOG = examples(
     "raymq up configs/local.yaml --dry-run",
     "raymq up --set flush=async --set store_root=DIR",
     "raymq up --broker-conf broker-a.conf --broker-conf broker-b.conf --dry-run",
+    "raymq up --join broker-a-1",
     "raymq up --broker-conf broker.conf --set brokers.broker-a.settings.adopt_store=true",
 )
 
@@ -27,6 +28,15 @@ def command(
             "--broker-conf",
             metavar="FILE",
             help="RocketMQ's broker.conf; replaces the topology's brokers. Repeat for several brokers.",
+        ),
+    ] = None,
+    joining: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--join",
+            metavar="REPLICA",
+            help="Start this replica of a Raft group with an empty store, because its disk is lost; then "
+            "`raymq replica replace` makes it a member.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -51,5 +61,6 @@ def command(
             dry_run=dry_run,
             prune=prune,
             broker_confs=broker_confs or [],
+            joining=joining or [],
             report=report,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from actors.host.ray_port import Node
 from actors.raft.term_file import TERM_FILE
 from cluster.driver.kinds import make_specs
 from cluster.driver.launch_errors import LaunchRefused
-from cluster.driver.raft_groups import FOLDER, RaftGroups, save
+from cluster.driver.raft_groups import FOLDER, GroupRecord, RaftGroups, exchange, save
 from cluster.driver.specs import ActorSpec
 from cluster.topology.topology import Topology
 from cluster.topology.topology_file import Source
@@ -28,14 +29,15 @@ ENTRY = {"name": "a", "replicas": 3, "replication": "raft", "replicas_on_one_nod
 SMALL = {"store": {"commit_log_file_bytes": 1 << 20}}
 NODES = [Node("10.0.0.1", {"x": 1}, is_head=True), Node("10.0.0.2", {"y": 1}, is_head=False)]
 MEMBERS = ["1@127.0.0.1:10911", "2@127.0.0.1:10921", "3@127.0.0.1:10931"]
+RECORD = GroupRecord(tuple(MEMBERS))
 
 
 def here(resource: str, function: Callable[[Any], Any], argument: object) -> Any:
     return function(argument)
 
 
-def groups(home: Path) -> RaftGroups:
-    return RaftGroups(home, NAMESPACE, here)
+def groups(home: Path, *joining: str) -> RaftGroups:
+    return RaftGroups(home, NAMESPACE, here, joining)
 
 
 def topology(**keys: Any) -> Topology:
@@ -43,10 +45,10 @@ def topology(**keys: Any) -> Topology:
 
 
 def settled(
-    home: Path, given: Topology, resources: Mapping[str, str] | None = None
+    home: Path, given: Topology, resources: Mapping[str, str] | None = None, *joining: str
 ) -> tuple[RaftGroups, list[ActorSpec]]:
     """Return the groups of a topology, and the specs of its replicas."""
-    found = groups(home)
+    found = groups(home, *joining)
     of_all = {name: "x" for _, name, _ in given.listeners()} | (resources or {})
     topology = found.settle(given, of_all, NODES)
     specs = make_specs(topology, home, of_all, Source("t.yaml", {}, {}))
@@ -89,7 +91,7 @@ def test_store_that_exists_keeps_its_id(tmp_path: Path) -> None:
 
 
 def test_lost_store_of_a_recorded_group_is_not_created_again(tmp_path: Path) -> None:
-    save(tmp_path, NAMESPACE, "a", MEMBERS)
+    save(tmp_path, NAMESPACE, "a", RECORD)
     found, specs = settled(tmp_path, topology())
     found.form(specs)
     assert members(specs) == MEMBERS
@@ -113,7 +115,7 @@ def test_store_with_messages_of_a_single_broker_is_refused(tmp_path: Path) -> No
 
 
 def test_changed_address_is_recorded(tmp_path: Path) -> None:
-    save(tmp_path, NAMESPACE, "a", MEMBERS)
+    save(tmp_path, NAMESPACE, "a", RECORD)
     found, specs = settled(tmp_path, topology(listen_port=4000))
     assert members(specs) == ["1@127.0.0.1:4000", "2@127.0.0.1:4010", "3@127.0.0.1:4020"]
     found.form(specs[:1])
@@ -121,14 +123,14 @@ def test_changed_address_is_recorded(tmp_path: Path) -> None:
 
 
 def test_replica_that_does_not_run_keeps_its_free_port_while_others_run(tmp_path: Path) -> None:
-    save(tmp_path, NAMESPACE, "a", MEMBERS)
+    save(tmp_path, NAMESPACE, "a", RECORD)
     free = topology(listen_port=0)
     assert groups(tmp_path).ports(free, ["a-1"]) == {"a-0": 10911, "a-1": 10921, "a-2": 10931}
     assert groups(tmp_path).ports(free, ["b-0"]) == {}
 
 
 def test_address_of_a_replica_is_that_of_its_node(tmp_path: Path) -> None:
-    save(tmp_path, NAMESPACE, "a", MEMBERS)
+    save(tmp_path, NAMESPACE, "a", RECORD)
     on_nodes = topology(listen_host="node", resources=["x", "y", "gone"], replicas_on_one_node=False)
     _, specs = settled(tmp_path, on_nodes, {"a-0": "x", "a-1": "y", "a-2": "gone"})
     assert members(specs) == ["1@10.0.0.1:10911", "2@10.0.0.2:10921", MEMBERS[2]]
@@ -143,19 +145,55 @@ def test_unknown_address_of_a_new_replica_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"replicas": 5}, "the Raft group a has 3 members, but the topology has replicas: 5"),
         ({"replication": "async"}, "a is a Raft group of 3 replicas"),
         ({"replicas": 1, "replication": None}, "a is a Raft group of 3 replicas"),
     ],
-    ids=["more-replicas", "slaves", "single"],
+    ids=["slaves", "single"],
 )
 def test_topology_that_contradicts_the_record_is_refused(
     tmp_path: Path, keys: dict[str, Any], text: str
 ) -> None:
-    save(tmp_path, NAMESPACE, "a", MEMBERS)
+    save(tmp_path, NAMESPACE, "a", RECORD)
     (problem,) = groups(tmp_path).problems(topology(**keys))
     assert text in problem
     assert groups(tmp_path).problems(topology()) == []
+
+
+def test_replica_that_joins_again_gets_no_list_from_then_on(tmp_path: Path) -> None:
+    save(tmp_path, NAMESPACE, "a", RECORD)
+    found, specs = settled(tmp_path, topology(), None, "a-1")
+    assert [each.settings["raft_members"] for each in specs] == [MEMBERS, [], MEMBERS]
+    assert exchange(tmp_path, NAMESPACE) == {"a": RECORD}  # as with --dry-run
+    found.form(specs[1:2])
+    assert exchange(tmp_path, NAMESPACE) == {"a": replace(RECORD, joined=(1,))}
+    _, specs = settled(tmp_path, topology())
+    assert [each.settings["raft_members"] for each in specs] == [MEMBERS, [], MEMBERS]
+
+
+def test_replica_that_cannot_join_again_is_refused(tmp_path: Path) -> None:
+    assert groups(tmp_path, "a-1").problems(topology()) == [
+        "'a-1' is not a replica of a Raft group that runs; replicas: none"
+    ]
+    save(tmp_path, NAMESPACE, "a", RECORD)
+    assert groups(tmp_path, "a-1").problems(topology()) == []
+    (problem,) = groups(tmp_path, "a-7").problems(topology())
+    assert "'a-7' is not a replica" in problem
+    assert "replicas: a-0, a-1, a-2" in problem
+
+
+def test_replica_that_is_added_to_the_topology_joins_the_group(tmp_path: Path) -> None:
+    save(tmp_path, NAMESPACE, "a", RECORD)
+    _, specs = settled(tmp_path, topology(replicas=4))
+    assert [each.settings["raft_members"] for each in specs] == [MEMBERS, MEMBERS, MEMBERS, []]
+    assert specs[3].settings["replica"] == 3
+
+
+def test_group_whose_members_were_removed_keeps_its_list(tmp_path: Path) -> None:
+    five = GroupRecord((*MEMBERS, "4@127.0.0.1:10941", "5@127.0.0.1:10951"))
+    save(tmp_path, NAMESPACE, "a", five)
+    found, specs = settled(tmp_path, topology())
+    assert members(specs) == list(five.members)
+    assert found.problems(topology()) == []
 
 
 @pytest.mark.parametrize(
@@ -169,6 +207,7 @@ def test_topology_that_contradicts_the_record_is_refused(
         '{"members": [1]}',
         '{"members": ["h:1"]}',
         '{"members": ["1@h"]}',
+        '{"members": ["1@h:1"], "joined": ["1"]}',
     ],
 )
 def test_damaged_record_is_refused_with_file_and_remedy(tmp_path: Path, data: str) -> None:

@@ -213,7 +213,7 @@ def test_promoted_replica_is_the_master_and_cannot_be_removed(tmp_path: Path) ->
 
 def test_replicas_of_a_raft_group_have_the_same_members(tmp_path: Path) -> None:
     members = ["1@h:10911", "2@h:10921", "3@h:10931"]
-    found = specs(topology(RAFT).with_raft_members({"a": members}), tmp_path)
+    found = specs(topology(RAFT).with_raft_members({f"a-{n}": members for n in range(3)}), tmp_path)
     settings = [BrokerSettings.model_validate(each.settings) for each in found]
     assert [(each.replication, each.role, each.replica) for each in settings] == [
         ("raft", "master", 0), ("raft", "master", 1), ("raft", "master", 2),
