@@ -309,6 +309,11 @@ class Leading:
         progress = self._progress.get(member)
         return progress is not None and progress.match >= self._state.confirmed
 
+    def needed_offset(self, since: int) -> int:
+        """Return the offset from which on the members that were heard after `since` still need the log."""
+        matches = (each.match for each in self._progress.values() if each.heard > since)
+        return min(matches, default=self._state.end)
+
     def transfer(self, to: Member, now: int) -> None:
         """Stop appending, and let `to` stand as soon as its log is complete. Raises NotAllowed.
 

@@ -249,6 +249,14 @@ class RaftNode:
         """Return True if this replica leads and `member` has flushed all that is confirmed."""
         return self._state.role is Role.LEADER and self._leading.has_caught_up(member)
 
+    def needed_offset(self, since: int) -> int | None:
+        """Return the CommitLog offset from which on other members still need this leader's log.
+
+        Members that sent nothing after the time `since` in ms are not waited for. A new leader first has to
+        compare the logs: until then it is 0. None if this replica does not lead.
+        """
+        return self._leading.needed_offset(since) if self._state.role is Role.LEADER else None
+
     def transfer(self, to: Member, now: int) -> list[Effect]:
         """Transfer the leadership to another voter. Raises NotAllowed.
 

@@ -4,7 +4,7 @@ A log file is expired `file_reserved_time_h` hours after its last change, whethe
 consumed or not. Expired files are deleted at the hours of `delete_when_h`, while the disk is fuller than
 `disk_max_used_percent`, and on request. If the disk is fuller than `disk_force_clean_percent`, the oldest
 files are deleted at any age, as many as are needed. A file is never deleted before it is flushed and
-dispatched, and the last file is always kept.
+dispatched, and the last file is always kept. The leader of a Raft group keeps what other replicas need.
 
 The store's thread decides what to delete. Checking the disk and deleting files happen in the background.
 Queues are corrected a few per turn, and each queue is corrected before it is read.
@@ -107,6 +107,8 @@ class Retention:
         self._chosen: list[int] = []
         self._drop_due_ns = 0
         self._in_use: list[RetiredFile] = []
+        self._needed_offset: Callable[[], int | None] = lambda: None
+        self._kept_from: int | None = None
         self.stale_queues = StaleQueues(parts, self._lane, clock, self._remove_dead_files)
 
     # ---- on request ----------------------------------------------------------------------------------------
@@ -115,6 +117,13 @@ class Retention:
         """Delete expired log files now, at any hour (RocketMQ's deleteExpiredCommitLog)."""
         self._requested_rounds = _MANUAL_ROUNDS
         self._due_ns = self._clock.monotonic_ns()
+
+    def keep_from(self, needed_offset: Callable[[], int | None]) -> None:
+        """Keep the log that other replicas need, unless the disk is fuller than `disk_force_clean_percent`.
+
+        `needed_offset` returns the CommitLog offset from which on they need it; None: they need nothing.
+        """
+        self._needed_offset = needed_offset
 
     def delete_before(self, offset: int) -> None:
         """Delete the log files before CommitLog offset `offset` at any age, if they are dispatched."""
@@ -217,9 +226,28 @@ class Retention:
         is_requested = self._requested_rounds > 0
         self._requested_rounds = max(self._requested_rounds - 1, 0)
         excess_bytes = levels.excess_bytes(state.log[1])
-        self._chosen = files_to_delete(
+        chosen = files_to_delete(
             settings, Round(self._clock.wall_ms(), pressure, excess_bytes, changed_ms, is_requested)
         )
+        self._chosen = self._without_needed(chosen, pressure)
+
+    def _without_needed(self, chosen: list[int], pressure: Pressure) -> list[int]:
+        """Return the files that no other replica needs; all of them if the disk is too full to wait."""
+        needed = self._needed_offset()
+        needless = [base for base in chosen if needed is None or base + self._parts.log.file_bytes <= needed]
+        is_needed = len(needless) < len(chosen)
+        if is_needed and pressure >= Pressure.FORCE:
+            _log.warning(
+                "needed_log_files_deleted",
+                offset=needed,
+                files=len(chosen) - len(needless),
+                effect="a replica that needs them copies the log again from its new beginning",
+            )
+            return chosen
+        if is_needed and self._kept_from != needed:
+            _log.warning("log_files_kept_for_replicas", offset=needed, files=len(chosen) - len(needless))
+        self._kept_from = needed if is_needed else None
+        return needless
 
     def _will_free_space_soon(self) -> bool:
         """Return True if disk space will soon be freed, because deleted files are only still being read.

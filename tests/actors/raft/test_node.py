@@ -344,3 +344,15 @@ def test_members_change_only_on_an_open_leader_with_a_healthy_majority() -> None
         node.change_members(Members((B, C)), now)
     (append,) = node.change_members(MEMBERS.with_learner(D), now)
     assert append == do.AppendGroupRecord(1, MEMBERS.with_learner(D))
+
+
+def test_leader_knows_from_where_members_that_were_heard_need_its_log() -> None:
+    node = a_node()
+    assert node.needed_offset(-1) is None
+    now = opened(node)
+    assert node.needed_offset(-1) == 0  # C was not compared
+    node.on(FetchRequest(C, node.term, 1, RECORD_BYTES, node.term, 20, True), now + 5)
+    assert node.needed_offset(-1) == 20
+    assert node.needed_offset(now + 5) == RECORD_BYTES  # no member was heard
+    node.on(Ack(B, node.term, RECORD_BYTES), now + 7)
+    assert node.needed_offset(now + 5) == RECORD_BYTES

@@ -83,3 +83,20 @@ def test_changed_release_timeout_applies_to_files_in_use(aged, clock, disk):
     one_round(store, clock)
     assert len(log_files(store)) == 4
     del held
+
+
+def test_files_that_replicas_need_are_kept_until_the_disk_is_too_full(aged, clock, disk, caplog):
+    store = aged(file_reserved_time_h=0, disk_max_used_percent=59, disk_force_clean_percent=69)
+    needed = [log_files(store)[2]]
+    store.retention.keep_from(lambda: int(needed[0]))
+    disk.percent = 60
+    one_round(store, clock)
+    assert log_files(store)[0] == needed[0]
+    assert "log_files_kept_for_replicas" in caplog.text
+    needed[0] = log_files(store)[1]
+    one_round(store, clock)
+    assert log_files(store)[0] == needed[0]
+    disk.percent = 70
+    one_round(store, clock)
+    assert log_files(store)[0] > needed[0]
+    assert "needed_log_files_deleted" in caplog.text

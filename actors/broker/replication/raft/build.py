@@ -117,6 +117,7 @@ def build_raft(parts: BrokerParts, replica: RaftReplica, restart: Restart | None
     broker = RaftBroker(parts, replica, addresses, restart)
     driver = RaftDriver(node, replica.log, loop.store, replica.term_file, parts.clock, addresses, broker)
     loop.end_of_turn.on_written(driver.end_turn)
+    loop.store.retention.keep_from(driver.needed_offset)
 
     async def start() -> None:
         broker.start()

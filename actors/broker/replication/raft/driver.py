@@ -45,6 +45,9 @@ _log = get_logger(__name__)
 READ_BYTES = 1 << 20
 """Most records of one message, in bytes; one record may be longer."""
 
+KEEP_MS = 3_600_000
+"""For how long a leader keeps what a silent member lacks, if the disk has room."""
+
 
 class CannotLead(Exception):
     """The log does not accept the record that a leader appends."""
@@ -173,6 +176,10 @@ class RaftDriver:
     def _accept_leader(self, leader: Member, address: str) -> None:
         self._named = leader
         self._addresses.receive(leader, address)
+
+    def needed_offset(self) -> int | None:
+        """Return the CommitLog offset from which on other members need this log; None if it does not lead."""
+        return self.node.needed_offset(self._now() - KEEP_MS) if self._is_running else None
 
     def change_members(self, members: Members) -> None:
         """Append a group record with other members, one step away. Raises NotAllowed; only for a leader."""

@@ -40,14 +40,21 @@ def confirmed(group: Group, replica: int) -> bytes:
     return data
 
 
-async def delete_files(group: Group, offset: int) -> None:
-    """Let the replicas that run delete their log files before `offset`."""
+async def delete_files(group: Group, offset: int, caplog: pytest.LogCaptureFixture | None = None) -> None:
+    """Let the replicas that run delete their log files before `offset`.
+
+    The leader keeps them for the replica that is stopped; then as if that was an hour ago.
+    """
     for replica in group.peers:
         for path in (group.root(replica) / "commitlog").iterdir():
             if path.name.isdigit() and int(path.name) + FILE_BYTES <= offset:
                 os.utime(path, (0, 0))
         response = await group.peers[replica].ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
         assert response.code == ResponseCode.SUCCESS
+    if caplog is not None:
+        await eventually_async(lambda: "log_files_kept_for_replicas" in caplog.text)
+    for peer in group.peers.values():
+        peer.broker.graph.loop.store.retention.keep_from(lambda: None)
     await eventually_async(lambda: all(group.log_begin(each) == offset for each in group.peers))
 
 
@@ -68,7 +75,9 @@ async def has_caught_up(group: Group, replica: int, leader: int) -> bool:
     return len(ahead) > 0 and confirmed(group, replica) == ahead
 
 
-def test_too_old_replica_copies_the_log_again_from_its_leader(tmp_path: Path) -> None:
+def test_too_old_replica_copies_the_log_again_from_its_leader(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story() -> None:
         async with Group(tmp_path, **SMALL) as group:
             leader = await fill(group, 4)
@@ -76,7 +85,7 @@ def test_too_old_replica_copies_the_log_again_from_its_leader(tmp_path: Path) ->
             await group.stop(old)
             leader = await fill(group, 12)
             offset = 3 * FILE_BYTES
-            await delete_files(group, offset)
+            await delete_files(group, offset, caplog)
             await group.start(old)
             await eventually_async(lambda: has_caught_up(group, old, leader))
             assert (group.restarts, group.log_begin(old)) == (1, offset)
